@@ -1,0 +1,67 @@
+"""fastq: a Kafka-protocol client for Python whose hot paths are native.
+
+Rules: this file names the public API and nothing else. A name's room is imported when the name is first used,
+so that ``import fastq`` costs milliseconds and a consumer never loads the producer.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fastq.admin import Admin as Admin
+    from fastq.admin import AsyncAdmin as AsyncAdmin
+    from fastq.consumer import AsyncConsumer as AsyncConsumer
+    from fastq.consumer import Consumer as Consumer
+    from fastq.consumer import Record as Record
+    from fastq.errors import FastqError as FastqError
+    from fastq.errors import KafkaError as KafkaError
+    from fastq.metadata import TopicPartition as TopicPartition
+    from fastq.producer import AsyncProducer as AsyncProducer
+    from fastq.producer import Producer as Producer
+    from fastq.producer import RecordMetadata as RecordMetadata
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Admin",
+    "AsyncAdmin",
+    "AsyncConsumer",
+    "AsyncProducer",
+    "Consumer",
+    "FastqError",
+    "KafkaError",
+    "Producer",
+    "Record",
+    "RecordMetadata",
+    "TopicPartition",
+    "__version__",
+]
+
+_ROOMS = {
+    "Admin": "admin",
+    "AsyncAdmin": "admin",
+    "AsyncConsumer": "consumer",
+    "AsyncProducer": "producer",
+    "Consumer": "consumer",
+    "FastqError": "errors",
+    "KafkaError": "errors",
+    "Producer": "producer",
+    "Record": "consumer",
+    "RecordMetadata": "producer",
+    "TopicPartition": "metadata",
+}
+
+
+def __getattr__(name: str) -> Any:
+    room = _ROOMS.get(name)
+    if room is None:
+        raise AttributeError(f"module 'fastq' has no attribute {name!r}")
+    value = getattr(import_module(f"fastq.{room}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,191 @@
+"""Apache Kafka as an oracle and a peer: fetched through Maven, formatted, started on loopback, its tools run.
+
+Rules: nothing here is imported by the product. One node, combined broker and controller, its own process group,
+always ended by its process id. Without Maven or Java `available()` says why, and the callers say it on.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+
+HERE = Path(__file__).resolve().parent
+POM = HERE / "kafka" / "pom.xml"
+
+# Kafka logs to the console through log4j2; warnings are enough to see why it did not start.
+LOG4J2 = """
+Configuration:
+  status: "WARN"
+  Appenders: {Console: {name: console, target: SYSTEM_ERR, PatternLayout: {pattern: "%d %p %m (%c)%n"}}}
+  Loggers: {Root: {level: WARN, AppenderRef: {ref: console}}}
+"""
+
+
+def available() -> str | None:
+    """None where Apache Kafka can be run, else the reason why not, in words for a person."""
+    for program in ("mvn", "java"):
+        if shutil.which(program) is None:
+            return f"{program} is not installed: Apache Kafka cannot be fetched or run here"
+    return None
+
+
+@cache
+def class_path() -> str:
+    """The class path of Apache Kafka and its tools, resolved by Maven once a process (its own cache keeps the jars)."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "class-path"
+        command = ["mvn", "-q", "-B", "-f", str(POM), "dependency:build-classpath", f"-Dmdep.outputFile={output}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(f"Maven could not fetch Apache Kafka:\n{done.stdout}\n{done.stderr}")
+        return output.read_text().strip()
+
+
+def run_tool(
+    main_class: str,
+    *arguments: str,
+    stdin: str | bytes | None = None,
+    timeout: float = 120.0,
+    check: bool = True,
+    heap: str = "256m",
+) -> subprocess.CompletedProcess[str]:
+    """Run one of Kafka's command-line classes and return what it printed; raises with its output when it fails."""
+    text = stdin.decode() if isinstance(stdin, bytes) else stdin
+    command = ["java", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", class_path(), main_class]
+    done = subprocess.run(
+        [*command, *arguments], input=text, capture_output=True, text=True, timeout=timeout, check=False
+    )
+    if check and done.returncode != 0:
+        raise RuntimeError(f"{main_class} {' '.join(arguments)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+    return done
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class ApacheKafka:
+    """One Apache Kafka node in KRaft mode on loopback; a context manager.
+
+    `data_dir` is kept when given, so that a directory can move between brokers; else it is temporary.
+    `properties` override or extend the server's properties. Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path | None = None,
+        *,
+        properties: Mapping[str, str] | None = None,
+        heap: str = "1g",
+        format_storage: bool = True,
+    ) -> None:
+        self._home = Path(tempfile.mkdtemp(prefix="apache-kafka-"))
+        self.data_dir = data_dir or self._home / "data"
+        self.port = free_port()
+        self.controller_port = free_port()
+        self.heap = heap
+        self._format = format_storage
+        self._process: subprocess.Popen[bytes] | None = None
+        self._log = self._home / "server.log"
+        self.properties = {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.bootstrap.servers": f"127.0.0.1:{self.controller_port}",
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{self.controller_port}",
+            "advertised.listeners": f"PLAINTEXT://127.0.0.1:{self.port}",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "log.dirs": str(self.data_dir),
+            "offsets.topic.replication.factor": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "share.coordinator.state.topic.replication.factor": "1",
+            "share.coordinator.state.topic.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            **(properties or {}),
+        }
+
+    @property
+    def bootstrap_servers(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise RuntimeError("Apache Kafka is not running")
+        return self._process.pid
+
+    def start(self, timeout: float = 60.0) -> ApacheKafka:
+        """Format the directory (unless it is to be taken as it is), start, and wait until the port answers."""
+        reason = available()
+        if reason is not None:
+            raise RuntimeError(reason)
+        config = self._home / "server.properties"
+        config.write_text("".join(f"{key}={value}\n" for key, value in self.properties.items()))
+        logging = self._home / "log4j2.yaml"
+        logging.write_text(LOG4J2)
+        if self._format and not (self.data_dir / "meta.properties").exists():
+            cluster_id = run_tool("kafka.tools.StorageTool", "random-uuid").stdout.split()[-1]
+            run_tool(
+                "kafka.tools.StorageTool", "format", "--standalone", "-t", cluster_id, "-c", str(config)
+            )
+        command = ["java", f"-Xms{self.heap}", f"-Xmx{self.heap}", "-XX:+UseG1GC", f"-Dlog4j2.configurationFile={logging}"]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, "-cp", class_path(), "kafka.Kafka", str(config)],
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                break
+            try:
+                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+                return self
+            except OSError:
+                time.sleep(0.05)
+        log_text = self.log_text()
+        self.stop()
+        raise RuntimeError(f"Apache Kafka did not start within {timeout} s:\n{log_text[-4000:]}")
+
+    def log_text(self) -> str:
+        return self._log.read_text(errors="replace") if self._log.exists() else ""
+
+    def stop(self, timeout: float = 60.0) -> None:
+        """Stop cleanly (SIGTERM), by force when that takes longer than `timeout` seconds."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def kill(self) -> None:
+        """End it as a crash would (SIGKILL)."""
+        process, self._process = self._process, None
+        if process is not None:
+            os.kill(process.pid, signal.SIGKILL)
+            process.wait()
+
+    def __enter__(self) -> ApacheKafka:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.stop()
+        shutil.rmtree(self._home, ignore_errors=True)
