@@ -1,0 +1,195 @@
+"""Configuration: names of every age, ranges, hints, secrets, and the typed keyword arguments."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import typing
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+import pytest
+from fastq.errors import ConfigError
+
+from fastq.config import ClientConfig, ClientOptions, Config, ConfigWarning, Renamed, option, renamed
+from fastq.net.addresses import Address, parse_address, parse_servers
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleConfig(ClientConfig):
+    batch_size: int = option(16_384, low=0, high=2**31 - 1)
+    acks: str = option("all", choices=("all", "-1", "0", "1"))
+    enabled: bool = option(True)
+    ratio: float = option(0.5, low=0.0, high=1.0)
+    limit: int = option(-1, low=1, also=(-1,))
+
+    RENAMED: ClassVar[Mapping[str, Renamed]] = {
+        "queue_buffering_max_ms": renamed("request_timeout_ms"),
+        "request_required_acks": renamed("acks"),
+        "log_hours": renamed("metadata_max_age_ms", scale=3_600_000),
+        "compression_codec": renamed("client_id", values={"0": "none", "1": "gzip"}),
+    }
+    IGNORED: ClassVar[Mapping[str, str]] = {"zookeeper_connect": "there is no ZooKeeper"}
+
+
+def test_defaults_are_kafkas() -> None:
+    config = ClientConfig()
+    assert config.request_timeout_ms == 30_000
+    assert config.metadata_max_age_ms == 300_000
+    assert config.reconnect_backoff_ms == 50
+    assert config.bootstrap_servers == ("localhost:9092",)
+    assert config.addresses == (Address("localhost", 9092),)
+
+
+def test_dotted_names_strings_and_overrides() -> None:
+    config = SampleConfig.from_mapping(
+        {"bootstrap.servers": "a:1, [::1]:2", "request.timeout.ms": "5000", "enabled": "false", "ratio": "1"},
+        request_timeout_ms=7000,
+    )
+    assert config.addresses == (Address("a", 1), Address("::1", 2))
+    assert config.request_timeout_ms == 7000
+    assert config.enabled is False
+    assert config.ratio == 1.0
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        ("request_timeout_ms", 0, "from 1"),
+        ("request_timeout_ms", "soon", "an integer"),
+        ("request_timeout_ms", True, "an integer"),
+        ("request_timeout_ms", 1.5, "an integer"),
+        ("request_timeout_ms", None, "an integer"),
+        ("acks", "2", "'all', '-1', '0', '1'"),
+        ("enabled", "maybe", "true or false"),
+        ("ratio", float("nan"), "from 0.0 to 1.0"),
+        ("ratio", 1.01, "from 0.0 to 1.0"),
+        ("limit", 0, "or -1"),
+        ("client_id", 5, "a string"),
+        ("bootstrap_servers", "", "at least one HOST:PORT"),
+        ("bootstrap_servers", "a:b", "HOST:PORT"),
+        ("bootstrap_servers", ["a:70000"], "65535"),
+        ("bootstrap_servers", 9092, "HOST:PORT"),
+        ("ssl_context", "yes", "ssl.SSLContext"),
+    ],
+)
+def test_bad_value_names_key_value_and_what_is_allowed(key: str, value: Any, allowed: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        SampleConfig.from_mapping({key: value})
+    message = str(caught.value)
+    assert key in message and allowed in message and repr(value) in message
+
+
+def test_unknown_key_names_the_nearest() -> None:
+    with pytest.raises(
+        ConfigError, match=r"unknown configuration key bootstrap\.server; did you mean bootstrap_servers\?"
+    ):
+        ClientConfig.from_mapping({"bootstrap.server": "a:1"})
+    with pytest.raises(ConfigError, match="see ClientConfig"):
+        ClientConfig.from_mapping({"xyzzy": 1})
+
+
+def test_two_spellings_that_disagree() -> None:
+    with pytest.raises(ConfigError, match="two names of client_id"):
+        ClientConfig.from_mapping({"client.id": "a", "client_id": "b"})
+    assert ClientConfig.from_mapping({"client.id": "a", "client_id": "a"}).client_id == "a"
+
+
+def test_renamed_keys_warn_and_convert() -> None:
+    with pytest.warns(ConfigWarning, match="request.required.acks is a name of an older release; use acks"):
+        assert SampleConfig.from_mapping({"request.required.acks": "1"}).acks == "1"
+    with pytest.warns(ConfigWarning):
+        assert SampleConfig.from_mapping({"log.hours": 2}).metadata_max_age_ms == 7_200_000
+    with pytest.warns(ConfigWarning):
+        assert SampleConfig.from_mapping({"compression.codec": 1}).client_id == "gzip"
+    with (
+        pytest.warns(ConfigWarning),
+        pytest.raises(ConfigError, match=r"compression.codec: 7; allowed: one of '0', '1'"),
+    ):
+        SampleConfig.from_mapping({"compression.codec": 7})
+    # Tables of the base class still hold in the subclass.
+    with pytest.warns(ConfigWarning):
+        assert SampleConfig.from_mapping({"metadata.broker.list": "h:1"}).addresses == (Address("h", 1),)
+
+
+def test_ignored_keys_say_why() -> None:
+    with pytest.warns(ConfigWarning, match=r"zookeeper.connect has no effect: there is no ZooKeeper"):
+        SampleConfig.from_mapping({"zookeeper.connect": "z:2181"})
+
+
+def test_aliases_are_silent() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert ClientConfig.from_mapping({"ssl.ca.location": "/ca.pem"}).ssl_truststore_location == "/ca.pem"
+
+
+def test_jaas() -> None:
+    text = r'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="a\"b";'
+    with pytest.warns(ConfigWarning):
+        config = ClientConfig.from_mapping({"sasl.jaas.config": text, "security.protocol": "sasl_plaintext"})
+    assert (config.sasl_username, config.sasl_password) == ("alice", 'a"b')
+    assert config.security_protocol == "SASL_PLAINTEXT" and config.uses_sasl and not config.uses_tls
+
+
+def test_sasl_needs_a_name_and_a_password() -> None:
+    with pytest.raises(ConfigError, match="sasl_username and sasl_password"):
+        ClientConfig(security_protocol="SASL_SSL")
+
+
+def test_secrets_are_not_shown() -> None:
+    config = SampleConfig(sasl_username="alice", sasl_password="hunter2", acks="1")
+    assert "hunter2" not in repr(config) and "alice" in repr(config) and "acks='1'" in repr(config)
+    with pytest.raises(ConfigError) as caught:
+        ClientConfig.from_mapping({"sasl_password": 12345})
+    assert "12345" not in str(caught.value)
+
+
+def test_frozen_copies_and_pickles() -> None:
+    config = SampleConfig(client_id="me")
+    with pytest.raises(AttributeError):
+        config.client_id = "you"  # type: ignore[misc]
+    assert pickle.loads(pickle.dumps(config)) == config == copy.copy(config)
+    assert hash(config) == hash(SampleConfig(client_id="me"))
+    assert config.replace(client_id="x").client_id == "x"
+    with pytest.raises(ConfigError):
+        config.replace(request_timeout_ms=-5)
+
+
+def test_every_option_is_in_the_typed_keywords_and_documented() -> None:
+    assert set(typing.get_type_hints(ClientOptions)) == {field.name for field in fields(ClientConfig)}
+    assert all(declared.doc for declared in ClientConfig.options().values())
+
+
+def test_an_option_without_a_type_is_refused() -> None:
+    with pytest.raises(TypeError, match="kind"):
+        option(None)
+    assert Config.options() == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("h", Address("h", 9092)),
+        ("h:1", Address("h", 1)),
+        ("PLAINTEXT://h:1", Address("h", 1)),
+        ("[::1]:2", Address("::1", 2)),
+        ("[::1]", Address("::1", 9092)),
+        ("::1", Address("::1", 9092)),
+        (" 10.0.0.1:65535 ", Address("10.0.0.1", 65535)),
+    ],
+)
+def test_addresses(text: str, address: Address) -> None:
+    assert parse_address(text) == address
+    assert parse_address(str(address)) == address
+
+
+@pytest.mark.parametrize("text", ["", ":1", "h:", "h:0", "h:65536", "h:-1", "h:+1", "[::1", "[::1]x", "a:b:c", "h:１"])
+def test_bad_addresses(text: str) -> None:
+    with pytest.raises(ValueError, match="HOST:PORT"):
+        parse_address(text)
+
+
+def test_servers_drop_duplicates_in_order() -> None:
+    assert parse_servers("b:1,a:2,b:1,") == (Address("b", 1), Address("a", 2))
