@@ -1,0 +1,250 @@
+"""The vocabulary of configuration tables: key, type, allowed values, status.
+
+Rules: a key is declared once, in a table; everything else (parsing, DescribeConfigs, warnings, documentation) reads the
+table. Values travel as text on the wire and in files and as Python values in the program; `ConfigKey.parse` and
+`ConfigKey.render` are the only ways between the two. Names and defaults are those of Apache Kafka 4.3.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum, IntEnum
+from typing import Any
+
+from fastq.errors import ConfigError
+
+INT16_MAX = 2**15 - 1
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+
+# A value of a configuration: None where a key has no value at all.
+Value = Any
+
+
+class ConfigType(IntEnum):
+    """Types as DescribeConfigs numbers them (`DescribeConfigsResponse.ConfigType` in Kafka)."""
+
+    UNKNOWN = 0
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    SHORT = 4
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+    CLASS = 8
+    PASSWORD = 9
+
+
+class ConfigSource(IntEnum):
+    """Where a value comes from, as DescribeConfigs numbers it (`DescribeConfigsResponse.ConfigSource` in Kafka)."""
+
+    UNKNOWN = 0
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+    DYNAMIC_BROKER_LOGGER_CONFIG = 6
+
+
+class Status(Enum):
+    """What this broker does with a key that somebody sets."""
+
+    DONE = "done"
+    MAPPED = "mapped"
+    IGNORED = "ignored"
+
+
+class ResourceType(IntEnum):
+    """Kinds of resource that carry configuration (`ConfigResource.Type` in Kafka)."""
+
+    UNKNOWN = 0
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+@dataclass(frozen=True)
+class Check:
+    """A test of a parsed value and the words that say what passes it."""
+
+    allowed: str
+    passes: Callable[[Value], bool]
+
+
+def at_least(low: float) -> Check:
+    return Check(f"{low} or more", lambda value: value >= low)
+
+
+def between(low: float, high: float) -> Check:
+    return Check(f"{low} to {high}", lambda value: low <= value <= high)
+
+
+def one_of(*names: str) -> Check:
+    return Check("one of " + ", ".join(names), lambda value: value in names)
+
+
+def list_of(*names: str) -> Check:
+    return Check("a list of " + ", ".join(names), lambda value: all(item in names for item in value))
+
+
+GZIP_LEVEL = Check("1 to 9, or -1 for the codec's own", lambda value: value == -1 or 1 <= value <= 9)
+NOT_EMPTY = Check("a text that is not empty", lambda value: bool(value))
+THROTTLED_REPLICAS = Check(
+    "`*` or a list of partition:broker",
+    lambda value: value == ["*"] or all(_is_replica(item) for item in value),
+)
+
+
+def _is_replica(item: str) -> bool:
+    partition, colon, broker = item.partition(":")
+    return bool(colon) and partition.isdigit() and broker.isdigit()
+
+
+_INTEGER_LIMITS = {
+    ConfigType.SHORT: (-INT16_MAX - 1, INT16_MAX),
+    ConfigType.INT: (-INT32_MAX - 1, INT32_MAX),
+    ConfigType.LONG: (-INT64_MAX - 1, INT64_MAX),
+}
+
+
+@dataclass(frozen=True)
+class ConfigKey:
+    """One row of a configuration table.
+
+    `note` says why a key is ignored, or what it is mapped to; `doc` says what it does. A `dynamic` key may be altered
+    while the broker runs. `synonyms` are the broker keys a topic key falls back to, in order, each with the
+    factor that turns its unit into this key's.
+    """
+
+    name: str
+    type: ConfigType
+    default: Value = None
+    check: Check | None = None
+    status: Status = Status.DONE
+    note: str = ""
+    doc: str = ""
+    dynamic: bool = False
+    synonyms: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def sensitive(self) -> bool:
+        return self.type is ConfigType.PASSWORD
+
+    @property
+    def attribute(self) -> str:
+        """The key in Python's spelling: `log.dirs` is `log_dirs`."""
+        return self.name.replace(".", "_").replace("-", "_")
+
+    @property
+    def documentation(self) -> str:
+        """What DescribeConfigs tells: what it does, and whether it does so yet."""
+        if self.status is Status.DONE:
+            return self.doc
+        effect = "Has no effect" if self.status is Status.IGNORED else "Mapped"
+        return f"{self.doc} {effect}: {self.note}.".strip()
+
+    def parse(self, text: Value) -> Value:
+        """Text (or a TOML value) as a checked Python value; ConfigError names key, value, and what is allowed."""
+        value = self._convert(text)
+        if self.check is not None and value is not None and not self.check.passes(value):
+            raise self._bad(text)
+        return value
+
+    def render(self, value: Value) -> str | None:
+        """A Python value as Kafka writes it on the wire."""
+        if value is None:
+            return None
+        if self.type is ConfigType.BOOLEAN:
+            return "true" if value else "false"
+        if self.type is ConfigType.LIST:
+            return ",".join(str(item) for item in value)
+        if self.type is ConfigType.DOUBLE:
+            return "1.7976931348623157E308" if value == _DOUBLE_MAX else repr(float(value))
+        return str(value)
+
+    def _convert(self, raw: Value) -> Value:
+        if raw is None:
+            return None
+        if self.type is ConfigType.LIST:
+            return self._convert_list(raw)
+        if isinstance(raw, (list, dict)):
+            raise self._bad(raw)
+        if isinstance(raw, bool):
+            raw = "true" if raw else "false"
+        text = str(raw).strip()
+        if self.type is ConfigType.BOOLEAN:
+            if text.lower() not in ("true", "false"):
+                raise self._bad(raw)
+            return text.lower() == "true"
+        if self.type in _INTEGER_LIMITS:
+            return self._convert_integer(text)
+        if self.type is ConfigType.DOUBLE:
+            return self._convert_double(text)
+        return text
+
+    def _convert_integer(self, text: str) -> int:
+        low, high = _INTEGER_LIMITS[self.type]
+        digits = text[1:] if text[:1] in ("-", "+") else text
+        if not (digits.isascii() and digits.isdigit()):
+            raise self._bad(text)
+        value = int(text) if len(digits) <= 20 else high + 1
+        if not low <= value <= high:
+            raise self._bad(text)
+        return value
+
+    def _convert_double(self, text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise self._bad(text) from None
+        if not math.isfinite(value):
+            raise self._bad(text)
+        return value
+
+    def _convert_list(self, raw: Value) -> list[str]:
+        items: Iterable[Value] = raw if isinstance(raw, (list, tuple)) else str(raw).split(",")
+        return list(dict.fromkeys(text for text in (str(item).strip() for item in items) if text))
+
+    def _bad(self, value: Value) -> ConfigError:
+        allowed = self.check.allowed if self.check is not None else _TYPE_WORDS[self.type]
+        shown = "(hidden)" if self.sensitive else repr(value)
+        return ConfigError(f"{self.name} = {shown} is not allowed: it takes {allowed}")
+
+
+_DOUBLE_MAX = 1.7976931348623157e308
+_TYPE_WORDS = {
+    ConfigType.UNKNOWN: "any text",
+    ConfigType.BOOLEAN: "true or false",
+    ConfigType.STRING: "a text",
+    ConfigType.INT: "a whole number of 32 bits",
+    ConfigType.SHORT: "a whole number of 16 bits",
+    ConfigType.LONG: "a whole number of 64 bits",
+    ConfigType.DOUBLE: "a number",
+    ConfigType.LIST: "a comma-separated list",
+    ConfigType.CLASS: "a class name",
+    ConfigType.PASSWORD: "a secret text",
+}
+
+
+def table_of(keys: Iterable[ConfigKey]) -> dict[str, ConfigKey]:
+    """A table by name; a name declared twice is a mistake of the table."""
+    table: dict[str, ConfigKey] = {}
+    for key in keys:
+        if key.name in table:
+            raise ValueError(f"{key.name} is declared twice")
+        table[key.name] = key
+    return table
+
+
+def unknown_key(name: str, known: Mapping[str, ConfigKey], what: str) -> ConfigError:
+    """The error for a key that no table has, naming the nearest one that does exist."""
+    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    hint = f"; did you mean {nearest[0]}?" if nearest else ""
+    return ConfigError(f"unknown {what} {name}{hint}")

@@ -1,0 +1,283 @@
+"""Broker keys that do something here, those that map to another, and those of Kafka 0.7 to 3.x.
+
+Rules: one row a key. `DONE` keys are attributes of `BrokerConfig` (a test holds the two equal); `MAPPED` keys write
+their value into another key, converted; `REMOVED` keys come from older Kafka and are ignored with the reason.
+Keys of our own carry their unit in the name.
+"""
+
+from __future__ import annotations
+
+from fastq_broker.config_keys import (
+    GZIP_LEVEL,
+    INT32_MAX,
+    INT64_MAX,
+    Check,
+    ConfigKey,
+    ConfigType,
+    Status,
+    Value,
+    at_least,
+    between,
+    list_of,
+    one_of,
+    table_of,
+)
+from fastq_broker.config_table_ignored import IGNORED
+
+BOOLEAN = ConfigType.BOOLEAN
+STRING = ConfigType.STRING
+INT = ConfigType.INT
+SHORT = ConfigType.SHORT
+LONG = ConfigType.LONG
+LIST = ConfigType.LIST
+
+CODECS = one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
+DURABILITY = one_of("page-cache", "fsync")
+SECURITY_MAP = "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT"
+
+
+def row(
+    name: str,
+    type: ConfigType,
+    default: Value,
+    check: Check | None = None,
+    doc: str = "",
+    *,
+    dynamic: bool = False,
+) -> ConfigKey:
+    return ConfigKey(name, type, default, check, doc=doc, dynamic=dynamic)
+
+
+NODE = (
+    row("node.id", INT, 1, at_least(0), "The number of this node, unique in its cluster."),
+    row("process.roles", LIST, ["broker", "controller"], list_of("broker", "controller"), "What this node does."),
+    row("broker.rack", STRING, None, doc="The rack of this node, for spreading replicas."),
+    row("log.dirs", LIST, ["fastq-data"], doc="Directories that hold the logs."),
+    row("metadata.log.dir", STRING, None, doc="Where the metadata log lives; the first of log.dirs when not set."),
+    row("durability", STRING, "page-cache", DURABILITY, "When a record counts as written: page-cache or fsync."),
+)
+
+LISTENERS = (
+    row("listeners", LIST, ["PLAINTEXT://:9092"], doc="NAME://host:port to listen on; port 0 takes a free one."),
+    row("advertised.listeners", LIST, None, doc="NAME://host:port that clients are told; the listeners when not set."),
+    row("listener.security.protocol.map", STRING, SECURITY_MAP, doc="Listener names and their security protocols."),
+    row("inter.broker.listener.name", STRING, None, doc="The listener between brokers; the first one when not set."),
+    row("controller.listener.names", LIST, ["CONTROLLER"], doc="Names of the listeners for controllers."),
+    row("socket.listen.backlog.size", INT, 50, at_least(1), "Connections the system queues before they are accepted."),
+    row("socket.request.max.bytes", INT, 104857600, at_least(1), "The largest request; a larger one closes."),
+    row("socket.send.buffer.bytes", INT, 102400, at_least(-1), "SO_SNDBUF of a connection; -1 leaves the system's."),
+    row("socket.receive.buffer.bytes", INT, 102400, at_least(-1), "SO_RCVBUF of a connection; -1 leaves the system's."),
+    row("max.connections", INT, INT32_MAX, at_least(0), "Connections at one time in all."),
+    row("max.connections.per.ip", INT, INT32_MAX, at_least(0), "Connections at one time from one address."),
+    row("max.connections.per.ip.overrides", STRING, "", doc="address:count pairs that stand above the limit per ip."),
+    row("connections.max.idle.ms", LONG, 600000, doc="An idle connection is closed after this; negative: never."),
+    row("fetch.max.bytes", INT, 57671680, at_least(1024), "The most one Fetch returns, whatever it asks for."),
+    row("max.incremental.fetch.session.cache.slots", INT, 1000, at_least(0), "Fetch sessions kept."),
+    row("max.request.partition.size.limit", INT, 2000, at_least(1), "Partitions in one DescribeTopicPartitions."),
+)
+
+TOPICS = (
+    row("num.partitions", INT, 1, at_least(1), "Partitions of a topic that does not say."),
+    row("default.replication.factor", INT, 1, at_least(1), "Replicas of a topic that does not say."),
+    row("auto.create.topics.enable", BOOLEAN, True, doc="A metadata request may create the topics it names."),
+    row("delete.topic.enable", BOOLEAN, True, doc="Topics may be deleted."),
+    row("offsets.topic.num.partitions", INT, 50, at_least(1), "Partitions of __consumer_offsets."),
+    row(
+        "offsets.topic.replication.factor", SHORT, 3, at_least(1), "Replicas of __consumer_offsets, where brokers are."
+    ),
+    row("offsets.topic.segment.bytes", INT, 104857600, at_least(1048576), "Segment size of __consumer_offsets."),
+    row("transaction.state.log.num.partitions", INT, 50, at_least(1), "Partitions of __transaction_state."),
+    row("transaction.state.log.replication.factor", SHORT, 3, at_least(1), "Replicas of __transaction_state."),
+    row("transaction.state.log.segment.bytes", INT, 104857600, at_least(1048576), "Segment size of that topic."),
+    row("transaction.state.log.min.isr", INT, 2, at_least(1), "min.insync.replicas of __transaction_state."),
+)
+
+# Defaults of topic configs; `topic_config` names the topic key of each.
+LOG_DEFAULTS = (
+    row("min.insync.replicas", INT, 1, at_least(1), "Default of min.insync.replicas.", dynamic=True),
+    row("message.max.bytes", INT, 1048588, at_least(0), "Default of max.message.bytes.", dynamic=True),
+    row("compression.type", STRING, "producer", CODECS, "Default of compression.type.", dynamic=True),
+    row("compression.gzip.level", INT, -1, GZIP_LEVEL, "Default of compression.gzip.level.", dynamic=True),
+    row("compression.lz4.level", INT, 9, between(1, 17), "Default of compression.lz4.level.", dynamic=True),
+    row("compression.zstd.level", INT, 3, between(-131072, 22), "Default of compression.zstd.level.", dynamic=True),
+    row("log.segment.bytes", INT, 1073741824, at_least(1048576), "Default of segment.bytes.", dynamic=True),
+    row("log.roll.ms", LONG, None, at_least(1), "Default of segment.ms.", dynamic=True),
+    row("log.roll.jitter.ms", LONG, None, at_least(0), "Default of segment.jitter.ms.", dynamic=True),
+    row("log.retention.ms", LONG, None, at_least(-1), "Default of retention.ms; -1: for ever.", dynamic=True),
+    row("log.retention.bytes", LONG, -1, at_least(-1), "Default of retention.bytes; -1: no limit.", dynamic=True),
+    row(
+        "log.cleanup.policy", LIST, ["delete"], list_of("compact", "delete"), "Default of cleanup.policy.", dynamic=True
+    ),
+    row("log.index.interval.bytes", INT, 4096, at_least(0), "Default of index.interval.bytes.", dynamic=True),
+    row("log.index.size.max.bytes", INT, 10485760, at_least(4), "Default of segment.index.bytes.", dynamic=True),
+    row("log.segment.delete.delay.ms", LONG, 60000, at_least(0), "Default of file.delete.delay.ms.", dynamic=True),
+    row("log.preallocate", BOOLEAN, False, doc="Default of preallocate.", dynamic=True),
+    row("log.flush.interval.messages", LONG, INT64_MAX, at_least(1), "Default of flush.messages.", dynamic=True),
+    row("log.flush.interval.ms", LONG, None, at_least(0), "Default of flush.ms.", dynamic=True),
+    row(
+        "log.message.timestamp.type",
+        STRING,
+        "CreateTime",
+        one_of("CreateTime", "LogAppendTime"),
+        "Default of message.timestamp.type.",
+        dynamic=True,
+    ),
+    row(
+        "log.message.timestamp.before.max.ms",
+        LONG,
+        INT64_MAX,
+        at_least(0),
+        "Default of message.timestamp.before.max.ms.",
+        dynamic=True,
+    ),
+    row(
+        "log.message.timestamp.after.max.ms",
+        LONG,
+        3600000,
+        at_least(0),
+        "Default of message.timestamp.after.max.ms.",
+        dynamic=True,
+    ),
+)
+
+LOG_UPKEEP = (
+    row("log.retention.check.interval.ms", LONG, 300000, at_least(1), "How often old segments are looked for."),
+    row("log.flush.offset.checkpoint.interval.ms", INT, 60000, at_least(0), "How often recovery points are written."),
+    row("log.flush.start.offset.checkpoint.interval.ms", INT, 60000, at_least(0), "How often start offsets are."),
+    row("replica.high.watermark.checkpoint.interval.ms", LONG, 5000, at_least(1), "How often high watermarks are."),
+    row("producer.id.expiration.ms", INT, 86400000, at_least(1), "An idle producer's state is dropped after this."),
+    row(
+        "producer.id.expiration.check.interval.ms", INT, 600000, at_least(1), "How often idle producers are looked for."
+    ),
+    row("metadata.log.max.record.bytes.between.snapshots", LONG, 20971520, at_least(1), "Bytes between snapshots."),
+    row("metadata.log.max.snapshot.interval.ms", LONG, 3600000, at_least(0), "Time between snapshots; 0: no limit."),
+    row("metadata.log.segment.bytes", INT, 1073741824, at_least(8388608), "Segment size of the metadata log."),
+    row("metadata.log.segment.ms", LONG, 604800000, at_least(1), "Segment age of the metadata log."),
+    row("metadata.max.retention.bytes", LONG, 104857600, at_least(-1), "Size of metadata log and snapshots kept."),
+    row("metadata.max.retention.ms", LONG, 604800000, at_least(-1), "Age of metadata log and snapshots kept."),
+)
+
+
+def mapped(
+    name: str, type: ConfigType, default: Value, target: str, check: Check | None = None, factor: int = 1
+) -> tuple[ConfigKey, tuple[str, int]]:
+    """An older name of `target`; the value is multiplied by `factor` on the way."""
+    note = f"to {target}" if factor == 1 else f"to {target}, times {factor}"
+    return ConfigKey(name, type, default, check, Status.MAPPED, note), (target, factor)
+
+
+HOUR_MS = 3600_000
+MINUTE_MS = 60_000
+# Where a newer name is set too, the newer name wins; among older ones the first of this table does.
+_MAPPED = (
+    mapped("broker.id", INT, -1, "node.id"),
+    mapped("brokerid", INT, None, "node.id"),
+    mapped("log.dir", LIST, None, "log.dirs"),
+    mapped("log.retention.minutes", INT, None, "log.retention.ms", at_least(-1), MINUTE_MS),
+    mapped("log.retention.hours", INT, 168, "log.retention.ms", at_least(-1), HOUR_MS),
+    mapped("log.roll.hours", INT, 168, "log.roll.ms", at_least(1), HOUR_MS),
+    mapped("log.roll.jitter.hours", INT, 0, "log.roll.jitter.ms", at_least(0), HOUR_MS),
+    mapped("log.flush.scheduler.interval.ms", LONG, INT64_MAX, "log.flush.interval.ms", at_least(1)),
+    mapped("log.default.flush.interval.ms", LONG, None, "log.flush.interval.ms", at_least(1)),
+    mapped("log.flush.interval", LONG, None, "log.flush.interval.messages", at_least(1)),
+    mapped("log.cleanup.interval.mins", INT, None, "log.retention.check.interval.ms", at_least(1), MINUTE_MS),
+    mapped("log.retention.size", LONG, None, "log.retention.bytes", at_least(-1)),
+    mapped("log.file.size", INT, None, "log.segment.bytes", at_least(1048576)),
+    mapped("log.delete.delay.ms", LONG, None, "log.segment.delete.delay.ms", at_least(0)),
+    mapped("log.message.timestamp.difference.max.ms", LONG, None, "log.message.timestamp.before.max.ms", at_least(0)),
+    mapped("max.message.size", INT, None, "message.max.bytes", at_least(0)),
+    mapped("max.socket.request.bytes", INT, None, "socket.request.max.bytes", at_least(1)),
+    mapped("socket.send.buffer", INT, None, "socket.send.buffer.bytes"),
+    mapped("socket.receive.buffer", INT, None, "socket.receive.buffer.bytes"),
+    # The four parts of a listener in Kafka 0.8; `config` joins them.
+    mapped("host.name", STRING, None, "listeners"),
+    mapped("port", INT, None, "listeners", between(0, 65535)),
+    mapped("advertised.host.name", STRING, None, "advertised.listeners"),
+    mapped("advertised.port", INT, None, "advertised.listeners", between(0, 65535)),
+)
+LISTENER_PARTS = frozenset({"host.name", "port", "advertised.host.name", "advertised.port"})
+TARGETS = {key.name: target for key, target in _MAPPED}
+MAPPED = tuple(key for key, _ in _MAPPED)
+
+_ZOOKEEPER = "there is no ZooKeeper: the controller is a KRaft quorum"
+_LAG = "a follower is in sync by time (replica.lag.time.max.ms), not by a count of messages"
+_PER_TOPIC = "settings of one topic belong to that topic's configuration"
+_VERSION = "the features of the metadata log (metadata.version) decide on formats"
+_ENCODER = "secrets are not kept encrypted in ZooKeeper"
+_MIGRATION = "there is no ZooKeeper to migrate from"
+_QUOTA = "default quotas are set through the quota APIs"
+_SHUTDOWN = "a controlled shutdown is one request to the controller and is not retried"
+_GONE = "Apache Kafka dropped it, and nothing here needs it"
+
+_REMOVED = (
+    (
+        _ZOOKEEPER,
+        "zookeeper.connect zookeeper.session.timeout.ms zookeeper.connection.timeout.ms zookeeper.sync.time.ms "
+        "zookeeper.set.acl zookeeper.max.in.flight.requests zookeeper.clientCnxnSocket zookeeper.ssl.client.enable "
+        "zookeeper.ssl.keystore.location zookeeper.ssl.keystore.password zookeeper.ssl.keystore.type "
+        "zookeeper.ssl.truststore.location zookeeper.ssl.truststore.password zookeeper.ssl.truststore.type "
+        "zookeeper.ssl.protocol zookeeper.ssl.enabled.protocols zookeeper.ssl.cipher.suites zookeeper.ssl.crl.enable "
+        "zookeeper.ssl.ocsp.enable zookeeper.ssl.endpoint.identification.algorithm enable.zookeeper zk.connect "
+        "zk.connectiontimeout.ms zk.sessiontimeout.ms zk.synctime.ms",
+    ),
+    (_LAG, "replica.lag.max.messages"),
+    (
+        _PER_TOPIC,
+        "log.retention.hours.per.topic log.retention.minutes.per.topic log.retention.bytes.per.topic "
+        "log.segment.bytes.per.topic log.roll.hours.per.topic log.flush.intervals.ms.per.topic "
+        "log.flush.interval.ms.per.topic log.cleanup.policy.per.topic topic.log.retention.hours "
+        "topic.flush.intervals.ms topic.partition.count.map log.retention.size.per.topic log.file.size.per.topic",
+    ),
+    (
+        _VERSION,
+        "inter.broker.protocol.version log.message.format.version log.message.downconversion.enable "
+        "group.coordinator.new.enable",
+    ),
+    (
+        _ENCODER,
+        "password.encoder.secret password.encoder.old.secret password.encoder.keyfactory.algorithm "
+        "password.encoder.cipher.algorithm password.encoder.key.length password.encoder.iterations",
+    ),
+    (_MIGRATION, "zookeeper.metadata.migration.enable zookeeper.metadata.migration.min.batch.size"),
+    (
+        _QUOTA,
+        "quota.producer.default quota.consumer.default quota.producer.bytes.per.second.overrides "
+        "quota.consumer.bytes.per.second.overrides",
+    ),
+    (_SHUTDOWN, "controlled.shutdown.max.retries controlled.shutdown.retry.backoff.ms"),
+    (
+        _GONE,
+        "broker.id.generation.enable reserved.broker.max.id control.plane.listener.name offsets.commit.required.acks "
+        "offsets.topic.retention.minutes delegation.token.master.key leader.imbalance.per.broker.percentage "
+        "controller.message.queue.size replica.fetch.message.max.bytes producer.purgatory.size fetch.purgatory.size "
+        "log.default.flush.scheduler.interval.ms log.append.enable num.threads monitoring.period.secs hostname "
+        "kafka.csv.metrics.dir kafka.csv.metrics.reporter.enabled auto.topic.create.num.partitions "
+        "replica.fetch.max.message.bytes num.network.acceptors max.connections.creation.rate.per.ip "
+        "eligible.leader.replicas.enable unstable.metadata.versions.enable",
+    ),
+)
+# Values that must not be shown even though they do nothing.
+_SECRETS = ("password", "secret", "master.key")
+REMOVED = tuple(
+    ConfigKey(
+        name,
+        ConfigType.PASSWORD if any(word in name for word in _SECRETS) else STRING,
+        status=Status.IGNORED,
+        note=note,
+    )
+    for note, names in _REMOVED
+    for name in names.split()
+)
+
+# Names that Kafka 4.3 no longer has; DescribeConfigs tells of them only where they are set.
+RETIRED = frozenset(key.name for key in REMOVED + MAPPED) - {
+    "broker.id",
+    "log.dir",
+    "log.retention.minutes",
+    "log.retention.hours",
+    "log.roll.hours",
+    "log.roll.jitter.hours",
+    "log.flush.scheduler.interval.ms",
+}
+DONE = NODE + LISTENERS + TOPICS + LOG_DEFAULTS + LOG_UPKEEP
+BROKER_KEYS = table_of(DONE + MAPPED + IGNORED + REMOVED)
