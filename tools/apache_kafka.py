@@ -13,7 +13,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -65,7 +65,9 @@ def run_tool(
         [*command, *arguments], input=text, capture_output=True, text=True, timeout=timeout, check=False
     )
     if check and done.returncode != 0:
-        raise RuntimeError(f"{main_class} {' '.join(arguments)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}")
+        raise RuntimeError(
+            f"{main_class} {' '.join(arguments)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+        )
     return done
 
 
@@ -137,10 +139,14 @@ class ApacheKafka:
         logging.write_text(LOG4J2)
         if self._format and not (self.data_dir / "meta.properties").exists():
             cluster_id = run_tool("kafka.tools.StorageTool", "random-uuid").stdout.split()[-1]
-            run_tool(
-                "kafka.tools.StorageTool", "format", "--standalone", "-t", cluster_id, "-c", str(config)
-            )
-        command = ["java", f"-Xms{self.heap}", f"-Xmx{self.heap}", "-XX:+UseG1GC", f"-Dlog4j2.configurationFile={logging}"]
+            run_tool("kafka.tools.StorageTool", "format", "--standalone", "-t", cluster_id, "-c", str(config))
+        command = [
+            "java",
+            f"-Xms{self.heap}",
+            f"-Xmx{self.heap}",
+            "-XX:+UseG1GC",
+            f"-Dlog4j2.configurationFile={logging}",
+        ]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*command, "-cp", class_path(), "kafka.Kafka", str(config)],
@@ -186,6 +192,8 @@ class ApacheKafka:
     def __enter__(self) -> ApacheKafka:
         return self.start()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.stop()
         shutil.rmtree(self._home, ignore_errors=True)

@@ -1,0 +1,218 @@
+"""The fastq broker against Apache Kafka: pre-encoded frames on plain sockets, so that no client is what is measured.
+
+    python benchmarks/compare/broker.py [--rounds 5]
+
+Rules: both brokers run at once and idle while the other is loaded; the same frames go to both (Produce v7 and
+Fetch v4: versions without topic ids, which every broker speaks); CPU is the broker process's own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import selectors
+import socket
+import struct
+import time
+from contextlib import ExitStack
+
+from fastq.protocol.frames import encode_request
+from fastq.protocol.messages import ApiVersionsRequest, FetchRequest, ProduceRequest
+from support import Target, apache_kafka, cpu_seconds, fastq_broker, interleave, medians, rss_bytes, save, touch_memory
+
+from fastq import Admin
+from fastq._native.records import build_batch
+
+VALUE = b"v" * 100
+
+
+def produce_frame(topic: str, records: int, acks: int = 1) -> bytes:
+    now_ms = time.time_ns() // 1_000_000
+    batch = bytes(build_batch([(now_ms, None, VALUE, ())] * records))
+    partition = ProduceRequest.PartitionProduceData(index=0, records=batch)
+    topic_data = ProduceRequest.TopicProduceData(name=topic, partition_data=[partition])
+    request = ProduceRequest(acks=acks, timeout_ms=30_000, topic_data=[topic_data])
+    return bytes(encode_request(1, "bench", request, 7))
+
+
+def fetch_frame(topic: str, offset: int, size_bytes: int) -> bytes:
+    partition = FetchRequest.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=size_bytes)
+    request = FetchRequest(
+        max_wait_ms=500,
+        min_bytes=1,
+        max_bytes=size_bytes,
+        topics=[FetchRequest.FetchTopic(topic=topic, partitions=[partition])],
+    )
+    return bytes(encode_request(2, "bench", request, 4))
+
+
+def receive_exactly(sock: socket.socket, view: memoryview) -> None:
+    done = 0
+    while done < len(view):
+        count = sock.recv_into(view[done:])
+        if count == 0:
+            raise ConnectionError("the broker closed the connection")
+        done += count
+
+
+def receive_frame(sock: socket.socket, room: bytearray) -> memoryview:
+    view = memoryview(room)
+    receive_exactly(sock, view[:4])
+    (size,) = struct.unpack_from(">i", room)
+    receive_exactly(sock, view[:size])
+    return view[:size]
+
+
+def check_produced(response: memoryview) -> int:
+    """The error code and base offset of a one-partition Produce v7 response; anything but success raises."""
+    name_size = struct.unpack_from(">h", response, 8)[0]
+    code, base_offset = struct.unpack_from(">hq", response, 8 + 2 + name_size + 4 + 4)
+    if code != 0:
+        raise RuntimeError(f"produce was refused with error code {code}")
+    return int(base_offset)
+
+
+def bulk_produce(target: Target, topic: str, total_bytes: int) -> dict[str, float]:
+    """Requests of 900 kB, five in flight, one connection, acks=1."""
+    frame = produce_frame(topic, 8_250)
+    count = total_bytes // len(frame)
+    room = bytearray(1 << 16)
+    with socket.create_connection(target.address) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        cpu, start = cpu_seconds(target.pid), time.perf_counter()
+        for sent in range(count):
+            sock.sendall(frame)
+            if sent >= 4:
+                check_produced(receive_frame(sock, room))
+        for _ in range(min(4, count)):
+            check_produced(receive_frame(sock, room))
+        seconds = time.perf_counter() - start
+        cpu = cpu_seconds(target.pid) - cpu
+    gigabytes = count * len(frame) / 1e9
+    return {"MB_per_s": gigabytes * 1e3 / seconds, "cpu_s_per_GB": cpu / gigabytes}
+
+
+def bulk_fetch(target: Target, topic: str, total_bytes: int) -> dict[str, float]:
+    """Fetches of 8 MiB over a log of about 1 GiB, one connection."""
+    room = bytearray(9 << 20)
+    received = 0
+    offset = 0
+    with socket.create_connection(target.address) as sock:
+        cpu, start = cpu_seconds(target.pid), time.perf_counter()
+        while received < total_bytes:
+            sock.sendall(fetch_frame(topic, offset, 8 << 20))
+            body = receive_frame(sock, room)
+            name_size = struct.unpack_from(">h", body, 12)[0]
+            at = 12 + 2 + name_size + 4 + 4  # to the partition's error code
+            code, high_watermark = struct.unpack_from(">hq", body, at)
+            aborted = struct.unpack_from(">i", body, at + 18)[0]
+            size = struct.unpack_from(">i", body, at + 22 + max(aborted, 0) * 16)[0]
+            if code != 0 or size <= 0:
+                raise RuntimeError(f"fetch at {offset} of {high_watermark}: error code {code}, {size} bytes")
+            records = body[at + 26 + max(aborted, 0) * 16 :]
+            position = 0
+            while position + 61 <= size:  # the whole batches at hand; the last may be cut
+                base, length = struct.unpack_from(">qi", records, position)
+                if position + 12 + length > size:
+                    break
+                offset = base + struct.unpack_from(">i", records, position + 23)[0] + 1
+                position += 12 + length
+            received += size
+            if offset >= high_watermark:
+                offset = 0
+        seconds = time.perf_counter() - start
+        cpu = cpu_seconds(target.pid) - cpu
+    return {"MB_per_s": received / 1e6 / seconds, "cpu_s_per_GB": cpu / (received / 1e9)}
+
+
+def small_requests(target: Target, frame: bytes, connections: int, total: int) -> dict[str, float]:
+    """One request in flight on each of `connections` until `total` are answered; latency is that of one request."""
+    selector = selectors.DefaultSelector()
+    sent_at: dict[socket.socket, float] = {}
+    latencies: list[float] = []
+    sockets = [socket.create_connection(target.address) for _ in range(connections)]
+    try:
+        for sock in sockets:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            selector.register(sock, selectors.EVENT_READ)
+        cpu, start = cpu_seconds(target.pid), time.perf_counter()
+        for sock in sockets:
+            sent_at[sock] = time.perf_counter()
+            sock.send(frame)
+        left = total
+        started = len(sockets)
+        while left:
+            for key, _ in selector.select(10):
+                sock = key.fileobj  # type: ignore[assignment]
+                if not sock.recv(65536):
+                    raise ConnectionError("the broker closed the connection")
+                now = time.perf_counter()
+                latencies.append(now - sent_at[sock])
+                left -= 1
+                if started < total:
+                    started += 1
+                    sent_at[sock] = now
+                    sock.send(frame)
+                if not left:
+                    break
+        seconds = time.perf_counter() - start
+        cpu = cpu_seconds(target.pid) - cpu
+    finally:
+        for sock in sockets:
+            sock.close()
+        selector.close()
+    latencies.sort()
+    return {
+        "requests_per_s": total / seconds,
+        "cpu_us_per_request": cpu / total * 1e6,
+        "p50_ms": latencies[len(latencies) // 2] * 1e3,
+        "p99_ms": latencies[int(len(latencies) * 0.99)] * 1e3,
+    }
+
+
+def make_topic(target: Target, topic: str) -> None:
+    with Admin(bootstrap_servers=target.bootstrap_servers) as admin:
+        admin.create_topic(topic, partitions=1, replication_factor=1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="fastq's broker against Apache Kafka, pre-encoded frames.")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--gigabytes", type=float, default=1.0, help="of each bulk round")
+    parser.add_argument("--requests", type=int, default=60_000, help="of each small round")
+    options = parser.parse_args()
+    touch_memory()
+    total = int(options.gigabytes * 1e9)
+    document: dict[str, object] = {}
+    with ExitStack() as stack:
+        targets = [stack.enter_context(fastq_broker()), stack.enter_context(apache_kafka())]
+        time.sleep(3)
+        idle = {target.name: {"idle_rss_MiB": rss_bytes(target.pid) / 2**20} for target in targets}
+        document["idle"] = idle
+        for target in targets:
+            for topic in ("bulk", "small"):
+                make_topic(target, topic)
+        time.sleep(1)
+        api_versions = bytes(encode_request(3, "bench", ApiVersionsRequest(), 0))
+        small = produce_frame("small", 1)
+        loads = {
+            "produce 900 kB, 5 in flight": lambda t: bulk_produce(t, "bulk", total),
+            "fetch 8 MiB": lambda t: bulk_fetch(t, "bulk", total),
+            "produce 1 record, 50 connections": lambda t: small_requests(t, small, 50, options.requests),
+            "produce 1 record, 1 connection": lambda t: small_requests(t, small, 1, options.requests // 5),
+            "ApiVersions, 50 connections": lambda t: small_requests(t, api_versions, 50, options.requests),
+        }
+        for title, load in loads.items():
+            print(title)
+            for target in targets:
+                load(target)  # warm: the JVM compiles, the page cache fills
+            sides = {target.name: (lambda target=target, load=load: load(target)) for target in targets}
+            rounds = interleave(sides, options.rounds)
+            ours, theirs = medians(rounds["fastq"]), medians(rounds["apache-kafka"])
+            ratio = {key: ours[key] / theirs[key] if theirs[key] else 0.0 for key in ours}
+            document[title] = {"fastq": ours, "apache-kafka": theirs, "ratio": ratio, "rounds": rounds}
+            print(f"  => fastq / Apache Kafka: {'  '.join(f'{key} {value:.2f}' for key, value in ratio.items())}")
+    print(save("broker", document))
+
+
+if __name__ == "__main__":
+    main()

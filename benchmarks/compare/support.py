@@ -1,0 +1,120 @@
+"""What every comparison needs: memory touched, brokers started, CPU counted, medians taken, results written.
+
+Rules: a side is measured in its own process; sides are interleaved (A B A B ...), never one block after another;
+the figure of a side is the median of its rounds and the ratio is that of the medians.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import platform
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+sys.path.insert(0, str(ROOT / "tools"))
+
+from apache_kafka import ApacheKafka  # noqa: E402
+
+from fastq.testing import Broker  # noqa: E402
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def touch_memory(size_bytes: int = 10 << 30) -> None:
+    """Write once to (at most a half of the free) memory and give it back: a virtual machine's first touch is slow."""
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    size = min(size_bytes, free // 2)
+    with mmap.mmap(-1, size) as memory:
+        for start in range(0, size, 4096):
+            memory[start] = 1
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of a process and its threads so far, in seconds (resolution: one clock tick)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+def rss_bytes(pid: int) -> int:
+    """Resident memory of a process in bytes."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A broker under load: where it listens and which process to count."""
+
+    name: str
+    bootstrap_servers: str
+    pid: int
+    data_dir: Path
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, _, port = self.bootstrap_servers.rpartition(":")
+        return host, int(port)
+
+
+@contextmanager
+def fastq_broker(**config: Any) -> Iterator[Target]:
+    folder = Path(tempfile.mkdtemp(prefix="bench-fastq-"))
+    try:
+        with Broker(data_dir=folder / "data", config=config) as broker:
+            yield Target("fastq", broker.bootstrap_servers, broker.pid, folder / "data")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def apache_kafka() -> Iterator[Target]:
+    with ApacheKafka() as kafka:
+        yield Target("apache-kafka", kafka.bootstrap_servers, kafka.pid, kafka.data_dir)
+
+
+def interleave(sides: Mapping[str, Callable[[], dict[str, float]]], rounds: int) -> dict[str, list[dict[str, float]]]:
+    """Run every side once a round, in turn; the measurements of each side by its name."""
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in sides}
+    for turn in range(rounds):
+        for name, run in sides.items():
+            measured = run()
+            found[name].append(measured)
+            shown = "  ".join(f"{key}={value:,.4g}" for key, value in measured.items())
+            print(f"  round {turn + 1}/{rounds}  {name:<34} {shown}", flush=True)
+    return found
+
+
+def medians(rounds: list[dict[str, float]]) -> dict[str, float]:
+    return {key: statistics.median(row[key] for row in rounds) for key in rounds[0]}
+
+
+def machine() -> dict[str, str]:
+    model = next(
+        (line.split(":")[1].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line),
+        "?",
+    )
+    return {
+        "cpu": model,
+        "cores": str(os.cpu_count()),
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+def save(name: str, document: Mapping[str, Any]) -> Path:
+    """Write one comparison as JSON to benchmarks/results/; the table of all is made from these by `report.py`."""
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps({"machine": machine(), **document}, indent=1, sort_keys=True) + "\n")
+    return path
