@@ -1,0 +1,488 @@
+"""send(): from Python arguments to bytes in the open batch, and the light handles that it answers.
+
+Rules
+- The short way of a send touches no Python object but its arguments and the handle. One test of `Accumulator.slow`
+  leads to the long way (`_send_slow` of the Python class): serializers, interceptors, partitioners, closed, forked.
+- A hook is a Python method of the subclass, and is called only per batch or when there is no room:
+  `_attend()` after a batch was begun or closed, `_wait_for_topic(name)`, `_wait_for_partition(topic, index)`,
+  `_wait_for_room(topic, partition, bytes)`.
+- A record is appended before its handle exists, and nothing after the append may fail.
+"""
+
+cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
+from cpython.object cimport PyObject
+from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
+
+from fastq._native.accumulator cimport (
+    APPENDED,
+    BATCH_DONE,
+    NO_ROOM,
+    RECORD_OVERHEAD_MAX,
+    SLOW_CLOSED,
+    SLOW_FORKED,
+    Accumulator,
+    Appended,
+    Batch,
+    PartitionState,
+    TopicState,
+)
+from fastq._native.bits cimport MAX_VARINT32, store_varint
+from fastq._native.records cimport record_header_size, write_record_header
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.string cimport memcpy
+
+cdef object record_metadata = None      # fastq.producer.delivery.RecordMetadata, when first needed
+
+
+cdef int take_field(object value, Field* field, str name) except -1:
+    """Point `field` at the bytes of a key or value: None, or anything with a contiguous buffer."""
+    field.held = False
+    if PyBytes_CheckExact(value):
+        field.data = <const uint8_t*>PyBytes_AS_STRING(value)
+        field.length = PyBytes_GET_SIZE(value)
+    elif value is None:
+        field.data = NULL
+        field.length = -1
+    else:
+        try:
+            PyObject_GetBuffer(value, &field.buffer, PyBUF_SIMPLE)
+        except (TypeError, BufferError) as error:
+            raise_not_bytes(name, value, error)
+        field.held = True
+        field.data = <const uint8_t*>field.buffer.buf
+        field.length = field.buffer.len
+    return 0
+
+
+cdef void drop_field(Field* field) noexcept:
+    if field.held:
+        PyBuffer_Release(&field.buffer)
+        field.held = False
+
+
+cdef int raise_not_bytes(str name, object value, object cause) except -1:
+    from fastq.errors import SerializationError
+
+    raise SerializationError(
+        f"the {name} is {type(value).__name__}, expected bytes or another contiguous buffer ({cause}); "
+        f"encode it, or give the producer a {name}_serializer"
+    ) from None
+
+
+cdef int raise_too_large(Accumulator accumulator, TopicState topic, Py_ssize_t size) except -1:
+    from fastq.errors import MessageTooLarge
+
+    if accumulator.pool.limit_bytes < accumulator.max_request_size:
+        limit = f"buffer_memory={accumulator.pool.limit_bytes}"
+    else:
+        limit = f"max_request_size={accumulator.max_request_size}"
+    raise MessageTooLarge(
+        f"a record for topic {topic.name} takes {size} bytes with its overhead, more than {limit}; "
+        "send less in one record or raise the limit (and max.message.bytes of the topic)"
+    )
+
+
+cpdef bytes encode_headers(object headers):
+    """The headers of a record as they are stored: varint count, then key and value of each.
+
+    `headers` are (str, bytes-like or None) pairs, or a mapping of such; None and none at all are the same.
+    """
+    cdef list encoded = []
+    cdef Py_ssize_t size = MAX_VARINT32
+    cdef Field value
+    cdef bytes key
+    cdef bytearray result
+    cdef uint8_t* p
+    if headers is None:
+        return b"\x00"
+    if hasattr(headers, "items"):
+        headers = headers.items()
+    for item in headers:
+        try:
+            name, content = item
+        except (TypeError, ValueError):
+            raise TypeError(f"headers are (str, bytes or None) pairs, got {item!r}") from None
+        if not isinstance(name, str):
+            raise TypeError(f"the key of a header is a str, got {name!r}")
+        key = (<str>name).encode()
+        if isinstance(content, str):
+            raise TypeError(f"the value of header {name!r} is a str, expected bytes or None; encode it")
+        take_field(content, &value, f"value of header {name!r}")
+        try:
+            if len(key) > INT32_MAX or value.length > INT32_MAX:
+                raise ValueError(f"header {name!r} is above 2 GiB")
+            part = bytearray(record_header_size(<int32_t>len(key), <int32_t>value.length))
+            p = <uint8_t*>(<char*>part)
+            write_record_header(p, <const uint8_t*>PyBytes_AS_STRING(key), <int32_t>len(key), value.data,
+                                <int32_t>value.length)
+        finally:
+            drop_field(&value)
+        encoded.append(part)
+    result = bytearray(MAX_VARINT32)
+    p = <uint8_t*>(<char*>result)
+    size = store_varint(p, len(encoded)) - p
+    return bytes(result[:size]) + b"".join(encoded)
+
+
+@cython.freelist(1024)
+@cython.no_gc
+cdef class DeliveryBase:
+    """Where a record went: its batch and its index there. Nothing is done for it until somebody asks.
+
+    Thread rule: any thread.
+    """
+
+    @property
+    def topic(self):
+        return self.batch.partition.topic.name
+
+    @property
+    def partition(self):
+        return self.batch.partition.index
+
+    def __repr__(self):
+        state = "pending"
+        if self.batch.state_ == BATCH_DONE:
+            error, offset = self.batch.outcome(self.index)
+            state = f"offset {offset}" if error is None else f"failed: {error}"
+        return f"<{type(self).__name__} {self.topic}-{self.partition} {state}>"
+
+    def done(self):
+        """True once the broker has answered, or the record has failed."""
+        return self.batch.state_ == BATCH_DONE
+
+    def add_done_callback(self, callback):
+        """Call `callback(delivery)` once the record is done; soon after now when it is already.
+
+        Callbacks run one at a time, in the thread that drains the response; an exception in one is logged.
+        """
+        self.batch.add_callback(self.index, callback, self)
+        if self.batch.state_ == BATCH_DONE:
+            self.batch.accumulator.wait_done(self.batch, 0)
+
+    cdef object metadata(self):
+        """RecordMetadata of a done record; raises what it failed with."""
+        global record_metadata
+        cdef int32_t index = self.index
+        cdef Batch leaf = self.batch.leaf(&index)
+        cdef int64_t timestamp = self.timestamp_ms
+        if leaf.error is not None:
+            raise leaf.error.with_traceback(None)
+        if record_metadata is None:
+            from fastq.producer.delivery import RecordMetadata as record_metadata
+        if leaf.log_append_time_ms >= 0:
+            timestamp = leaf.log_append_time_ms
+        return record_metadata(
+            self.batch.partition.topic.name,
+            self.batch.partition.index,
+            leaf.base_offset + index if leaf.base_offset >= 0 else -1,
+            timestamp,
+            self.key_size,
+            self.value_size,
+        )
+
+
+@cython.final
+@cython.no_gc
+cdef class Delivery(DeliveryBase):
+    """The handle of one sent record, as the blocking Producer answers it."""
+
+    def result(self, timeout=None):
+        """Wait for the broker's answer, at most `timeout` seconds (None: until delivery_timeout_ms has decided).
+
+        Answers RecordMetadata; raises what the record failed with, or TimeoutError, after which the record is still
+        on its way.
+        """
+        if self.batch.state_ != BATCH_DONE:
+            self.batch.accumulator.wait_done(self.batch, timeout)
+        return self.metadata()
+
+    def exception(self, timeout=None):
+        """Wait as `result` does and answer the error, or None when the record was delivered."""
+        if self.batch.state_ != BATCH_DONE:
+            self.batch.accumulator.wait_done(self.batch, timeout)
+        return self.batch.outcome(self.index)[0]
+
+
+@cython.final
+@cython.no_gc
+cdef class AsyncDelivery(DeliveryBase):
+    """The handle of one sent record, as AsyncProducer answers it: `await` it for the RecordMetadata."""
+
+    def result(self):
+        """RecordMetadata of a done record; raises what it failed with, or InvalidStateError while it is pending."""
+        self.check_done()
+        return self.metadata()
+
+    def exception(self):
+        """The error of a done record or None; InvalidStateError while it is pending."""
+        self.check_done()
+        return self.batch.outcome(self.index)[0]
+
+    def __await__(self):
+        return self._wait().__await__()
+
+    async def _wait(self):
+        if self.batch.state_ != BATCH_DONE:
+            await self.batch.accumulator.wait_done(self.batch, None)
+        return self.metadata()
+
+    cdef int check_done(self) except -1:
+        if self.batch.state_ != BATCH_DONE:
+            import asyncio
+
+            raise asyncio.InvalidStateError("the broker has not answered yet: await the delivery")
+        return 0
+
+
+cdef class ProducerCore:
+    """What both producers share: arguments in, bytes in the open batch. See the hooks in this file's rules."""
+
+    def __init__(self, Accumulator accumulator not None):
+        self.accumulator = accumulator
+
+    cdef TopicState topic_state(self, object topic):
+        """The state of a topic whose metadata is known; None otherwise."""
+        if topic is self.accumulator.last_name:
+            return self.accumulator.last_topic
+        return self.accumulator.find_topic(topic)
+
+    cdef PartitionState choose(self, TopicState topic, Field* key, object partition, Py_ssize_t need):
+        """The partition of a record: asked for, hashed from the key, or the sticky one (a new one when that is full)."""
+        cdef PartitionState chosen
+        cdef Accumulator accumulator = self.accumulator
+        if partition is not None:
+            index = int(partition)
+            if not 0 <= index < topic.partition_count:
+                self._wait_for_partition(topic, index)
+            return topic.partitions[index]
+        if key.length > INT32_MAX:
+            raise_too_large(accumulator, topic, key.length)
+        chosen = accumulator.pick(topic, key.data, <int32_t>key.length)
+        if (key.length < 0 or accumulator.ignore_keys) and not accumulator.fits(chosen, need):
+            if chosen.open_ is not None and accumulator.buffered_records < accumulator.records_max:
+                accumulator.close_batch(chosen, True)
+                chosen = accumulator.pick(topic, key.data, <int32_t>key.length)
+        return chosen
+
+    cdef Py_ssize_t bytes_needed(self, Field* key, Field* value, Py_ssize_t headers_size) noexcept:
+        return max(key.length, 0) + max(value.length, 0) + headers_size + RECORD_OVERHEAD_MAX
+
+    cdef int store(
+        self, TopicState topic, Field* key, Field* value, bytes headers, object partition, int64_t timestamp,
+        Appended* out,
+    ) except -1:
+        """Append one record; APPENDED or NO_ROOM. Raises when it can never fit."""
+        cdef Py_ssize_t headers_size = 1 if headers is None else PyBytes_GET_SIZE(headers)
+        cdef const uint8_t* encoded = NULL
+        cdef Py_ssize_t need = self.bytes_needed(key, value, headers_size)
+        cdef PartitionState chosen
+        if headers is not None:
+            encoded = <const uint8_t*>PyBytes_AS_STRING(headers)
+        if need > self.accumulator.record_bytes_max() + RECORD_OVERHEAD_MAX:
+            raise_too_large(self.accumulator, topic, need + 61)
+        chosen = self.choose(topic, key, partition, need)
+        return self.accumulator.append(
+            chosen, key.data, <int32_t>key.length, value.data, <int32_t>value.length, encoded, headers_size,
+            timestamp, out,
+        )
+
+
+cdef int64_t checked_timestamp(object timestamp_ms) except -2:
+    cdef int64_t timestamp
+    if timestamp_ms is None:
+        return -1
+    timestamp = timestamp_ms
+    if timestamp < 0:
+        raise ValueError(f"timestamp_ms is milliseconds since 1970, not below 0, got {timestamp}")
+    return timestamp
+
+
+cdef class SyncProducerCore(ProducerCore):
+    """The blocking send."""
+
+    def send(self, topic, value=None, key=None, headers=None, partition=None, timestamp_ms=None):
+        """Queue one record and answer its handle; waits only for room (max_block_ms) or for a topic's metadata.
+
+        topic: its name. value, key: bytes, bytearray, memoryview, any contiguous buffer, or None (what a serializer
+        takes, when the producer has one). headers: (str, bytes or None) pairs. partition: None lets the key decide,
+        or the sticky partition when there is none. timestamp_ms: milliseconds since 1970; None is now.
+        Raises MessageTooLarge, BufferTimeout, SerializationError, ClientClosed, ForkedClient, and the error of a
+        topic that cannot be had.
+        """
+        if self.accumulator.slow:
+            return self._send_slow(topic, value, key, headers, partition, timestamp_ms)
+        return self.enqueue(topic, value, key, headers, partition, timestamp_ms)
+
+    def _enqueue(self, topic, value, key, headers, partition, timestamp_ms):
+        """`send` without the look at the flags: key and value are bytes-like by now."""
+        return self.enqueue(topic, value, key, headers, partition, timestamp_ms)
+
+    cdef Delivery enqueue(self, topic, value, key, headers, partition, timestamp_ms):
+        cdef Accumulator accumulator = self.accumulator
+        cdef TopicState state = self.topic_state(topic)
+        cdef Delivery delivery
+        cdef Appended out
+        cdef Field key_field
+        cdef Field value_field
+        cdef bytes encoded = None
+        cdef int64_t timestamp = -1
+        cdef int code
+        if state is None:
+            state = self._wait_for_topic(topic)
+        if headers is not None:
+            encoded = encode_headers(headers)
+        if timestamp_ms is not None:
+            timestamp = checked_timestamp(timestamp_ms)
+        key_field.held = False
+        take_field(value, &value_field, "value")
+        try:
+            take_field(key, &key_field, "key")
+            code = self.store(state, &key_field, &value_field, encoded, partition, timestamp, &out)
+            while code == NO_ROOM:
+                self._wait_for_room(
+                    state, self.bytes_needed(&key_field, &value_field, 1 if encoded is None else len(encoded))
+                )
+                code = self.store(state, &key_field, &value_field, encoded, partition, timestamp, &out)
+            delivery = Delivery.__new__(Delivery)
+            delivery.batch = <Batch>out.batch
+            delivery.index = out.index
+            delivery.timestamp_ms = out.timestamp
+            delivery.key_size = <int32_t>key_field.length
+            delivery.value_size = <int32_t>value_field.length
+        finally:
+            drop_field(&value_field)
+            drop_field(&key_field)
+        if accumulator.attention:
+            accumulator.attention = False
+            self._attend()
+        return delivery
+
+
+@cython.final
+@cython.freelist(64)
+@cython.no_gc
+cdef class Sent:
+    """What `await producer.send(...)` awaits when the record is in already: it ends at once with the handle."""
+
+    cdef AsyncDelivery delivery
+
+    def __await__(self):
+        return self
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        # Replaced in the type's slot by fastq_sent_next below, which does the same without a traceback.
+        raise StopIteration(self.delivery)
+
+    def send(self, value):
+        raise StopIteration(self.delivery)
+
+    def throw(self, kind, value=None, traceback=None):
+        raise kind if value is None else value
+
+    def close(self):
+        pass
+
+
+cdef PyObject* sent_next(PyObject* sent) noexcept:
+    PyErr_SetObject(<PyObject*>StopIteration, <PyObject*>(<Sent>sent).delivery)
+    return NULL
+
+
+cdef extern from *:
+    """
+    #include <Python.h>
+    typedef PyObject* (*fastq_next)(PyObject*);
+    static fastq_next fastq_sent_next;
+    static PyObject* fastq_sent_iternext(PyObject* sent) { return fastq_sent_next(sent); }
+    static void fastq_install_next(PyTypeObject* type, fastq_next next) {
+        fastq_sent_next = next;
+        type->tp_iternext = fastq_sent_iternext;
+    }
+    """
+    ctypedef struct PyTypeObject:
+        pass
+    void fastq_install_next(PyTypeObject* type, PyObject* (*next)(PyObject*) noexcept) noexcept
+    void PyErr_SetObject(PyObject* kind, PyObject* value) noexcept
+
+
+fastq_install_next(<PyTypeObject*>Sent, sent_next)
+
+
+cdef class AsyncProducerCore(ProducerCore):
+    """The asyncio send."""
+
+    def send(self, topic, value=None, key=None, headers=None, partition=None, timestamp_ms=None):
+        """Queue one record: `delivery = await producer.send(...)` waits only for room or for a topic's metadata.
+
+        Arguments and errors are those of Producer.send. Cancelling the await means that the record is not sent,
+        unless the await had ended; awaiting the delivery waits for the broker.
+        """
+        cdef TopicState state
+        cdef AsyncDelivery delivery
+        cdef Sent sent
+        if self.accumulator.slow == 0:
+            state = self.topic_state(topic)
+            if state is not None:
+                delivery = self.try_enqueue(state, value, key, headers, partition, timestamp_ms, True)
+                if delivery is not None:
+                    sent = Sent.__new__(Sent)
+                    sent.delivery = delivery
+                    return sent
+        return self._send_slow(topic, value, key, headers, partition, timestamp_ms)
+
+    def _try_enqueue(self, topic, value, key, headers, partition, timestamp_ms):
+        """Append a record to a known topic, beginning a batch if need be; None when there is no room."""
+        cdef TopicState state = self.topic_state(topic)
+        if state is None:
+            return None
+        return self.try_enqueue(state, value, key, headers, partition, timestamp_ms, False)
+
+    cdef AsyncDelivery try_enqueue(
+        self, TopicState state, value, key, headers, partition, timestamp_ms, bint only_if_fits
+    ):
+        cdef AsyncDelivery delivery
+        cdef PartitionState chosen
+        cdef Appended out
+        cdef Field key_field
+        cdef Field value_field
+        cdef bytes encoded = None
+        cdef int64_t timestamp = -1
+        if headers is not None:
+            if only_if_fits:
+                return None
+            encoded = encode_headers(headers)
+        if timestamp_ms is not None:
+            timestamp = checked_timestamp(timestamp_ms)
+        key_field.held = False
+        take_field(value, &value_field, "value")
+        try:
+            take_field(key, &key_field, "key")
+            if only_if_fits:
+                # The task must give way to the loop once per batch, and before its record is in.
+                if partition is not None or key_field.length > INT32_MAX:
+                    return None
+                chosen = self.accumulator.pick(state, key_field.data, <int32_t>key_field.length)
+                if not self.accumulator.fits(chosen, self.bytes_needed(&key_field, &value_field, 1)):
+                    return None
+            if self.store(state, &key_field, &value_field, encoded, partition, timestamp, &out) == NO_ROOM:
+                return None
+            delivery = AsyncDelivery.__new__(AsyncDelivery)
+            delivery.batch = <Batch>out.batch
+            delivery.index = out.index
+            delivery.timestamp_ms = out.timestamp
+            delivery.key_size = <int32_t>key_field.length
+            delivery.value_size = <int32_t>value_field.length
+        finally:
+            drop_field(&value_field)
+            drop_field(&key_field)
+        if self.accumulator.attention:
+            self.accumulator.attention = False
+            self._attend()
+        return delivery
