@@ -1,0 +1,75 @@
+"""Which version of an API to speak with a broker, from what both sides support (KIP-35)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from fastq.errors import UnsupportedVersion
+from fastq.protocol.api import APIS, api_name
+
+
+class ApiVersionRange(Protocol):
+    """An entry of an ApiVersionsResponse."""
+
+    api_key: int
+    min_version: int
+    max_version: int
+
+
+class BrokerVersions:
+    """What one broker supports, as it said in its ApiVersionsResponse; immutable.
+
+    `pick` is cheap (two dictionary look-ups), so it may be called for each request.
+    """
+
+    __slots__ = ("_broker", "_picked", "_ranges")
+
+    def __init__(self, entries: Iterable[ApiVersionRange], broker: str | None = None) -> None:
+        self._broker = broker
+        self._ranges = {entry.api_key: (entry.min_version, entry.max_version) for entry in entries}
+        self._picked: dict[int, int] = {}
+
+    @property
+    def ranges(self) -> Mapping[int, tuple[int, int]]:
+        """The broker's first and last version of each API."""
+        return self._ranges
+
+    def supports(self, key: int, version: int = 0) -> bool:
+        """Whether a version of `version` or above is shared."""
+        info, theirs = APIS.get(key), self._ranges.get(key)
+        if info is None or theirs is None:
+            return False
+        return max(info.min_version, theirs[0], version) <= min(info.max_stable_version, theirs[1])
+
+    def pick(self, key: int, min_version: int | None = None, max_version: int | None = None) -> int:
+        """The highest shared version, within the caller's own bounds when given. UnsupportedVersion if there is none."""
+        if min_version is None and max_version is None:
+            picked = self._picked.get(key)
+            if picked is None:
+                picked = self._picked[key] = self._pick(key, None, None)
+            return picked
+        return self._pick(key, min_version, max_version)
+
+    def _pick(self, key: int, min_version: int | None, max_version: int | None) -> int:
+        info, theirs = APIS[key], self._ranges.get(key)
+        first = info.min_version if min_version is None else max(min_version, info.min_version)
+        last = info.max_stable_version if max_version is None else min(max_version, info.max_stable_version)
+        if theirs is None:
+            raise UnsupportedVersion(
+                f"the broker does not offer the {api_name(key)} API",
+                broker=self._broker,
+                api=info.name,
+                hint="It may be too old, or this may be a listener that does not serve this API.",
+            )
+        picked = min(last, theirs[1])
+        if picked < max(first, theirs[0]):
+            side = "broker" if theirs[1] < first else "client"
+            raise UnsupportedVersion(
+                f"no shared version of {info.name}: this client speaks {first} to {last}, "
+                f"the broker {theirs[0]} to {theirs[1]}",
+                broker=self._broker,
+                api=info.name,
+                hint=f"The {side} is too old for this.",
+            )
+        return picked
