@@ -1,0 +1,133 @@
+"""From what a socket or a peer did to the exception that tells the user what is wrong.
+
+Rules of this file: every error names the broker, how far the connection came (`phase`), what the system said
+(`cause`), and what to do (`hint`). The raw OSError is never what a user has to read.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+
+from fastq.errors import (
+    ConnectionClosed,
+    ConnectionFailed,
+    ConnectionRefused,
+    ConnectionTimeout,
+    FastqError,
+    NameNotResolved,
+    NotAKafkaBroker,
+    ProtocolError,
+    TlsExpected,
+)
+
+_TLS_RECORD_TYPES = (20, 21, 22, 23)
+_NOT_TLS_REASONS = (
+    "WRONG_VERSION_NUMBER",
+    "UNKNOWN_PROTOCOL",
+    "PACKET_LENGTH_TOO_LONG",
+    "HTTP_REQUEST",
+    "RECORD_LAYER_FAILURE",
+)
+
+
+def name_not_resolved(broker: str, cause: OSError | str) -> ConnectionFailed:
+    """The resolver had no address, or none in time."""
+    return NameNotResolved(
+        broker=broker, phase="resolve", cause=_words(cause), hint="Check the host name in bootstrap_servers"
+    )
+
+
+def timed_out(broker: str, phase: str, seconds: float) -> ConnectionFailed:
+    """A phase of setting up the connection took too long."""
+    hints = {
+        "resolve": "The name server does not answer; check the DNS",
+        "connect": "Check that the broker runs, and that no firewall drops packets to this port",
+        "tls": "The peer does not answer a TLS hello; check the port and security_protocol",
+        "api versions": "The peer took the connection and says nothing; check that this is the port of a Kafka broker",
+    }
+    hint = hints.get(phase, "The broker may be overloaded; raise socket_connection_setup_timeout_ms if it is only slow")
+    return ConnectionTimeout(broker=broker, phase=phase, cause=f"no answer within {seconds:.3g} s", hint=hint)
+
+
+def from_os_error(broker: str, phase: str, error: BaseException | None, uses_tls: bool) -> ConnectionFailed:
+    """What `error` means in this phase; None is an orderly end of the stream by the peer."""
+    if isinstance(error, ConnectionFailed):
+        return error
+    if isinstance(error, ssl.SSLError):
+        return _from_ssl(broker, phase, error)
+    if isinstance(error, socket.gaierror):
+        return name_not_resolved(broker, error)
+    if isinstance(error, ConnectionRefusedError):
+        return ConnectionRefused(
+            broker=broker, phase=phase, cause=_words(error), hint="Check that the broker runs and listens there"
+        )
+    if isinstance(error, TimeoutError):
+        return ConnectionTimeout(broker=broker, phase=phase, cause=_words(error), hint="Check the network")
+    hint = None
+    if phase == "connect":
+        hint = "Check the address and the route to the broker"
+    elif phase == "tls":
+        hint = "The listener may be plain text: try security_protocol=PLAINTEXT (or SASL_PLAINTEXT)"
+    elif phase == "api versions":
+        other = "plain text" if uses_tls else "TLS (security_protocol=SSL)"
+        hint = f"The listener may expect {other}, or not be Kafka's; Kafka before 0.10 is not supported"
+    elif phase == "sasl":
+        hint = "The broker closes the connection on a failed login; check sasl_mechanism, the name and the password"
+    return ConnectionClosed(broker=broker, phase=phase, cause=_words(error) if error else "end of stream", hint=hint)
+
+
+def _from_ssl(broker: str, phase: str, error: ssl.SSLError) -> ConnectionFailed:
+    reason = (error.reason or "").upper()
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return TlsExpected(
+            "the broker's certificate is not trusted",
+            broker=broker,
+            phase=phase,
+            cause=error.verify_message or _words(error),
+            hint="Give the right CA with ssl_truststore_location, and connect by the name that the certificate is for",
+        )
+    if reason in _NOT_TLS_REASONS:
+        return TlsExpected(
+            "the peer does not speak TLS",
+            broker=broker,
+            phase=phase,
+            cause=_words(error),
+            hint="The listener is plain text: use security_protocol=PLAINTEXT (or SASL_PLAINTEXT)",
+        )
+    return ConnectionClosed("TLS failed", broker=broker, phase=phase, cause=_words(error), hint="Check the ssl_ keys")
+
+
+def not_kafka(broker: str, phase: str, head: bytes, detail: str = "") -> ConnectionFailed:
+    """The first answer is not Kafka's; `head` are its first bytes."""
+    if len(head) >= 3 and head[0] in _TLS_RECORD_TYPES and head[1] == 3:
+        return TlsExpected(
+            "the peer speaks TLS",
+            broker=broker,
+            phase=phase,
+            cause="a TLS record came back",
+            hint="Use security_protocol=SSL (or SASL_SSL) with this listener",
+        )
+    hint = "Check host and port in bootstrap_servers"
+    if head.startswith((b"HTTP/", b"<htm", b"<!DO")):
+        detail, hint = "an HTTP server answered", "This is the port of a web server; check host and port"
+    elif head.startswith(b"SSH-"):
+        detail, hint = "an SSH server answered", "This is the port of an SSH server; check host and port"
+    shown = f"{detail}: {head[:24]!r}" if head else detail
+    return NotAKafkaBroker(broker=broker, phase=phase, cause=shown, hint=hint)
+
+
+def malformed(broker: str, api: str, cause: object) -> FastqError:
+    """An established broker sent bytes that are not a response to what was asked."""
+    return ProtocolError(
+        f"the broker sent a malformed response: {cause}",
+        broker=broker,
+        api=api,
+        hint="The connection was closed; report this to whoever runs the broker",
+    )
+
+
+def _words(error: BaseException | str) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return str(error) or type(error).__name__
