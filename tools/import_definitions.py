@@ -59,8 +59,8 @@ def written_range(text: str, within: Versions) -> tuple[str, Versions]:
 
 
 def field_lines(field: dict[str, Any], within: Versions, indent: int) -> list[str]:
-    tagged = field.get("taggedVersions")
-    text, versions = written_range(field.get("versions") or tagged, within)
+    tagged = str(field.get("taggedVersions", ""))
+    text, versions = written_range(field.get("versions", tagged), within)
     words = [f"{snake(field['name'])}:", field["type"], text]
     if "nullableVersions" in field:
         words += ["nullable", written_range(field["nullableVersions"], versions)[0]]

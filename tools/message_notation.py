@@ -21,6 +21,7 @@ four, the fields of a struct by four more than the field that first uses it:
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -64,7 +65,7 @@ class Versions:
     def __bool__(self) -> bool:
         return self.first <= self.last
 
-    def __iter__(self):  # type: ignore[no-untyped-def]
+    def __iter__(self) -> Iterator[int]:
         return iter(range(self.first, self.last + 1))
 
 
