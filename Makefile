@@ -1,11 +1,102 @@
 # One place for every command. `make help` lists them.
-PYTHON ?= python3
-VENV   ?= .venv
-PY     := $(VENV)/bin/python
+#
+# Rules: every target sets up what it needs; the virtual environment is .venv; nothing outside this folder is changed,
+# but for Debian packages that a test needs and root may install (kcat; Java and Maven for interop-kafka).
+PYTHON  ?= python3
+VENV    ?= .venv
+PY      := $(VENV)/bin/python
+INPUT   ?= examples/data
+RECORDS ?= 2000000
+PYTEST  := $(PY) -m pytest
 
-.PHONY: help ext
+NATIVE  := $(wildcard src/fastq/_native/*.pyx src/fastq/_native/*.pxd src/fastq/_native/*.h)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test unit soak interop-kafka bench bench-micro bench-compare lint format generate wheel ext clean
+
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
 
+$(VENV)/.created:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "Python 3.10 or newer is needed: make PYTHON=/path/to/python3"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) || { echo "no venv module: on Debian and Ubuntu, apt-get install python3-venv python3-dev gcc"; exit 1; }
+	@$(PY) -c 'import os, sys, sysconfig; p = sysconfig.get_path("include"); sys.exit(not os.path.exists(os.path.join(p, "Python.h")))' \
+	  || { echo "Python.h is missing: on Debian and Ubuntu, apt-get install python3-dev gcc"; exit 1; }
+	@$(PY) -m pip install -q -U pip
+	@touch $@
+
+# The package itself, editable, with its run-time dependencies; the extensions are built in place.
+$(VENV)/.installed: $(VENV)/.created pyproject.toml setup.py
+	@$(PY) -m pip install -q "setuptools>=77" "cython>=3.1"
+	@echo "building fastq (a minute or two the first time)"
+	@$(PY) -m pip install -q --no-build-isolation -e .
+	@touch $@ $(VENV)/.built
+
+$(VENV)/.built: $(VENV)/.installed $(NATIVE)
+	@$(MAKE) -s ext
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.installed
+	@$(PY) -m pip install -q --group test
+	@touch $@
+
+$(VENV)/.lint: $(VENV)/.installed
+	@$(PY) -m pip install -q --group lint --group test
+	@touch $@
+
 ext: ## build the extensions in place (FASTQ_EXT=records,wire for some of them)
 	@flock .build.lock $(PY) setup.py -q build_ext --inplace -j 2
+
+demo: $(VENV)/.built ## real log lines into an embedded broker and out again, all accounted for (INPUT=/var/log)
+	@$(PY) examples/demo.py --input "$(INPUT)" --records $(RECORDS)
+
+test: $(VENV)/.built $(VENV)/.test kcat ## all tests, those with the peers' clients among them
+	@$(PYTEST) tests -m "not kafka and not soak"
+
+.PHONY: kcat java
+kcat:
+	@command -v kcat >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	  && { apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq kcat >/dev/null; }; } \
+	  || echo "kcat is not here and cannot be installed: its tests say so and are left out"
+
+java:
+	@{ command -v mvn && command -v java; } >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	  && { apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq default-jre-headless maven >/dev/null; }; } \
+	  || echo "Java and Maven are not here and cannot be installed: the tests against Apache Kafka say so and are left out"
+
+unit: $(VENV)/.built $(VENV)/.test ## the tests that run in seconds
+	@$(PYTEST) tests/unit -m "not slow and not soak"
+
+soak: $(VENV)/.built $(VENV)/.test ## the long tests at their full numbers; results go to benchmarks/results/
+	@FASTQ_SOAK=1 $(PYTEST) tests -m "soak or slow" --timeout 3600
+
+interop-kafka: $(VENV)/.built $(VENV)/.test java ## Apache Kafka (through Maven): its broker for our client, its tools for our broker
+	@$(PYTEST) tests/interop -m kafka --timeout 600
+
+bench: bench-micro bench-compare ## all figures, into benchmarks/results/ (quiet machine, half an hour)
+
+bench-micro: $(VENV)/.built $(VENV)/.test
+	@$(PYTEST) benchmarks/micro --benchmark-only --benchmark-json=benchmarks/results/micro.json
+
+bench-compare: $(VENV)/.built $(VENV)/.test java
+	@cd benchmarks/compare && for run in clients broker latency partitions memory; do ../../$(PY) $$run.py || exit 1; done; ../../$(PY) report.py
+
+lint: $(VENV)/.built $(VENV)/.lint ## ruff, mypy, stubtest, generated code in step
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+	@$(PY) -m mypy.stubtest --ignore-disjoint-bases $$(ls src/fastq/_native/*.pyx | sed 's|src/fastq/_native/\(.*\)\.pyx|fastq._native.\1|') --allowlist tools/stubtest-allowlist.txt
+	@$(PY) tools/generate_messages.py --check
+
+format: $(VENV)/.lint ## put the code in the house's form
+	@$(PY) -m ruff check --fix -q .
+	@$(PY) -m ruff format -q .
+
+generate: $(VENV)/.built ## write the protocol's messages anew from tools/messages
+	@$(PY) tools/generate_messages.py
+
+wheel: $(VENV)/.lint ## sdist and wheel in dist/
+	@rm -rf dist && $(PY) -m build -q
+
+clean: ## remove what was built
+	@rm -rf build dist src/*.egg-info src/fastq/_native/*.so src/fastq/_native/*.c $(VENV)/.built demo-data

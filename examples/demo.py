@@ -123,7 +123,9 @@ def consume(servers: str, total: int, terminal: Terminal) -> tuple[dict[int, str
                 faults.append(f"nothing more came after {done:,} of {total:,} records")
                 break
             packed: dict[int, list[bytes]] = {}
-            for partition, offset, key, value in zip(batch.partitions, batch.offsets, batch.keys, batch.values):
+            for partition, offset, key, value in zip(
+                batch.partitions, batch.offsets, batch.keys, batch.values, strict=True
+            ):
                 if offset != counts[partition]:
                     faults.append(f"{TOPIC}-{partition}: offset {offset} where {counts[partition]} was due")
                 counts[partition] += 1

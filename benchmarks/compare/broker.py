@@ -15,12 +15,12 @@ import struct
 import time
 from contextlib import ExitStack
 
-from fastq.protocol.frames import encode_request
-from fastq.protocol.messages import ApiVersionsRequest, FetchRequest, ProduceRequest
 from support import Target, apache_kafka, cpu_seconds, fastq_broker, interleave, medians, rss_bytes, save, touch_memory
 
 from fastq import Admin
 from fastq._native.records import build_batch
+from fastq.protocol.frames import encode_request
+from fastq.protocol.messages import ApiVersionsRequest, FetchRequest, ProduceRequest
 
 VALUE = b"v" * 100
 

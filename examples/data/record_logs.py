@@ -138,14 +138,11 @@ def record_postgresql(home: Path, transactions: int) -> dict[str, Path]:
         as_user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--clear-groups"]
         shutil.chown(home, "postgres", "postgres")
     port = free_port()
-    run: Callable[..., object] = (
-        lambda *words: subprocess.run(  # noqa: E731
-            [*as_user, str(programs / words[0]), *words[1:]],
-            check=False,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-    )
+
+    def run(program: str, *words: str) -> None:
+        command = [*as_user, str(programs / program), *words]
+        subprocess.run(command, check=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
     data = home / "data"
     run("initdb", "-D", str(data), "-A", "trust", "-U", "postgres")
     log = home / "postgresql.log"

@@ -1,0 +1,63 @@
+"""End-to-end latency at a steady rate: fastq's producer and consumer against confluent-kafka's, on one fastq broker.
+
+python benchmarks/compare/latency.py [--rounds 5] [--rate 10000]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from support import Target, fastq_broker, interleave, medians, save, touch_memory
+
+from fastq import Admin
+
+RUNS = Path(__file__).with_name("latency_runs.py")
+
+
+def measure(target: Target, library: str, topic: str, records: int, rate: float) -> dict[str, float]:
+    where = ["--bootstrap", target.bootstrap_servers, "--topic", topic, "--records", str(records), "--rate", str(rate)]
+    with subprocess.Popen(
+        [sys.executable, str(RUNS), "consume", library, *where], stdout=subprocess.PIPE, text=True
+    ) as reader:
+        time.sleep(1)  # the consumer waits at the end of the log before the first record is sent
+        subprocess.run([sys.executable, str(RUNS), "produce", library, *where], check=True, timeout=120)
+        output, _ = reader.communicate(timeout=60)
+    figures: dict[str, float] = json.loads(output.splitlines()[-1])
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="End-to-end latency at a steady rate, linger 0, acks=1.")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rate", type=float, default=10_000, help="records a second")
+    parser.add_argument("--seconds", type=float, default=6, help="of each round; the first is not counted")
+    options = parser.parse_args()
+    touch_memory()
+    records = int(options.rate * options.seconds)
+    with fastq_broker() as target, Admin(bootstrap_servers=target.bootstrap_servers) as admin:
+        made = 0
+
+        def side(library: str) -> Callable[[], dict[str, float]]:
+            def once() -> dict[str, float]:
+                nonlocal made
+                made += 1
+                admin.create_topic(f"latency-{made}", partitions=1, replication_factor=1)
+                return measure(target, library, f"latency-{made}", records, options.rate)
+
+            return once
+
+        rounds = interleave({library: side(library) for library in ("fastq", "confluent")}, options.rounds)
+    middle = {library: medians(rows) for library, rows in rounds.items()}
+    ratio = {key: middle["fastq"][key] / middle["confluent"][key] for key in middle["fastq"]}
+    print(f"fastq / confluent: {'  '.join(f'{key} {value:.2f}' for key, value in ratio.items())}")
+    print(save("latency", {"medians": middle, "ratio": ratio, "rounds": rounds, "rate_per_s": options.rate}))
+
+
+if __name__ == "__main__":
+    main()

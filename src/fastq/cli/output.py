@@ -1,0 +1,156 @@
+"""What the commands share: connection options, tables, JSON, progress on standard error.
+
+Rules: nothing here talks to a broker. Sizes are shown in powers of 1024, rates in records a second.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+
+
+class Subparsers:
+    """The part of argparse's sub-parser action that the commands use, with one look for all help pages."""
+
+    def __init__(self, commands: Any) -> None:
+        self._commands = commands
+
+    def add(self, name: str, summary: str, example: str) -> argparse.ArgumentParser:
+        parser: argparse.ArgumentParser = self._commands.add_parser(
+            name,
+            help=summary,
+            description=summary,
+            epilog=f"example:\n  {example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        return parser
+
+
+def add_client_options(parser: argparse.ArgumentParser) -> None:
+    """Options of every command that talks to a broker."""
+    parser.add_argument(
+        "--bootstrap",
+        metavar="HOST:PORT[,...]",
+        default=os.environ.get("FASTQ_BOOTSTRAP", DEFAULT_BOOTSTRAP),
+        help=f"broker to start from (default: $FASTQ_BOOTSTRAP or {DEFAULT_BOOTSTRAP})",
+    )
+    parser.add_argument(
+        "--property",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="a client setting under Kafka's name, such as security.protocol=SSL; may be repeated",
+    )
+
+
+def add_json_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+
+
+def key_values(pairs: Sequence[str], option: str) -> dict[str, str]:
+    """`["a=1", "b=2"]` as a dictionary; a clear error for what has no `=`."""
+    found = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise ValueError(f"{option} takes KEY=VALUE, not {pair!r}")
+        found[key.strip()] = value.strip()
+    return found
+
+
+def client_settings(options: argparse.Namespace) -> dict[str, Any]:
+    """Keyword arguments for a client, from `--bootstrap` and `--property`."""
+    properties = key_values(options.property, "--property")
+    return {
+        "bootstrap_servers": options.bootstrap,
+        **{key.replace(".", "_"): value for key, value in properties.items()},
+    }
+
+
+def print_json(document: Any) -> None:
+    print(json.dumps(document, indent=2, sort_keys=False, default=_jsonable))
+
+
+def _jsonable(value: object) -> object:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value).decode("utf-8", "replace")
+    if isinstance(value, (set, frozenset, tuple)):
+        return list(value)
+    return str(value)
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """A table with left-aligned text and right-aligned numbers; the header alone when there are no rows."""
+    cells = [
+        [f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else _shown(value) for value in row]
+        for row in rows
+    ]
+    widths = [max([len(name), *(len(row[at]) for row in cells)]) for at, name in enumerate(columns)]
+    numeric = [bool(rows) and all(isinstance(row[at], (int, float)) for row in rows) for at in range(len(columns))]
+
+    def line(values: Sequence[str]) -> str:
+        padded = (
+            value.rjust(width) if right else value.ljust(width)
+            for value, width, right in zip(values, widths, numeric, strict=True)
+        )
+        return "  ".join(padded).rstrip()
+
+    print(line([name.upper() for name in columns]))
+    for row in cells:
+        print(line(row))
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:,.2f}"
+    if isinstance(value, (list, tuple)):
+        return ",".join(str(item) for item in value)
+    return str(value)
+
+
+def print_records(columns: Sequence[str], rows: Sequence[Mapping[str, object]], as_json: bool) -> None:
+    """The same rows as a table or, with `--json`, as one JSON array."""
+    if as_json:
+        print_json([dict(row) for row in rows])
+    else:
+        print_table(columns, [[row[name] for name in columns] for row in rows])
+
+
+def shown_bytes(size: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:,.0f} {unit}" if unit == "B" else f"{size:,.1f} {unit}"
+        size /= 1024
+    return f"{size:,.1f} TiB"
+
+
+class Progress:
+    """One line on standard error, rewritten at most ten times a second; silent where that is no terminal."""
+
+    def __init__(self, label: str, total: int | None = None) -> None:
+        self._label = label
+        self._total = total
+        self._live = sys.stderr.isatty()
+        self._started = self._shown = time.monotonic()
+
+    def update(self, done: int) -> None:
+        now = time.monotonic()
+        if not self._live or now - self._shown < 0.1:
+            return
+        self._shown = now
+        rate = done / max(now - self._started, 1e-9)
+        of = f" of {self._total:,}" if self._total else ""
+        print(f"\r{self._label} {done:,}{of}  {rate:,.0f}/s\x1b[K", end="", file=sys.stderr, flush=True)
+
+    def close(self) -> None:
+        if self._live:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
