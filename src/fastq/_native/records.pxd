@@ -14,7 +14,8 @@ DefaultRecord.
              varint header count, then each header: varint key length, key, varint value length, value
 """
 
-from libc.stdint cimport INT32_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t
+cimport cython
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 
 from fastq._native.bits cimport (
@@ -31,6 +32,7 @@ from fastq._native.bits cimport (
     store_u32,
     store_varint,
 )
+from fastq._native.crc32c cimport crc32c_update
 
 cdef enum:
     BATCH_OVERHEAD_BYTES = 61
@@ -292,7 +294,31 @@ cdef inline uint8_t* write_record_header(
     return write_bytes(write_bytes(p, key, key_length), value, value_length)
 
 
-# Sets batch length and crc of the whole batch of `size` bytes at `p` (at least 61, at most INT32_MAX).
-cdef void seal_batch(uint8_t* p, int64_t size) noexcept nogil
-# True when the crc of the whole batch of `size` bytes at `p` is right.
-cdef bint crc_matches(const uint8_t* p, int64_t size) noexcept nogil
+cdef inline void seal_batch(uint8_t* p, int64_t size) noexcept nogil:
+    """Set batch length and crc of the whole batch of `size` bytes at `p`: at least 61, at most INT32_MAX."""
+    store_i32(p + 8, <int32_t>(size - LOG_OVERHEAD_BYTES))
+    store_u32(p + CRC_POSITION, crc32c_update(0, p + ATTRIBUTES_POSITION, <size_t>(size - ATTRIBUTES_POSITION)))
+
+
+cdef inline bint crc_matches(const uint8_t* p, int64_t size) noexcept nogil:
+    """Whether the crc of the whole batch of `size` bytes at `p` is right."""
+    return load_u32(p + CRC_POSITION) == crc32c_update(0, p + ATTRIBUTES_POSITION, <size_t>(size - ATTRIBUTES_POSITION))
+
+
+cdef inline int64_t batch_size(const CBatchHeader* h) noexcept nogil:
+    """Bytes of the whole batch, header included."""
+    return LOG_OVERHEAD_BYTES + <int64_t>h.batch_length
+
+
+cdef inline int64_t wrapping_add(int64_t a, int64_t b) noexcept nogil:
+    """a + b as Java adds: timestamps and offsets of a hostile batch may overflow."""
+    return <int64_t>(<uint64_t>a + <uint64_t>b)
+
+
+@cython.final
+cdef class BatchHeader:
+    cdef CBatchHeader fields
+    cdef readonly int64_t records_max_timestamp
+
+
+cdef BatchHeader wrap_header(const CBatchHeader* h)
