@@ -1,0 +1,383 @@
+"""One client connection: bytes in, whole request frames to the router, responses out in order.
+
+Rules
+- One request at a time: frames that arrive meanwhile wait, first in `_backlog`, then in the socket. Responses therefore
+  leave in the order of the requests, and a client that does not read its responses is not read from either.
+- Frames are served where they were received. Small ones lie in the server's one receive buffer, which every connection
+  fills and empties within a single callback; a larger one gets a buffer of its own size and is received straight
+  into it. Handlers must copy what they keep past their return.
+- A frame's buffer grows with what has arrived, not with what its size field claims.
+- Whatever breaks the protocol closes the connection, with one line in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, cast
+
+from fastq._native.produce_path import scan_request
+from fastq._native.wire import DecodeError
+
+from .output import SocketWriter, TransportWriter
+
+if TYPE_CHECKING:
+    from .output import Part, Writer
+    from .router import Deferred
+    from .server import Server
+
+LARGE_FRAME_BYTES = 32 << 10
+"""After a frame of this size or more, the next read asks for HEAD_BYTES only: the next large frame is not copied."""
+HEAD_BYTES = 512
+FIRST_CAPACITY_BYTES = 1 << 20
+"""The buffer of a large frame starts with this, and doubles as data arrives."""
+SPARE_BYTES_MAX = 8 << 20
+"""A frame buffer up to this size is kept for the connection's next large frame."""
+OUTPUT_TURN_BYTES = 64 << 10
+"""Responses of pipelined requests are collected up to this size and sent at once."""
+SLOW_FRAME_TICKS = 30
+SLOW_FRAME_BYTES_PER_TICK = 256
+"""A frame that takes longer than SLOW_FRAME_TICKS seconds must arrive faster than this (slow loris)."""
+
+
+class ProtocolViolation(Exception):
+    """The peer does not speak the protocol as agreed; the connection is closed with this reason."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """State of one connection. Loop thread only.
+
+    Invariants:
+    - `pending` is the request in progress that answers later; while it is set, or `_draining` (responses unsent),
+      no request is served: `_busy` is either of them.
+    - `_frame` is the buffer of an incomplete frame, with `_filled` bytes in it; `_wanted` is the frame's whole size, or
+      4 while the size field itself is incomplete.
+    - `_backlog` holds received bytes that follow the request in progress; reading is paused while it is not empty.
+    """
+
+    __slots__ = (
+        "_backlog",
+        "_closed",
+        "_draining",
+        "_expect_large",
+        "_filled",
+        "_frame",
+        "_frame_tick",
+        "_frame_view",
+        "_half_closed",
+        "_paused",
+        "_server",
+        "_spare",
+        "_transport",
+        "_wanted",
+        "_writer",
+        "active_tick",
+        "client_id",
+        "listener",
+        "peer",
+        "pending",
+        "software",
+        "state",
+    )
+
+    def __init__(self, server: Server, listener: str) -> None:
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._writer: Writer | None = None
+        self._frame: bytearray | None = None
+        self._frame_view: memoryview | None = None
+        self._filled = 0
+        self._wanted = 0
+        self._frame_tick = 0
+        self._spare: bytearray | None = None
+        self._backlog = bytearray()
+        self._expect_large = False
+        self._draining = False
+        self._paused = False
+        self._closed = False
+        self._half_closed = False
+        self.active_tick = server.tick
+        self.pending: Deferred | None = None
+        self.client_id: bytes | None = None
+        self.listener = listener
+        self.peer: tuple[str, int] = ("", 0)
+        self.software = ("", "")
+        self.state: dict[str, Any] = {}
+
+    # --- what the event loop calls ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but ancestry
+        self._transport = transport
+        server = self._server
+        peer = transport.get_extra_info("peername")
+        self.peer = (peer[0], peer[1]) if isinstance(peer, tuple) else (str(peer or "unix"), 0)
+        if transport.get_extra_info("sslcontext") is None:
+            descriptor = transport.get_extra_info("socket").fileno()
+            self._writer = SocketWriter(server.loop, descriptor, server.read_ahead, self._drained, self._write_failed)
+        else:
+            self._writer = TransportWriter(server.loop, transport, server.read_ahead, self._drained, self._write_failed)
+        refusal = server.admit(self)
+        if refusal is not None:
+            self.fail(refusal)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closed = True
+        if self._writer is not None:
+            self._writer.close()
+        pending, self.pending = self.pending, None
+        if pending is not None:
+            pending.cancel()
+        self._frame = self._frame_view = self._spare = None
+        self._backlog = bytearray()
+        self._server.forget(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._frame is None:
+            return self._server.head_view if self._expect_large else self._server.receive_view
+        if self._filled == len(self._frame):
+            self._grow()
+        assert self._frame_view is not None
+        return self._frame_view[self._filled : self._wanted]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._closed:
+            return
+        self.active_tick = self._server.tick
+        try:
+            if self._frame is None:
+                self._received(self._server.receive_buffer, nbytes)
+            else:
+                self._filled += nbytes
+                if self._filled >= self._wanted:
+                    self._frame_filled()
+        except (DecodeError, ProtocolViolation) as error:
+            self.fail(self._describe(error))
+
+    def eof_received(self) -> bool:
+        """The client will send no more: what it has asked for is still answered."""
+        self._half_closed = True
+        return self._busy or bool(self._backlog)
+
+    def pause_writing(self) -> None:
+        if isinstance(self._writer, TransportWriter):
+            self._writer.paused()
+
+    def resume_writing(self) -> None:
+        if isinstance(self._writer, TransportWriter):
+            self._writer.resumed()
+
+    # --- frames in ---
+
+    @property
+    def _busy(self) -> bool:
+        return self._draining or self.pending is not None
+
+    def _received(self, buffer: bytearray, end: int) -> None:
+        """Serve the frames in the shared buffer and keep what is left: a piece of a frame, or a backlog."""
+        position = 0 if self._busy else self._serve(buffer, 0, end)
+        if position == end or self._closed:
+            return
+        if self._busy:
+            self._backlog = self._backlog + memoryview(buffer)[position:end]  # a fresh one: views of the old may be about
+            self._pause()
+        else:
+            self._begin_frame(memoryview(buffer)[position:end])
+
+    def _begin_frame(self, piece: memoryview) -> None:
+        """Give an incomplete frame a buffer of its own. Its size field, if it is there, has been checked."""
+        size = len(piece)
+        self._wanted = 4 + int.from_bytes(piece[:4], "big") if size >= 4 else 4
+        spare = self._spare
+        if spare is not None and len(spare) >= self._wanted and self._wanted >= LARGE_FRAME_BYTES:
+            self._spare = None
+        else:
+            spare = bytearray(min(self._wanted, max(FIRST_CAPACITY_BYTES, 2 * size)))
+        self._frame = spare
+        self._frame_view = memoryview(spare)
+        self._frame_view[:size] = piece
+        self._filled = size
+        self._frame_tick = self._server.tick
+        if self._wanted < LARGE_FRAME_BYTES:
+            self._expect_large = False
+
+    def _grow(self) -> None:
+        """Double the frame's buffer: the data so far justifies it."""
+        assert self._frame is not None and self._frame_view is not None
+        grown = bytearray(min(self._wanted, 2 * len(self._frame)))
+        grown[: self._filled] = self._frame_view[: self._filled]
+        self._frame = grown
+        self._frame_view = memoryview(grown)
+
+    def _frame_filled(self) -> None:
+        """The wanted bytes are there: the size field of a frame, or all of it."""
+        frame, filled = self._frame, self._filled
+        assert frame is not None
+        self._frame = self._frame_view = None
+        if self._busy:
+            self._backlog = bytearray(memoryview(frame)[:filled])
+            self._pause()
+            return
+        position = self._serve(frame, 0, filled)
+        if self._closed:
+            return
+        if position < filled:
+            self._begin_frame(memoryview(frame)[position:filled])
+        elif filled >= LARGE_FRAME_BYTES:
+            self._expect_large = True
+            if len(frame) <= SPARE_BYTES_MAX:
+                self._spare = frame
+
+    def _serve(self, buffer: bytearray, position: int, end: int) -> int:
+        """Serve whole frames from `position` on; answer where the first unserved byte lies."""
+        server = self._server
+        dispatch = server.router.dispatch
+        responses: list[Part] = []
+        size = 0
+        violation: Exception | None = None
+        while True:
+            try:
+                request = scan_request(buffer, position, end, server.flexible_versions, server.request_bytes_max)
+                if request is None:
+                    break
+                position = request[5]
+                response = dispatch(self, buffer, request)
+            except (DecodeError, ProtocolViolation) as error:
+                violation = error  # the requests before it are still answered
+                break
+            if response is None:
+                continue
+            if type(response) is bytes:
+                responses.append(response)
+                size += len(response)
+                if size < OUTPUT_TURN_BYTES:
+                    continue
+            elif type(response) is list:
+                responses += response
+            else:
+                self.pending = response
+            break
+        if responses and not self._writer.send(responses):  # type: ignore[union-attr]
+            self._draining = True
+        if violation is not None:
+            raise violation
+        if position < end and request is not None and not self._busy:
+            self._draining = True  # a turn's worth of output: the frames that wait are served in the next one
+            server.loop.call_soon(self._drained)
+        return position
+
+    # --- responses out ---
+
+    def complete(self, deferred: Deferred, response: bytes | list[Part] | None) -> None:
+        """Send the response of the pending request and go on with what has arrived meanwhile."""
+        if self.pending is not deferred:
+            return  # the connection was lost or refused meanwhile
+        self.pending = None
+        if response is not None and self._writer is not None:
+            parts: list[Part] = [response] if isinstance(response, bytes) else response
+            if not self._writer.send(parts):
+                self._draining = True
+                return
+        self._go_on()
+
+    def _drained(self) -> None:
+        self._draining = False
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Serve the backlog, then read again."""
+        if self._closed or self._busy:
+            return
+        backlog = self._backlog
+        if backlog:
+            self._backlog = bytearray()
+            try:
+                position = self._serve(backlog, 0, len(backlog))
+            except (DecodeError, ProtocolViolation) as error:
+                self.fail(self._describe(error))
+                return
+            if self._closed:
+                return
+            if self._busy:
+                self._backlog = backlog[position:]
+                return
+            if position < len(backlog):
+                self._begin_frame(memoryview(backlog)[position:])
+        if self._half_closed or self._server.stopping:
+            self.close()
+        elif self._paused and self._transport is not None:
+            self._paused = False
+            self._transport.resume_reading()
+
+    def _pause(self) -> None:
+        if not self._paused and self._transport is not None and not self._half_closed:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def _write_failed(self, error: OSError) -> None:
+        """The other side is gone, or a segment file cannot be read (then the log has said so): drop the connection."""
+        if not isinstance(error, (BrokenPipeError, ConnectionError)):
+            self._server.report_bad(self, f"cannot send: {error}")
+        self.abort()
+
+    # --- ends ---
+
+    def close(self) -> None:
+        """Close in good order; what was sent still arrives."""
+        self._closed = True
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self) -> None:
+        self._closed = True
+        if self._writer is not None:
+            self._writer.close()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def fail(self, reason: str) -> None:
+        """Close because of what the peer did, with one line in the log."""
+        if not self._closed:
+            self._server.report_bad(self, reason)
+            self.abort()
+
+    def stop(self) -> None:
+        """Begin a graceful end: no more is read, the request in progress is answered, then the connection closes."""
+        self._pause()
+        self._backlog = bytearray()
+        if not self._busy:
+            self.close()
+
+    def check_idle(self, tick: int, idle_ticks_max: int) -> None:
+        """Called about once a second: end idle and trickling connections, give back a spare buffer."""
+        if self._closed:
+            return
+        idle = tick - self.active_tick
+        if idle >= 2:
+            self._spare = None
+        if self._frame is not None:
+            age = tick - self._frame_tick
+            if age > SLOW_FRAME_TICKS and self._filled < age * SLOW_FRAME_BYTES_PER_TICK:
+                self.fail(f"{self._filled} of {self._wanted} bytes of a request in {age} s: too slow")
+                return
+        if idle > idle_ticks_max and self.pending is None:
+            if self._draining or self._frame is not None:
+                self.fail(f"idle for {idle} s in the middle of a request or response")
+            else:
+                self.close()
+
+    def _describe(self, error: Exception) -> str:
+        """The reason for the log; what is plainly another protocol is named."""
+        if not isinstance(error, DecodeError):
+            return str(error)
+        source = self._server.receive_buffer if self._frame is None else self._frame
+        start = bytes(source[:5])
+        if start[:2] == b"\x16\x03":
+            return "a TLS hello on a plain listener; the client wants security.protocol=PLAINTEXT"
+        if start[:4] in _HTTP_STARTS:
+            return "an HTTP request on a Kafka listener"
+        return str(error)
+
+
+_HTTP_STARTS = frozenset(
+    {b"GET ", b"POST", b"HEAD", b"PUT ", b"DELE", b"OPTI", b"PATC", b"CONN", b"TRAC", b"PRI ", b"HTTP"}
+)

@@ -1,0 +1,151 @@
+"""Produce: append each partition's batch, answer when as many have it as `acks` asks for.
+
+Rules (Kafka's ReplicaManager.appendRecords and ProduceRequest.validateRecords)
+- The frame is decoded natively and its batches are appended from where they were received.
+- Each partition succeeds or fails for itself. acks=0 is never answered; then an error closes the connection instead.
+- With synchronous durability the answer waits until the log says that the records are on disk, whatever `acks` is.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from fastq._native.produce_path import decode_produce, encode_produce_response
+from fastq.errors import FastqError, KafkaError
+from fastq_broker.connection import ProtocolViolation
+from fastq_broker.router import Deferred
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    from fastq_broker.broker import Broker
+    from fastq_broker.connection import Connection
+    from fastq_broker.replicas import Replica
+    from fastq_broker.router import Header, Result
+
+    PartitionResult: TypeAlias = tuple[
+        bytes, int, int, int, int, int, list[tuple[int, str | None]] | None, str | None
+    ]
+
+API_KEY = 0
+VERSIONS = (3, 13)
+
+FIRST_VERSION_WITH_TOPIC_IDS = 13
+FIRST_VERSION_WITH_ZSTD = 7
+ZSTD = 4
+ATTRIBUTES_POSITION = 21
+"""Of the int16 attributes in a batch; the codec is in the low bits of its second byte."""
+
+UNKNOWN_SERVER_ERROR = -1
+INVALID_TOPIC_EXCEPTION = 17
+NOT_ENOUGH_REPLICAS = 19
+INVALID_REQUIRED_ACKS = 21
+NOT_LEADER_OR_FOLLOWER = 6
+KAFKA_STORAGE_ERROR = 56
+UNSUPPORTED_COMPRESSION_TYPE = 76
+INVALID_RECORD = 87
+
+logger = logging.getLogger(__name__)
+
+
+def handle_frame(connection: Connection, broker: Broker, buffer: bytearray, header: Header) -> Result:
+    """Serve one request from its frame."""
+    version = header[1]
+    _, acks, _, partitions = decode_produce(buffer, header[4], header[5], version)
+    replicas = broker.replicas
+    table = replicas.by_id if version >= FIRST_VERSION_WITH_TOPIC_IDS else replicas.by_name
+    now_ms = broker.clock.now_ms()
+    view = memoryview(buffer)
+    results: list[PartitionResult] = []
+    waiting: list[tuple[int, Replica, int]] = []
+    for topic, index, start, end in partitions:
+        hosted = table.get(topic)
+        replica = None if hosted is None else hosted.get(index)
+        if replica is None:
+            code = replicas.missing_error(topic, version >= FIRST_VERSION_WITH_TOPIC_IDS)
+        else:
+            code = _precheck(replica, broker.node_id, acks, version, view, start, end)
+        if replica is None or code != 0:
+            results.append((topic, index, code, -1, -1, -1, None, _PRECHECK_MESSAGES.get(code)))
+            continue
+        log = replica.log
+        try:
+            done = log.append(view[start:end], leader_epoch=replica.leader_epoch, now_ms=now_ms)
+        except Exception as error:
+            results.append(_refused(topic, index, error, connection))
+            continue
+        if log.config.synchronous and acks != 0:
+            waiting.append((len(results), replica, done.last_offset + 1))
+        results.append((topic, index, 0, done.base_offset, done.log_append_time_ms, done.log_start_offset, None, None))
+    if waiting:
+        return _answer_when_durable(connection, header, results, waiting)
+    if acks == 0:
+        _close_on_error(results)
+        return None
+    return encode_produce_response(version, header[2], results)
+
+
+_PRECHECK_MESSAGES = {
+    INVALID_REQUIRED_ACKS: "acks must be 0, 1 or -1",
+    INVALID_TOPIC_EXCEPTION: "only the broker writes to an internal topic",
+    NOT_ENOUGH_REPLICAS: "fewer replicas are in sync than min.insync.replicas demands",
+    UNSUPPORTED_COMPRESSION_TYPE: "zstd needs a Produce request of version 7 or later",
+    INVALID_RECORD: "a partition needs exactly one record batch",
+}
+
+
+def _precheck(replica: Replica, node_id: int, acks: int, version: int, view: memoryview, start: int, end: int) -> int:
+    """What is wrong before the log looks at the batch: an error code or 0."""
+    if acks not in (-1, 0, 1):
+        return INVALID_REQUIRED_ACKS
+    if replica.internal:
+        return INVALID_TOPIC_EXCEPTION
+    if replica.leader_id != node_id:
+        return NOT_LEADER_OR_FOLLOWER
+    if acks == -1 and replica.isr_size < replica.min_insync_replicas:
+        return NOT_ENOUGH_REPLICAS
+    if start < 0 or start == end:
+        return INVALID_RECORD
+    if version < FIRST_VERSION_WITH_ZSTD and end - start > ATTRIBUTES_POSITION + 1:
+        if view[start + ATTRIBUTES_POSITION + 1] & 7 == ZSTD:
+            return UNSUPPORTED_COMPRESSION_TYPE
+    return 0
+
+
+def _refused(topic: bytes, index: int, error: Exception, connection: Connection) -> PartitionResult:
+    """The result of an append that the log refused, with record errors where there are some."""
+    code = int(error.code) if isinstance(error, KafkaError) else UNKNOWN_SERVER_ERROR
+    if not isinstance(error, FastqError):
+        logger.error("append to %s-%d from %s failed", topic.decode("utf-8", "replace"), index, connection.peer, exc_info=error)
+    record_errors = getattr(error, "record_errors", None)
+    return topic, index, code, -1, -1, -1, list(record_errors) if record_errors else None, str(error)
+
+
+def _close_on_error(results: list[PartitionResult]) -> None:
+    """acks=0: the client sees an error only as a closed connection."""
+    for topic, index, code, *_, message in results:
+        if code != 0:
+            name = topic.decode("utf-8", "replace")
+            raise ProtocolViolation(f"a produce request with acks=0 failed for {name}-{index}: {message or code}")
+
+
+def _answer_when_durable(
+    connection: Connection, header: Header, results: list[PartitionResult], waiting: list[tuple[int, Replica, int]]
+) -> Deferred:
+    """Answer once every log has its records on disk; one that fails to get there answers KAFKA_STORAGE_ERROR."""
+    deferred = Deferred(connection)
+    left = len(waiting)
+
+    def durable(position: int, error: Exception | None = None) -> None:
+        nonlocal left
+        if error is not None:
+            topic, index = results[position][:2]
+            results[position] = (topic, index, KAFKA_STORAGE_ERROR, -1, -1, -1, None, str(error))
+        left -= 1
+        if left == 0:
+            deferred.complete(encode_produce_response(header[1], header[2], results))
+
+    for position, replica, offset in waiting:
+        replica.log.wait_durable(offset, lambda error=None, position=position: durable(position, error))
+    return deferred

@@ -1,0 +1,416 @@
+"""What a connection has to send: bytes and slices of segment files, in order, without copying the files' bytes.
+
+Rules
+- A part is bytes-like or a FileSlice. Parts of one response are queued together, so responses never interleave.
+- Nothing here blocks the event loop: sockets are non-blocking, and a file range is sent only when its pages are in
+  memory. A range that is not is read ahead by a small thread pool first, and the connection waits for that alone.
+- One turn sends at most TURN_BYTES, so that one fast reader does not starve the other connections.
+- Memory is bounded by the caller: it serves no further request until the queue is empty (`on_drained`).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, cast
+
+if TYPE_CHECKING:
+    import asyncio
+    from concurrent.futures import Future, ThreadPoolExecutor
+
+    from typing import TypeAlias
+
+TURN_BYTES = 4 << 20
+"""Bytes that one connection sends before others get their turn."""
+SMALL_SLICE_BYTES = 16 << 10
+"""Slices up to this size are read and sent together with what surrounds them: one system call instead of three."""
+READ_AHEAD_BYTES = 4 << 20
+"""What a reader thread brings into memory at a time."""
+PROBE_STEP_BYTES = 128 << 10
+"""Distance of the pages that are probed: the kernel's usual read-ahead window."""
+GATHER_BYTES = 64 << 10
+"""Bytes that are joined into one send."""
+TLS_CHUNK_BYTES = 256 << 10
+
+_MSG_MORE = getattr(socket, "MSG_MORE", 0)
+_RWF_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+
+
+class FileSlice(Protocol):
+    """A range of an open file; the file stays open for as long as the slice is referenced."""
+
+    @property
+    def position(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    def fileno(self) -> int: ...
+
+
+Part: TypeAlias = "bytes | bytearray | memoryview | FileSlice"
+
+
+class ReadAhead:
+    """The threads that bring cold file ranges into the page cache. Started at the first cold read; loop thread only."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, threads_max: int = 2) -> None:
+        self._loop = loop
+        self._threads_max = threads_max
+        self._pool: ThreadPoolExecutor | None = None
+        self.cold_reads = 0
+
+    def start(self, piece: FileSlice, offset: int, done: Callable[[], None]) -> None:
+        """Read `piece` from `offset` on in a thread, then call `done` in the loop; `piece` stays open meanwhile."""
+        if self._pool is None:
+            from concurrent.futures import ThreadPoolExecutor
+
+            self._pool = ThreadPoolExecutor(self._threads_max, "fastq-read-ahead")
+        self.cold_reads += 1
+        position = piece.position + offset
+        size = min(READ_AHEAD_BYTES, piece.size - offset)
+        future = self._pool.submit(_read_through, piece, position, size)
+
+        def finished(_: Future[None]) -> None:
+            try:
+                self._loop.call_soon_threadsafe(done)
+            except RuntimeError:
+                pass  # the loop is closed: nobody waits any more
+
+        future.add_done_callback(finished)
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _read_through(piece: FileSlice, position: int, size: int) -> None:
+    """Touch a file range; an I/O error shows up again, with its cause, when the range is sent."""
+    scratch = bytearray(min(size, 1 << 20))
+    end = position + size
+    try:
+        while position < end:
+            got = os.preadv(piece.fileno(), [memoryview(scratch)[: end - position]], position)
+            if got <= 0:
+                return
+            position += got
+    except OSError:
+        return
+
+
+def is_cached(descriptor: int, position: int, size: int) -> bool:
+    """Whether a file range is in the page cache, judged by its ends and a page in every PROBE_STEP_BYTES.
+
+    True where the system cannot tell (no RWF_NOWAIT): then a cold range is simply read.
+    """
+    if not _RWF_NOWAIT:
+        return True
+    one = (bytearray(1),)
+    try:
+        for probe in range(position, position + size, PROBE_STEP_BYTES):
+            os.preadv(descriptor, one, probe, _RWF_NOWAIT)
+        os.preadv(descriptor, one, position + size - 1, _RWF_NOWAIT)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True  # a file system without RWF_NOWAIT
+    return True
+
+
+class Writer(Protocol):
+    """What a connection sends through: to its socket, or to a TLS transport."""
+
+    def send(self, parts: list[Part]) -> bool: ...
+    def close(self) -> None: ...
+
+
+class _QueuedWriter:
+    """The queue that both writers share.
+
+    Invariants: `_queue` is empty exactly when nothing is unsent; `_sent` bytes of its first part are gone already;
+    while `_warming` a reader thread fetches the first part and nothing is sent. Loop thread only.
+    """
+
+    __slots__ = ("_closed", "_on_drained", "_on_error", "_queue", "_read_ahead", "_sent", "_warming")
+
+    def __init__(
+        self, read_ahead: ReadAhead, on_drained: Callable[[], None], on_error: Callable[[OSError], None]
+    ) -> None:
+        self._queue: deque[Part] = deque()
+        self._sent = 0
+        self._warming = False
+        self._closed = False
+        self._read_ahead = read_ahead
+        self._on_drained = on_drained
+        self._on_error = on_error
+
+    def send(self, parts: list[Part]) -> bool:
+        """Send or queue the parts; True when everything has gone to the kernel (or to TLS)."""
+        self._queue.extend(parts)
+        if len(self._queue) == len(parts):
+            self._advance()
+        return not self._queue
+
+    def close(self) -> None:
+        """Drop what is unsent, and the files it holds open."""
+        self._closed = True
+        self._queue.clear()
+
+    def _advance(self) -> None:
+        """Send until the queue is empty or the other side is full; report an error once."""
+        try:
+            self._send_queued()
+        except BlockingIOError:
+            self._wait_writable()
+        except OSError as error:
+            self._queue.clear()
+            self._on_error(error)
+
+    def _continue(self) -> None:
+        """Go on after a wait, and tell the connection when all is out."""
+        if self._closed or self._warming or not self._queue:
+            return
+        self._advance()
+        if not self._queue and not self._closed:
+            self._on_drained()
+
+    def _warm(self, piece: FileSlice) -> None:
+        self._warming = True
+        self._read_ahead.start(piece, self._sent, self._warmed)
+
+    def _warmed(self) -> None:
+        self._warming = False
+        self._continue()
+
+    def _part_done(self) -> None:
+        self._queue.popleft()
+        self._sent = 0
+
+    def _send_queued(self) -> None:
+        raise NotImplementedError
+
+    def _wait_writable(self) -> None:
+        raise NotImplementedError
+
+
+class SocketWriter(_QueuedWriter):
+    """Sends to a plain socket: `send` for bytes, `sendfile` for slices.
+
+    The transport's own write buffer stays empty, because only this object writes. The descriptor is duplicated when a
+    file is first sent or the socket is first full, as event loops refuse to watch a descriptor that a transport owns.
+    """
+
+    __slots__ = ("_descriptor", "_loop", "_socket", "_watching")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        descriptor: int,
+        read_ahead: ReadAhead,
+        on_drained: Callable[[], None],
+        on_error: Callable[[OSError], None],
+    ) -> None:
+        super().__init__(read_ahead, on_drained, on_error)
+        self._loop = loop
+        self._descriptor = descriptor
+        self._socket: socket.socket | None = None
+        self._watching = False
+
+    def send(self, parts: list[Part]) -> bool:
+        """Send or queue the parts; the one small response of a hot request takes the short way."""
+        if len(parts) == 1 and not self._queue:
+            data = parts[0]
+            if type(data) is bytes and not self._closed:
+                try:
+                    sent = os.write(self._descriptor, data)
+                except BlockingIOError:
+                    sent = 0
+                except OSError as error:
+                    self._on_error(error)
+                    return True
+                if sent == len(data):
+                    return True
+                self._queue.append(data)
+                self._sent = sent
+                self._wait_writable()
+                return False
+        return super().send(parts)
+
+    def close(self) -> None:
+        super().close()
+        if self._socket is not None:
+            self._stop_watching()
+            self._socket.close()
+            self._socket = None
+
+    def _duplicate(self) -> socket.socket:
+        if self._socket is None:
+            self._socket = socket.socket(fileno=os.dup(self._descriptor))
+            self._socket.setblocking(False)
+        return self._socket
+
+    def _wait_writable(self) -> None:
+        if not self._watching:
+            self._watching = True
+            self._loop.add_writer(self._duplicate().fileno(), self._writable)
+
+    def _stop_watching(self) -> None:
+        if self._watching and self._socket is not None:
+            self._watching = False
+            self._loop.remove_writer(self._socket.fileno())
+
+    def _writable(self) -> None:
+        self._continue()
+        if not self._queue or self._warming:
+            self._stop_watching()
+
+    def _send_queued(self) -> None:
+        out = self._duplicate()
+        queue = self._queue
+        budget = TURN_BYTES
+        while queue:
+            if budget <= 0:
+                self._wait_writable()
+                return
+            part = queue[0]
+            if isinstance(part, (bytes, bytearray, memoryview)) or self._is_small(part):
+                sent = self._send_gathered(out)
+            else:
+                sent = self._send_slice(out, part)
+            if sent == 0:
+                return
+            budget -= sent
+
+    def _is_small(self, part: FileSlice) -> bool:
+        return part.size <= SMALL_SLICE_BYTES and self._sent == 0
+
+    def _send_gathered(self, out: socket.socket) -> int:
+        """Send the bytes and small slices at the head of the queue at once; 0 when a cold slice must be read first."""
+        queue = self._queue
+        gathered: list[bytes | bytearray | memoryview] = []
+        size = 0
+        flags = 0
+        while queue and size < GATHER_BYTES:
+            part = queue[0]
+            if isinstance(part, (bytes, bytearray, memoryview)):
+                data: bytes | bytearray | memoryview = memoryview(part)[self._sent :] if self._sent else part
+                self._sent = 0
+            else:
+                flags = _MSG_MORE  # a large slice follows: let it share the segment
+                if part.size > SMALL_SLICE_BYTES or (small := read_if_cached(part, 0, part.size)) is None:
+                    break
+                data = small
+                flags = 0
+            gathered.append(data)
+            size += len(data)
+            queue.popleft()
+        if not gathered:
+            self._warm(cast("FileSlice", queue[0]))
+            return 0
+        joined = gathered[0] if len(gathered) == 1 else b"".join(gathered)
+        queue.appendleft(joined)  # what is not sent stays at the head
+        sent = out.send(joined, flags)
+        if sent == size:
+            queue.popleft()
+        else:
+            self._sent = sent
+        return sent
+
+    def _send_slice(self, out: socket.socket, piece: FileSlice) -> int:
+        """One sendfile of a slice; 0 when its pages have to be read first (a thread is on it then)."""
+        descriptor = piece.fileno()
+        position = piece.position + self._sent
+        size = min(piece.size - self._sent, READ_AHEAD_BYTES)
+        if not is_cached(descriptor, position, size):
+            self._warm(piece)
+            return 0
+        sent = os.sendfile(out.fileno(), descriptor, position, size)
+        if sent == 0:
+            raise OSError(f"the segment file ends at {position}, before the {piece.size - self._sent} bytes to send")
+        self._sent += sent
+        if self._sent >= piece.size:
+            self._part_done()
+        return sent
+
+
+def read_if_cached(piece: FileSlice, offset: int, size: int) -> bytes | None:
+    """`size` bytes of a slice from `offset` on, or None when they are not in the page cache as a whole."""
+    data = bytearray(size)
+    try:
+        got = os.preadv(piece.fileno(), [data], piece.position + offset, _RWF_NOWAIT)
+    except BlockingIOError:
+        return None
+    except OSError as error:
+        if not _RWF_NOWAIT or error.errno not in _NOT_SUPPORTED:
+            raise
+        got = os.preadv(piece.fileno(), [data], piece.position + offset)
+    if got == size:
+        return bytes(data)
+    if got == 0:
+        raise OSError(f"the segment file ends at {piece.position + offset}, before the {size} bytes to send")
+    return None
+
+
+def _errno_not_supported() -> frozenset[int]:
+    import errno
+
+    return frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL})
+
+
+_NOT_SUPPORTED = _errno_not_supported()
+
+
+class TransportWriter(_QueuedWriter):
+    """Sends through an asyncio transport (TLS): slices are read in chunks as the transport has room.
+
+    The connection calls `paused` and `resumed` from its protocol's pause_writing and resume_writing.
+    """
+
+    __slots__ = ("_full", "_loop", "_transport")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        transport: asyncio.Transport,
+        read_ahead: ReadAhead,
+        on_drained: Callable[[], None],
+        on_error: Callable[[OSError], None],
+    ) -> None:
+        super().__init__(read_ahead, on_drained, on_error)
+        self._loop = loop
+        self._transport = transport
+        self._full = False
+        transport.set_write_buffer_limits(high=2 * TLS_CHUNK_BYTES)
+
+    def paused(self) -> None:
+        self._full = True
+
+    def resumed(self) -> None:
+        self._full = False
+        self._continue()
+
+    def _wait_writable(self) -> None:
+        """Nothing to do: `resumed` is called when there is room."""
+
+    def _send_queued(self) -> None:
+        queue = self._queue
+        budget = TURN_BYTES
+        while queue and not self._full:
+            part = queue[0]
+            if isinstance(part, (bytes, bytearray, memoryview)):
+                self._part_done()
+                self._transport.write(part)
+                continue
+            if budget <= 0:
+                self._loop.call_soon(self._continue)
+                return
+            size = min(TLS_CHUNK_BYTES, part.size - self._sent)
+            data = read_if_cached(part, self._sent, size)
+            if data is None:
+                self._warm(part)
+                return
+            self._sent += size
+            budget -= size
+            if self._sent >= part.size:
+                self._part_done()
+            self._transport.write(data)

@@ -1,0 +1,119 @@
+"""Fetches that wait for data: the long poll.
+
+Rules
+- A waiting fetch is checked when one of its logs advances, and ends when enough bytes are there, when its time is up, or when
+  something about a partition has changed (deleted, new leader epoch), whichever comes first.
+- Ends are not run inside the append that caused them, but together at the next turn of the loop: so an append costs
+  nothing more for it, and one answer carries all that a burst of appends has brought.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable, Iterable
+
+
+class WaitingFetch:
+    """A fetch in the purgatory. Loop thread only.
+
+    Invariant: it is registered under each of its keys until it is done; `done` never resets.
+    """
+
+    __slots__ = ("available", "bytes_missing", "done", "estimate", "finish", "keys", "timer")
+
+    def __init__(
+        self,
+        available: dict[Hashable, int],
+        min_bytes: int,
+        estimate: Callable[[Hashable], int],
+        finish: Callable[[], None],
+    ) -> None:
+        """`available` holds the bytes that each watched partition has for this fetch now; `estimate` counts one again."""
+        self.keys: Iterable[Hashable] = available.keys()
+        self.available = available
+        self.bytes_missing = min_bytes - sum(available.values())
+        self.estimate = estimate
+        self.finish = finish
+        self.done = False
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class Purgatory:
+    """All waiting fetches of a broker, by the partitions they watch. Loop thread only.
+
+    Invariants: `_watchers[key]` is never empty; a fetch in `_ended` is done and registered nowhere.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._watchers: dict[Hashable, set[WaitingFetch]] = {}
+        self._ended: list[WaitingFetch] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def wait(self, fetch: WaitingFetch, max_wait_s: float) -> None:
+        """Register a fetch; `fetch.finish` is called once, from the loop, unless `cancel` comes first."""
+        for key in fetch.keys:
+            self._watchers.setdefault(key, set()).add(fetch)
+        self._count += 1
+        fetch.timer = self._loop.call_later(max_wait_s, self._expire, fetch)
+
+    def advanced(self, key: Hashable) -> None:
+        """More can be read of a partition."""
+        watchers = self._watchers.get(key)
+        if watchers is None:
+            return
+        for fetch in list(watchers):
+            if fetch.bytes_missing > 1:
+                now = fetch.estimate(key)
+                fetch.bytes_missing -= now - fetch.available[key]
+                fetch.available[key] = now
+                if fetch.bytes_missing > 0:
+                    continue
+            self._end(fetch)
+
+    def changed(self, key: Hashable) -> None:
+        """A partition is gone, or has a new leader epoch: whoever waits for it is answered."""
+        for fetch in list(self._watchers.get(key, ())):
+            self._end(fetch)
+
+    def cancel(self, fetch: WaitingFetch) -> None:
+        """Forget a fetch whose connection is gone."""
+        self._remove(fetch)
+
+    def end_all(self) -> None:
+        """Answer every waiting fetch with what is there (the broker stops)."""
+        for fetch in {fetch for watchers in self._watchers.values() for fetch in watchers}:
+            self._end(fetch)
+
+    def _end(self, fetch: WaitingFetch) -> None:
+        if self._remove(fetch):
+            if not self._ended:
+                self._loop.call_soon(self._finish_ended)
+            self._ended.append(fetch)
+
+    def _expire(self, fetch: WaitingFetch) -> None:
+        if self._remove(fetch):
+            fetch.finish()
+
+    def _finish_ended(self) -> None:
+        ended, self._ended = self._ended, []
+        for fetch in ended:
+            fetch.finish()
+
+    def _remove(self, fetch: WaitingFetch) -> bool:
+        """Take a fetch out; False when it was out already."""
+        if fetch.done:
+            return False
+        fetch.done = True
+        self._count -= 1
+        if fetch.timer is not None:
+            fetch.timer.cancel()
+        for key in fetch.keys:
+            watchers = self._watchers[key]
+            watchers.discard(fetch)
+            if not watchers:
+                del self._watchers[key]
+        return True

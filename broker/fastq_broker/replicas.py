@@ -1,0 +1,98 @@
+"""The partitions that this node hosts, as the request path looks them up: by topic name or id as bytes, then by number.
+
+Rules
+- The controller's image decides what is here; `Broker` applies each delta. Nothing else adds or removes.
+- Two tables, by name and by id, hold the same replicas: requests name topics one way or the other, by their version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .log import PartitionLog
+
+INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"})
+"""Topics that only the broker writes to."""
+
+UNKNOWN_TOPIC_OR_PARTITION = 3
+NOT_LEADER_OR_FOLLOWER = 6
+FENCED_LEADER_EPOCH = 74
+UNKNOWN_LEADER_EPOCH = 75
+UNKNOWN_TOPIC_ID = 100
+
+
+class Replica:
+    """One hosted partition: its log, and what the metadata says about it. Loop thread only."""
+
+    __slots__ = (
+        "internal",
+        "isr_size",
+        "leader_epoch",
+        "leader_id",
+        "log",
+        "min_insync_replicas",
+        "partition",
+        "topic",
+        "topic_id",
+    )
+
+    def __init__(self, log: PartitionLog, topic: str, topic_id: bytes, partition: int) -> None:
+        self.log = log
+        self.topic = topic
+        self.topic_id = topic_id
+        self.partition = partition
+        self.internal = topic in INTERNAL_TOPICS
+        self.leader_id = -1
+        self.leader_epoch = -1
+        self.isr_size = 0
+        self.min_insync_replicas = 1
+
+    def epoch_error(self, requested: int) -> int:
+        """0, or the error for a request that was made under another leader epoch; -1 asks for no check (KIP-320)."""
+        if requested == -1 or requested == self.leader_epoch:
+            return 0
+        return FENCED_LEADER_EPOCH if requested < self.leader_epoch else UNKNOWN_LEADER_EPOCH
+
+
+class ReplicaTable:
+    """All replicas of a node. Loop thread only. Invariant: both tables hold the same replicas."""
+
+    def __init__(self, node_id: int) -> None:
+        self.node_id = node_id
+        self.by_name: dict[bytes, dict[int, Replica]] = {}
+        self.by_id: dict[bytes, dict[int, Replica]] = {}
+
+    def __iter__(self) -> Iterator[Replica]:
+        for partitions in self.by_name.values():
+            yield from partitions.values()
+
+    def __len__(self) -> int:
+        return sum(map(len, self.by_name.values()))
+
+    def add(self, replica: Replica) -> None:
+        partitions = self.by_name.setdefault(replica.topic.encode(), {})
+        partitions[replica.partition] = replica
+        self.by_id[replica.topic_id] = partitions
+
+    def get(self, topic: str, partition: int) -> Replica | None:
+        return self.by_name.get(topic.encode(), {}).get(partition)
+
+    def remove_topic(self, topic: str, topic_id: bytes) -> list[Replica]:
+        """Take a topic out; answers its replicas."""
+        self.by_id.pop(topic_id, None)
+        return list(self.by_name.pop(topic.encode(), {}).values())
+
+    def leader(self, topic: str, partition: int) -> Replica | int:
+        """The replica if this node leads the partition, else the error code to answer."""
+        replica = self.get(topic, partition)
+        if replica is None:
+            return UNKNOWN_TOPIC_OR_PARTITION
+        return replica if replica.leader_id == self.node_id else NOT_LEADER_OR_FOLLOWER
+
+    def missing_error(self, topic: bytes, by_id: bool) -> int:
+        """Why a lookup by name or id found nothing."""
+        if by_id and topic not in self.by_id:
+            return UNKNOWN_TOPIC_ID
+        return UNKNOWN_TOPIC_OR_PARTITION

@@ -1,0 +1,209 @@
+"""Requests to handlers: by API key and version, each handler module loaded when its API is first asked for.
+
+Rules
+- `HANDLERS` is the one list of what the broker serves; each module declares API_KEY, VERSIONS and handle().
+- A module with `handle_frame(connection, broker, buffer, header)` decodes its own frames (Produce and Fetch do).
+- An unknown key or version closes the connection, but ApiVersions answers UNSUPPORTED_VERSION in its v0 body.
+- An error that a handler raises becomes the API's own error response where it has a top-level error code; otherwise
+  the connection is closed. Either way the broker goes on.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from fastq._native.wire import Reader
+from fastq.errors import KafkaError
+from fastq.protocol.api import APIS
+from fastq.protocol.frames import decode_body, encode_response
+
+from .connection import Connection, ProtocolViolation
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from typing import TypeAlias
+
+    from .broker import Broker
+    from .output import Part
+
+logger = logging.getLogger(__name__)
+
+HANDLERS: dict[int, str] = {
+    0: "produce",
+    1: "fetch",
+    2: "list_offsets",
+    3: "metadata",
+    18: "api_versions",
+    19: "create_topics",
+    20: "delete_topics",
+    21: "delete_records",
+    22: "init_producer_id",
+    23: "offset_for_leader_epoch",
+    32: "describe_configs",
+    33: "alter_configs",
+    35: "describe_log_dirs",
+    37: "create_partitions",
+    44: "incremental_alter_configs",
+    60: "describe_cluster",
+    75: "describe_topic_partitions",
+}
+
+API_VERSIONS = 18
+UNSUPPORTED_VERSION = 35
+UNKNOWN_SERVER_ERROR = -1
+
+Header: TypeAlias = "tuple[int, int, int, bytes | None, int, int]"
+"""api key, api version, correlation id, client id, body start, frame end: what scan_request answers."""
+
+
+class Deferred:
+    """A response that comes later: created by the handler that waits, completed or cancelled once. Loop thread only."""
+
+    __slots__ = ("_connection", "cancelled", "on_cancel")
+
+    def __init__(self, connection: Connection, on_cancel: Callable[[], None] | None = None) -> None:
+        self._connection = connection
+        self.on_cancel = on_cancel
+        self.cancelled = False
+
+    def complete(self, response: bytes | list[Part] | None) -> None:
+        """Answer; does nothing once the connection is gone."""
+        self._connection.complete(self, response)
+
+    def refuse(self, reason: str) -> None:
+        """Close the connection instead of answering."""
+        if not self.cancelled:
+            self._connection.fail(reason)
+
+    def cancel(self) -> None:
+        """The connection is gone: stop waiting."""
+        self.cancelled = True
+        if self.on_cancel is not None:
+            self.on_cancel()
+
+
+Result: TypeAlias = "bytes | list[Part] | Deferred | None"
+
+
+class RequestContext:
+    """What a handler knows of the request besides its body."""
+
+    __slots__ = ("api_version", "broker", "client_id", "connection", "listener", "peer")
+
+    def __init__(self, broker: Broker, connection: Connection, api_version: int, client_id: bytes | None) -> None:
+        self.broker = broker
+        self.connection = connection
+        self.api_version = api_version
+        self.client_id = "" if client_id is None else client_id.decode("utf-8", "replace")
+        self.peer = connection.peer
+        self.listener = connection.listener
+
+
+class Route:
+    """A loaded handler."""
+
+    __slots__ = ("api_key", "handle", "handle_frame", "name", "versions")
+
+    def __init__(self, api_key: int, module: ModuleType) -> None:
+        info = APIS[api_key]
+        self.api_key = api_key
+        self.name = info.name
+        self.versions: tuple[int, int] = module.VERSIONS
+        self.handle: Callable[[RequestContext, Any], Any] | None = getattr(module, "handle", None)
+        self.handle_frame = getattr(module, "handle_frame", None)
+        if self.handle is None and self.handle_frame is None:
+            raise TypeError(f"{module.__name__} has neither handle nor handle_frame")
+
+
+class Router:
+    """Dispatches requests. Loop thread only."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._routes: dict[int, Route] = {}
+
+    def route(self, api_key: int) -> Route | None:
+        """The handler of an API, loaded at its first use; None when the broker does not serve it."""
+        found = self._routes.get(api_key)
+        if found is None and api_key in HANDLERS:
+            found = Route(api_key, import_module(f"fastq_broker.handlers.{HANDLERS[api_key]}"))
+            self._routes[api_key] = found
+        return found
+
+    def versions(self) -> dict[int, tuple[int, int]]:
+        """The served versions of each API, by key."""
+        return {key: route.versions for key in HANDLERS if (route := self.route(key)) is not None}
+
+    def dispatch(self, connection: Connection, buffer: bytearray, header: Header) -> Result:
+        """Serve one request. Raises DecodeError or ProtocolViolation for one that closes the connection."""
+        route = self._routes.get(header[0]) or self.route(header[0])
+        if route is None:
+            raise ProtocolViolation(f"unknown api key {header[0]} (version {header[1]})")
+        versions = route.versions
+        if not versions[0] <= header[1] <= versions[1]:
+            if header[0] == API_VERSIONS:
+                return self._unsupported_api_versions(header, versions)
+            raise ProtocolViolation(
+                f"{route.name} version {header[1]} is not supported; the broker serves {versions[0]} to {versions[1]}"
+            )
+        if route.handle_frame is not None:
+            result: Result = route.handle_frame(connection, self._broker, buffer, header)
+            return result
+        return self._call(route, connection, buffer, header)
+
+    def _call(self, route: Route, connection: Connection, buffer: bytearray, header: Header) -> Result:
+        """Decode, call, encode: the way of every API but the hot ones."""
+        api_key, version, correlation_id, client_id, start, end = header
+        request = decode_body(APIS[api_key].request_class(), Reader(buffer, start, end), version)
+        context = RequestContext(self._broker, connection, version, client_id)
+        try:
+            assert route.handle is not None
+            response = route.handle(context, request)
+        except Exception as error:
+            response = self._error_response(route, header, error)
+        if inspect.isawaitable(response):
+            return self._later(route, connection, header, response)
+        return encode_response(correlation_id, response, version)
+
+    def _later(self, route: Route, connection: Connection, header: Header, response: Awaitable[Any]) -> Deferred:
+        """Answer when the handler's coroutine is done."""
+
+        async def run() -> None:
+            try:
+                result = await response
+            except Exception as error:
+                try:
+                    result = self._error_response(route, header, error)
+                except ProtocolViolation as violation:
+                    deferred.refuse(str(violation))
+                    return
+            deferred.complete(encode_response(header[2], result, header[1]))
+
+        coroutine: Coroutine[Any, Any, None] = run()
+        task = self._broker.loop.create_task(coroutine)
+        deferred = Deferred(connection, on_cancel=task.cancel)
+        return deferred
+
+    def _error_response(self, route: Route, header: Header, error: Exception) -> Any:
+        """The API's response with a top-level error code; ProtocolViolation where it has none."""
+        code = error.code if isinstance(error, KafkaError) else UNKNOWN_SERVER_ERROR
+        if code == UNKNOWN_SERVER_ERROR:
+            logger.error("%s version %d failed", route.name, header[1], exc_info=error)
+        response_class = APIS[header[0]].response_class()
+        if "error_code" not in response_class.__slots__:
+            raise ProtocolViolation(f"{route.name} failed: {error}")
+        response = response_class(error_code=code)
+        if "error_message" in response_class.__slots__:
+            response.error_message = str(error)
+        return response
+
+    def _unsupported_api_versions(self, header: Header, versions: tuple[int, int]) -> bytes:
+        """KIP-511: error 35 in a v0 body that lists ApiVersions alone, so that the client can come down."""
+        response_class = APIS[API_VERSIONS].response_class()
+        own = response_class.ApiVersion(api_key=API_VERSIONS, min_version=versions[0], max_version=versions[1])
+        return encode_response(header[2], response_class(error_code=UNSUPPORTED_VERSION, api_keys=[own]), 0)

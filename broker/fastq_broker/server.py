@@ -1,0 +1,185 @@
+"""Listeners and the set of connections: admission, idle sweep, graceful stop, and one place that logs bad peers.
+
+Rules
+- One receive buffer serves all connections, as each fills and empties it within one callback of the loop.
+- Log lines about bad peers are limited per second; what was left out is counted and said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+from typing import TYPE_CHECKING
+
+from fastq.protocol.api import APIS
+
+from .connection import HEAD_BYTES, Connection
+from .output import ReadAhead
+
+if TYPE_CHECKING:
+    from .router import Router
+
+logger = logging.getLogger(__name__)
+
+RECEIVE_BUFFER_BYTES = 256 << 10
+BAD_PEER_LINES_PER_S = 5
+STOP_GRACE_S = 2.0
+
+
+class ListenError(Exception):
+    """A listener cannot be opened; the message says which, why and what to do."""
+
+
+class Limits:
+    """What a server refuses, in Kafka's units and names. 0 turns the idle limit off."""
+
+    __slots__ = ("connections_max", "connections_max_per_ip", "idle_ms", "request_bytes_max")
+
+    def __init__(
+        self,
+        *,
+        request_bytes_max: int = 100 << 20,
+        connections_max: int = 2**31 - 1,
+        connections_max_per_ip: int = 2**31 - 1,
+        idle_ms: int = 600_000,
+    ) -> None:
+        self.request_bytes_max = request_bytes_max
+        self.connections_max = connections_max
+        self.connections_max_per_ip = connections_max_per_ip
+        self.idle_ms = idle_ms
+
+
+class Server:
+    """All connections of a node. Loop thread only.
+
+    Invariants: `connections` holds every open connection; `tick` counts seconds since the start and is the clock of
+    idleness; once `stopping`, no connection is admitted and each closes after the response in progress.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, router: Router, limits: Limits) -> None:
+        self.loop = loop
+        self.router = router
+        self.limits = limits
+        self.request_bytes_max = limits.request_bytes_max
+        self.flexible_versions = flexible_versions()
+        self.receive_buffer = bytearray(RECEIVE_BUFFER_BYTES)
+        self.receive_view = memoryview(self.receive_buffer)
+        self.head_view = self.receive_view[:HEAD_BYTES]
+        self.read_ahead = ReadAhead(loop)
+        self.connections: set[Connection] = set()
+        self.tick = 0
+        self.stopping = False
+        self._per_ip: dict[str, int] = {}
+        self._listeners: list[asyncio.AbstractServer] = []
+        self._ticker: asyncio.TimerHandle | None = None
+        self._empty: asyncio.Event | None = None
+        self._bad_lines = 0
+        self._bad_left_out = 0
+
+    async def listen(self, host: str, port: int, *, name: str = "PLAINTEXT", tls: ssl.SSLContext | None = None) -> int:
+        """Open a listener; answers its port (the free one that was picked for 0). Raises ListenError."""
+        try:
+            server = await self.loop.create_server(
+                lambda: Connection(self, name), host or None, port, backlog=1024, ssl=tls, reuse_address=True
+            )
+        except OSError as error:
+            raise ListenError(_describe_listen_error(host, port, error)) from error
+        except (UnicodeError, OverflowError) as error:
+            raise ListenError(f"cannot listen on {host}:{port}: {error}") from error
+        self._listeners.append(server)
+        if self._ticker is None:
+            self._ticker = self.loop.call_later(1.0, self._second)
+        bound: int = server.sockets[0].getsockname()[1]
+        return bound
+
+    def admit(self, connection: Connection) -> str | None:
+        """Count a new connection; answers why it is refused, if it is."""
+        ip = connection.peer[0]
+        self.connections.add(connection)
+        self._per_ip[ip] = count = self._per_ip.get(ip, 0) + 1
+        if self.stopping:
+            return "the broker is stopping"
+        if len(self.connections) > self.limits.connections_max:
+            return f"more than max.connections={self.limits.connections_max} connections"
+        if count > self.limits.connections_max_per_ip:
+            return f"more than max.connections.per.ip={self.limits.connections_max_per_ip} connections from {ip}"
+        return None
+
+    def forget(self, connection: Connection) -> None:
+        """A connection is gone."""
+        if connection not in self.connections:
+            return
+        self.connections.discard(connection)
+        ip = connection.peer[0]
+        left = self._per_ip[ip] - 1
+        if left:
+            self._per_ip[ip] = left
+        else:
+            del self._per_ip[ip]
+        if self._empty is not None and not self.connections:
+            self._empty.set()
+
+    def report_bad(self, connection: Connection, reason: str) -> None:
+        """One line about a connection that is closed for what its peer did."""
+        self._bad_lines += 1
+        if self._bad_lines > BAD_PEER_LINES_PER_S:
+            self._bad_left_out += 1
+            return
+        host, port = connection.peer
+        logger.warning("closing the connection of %s:%d on %s: %s", host, port, connection.listener, reason)
+
+    async def stop(self) -> None:
+        """Close the listeners, let requests in progress finish for STOP_GRACE_S at most, close everything."""
+        self.stopping = True
+        for listener in self._listeners:
+            listener.close()
+        if self._ticker is not None:
+            self._ticker.cancel()
+        self._empty = asyncio.Event()
+        for connection in list(self.connections):
+            connection.stop()
+        if self.connections:
+            try:
+                await asyncio.wait_for(self._empty.wait(), STOP_GRACE_S)
+            except asyncio.TimeoutError:
+                for connection in list(self.connections):
+                    connection.abort()
+                await asyncio.sleep(0)
+        self.read_ahead.close()
+
+    def _second(self) -> None:
+        """About once a second: count time, sweep idle connections, say what was not logged."""
+        self.tick += 1
+        if self._bad_left_out:
+            logger.warning("%d more bad connections within a second were closed", self._bad_left_out)
+        self._bad_lines = self._bad_left_out = 0
+        idle_ms = self.limits.idle_ms
+        idle_ticks_max = idle_ms // 1000 if idle_ms > 0 else 2**62
+        for connection in list(self.connections):
+            connection.check_idle(self.tick, idle_ticks_max)
+        self._ticker = self.loop.call_later(1.0, self._second)
+
+
+def flexible_versions() -> bytes:
+    """For scan_request: the first version of each API with request header v2; 255 for never."""
+    table = bytearray(b"\xff" * 128)
+    for key, info in APIS.items():
+        if info.flexible_version is not None and 0 <= info.flexible_version < 255 and 0 <= key < len(table):
+            table[key] = info.flexible_version
+    return bytes(table)
+
+
+def _describe_listen_error(host: str, port: int, error: OSError) -> str:
+    where = f"{host}:{port}"
+    if error.errno == errno.EADDRINUSE:
+        return f"cannot listen on {where}: the port is in use; stop what listens there or pick another (0: a free one)"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"cannot listen on {where}: this machine has no such address; --advertise is for names from outside"
+    if error.errno == errno.EACCES:
+        return f"cannot listen on {where}: ports below 1024 need more rights"
+    if isinstance(error, socket.gaierror):
+        return f"cannot listen on {where}: the host name does not resolve"
+    return f"cannot listen on {where}: {error.strerror or error}"
