@@ -1,0 +1,42 @@
+"""Fixtures of all tests: a broker of ours for a test session, and topics of their own for each test.
+
+Rules: a broker is a process of its own on a free loopback port with a temporary directory; every test makes its own
+topics, so that tests share a broker without seeing each other.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="session")
+def soak() -> bool:
+    """True under `make soak`: long tests run at their full numbers."""
+    return os.environ.get("FASTQ_SOAK") == "1"
+
+
+@pytest.fixture(scope="session")
+def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
+    """One fastq broker for the whole session."""
+    from fastq.testing import Broker
+
+    with Broker(data_dir=tmp_path_factory.mktemp("broker") / "data") as broker:
+        yield broker
+
+
+@pytest.fixture
+def new_topic_name(request: pytest.FixtureRequest) -> Callable[[], str]:
+    """Names of topics that no other test uses."""
+    stem = "".join(char if char.isalnum() else "-" for char in request.node.originalname or "topic")
+
+    return lambda: f"{stem}-{os.getpid()}-{next(_numbers)}"

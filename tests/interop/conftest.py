@@ -1,0 +1,49 @@
+"""Brokers under test and topics on them, for the interop tests.
+
+Rules: `servers` is the address of a broker and the tests that take it run against each kind in turn: ours, and
+Apache Kafka (marked `kafka`, run by `make interop-kafka`). Peers' clients run against ours only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import apache_kafka
+import pytest
+
+from fastq import Admin
+
+
+@pytest.fixture(scope="session")
+def kafka_servers() -> Iterator[str]:
+    """Bootstrap servers of an Apache Kafka node; the tests are left out, with the reason, where it cannot run."""
+    reason = apache_kafka.available()
+    if reason is not None:
+        pytest.skip(reason)
+    with apache_kafka.ApacheKafka(heap="768m") as kafka:
+        yield kafka.bootstrap_servers
+
+
+@pytest.fixture(scope="session")
+def fastq_servers(shared_broker: object) -> str:
+    return str(shared_broker.bootstrap_servers)  # type: ignore[attr-defined]
+
+
+@pytest.fixture(params=["fastq", pytest.param("apache-kafka", marks=pytest.mark.kafka)])
+def servers(request: pytest.FixtureRequest) -> str:
+    """Bootstrap servers of each kind of broker in turn."""
+    return str(request.getfixturevalue("fastq_servers" if request.param == "fastq" else "kafka_servers"))
+
+
+@pytest.fixture
+def make_topic(new_topic_name: Callable[[], str]) -> Callable[..., str]:
+    """`make_topic(servers, partitions=1, **configs)` makes a topic and returns its name."""
+
+    def make(servers: str, partitions: int = 1, **configs: str) -> str:
+        name = new_topic_name()
+        with Admin(bootstrap_servers=servers) as admin:
+            dotted = {key.replace("_", "."): value for key, value in configs.items()}
+            admin.create_topic(name, partitions=partitions, replication_factor=1, configs=dotted)
+        return name
+
+    return make
