@@ -1,0 +1,180 @@
+"""What altering configuration writes: the incremental and the replacing form, for topics and brokers.
+
+Rules: as in `topics`: an image in, results and records out. The value a change leads to is checked as a whole, so that
+a key or value that could not be read back is never written. Source: ConfigurationControlManager, ConfigAdminManager.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+from fastq.errors import ConfigError, ErrorCode
+from fastq.protocol.messages import ConfigRecord
+from fastq_broker import topic_config
+from fastq_broker.config_keys import ConfigKey, ConfigType, ResourceType, unknown_key
+from fastq_broker.config_table import BROKER_KEYS
+from fastq_broker.controller.image import MetadataImage, Record
+from fastq_broker.controller.topics import Refused, Result, name_problem
+
+
+class ConfigOperation(IntEnum):
+    """What IncrementalAlterConfigs does with a key (`AlterConfigOp.OpType` in Kafka)."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+@dataclass(frozen=True)
+class ConfigChange:
+    """One key of one resource."""
+
+    name: str
+    operation: int
+    value: str | None
+
+
+@dataclass(frozen=True)
+class ResourceChange:
+    """The changes of one resource; `replace` drops every override that is not named."""
+
+    resource_type: int
+    name: str
+    changes: Sequence[ConfigChange]
+    replace: bool = False
+
+
+def plan_changes(
+    image: MetadataImage, wanted: Sequence[ResourceChange], layers: topic_config.BrokerLayers
+) -> tuple[list[Result], list[Record]]:
+    """Results in the order asked for, and the records of the resources that can be changed."""
+    keys = [(item.resource_type, item.name) for item in wanted]
+    results: list[Result] = []
+    records: list[Record] = []
+    for item in wanted:
+        try:
+            if keys.count((item.resource_type, item.name)) > 1:
+                raise Refused(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+            records.extend(_change(image, item, layers))
+            results.append(Result())
+        except Refused as refused:
+            results.append(Result(refused.error, refused.message))
+        except ConfigError as error:
+            results.append(Result(ErrorCode.INVALID_CONFIG, str(error)))
+    return results, records
+
+
+def _change(image: MetadataImage, item: ResourceChange, layers: topic_config.BrokerLayers) -> list[Record]:
+    names = [change.name for change in item.changes]
+    if len(set(names)) != len(names):
+        raise Refused(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
+    if "" in names:
+        raise Refused(ErrorCode.INVALID_REQUEST, "A config key is empty")
+    check_resource(image, item.resource_type, item.name)
+    old = image.configs_of(item.resource_type, item.name)
+    new: dict[str, str] = {} if item.replace else dict(old)
+    for change in item.changes:
+        _apply(new, change, item, layers)
+    if item.resource_type == ResourceType.TOPIC:
+        # Overrides written by another broker may have keys that this one does not know; they stay.
+        known = {name: value for name, value in new.items() if name in topic_config.TOPIC_KEYS or name in names}
+        topic_config.validate(known)
+    return _difference(item, old, new)
+
+
+def check_resource(image: MetadataImage, resource_type: int, name: str) -> None:
+    """Refuse a resource that does not exist, or that has no configuration which could be altered."""
+    if resource_type == ResourceType.TOPIC:
+        problem = name_problem(name)
+        if problem is not None:
+            raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+        if name not in image.topics_by_name:
+            raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+    elif resource_type == ResourceType.BROKER:
+        if name and not (name.isascii() and name.isdigit()):
+            raise Refused(ErrorCode.INVALID_REQUEST, f"Unable to parse the broker id {name!r}: it takes a number or ''")
+        if name and int(name) not in image.brokers:
+            raise Refused(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No broker with id {name} found.")
+    else:
+        raise Refused(
+            ErrorCode.INVALID_REQUEST,
+            f"Unexpected resource type {resource_type}: topics ({int(ResourceType.TOPIC)}) and brokers "
+            f"({int(ResourceType.BROKER)}) have configuration that can be altered here",
+        )
+
+
+def _key_of(resource_type: int, name: str) -> ConfigKey:
+    if resource_type == ResourceType.TOPIC:
+        return topic_config.topic_key(name)
+    if name not in BROKER_KEYS:
+        raise unknown_key(name, BROKER_KEYS, "broker setting")
+    return BROKER_KEYS[name]
+
+
+def _apply(
+    values: dict[str, str], change: ConfigChange, item: ResourceChange, layers: topic_config.BrokerLayers
+) -> None:
+    if change.operation == ConfigOperation.DELETE:
+        values.pop(change.name, None)
+        return
+    key = _key_of(item.resource_type, change.name)
+    if change.value is None:
+        raise Refused(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {change.name}")
+    if item.resource_type == ResourceType.BROKER and not key.dynamic:
+        raise Refused(
+            ErrorCode.INVALID_REQUEST,
+            f"Cannot update these configs dynamically: {change.name}; set it in the broker's file and start it again",
+        )
+    if change.operation == ConfigOperation.SET:
+        key.parse(change.value)
+        values[change.name] = change.value
+        return
+    if change.operation not in (ConfigOperation.APPEND, ConfigOperation.SUBTRACT):
+        raise Refused(ErrorCode.INVALID_REQUEST, f"Unknown operation type {change.operation} for {change.name}")
+    if key.type is not ConfigType.LIST:
+        raise Refused(
+            ErrorCode.INVALID_CONFIG,
+            f"Can't {ConfigOperation(change.operation).name} to key {change.name} because its type is not LIST.",
+        )
+    values[change.name] = _joined(key, change, values, item.resource_type, layers)
+
+
+def _joined(
+    key: ConfigKey,
+    change: ConfigChange,
+    values: Mapping[str, str],
+    resource_type: int,
+    layers: topic_config.BrokerLayers,
+) -> str:
+    """The list in force with the items of the change appended or taken away."""
+    if resource_type == ResourceType.TOPIC:
+        chain = topic_config.layers_of(key, values, layers)
+        current = list(chain[0].value) if chain else []
+    elif change.name in values:
+        current = list(key.parse(values[change.name]))
+    else:
+        current = list(layers.config.get(change.name) or [])
+    items = key.parse(change.value) if change.operation == ConfigOperation.APPEND else _split(change.value)
+    if change.operation == ConfigOperation.APPEND:
+        joined = list(dict.fromkeys([*current, *items]))
+    else:
+        joined = [item for item in current if item not in items]
+    text = ",".join(joined)
+    key.parse(text)
+    return text
+
+
+def _split(text: str | None) -> list[str]:
+    return [item.strip() for item in (text or "").split(",") if item.strip()]
+
+
+def _difference(item: ResourceChange, old: Mapping[str, str], new: Mapping[str, str]) -> list[Record]:
+    changed = [(name, value) for name, value in new.items() if old.get(name) != value]
+    removed = [(name, None) for name in old if name not in new]
+    return [
+        ConfigRecord(resource_type=int(item.resource_type), resource_name=item.name, name=name, value=value)
+        for name, value in [*changed, *removed]
+    ]

@@ -1,0 +1,313 @@
+"""The controller: a quorum of one over `__cluster_metadata-0`, and the changes it makes to the cluster's metadata.
+
+A change is planned against the image (`topics`, `config_changes`), written to the log as one batch, applied to the image and
+told to the listeners, all before the call returns. It is durable once `flushed` says so; whoever acknowledges a change to
+a client waits for that.
+
+Start: read `quorum-state`, the latest snapshot and the log behind it; take the next epoch, persist it, and write a leader
+change record; on an empty log write the bootstrap records, too. Source: KRaft (KIP-595, KIP-630, KIP-853), QuorumController.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fastq.errors import ConfigError
+from fastq.protocol.messages import (
+    BeginTransactionRecord,
+    BrokerRegistrationChangeRecord,
+    ConfigRecord,
+    EndTransactionRecord,
+    FeatureLevelRecord,
+    PartitionChangeRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+)
+from fastq.protocol.uuid import random_uuid
+from fastq_broker.config import BrokerConfig, Listener
+from fastq_broker.config_keys import ResourceType
+from fastq_broker.controller import config_changes, features, topics
+from fastq_broker.controller.image import (
+    NO_LEADER,
+    BrokerImage,
+    MetadataDelta,
+    MetadataImage,
+    PartitionImage,
+    Record,
+)
+from fastq_broker.controller.metadata_log import MetadataLog
+from fastq_broker.controller.records import encode_record
+from fastq_broker.controller.storage import clean_shutdown_epoch
+from fastq_broker.controller.topics import CreatedTopic, NewPartitions, NewTopic, Result
+from fastq_broker.topic_config import BrokerLayers, TopicDefaults
+
+logger = logging.getLogger(__name__)
+
+# Ids in one block, as Kafka hands them out (ProducerIdsBlock).
+PRODUCER_ID_BLOCK = 1000
+SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+
+Listen = Callable[[MetadataImage, MetadataDelta], None]
+
+
+@dataclass(frozen=True)
+class ProducerIds:
+    """A block of producer ids that nobody else was or will be given."""
+
+    first: int
+    count: int
+
+
+class Controller:
+    """The metadata of the cluster, and the only one that changes it.
+
+    Invariant: `image` is what the log says up to its end. Listeners are called in the order of `subscribe`, with the image
+    after the change and the delta that led to it. Used by the event loop's thread only; `flushed` may be awaited there.
+    """
+
+    def __init__(self, config: BrokerConfig, *, clock: Callable[[], int], log: MetadataLog | None = None) -> None:
+        """`clock` gives the time in ms since 1970. `log` is opened from the configured directories when not given."""
+        self.config = config
+        self.node_id = config.node_id
+        self.clock = clock
+        self.image = MetadataImage()
+        self.epoch = 0
+        self.broker_epoch = -1
+        self._log = log if log is not None else MetadataLog(config, clock=clock)
+        self._listeners: list[Listen] = []
+        self._defaults: TopicDefaults | None = None
+        self._defaults_configs: tuple[Mapping[str, str | None], Mapping[str, str | None]] | None = None
+        self._next_producer_id = 0
+        self._producer_ids_end = 0
+
+    # Life
+
+    def open(self) -> MetadataImage:
+        """Format what is new, replay what is there, and become the leader of the next epoch.
+
+        ConfigError when the directories belong to another node, cluster or quorum, or need features that this node
+        lacks; MetadataError when the log is damaged. Listeners hear of everything found, as one delta from nothing.
+        """
+        delta = MetadataDelta(MetadataImage(cluster_id=self._log.open()))
+        self._log.replay(delta)
+        last = self._log.last
+        self.image = delta.apply(last.offset, last.epoch, last.timestamp_ms)
+        problems = features.unsupported({**self.image.features, features.KRAFT_VERSION: self._log.kraft_version or 0})
+        if problems:
+            raise ConfigError(f"{self._log.directory} cannot be opened: {'; '.join(problems)}")
+        self.epoch = self._log.begin_epoch()
+        self._publish(delta)
+        if self._log.is_new:
+            self._commit(self._bootstrap_records())
+        return self.image
+
+    def register_broker(self, listeners: Sequence[Listener]) -> int:
+        """Register this broker with the addresses it advertises, unfence it, and let it lead what it can.
+
+        Answers the broker's epoch. A partition's leader epoch goes up where the last stop was not clean, or nobody led.
+        """
+        clean = clean_shutdown_epoch([Path(directory) for directory in self.config.log_dirs])
+        before = self.image.brokers.get(self.node_id)
+        epoch = self._log.end_offset
+        self._commit([self._registration(listeners, epoch)])
+        self.broker_epoch = epoch
+        unfence = BrokerRegistrationChangeRecord(broker_id=self.node_id, broker_epoch=epoch, fenced=-1)
+        self._commit([unfence, *self._elections(bump=before is not None and before.epoch != clean)])
+        return epoch
+
+    def close(self) -> None:
+        """Write everything to disk and close the log."""
+        self._log.close()
+
+    def subscribe(self, listener: Listen) -> None:
+        """Call `listener(image, delta)` after each change from now on."""
+        self._listeners.append(listener)
+
+    def tick(self, now_ms: int) -> None:
+        """Write a snapshot when enough was written or enough time has passed, and drop what it makes superfluous."""
+        self._log.tick(self.image, now_ms)
+
+    async def flushed(self) -> None:
+        """Wait until every change made so far is on disk. Calls at the same time share a flush."""
+        await self._log.flushed()
+
+    # Changes: results in the order of the items; an item's error stops no other item.
+
+    def create_topics(self, wanted: Sequence[NewTopic], *, validate_only: bool = False) -> list[CreatedTopic]:
+        results, records = topics.plan_create(self.image, self.config, wanted)
+        self._commit_unless(validate_only, records)
+        return results
+
+    def delete_topics(self, topic_ids: Sequence[bytes]) -> list[Result]:
+        results, records = topics.plan_delete(self.image, topic_ids)
+        self._commit_unless(False, records)
+        return results
+
+    def create_partitions(self, wanted: Sequence[NewPartitions], *, validate_only: bool = False) -> list[Result]:
+        results, records = topics.plan_partitions(self.image, wanted)
+        self._commit_unless(validate_only, records)
+        return results
+
+    def alter_configs(
+        self, wanted: Sequence[config_changes.ResourceChange], *, validate_only: bool = False
+    ) -> list[Result]:
+        """Both forms: a change says itself whether it replaces (AlterConfigs) or adds (IncrementalAlterConfigs)."""
+        results, records = config_changes.plan_changes(self.image, wanted, self.layers)
+        self._commit_unless(validate_only, records)
+        return results
+
+    incremental_alter_configs = alter_configs
+
+    def allocate_producer_ids(self) -> ProducerIds:
+        """The next block of producer ids. Await `flushed` before one is given away."""
+        first = self.image.next_producer_id
+        record = ProducerIdsRecord(
+            broker_id=self.node_id, broker_epoch=self.broker_epoch, next_producer_id=first + PRODUCER_ID_BLOCK
+        )
+        self._commit([record])
+        return ProducerIds(first, PRODUCER_ID_BLOCK)
+
+    def next_producer_id(self) -> int:
+        """One producer id from this broker's block; a new block is allocated when it is used up."""
+        if self._next_producer_id == self._producer_ids_end:
+            block = self.allocate_producer_ids()
+            self._next_producer_id, self._producer_ids_end = block.first, block.first + block.count
+        self._next_producer_id += 1
+        return self._next_producer_id - 1
+
+    # What the image means
+
+    @property
+    def cluster_id(self) -> str:
+        return self.image.cluster_id
+
+    @property
+    def directory_ids(self) -> Sequence[bytes]:
+        """The ids of this node's log directories, in the order of log.dirs."""
+        return self._log.directory_ids
+
+    @property
+    def log(self) -> MetadataLog:
+        return self._log
+
+    @property
+    def finalized_features(self) -> Mapping[str, int]:
+        """Finalized levels for ApiVersions; their epoch is the image's offset."""
+        if self._log.kraft_version:
+            return {**self.image.features, features.KRAFT_VERSION: self._log.kraft_version}
+        return self.image.features
+
+    @property
+    def layers(self) -> BrokerLayers:
+        """The broker's settings, from the strongest to the file."""
+        image = self.image
+        return BrokerLayers(
+            self.config,
+            image.configs_of(ResourceType.BROKER, str(self.node_id)),
+            image.configs_of(ResourceType.BROKER, ""),
+        )
+
+    @property
+    def topic_defaults(self) -> TopicDefaults:
+        """Topic settings in force where a topic overrides nothing; changes with the broker's dynamic settings."""
+        layers = self.layers
+        if self._defaults is None or (layers.this_broker, layers.all_brokers) != self._defaults_configs:
+            self._defaults = TopicDefaults(layers)
+            self._defaults_configs = (layers.this_broker, layers.all_brokers)
+        return self._defaults
+
+    # Inside
+
+    def _commit_unless(self, validate_only: bool, records: Sequence[Record]) -> None:
+        if records and not validate_only:
+            self._commit(records)
+
+    def _commit(self, records: Sequence[Record]) -> None:
+        """Write, apply, tell. The delta is built first: records that do not fit are never written."""
+        delta = MetadataDelta(self.image)
+        for record in records:
+            delta.replay(record)
+        version = self.image.features.get(features.METADATA_VERSION, features.BOOTSTRAP[features.METADATA_VERSION])
+        values = [encode_record(record, version) for record in records]
+        now_ms = self.clock()
+        image = delta.apply(self._log.end_offset + len(values) - 1, self.epoch, now_ms)
+        self._log.append(values, now_ms)
+        self.image = image
+        self._publish(delta)
+
+    def _publish(self, delta: MetadataDelta) -> None:
+        for listener in self._listeners:
+            listener(self.image, delta)
+
+    def _bootstrap_records(self) -> list[Record]:
+        """What a new cluster begins with; read as one change, as Kafka writes it."""
+        records: list[Record] = [
+            FeatureLevelRecord(name=name, feature_level=level) for name, level in self._log.bootstrap_features.items()
+        ]
+        if self._log.bootstrap_features.get(features.ELIGIBLE_LEADER_REPLICAS):
+            # Eligible leader replicas need one min.insync.replicas for the whole cluster (KIP-966).
+            value = str(self.config.min_insync_replicas)
+            records.append(
+                ConfigRecord(
+                    resource_type=int(ResourceType.BROKER), resource_name="", name="min.insync.replicas", value=value
+                )
+            )
+        return [BeginTransactionRecord(name="Bootstrap records"), *records, EndTransactionRecord()]
+
+    def _registration(self, listeners: Sequence[Listener], epoch: int) -> RegisterBrokerRecord:
+        return RegisterBrokerRecord(
+            broker_id=self.node_id,
+            incarnation_id=random_uuid(),
+            broker_epoch=epoch,
+            end_points=[
+                RegisterBrokerRecord.BrokerEndpoint(
+                    name=listener.name,
+                    host=listener.host,
+                    port=listener.port,
+                    security_protocol=SECURITY_PROTOCOLS[listener.security_protocol],
+                )
+                for listener in listeners
+            ],
+            features=[
+                RegisterBrokerRecord.BrokerFeature(name=name, min_supported_version=low, max_supported_version=high)
+                for name, (low, high) in features.SUPPORTED.items()
+            ],
+            rack=self.config.broker_rack,
+            fenced=True,
+            log_dirs=sorted(self._log.directory_ids),
+        )
+
+    def _elections(self, *, bump: bool) -> list[Record]:
+        """Changes that make this node the leader of its partitions that have none, or (`bump`) begin a new epoch in all."""
+        found: list[Record] = []
+        for topic in self.image.topics_by_name.values():
+            for number, partition in enumerate(topic.partitions):
+                if self._may_lead(partition) and (bump or partition.leader == NO_LEADER):
+                    found.append(self._election(topic.topic_id, number, partition))
+        return found
+
+    def _may_lead(self, partition: PartitionImage) -> bool:
+        """Whether this node has what was committed: it is in sync, or eligible, or the last that was."""
+        if partition.leader not in (NO_LEADER, self.node_id):
+            return False
+        if self.node_id in partition.isr or self.node_id in partition.eligible_leader_replicas:
+            return True
+        nobody = not partition.isr and not partition.eligible_leader_replicas
+        return nobody and partition.last_known_elr == (self.node_id,)
+
+    def _election(self, topic_id: bytes, number: int, partition: PartitionImage) -> PartitionChangeRecord:
+        record = PartitionChangeRecord(partition_id=number, topic_id=topic_id, leader=self.node_id)
+        if partition.isr != (self.node_id,):
+            record.isr = [self.node_id]
+        if partition.eligible_leader_replicas:
+            record.eligible_leader_replicas = []
+        if partition.last_known_elr:
+            record.last_known_elr = []
+        return record
+
+    def broker(self) -> BrokerImage | None:
+        """This node's registration."""
+        return self.image.brokers.get(self.node_id)

@@ -1,0 +1,420 @@
+"""The metadata log on disk: `__cluster_metadata-0` with its quorum state, snapshots and bootstrap records.
+
+Rules: an ordinary partition log in `fsync` durability (a change is committed once it is on disk), written in batches of
+one change, each in the quorum's epoch. Everything below the oldest snapshot kept may go: old segments and snapshots are
+removed when a newer snapshot is on disk. Source: KafkaMetadataLog, SnapshotGenerator, BootstrapDirectory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from fastq.errors import ConfigError, KafkaError
+from fastq.protocol.messages import (
+    FeatureLevelRecord,
+    KRaftVersionRecord,
+    LeaderChangeMessage,
+    VotersRecord,
+)
+from fastq.protocol.uuid import METADATA_TOPIC_ID
+from fastq_broker.config import BrokerConfig, Listener
+from fastq_broker.controller import features
+from fastq_broker.controller.image import MetadataDelta, MetadataError, MetadataImage, Record
+from fastq_broker.controller.records import (
+    ABORT_TRANSACTION,
+    BEGIN_TRANSACTION,
+    END_TRANSACTION,
+    ControlType,
+    control_batch,
+    data_batches,
+    encode_control,
+    encode_record,
+)
+from fastq_broker.controller.snapshot import (
+    Batch,
+    SnapshotId,
+    decode_batches,
+    image_records,
+    list_snapshots,
+    read_snapshot,
+    write_snapshot,
+)
+from fastq_broker.controller.storage import (
+    BOOTSTRAP_CHECKPOINT,
+    METADATA_DIRECTORY,
+    METADATA_TOPIC,
+    QuorumState,
+    format_directories,
+    write_file,
+)
+from fastq_broker.log import checkpoints
+from fastq_broker.log.config import LogConfig
+from fastq_broker.log.files import FdBudget, Files
+from fastq_broker.log.flusher import ManualFlusher
+from fastq_broker.log.log_dir import LogDir
+from fastq_broker.log.partition_log import PartitionLog
+
+logger = logging.getLogger(__name__)
+
+CONTROLLER_PORT = 9093
+READ_BYTES = 8 << 20
+
+
+class LogPoint(NamedTuple):
+    """A place in the metadata: the last record taken, its epoch and its time."""
+
+    offset: int = -1
+    epoch: int = 0
+    timestamp_ms: int = 0
+
+
+class MetadataLog:
+    """Reads and writes the metadata log of one node. Event-loop thread only.
+
+    Invariant: `end_offset` is one above the last record written; `last` is what `replay` read up to.
+    """
+
+    def __init__(self, config: BrokerConfig, *, clock: Callable[[], int], log_dir: LogDir | None = None) -> None:
+        """`log_dir` is the directory object of metadata.log.dir that the broker's logs share; its flusher must be drained
+        by whoever made it. None: one of its own, which syncs in the caller's thread."""
+        self._config = config
+        self._clock = clock
+        self._root = Path(config.metadata_log_dir)
+        self.directory = self._root / METADATA_DIRECTORY
+        self._own_flusher: ManualFlusher | None = None
+        self._log_dir = log_dir or self._make_log_dir()
+        self.last = LogPoint()
+        self.is_new = False
+        self.cluster_id = ""
+        self.directory_ids: Sequence[bytes] = ()
+        self.kraft_version: int | None = None
+        self.voters: VotersRecord | None = None
+        self.bootstrap_features: Mapping[str, int] = features.BOOTSTRAP
+        self._epoch = 0
+        self._state = QuorumState(0)
+        self._voter_directory = bytes(16)
+        self._bytes_since_snapshot = 0
+        self._last_snapshot_ms = 0
+        self._last_snapshot_offset = 0
+
+    def _make_log_dir(self) -> LogDir:
+        files = Files()
+        self._own_flusher = ManualFlusher(files)
+        return LogDir(str(self._root), files, FdBudget(64), self._own_flusher)
+
+    # Opening
+
+    def open(self) -> str:
+        """Format what is new and open the log; answers the cluster id. ConfigError when a directory does not fit."""
+        roots = list(dict.fromkeys([*map(Path, self._config.log_dirs), self._root]))
+        found = format_directories(roots, self._config.node_id)
+        self.cluster_id = found[0].cluster_id
+        self.directory_ids = [item.directory_id for item in found[: len(self._config.log_dirs)]]
+        self._voter_directory = found[roots.index(self._root)].directory_id
+        if not self.directory.exists():
+            self._format(found[0].cluster_id)
+        self._remove_unfinished()
+        self._log = PartitionLog(
+            self._log_dir,
+            str(self.directory),
+            METADATA_TOPIC,
+            0,
+            config=LogConfig(
+                segment_bytes=self._config.metadata_log_segment_bytes,
+                segment_ms=self._config.metadata_log_segment_ms,
+                retention_ms=-1,
+                max_message_bytes=READ_BYTES * 2,
+                durability="fsync",
+            ),
+            topic_id=METADATA_TOPIC_ID,
+            clean=False,
+        )
+        self._log.load()
+        self.is_new = self._log.log_end_offset == 0
+        self._read_bootstrap()
+        self._read_quorum_state()
+        return self.cluster_id
+
+    def _format(self, cluster_id: str) -> None:
+        """Write what a new metadata directory begins with: bootstrap records, identity, voters."""
+        now_ms = self._clock()
+        level = features.BOOTSTRAP[features.METADATA_VERSION]
+        values = [
+            encode_record(FeatureLevelRecord(name=name, feature_level=at), level)
+            for name, at in features.BOOTSTRAP.items()
+        ]
+        write_snapshot(
+            self._root / BOOTSTRAP_CHECKPOINT,
+            values,
+            epoch=0,
+            timestamp_ms=now_ms,
+            last_timestamp_ms=0,
+            kraft_version=None,
+            voters=None,
+        )
+        self.directory.mkdir()
+        identity = checkpoints.format_partition_metadata(METADATA_TOPIC_ID)
+        write_file(self.directory / checkpoints.PARTITION_METADATA, identity)
+        write_snapshot(
+            self.directory / SnapshotId(0, 0).file_name,
+            [],
+            epoch=0,
+            timestamp_ms=now_ms,
+            last_timestamp_ms=now_ms,
+            kraft_version=1,
+            voters=self._own_voters(),
+        )
+        logger.info("formatted %s for cluster %s", self._root, cluster_id)
+
+    def _own_voters(self) -> VotersRecord:
+        """This node as the only voter, at its controller listener (or where one would be)."""
+        listeners = self._config.controller_listeners or [
+            Listener(self._config.controller_listener_names[0], self._advertised_host(), CONTROLLER_PORT)
+        ]
+        endpoints = [
+            VotersRecord.Endpoint(name=item.name, host=item.host or self._advertised_host(), port=item.port)
+            for item in listeners
+        ]
+        low, high = features.SUPPORTED[features.KRAFT_VERSION]
+        voter = VotersRecord.Voter(
+            voter_id=self._config.node_id,
+            voter_directory_id=self._voter_directory,
+            endpoints=endpoints,
+            kraft_version_feature=VotersRecord.KRaftVersionFeature(
+                min_supported_version=low, max_supported_version=high
+            ),
+        )
+        return VotersRecord(voters=[voter])
+
+    def _advertised_host(self) -> str:
+        return self._config.advertised_listeners[0].host
+
+    def _remove_unfinished(self) -> None:
+        for name in os.listdir(self.directory):
+            if name.endswith((".part", ".checkpoint.deleted")):
+                (self.directory / name).unlink()
+
+    def _read_bootstrap(self) -> None:
+        path = self._root / BOOTSTRAP_CHECKPOINT
+        if path.exists():
+            found = [record for batch in read_snapshot(path) for record in batch.records]
+            self.bootstrap_features = {record.name: record.feature_level for record in found if record.API_KEY == 12}
+
+    def _read_quorum_state(self) -> None:
+        state = QuorumState.read(self.directory)
+        if state is None:
+            return
+        others = [voter for voter in state.voters if voter != self._config.node_id]
+        if others:
+            raise ConfigError(f"{self.directory} belongs to a quorum with the voters {others}: this version runs alone")
+        self._state = state
+
+    # Replay
+
+    def replay(self, delta: MetadataDelta) -> None:
+        """Feed the latest snapshot and the log behind it to `delta`. MetadataError when something is damaged."""
+        snapshots = list_snapshots(self.directory)
+        start = 0
+        if snapshots:
+            latest = snapshots[-1]
+            start = latest.end_offset
+            for batch in read_snapshot(self.directory / latest.file_name):
+                self._take(batch, delta)
+            self.last = LogPoint(start - 1, latest.epoch, self.last.timestamp_ms)
+        if self._log.log_start_offset > start:
+            raise MetadataError(
+                f"{self.directory} begins at offset {self._log.log_start_offset}, "
+                f"and no snapshot holds what was before (the latest ends at {start})"
+            )
+        self._last_snapshot_offset = start
+        self._last_snapshot_ms = self.last.timestamp_ms or self._clock()
+        self._replay_log(start, delta)
+        self._check_voters()
+
+    def _replay_log(self, start: int, delta: MetadataDelta) -> None:
+        held: list[Record] | None = None
+        for batch in self._batches(start):
+            self._bytes_since_snapshot += batch.size_bytes
+            for record in batch.records:
+                kind = record.API_KEY
+                if kind == BEGIN_TRANSACTION:
+                    held = []
+                elif kind == ABORT_TRANSACTION:
+                    held = None
+                elif kind == END_TRANSACTION:
+                    for waiting in held or ():
+                        delta.replay(waiting)
+                    held = None
+                elif held is not None:
+                    held.append(record)
+                else:
+                    delta.replay(record)
+            self._take_controls(batch)
+            self.last = LogPoint(batch.last_offset, batch.epoch, batch.timestamp_ms)
+
+    def _batches(self, start: int) -> Iterator[Batch]:
+        offset = start
+        while offset < self._log.log_end_offset:
+            data = self._log.read(offset, READ_BYTES).read()
+            if not data:
+                raise MetadataError(f"{self.directory} has no records at offset {offset}")
+            try:
+                for batch in decode_batches(data):
+                    if batch.base_offset >= start:
+                        yield batch
+                    offset = batch.last_offset + 1
+            except ValueError as error:
+                raise MetadataError(f"{self.directory} is damaged behind offset {offset}: {error}") from error
+
+    def _take(self, batch: Batch, delta: MetadataDelta) -> None:
+        for record in batch.records:
+            delta.replay(record)
+        self._take_controls(batch)
+        self.last = LogPoint(batch.last_offset, batch.epoch, batch.timestamp_ms)
+
+    def _take_controls(self, batch: Batch) -> None:
+        for key, value in batch.controls:
+            kind = int.from_bytes(key[2:4], "big")
+            if kind == ControlType.KRAFT_VERSION:
+                self.kraft_version = KRaftVersionRecord.from_bytes(value, 0).kraft_version
+            elif kind == ControlType.KRAFT_VOTERS:
+                self.voters = VotersRecord.from_bytes(value, 0)
+
+    def _check_voters(self) -> None:
+        if self.voters is None:
+            return
+        others = [voter.voter_id for voter in self.voters.voters if voter.voter_id != self._config.node_id]
+        if others:
+            raise ConfigError(f"{self.directory} belongs to a quorum with the voters {others}: this version runs alone")
+
+    # Writing
+
+    @property
+    def end_offset(self) -> int:
+        return self._log.log_end_offset
+
+    @property
+    def start_offset(self) -> int:
+        return self._log.log_start_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """Everything below it is on disk."""
+        return self._log.high_watermark
+
+    @property
+    def epoch(self) -> int:
+        return self._epoch
+
+    @property
+    def voter_directory(self) -> bytes:
+        return self._voter_directory
+
+    def begin_epoch(self) -> int:
+        """Become the leader of a new epoch: persist it first, then say so in the log. Answers the epoch."""
+        self._epoch = max(self._state.leader_epoch, self.last.epoch) + 1
+        node_id = self._config.node_id
+        QuorumState(
+            self._epoch,
+            leader_id=node_id,
+            data_version=1 if self.kraft_version else self._state.data_version,
+            cluster_id=self.cluster_id,
+            voters=(node_id,),
+        ).write(self.directory)
+        now_ms = self._clock()
+        controls = [encode_control(ControlType.LEADER_CHANGE, self._leader_change())]
+        if self.is_new and self.kraft_version:
+            controls.append(
+                encode_control(ControlType.KRAFT_VERSION, KRaftVersionRecord(kraft_version=self.kraft_version))
+            )
+            controls.append(encode_control(ControlType.KRAFT_VOTERS, self.voters))
+        batch = control_batch(controls, base_offset=0, epoch=self._epoch, timestamp_ms=now_ms)
+        self._append(batch, now_ms)
+        return self._epoch
+
+    def _leader_change(self) -> LeaderChangeMessage:
+        voter = LeaderChangeMessage.Voter(voter_id=self._config.node_id)
+        return LeaderChangeMessage(leader_id=self._config.node_id, voters=[voter], granting_voters=[voter])
+
+    def append(self, values: Sequence[bytes], now_ms: int) -> None:
+        """Append records in this epoch. KafkaStorageError when the disk fails: the change did not happen."""
+        for batch, _ in data_batches(values, base_offset=0, epoch=self._epoch, timestamp_ms=now_ms):
+            self._append(batch, now_ms)
+
+    def _append(self, batch: bytearray, now_ms: int) -> None:
+        self._log.append(batch, leader_epoch=self._epoch, now_ms=now_ms, from_client=False)
+        self._bytes_since_snapshot += len(batch)
+
+    async def flushed(self) -> None:
+        """Wait until everything appended so far is on disk. KafkaStorageError when the disk fails."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def end(error: KafkaError | None) -> None:
+            if done.done():
+                return
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+        self._log.wait_durable(self._log.log_end_offset, end)
+        if self._own_flusher is not None:
+            self._own_flusher.wait()
+        await done
+
+    def flush(self) -> None:
+        """Wait, in this thread, until everything appended so far is on disk. KafkaStorageError when the disk fails."""
+        errors: list[KafkaError | None] = []
+        self._log.wait_durable(self._log.log_end_offset, errors.append)
+        if not errors:
+            self._log_dir.flusher.wait()
+        if errors and errors[0] is not None:
+            raise errors[0]
+
+    # Snapshots
+
+    def tick(self, image: MetadataImage, now_ms: int) -> None:
+        """Write a snapshot of `image` when metadata.log.max.record.bytes.between.snapshots were written or
+        metadata.log.max.snapshot.interval.ms went by since the last one, and something is new."""
+        if image.offset + 1 <= self._last_snapshot_offset or self._bytes_since_snapshot == 0:
+            return
+        interval = self._config.metadata_log_max_snapshot_interval_ms
+        late = interval > 0 and now_ms - self._last_snapshot_ms >= interval
+        if late or self._bytes_since_snapshot >= self._config.metadata_log_max_record_bytes_between_snapshots:
+            self.snapshot(image, now_ms)
+
+    def snapshot(self, image: MetadataImage, now_ms: int) -> SnapshotId:
+        """Write a snapshot of `image`, then drop the segments and snapshots it makes superfluous."""
+        self.flush()
+        made = SnapshotId(image.offset + 1, image.epoch)
+        write_snapshot(
+            self.directory / made.file_name,
+            list(image_records(image)),
+            epoch=image.epoch,
+            timestamp_ms=now_ms,
+            last_timestamp_ms=image.timestamp_ms,
+            kraft_version=self.kraft_version,
+            voters=self.voters,
+        )
+        self._last_snapshot_offset = made.end_offset
+        self._last_snapshot_ms = now_ms
+        self._bytes_since_snapshot = 0
+        self._clean(now_ms)
+        return made
+
+    def _clean(self, now_ms: int) -> None:
+        """Keep the two latest snapshots and the log from the older of them on: a damaged one can be stepped over."""
+        snapshots = list_snapshots(self.directory)
+        for old in snapshots[:-2]:
+            (self.directory / old.file_name).unlink()
+        self._log.delete_records_before(snapshots[-2:][0].end_offset)
+
+    def close(self) -> None:
+        """Write everything to disk and close the log."""
+        self.flush()
+        self._log.close()

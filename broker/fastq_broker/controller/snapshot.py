@@ -1,0 +1,222 @@
+"""Snapshots of the metadata: everything an image holds, as records between a header and a footer.
+
+    <end offset, 20 digits>-<epoch, 10 digits>.checkpoint
+        control batch: SnapshotHeader, KRaftVersion, KRaftVoters
+        data batches of at most 8 MiB: features, brokers, controllers, topics and partitions, configs, the rest
+        control batch: SnapshotFooter
+
+Rules: the file is written beside, synced and renamed, so one that has its name is whole. It holds every record below its
+end offset; replay goes on from there. Offsets inside begin at 0. Source: RecordsSnapshotWriter, MetadataImage.write.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fastq._native.records import decode_records, iter_headers
+from fastq.protocol.messages import (
+    ConfigRecord,
+    FeatureLevelRecord,
+    KRaftVersionRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    SnapshotFooterRecord,
+    SnapshotHeaderRecord,
+    TopicRecord,
+    VotersRecord,
+)
+from fastq_broker.controller.features import METADATA_VERSION
+from fastq_broker.controller.image import (
+    BrokerImage,
+    MetadataError,
+    MetadataImage,
+    PartitionImage,
+    Record,
+    TopicImage,
+)
+from fastq_broker.controller.records import (
+    ControlType,
+    control_batch,
+    data_batches,
+    decode_record,
+    encode_control,
+    encode_record,
+)
+from fastq_broker.controller.storage import sync_directory
+
+_NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
+
+
+class SnapshotId(NamedTuple):
+    """What a snapshot ends with: the offset after its last record, and that record's epoch."""
+
+    end_offset: int
+    epoch: int
+
+    @property
+    def file_name(self) -> str:
+        return f"{self.end_offset:020}-{self.epoch:010}.checkpoint"
+
+
+class Batch(NamedTuple):
+    """The decoded content of a batch of the metadata log: metadata records, or (key, value) pairs of control records."""
+
+    base_offset: int
+    last_offset: int
+    epoch: int
+    timestamp_ms: int
+    records: Sequence[Record]
+    controls: Sequence[tuple[bytes, bytes]]
+    size_bytes: int
+
+
+def decode_batches(data: bytes | memoryview) -> Iterator[Batch]:
+    """The whole batches of `data`; a torn one at the end is left out. MetadataError or ValueError on damage."""
+    for position, header in iter_headers(data):
+        decoded = decode_records(data, position)
+        records: list[Record] = []
+        controls: list[tuple[bytes, bytes]] = []
+        if header.is_control:
+            controls = [(item.key or b"", item.value or b"") for item in decoded]
+        else:
+            records = [decode_record(item.value or b"") for item in decoded]
+        yield Batch(
+            header.base_offset,
+            header.last_offset,
+            header.partition_leader_epoch,
+            header.max_timestamp,
+            records,
+            controls,
+            header.size_bytes,
+        )
+
+
+def list_snapshots(directory: Path) -> list[SnapshotId]:
+    """Whole snapshots in `directory`, oldest first."""
+    found = (_NAME.fullmatch(name) for name in os.listdir(directory))
+    return sorted(SnapshotId(int(match[1]), int(match[2])) for match in found if match)
+
+
+def read_snapshot(path: Path) -> Iterator[Batch]:
+    """The batches of a snapshot, checksums checked; MetadataError when its footer is missing."""
+    footer = False
+    try:
+        for batch in decode_batches(path.read_bytes()):
+            footer = any(key[2:4] == b"\x00\x04" for key, _ in batch.controls)
+            yield batch
+    except ValueError as error:
+        raise MetadataError(f"{path} is damaged: {error}") from error
+    if not footer:
+        raise MetadataError(f"{path} is damaged: it ends without a snapshot footer")
+
+
+def write_snapshot(
+    path: Path,
+    values: Sequence[bytes],
+    *,
+    epoch: int,
+    timestamp_ms: int,
+    last_timestamp_ms: int,
+    kraft_version: int | None,
+    voters: VotersRecord | None,
+) -> int:
+    """Write the records between header and footer to `path`, durably; answers the size in bytes."""
+    header = [
+        encode_control(
+            ControlType.SNAPSHOT_HEADER, SnapshotHeaderRecord(last_contained_log_timestamp=last_timestamp_ms)
+        )
+    ]
+    if kraft_version is not None:
+        header.append(encode_control(ControlType.KRAFT_VERSION, KRaftVersionRecord(kraft_version=kraft_version)))
+    if voters is not None:
+        header.append(encode_control(ControlType.KRAFT_VOTERS, voters))
+    end = len(header) + len(values)
+    footer = [encode_control(ControlType.SNAPSHOT_FOOTER, SnapshotFooterRecord())]
+    parts: list[Any] = [control_batch(header, base_offset=0, epoch=epoch, timestamp_ms=timestamp_ms)]
+    parts += [
+        batch for batch, _ in data_batches(values, base_offset=len(header), epoch=epoch, timestamp_ms=timestamp_ms)
+    ]
+    parts.append(control_batch(footer, base_offset=end, epoch=epoch, timestamp_ms=timestamp_ms))
+    temporary = path.with_name(path.name + ".part")
+    with temporary.open("wb") as file:
+        file.writelines(parts)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(path)
+    sync_directory(path.parent)
+    return sum(map(len, parts))
+
+
+def image_records(image: MetadataImage) -> Iterable[bytes]:
+    """Every record of an image, encoded, in an order in which they can be replayed."""
+    version = image.features.get(METADATA_VERSION, 0)
+    for record in _records(image):
+        yield encode_record(record, version)
+
+
+def _records(image: MetadataImage) -> Iterator[Record]:
+    # metadata.version first: it decides how the rest is written.
+    for name in sorted(image.features, key=lambda name: (name != METADATA_VERSION, name)):
+        yield FeatureLevelRecord(name=name, feature_level=image.features[name])
+    for broker in image.brokers.values():
+        yield _broker_record(broker)
+    for topic in image.topics_by_name.values():
+        yield from _topic_records(topic)
+    for (resource_type, resource_name), values in image.configs.items():
+        for name, value in values.items():
+            yield ConfigRecord(resource_type=resource_type, resource_name=resource_name, name=name, value=value)
+    if image.next_producer_id:
+        broker_id, broker_epoch = image.producer_ids_owner
+        yield ProducerIdsRecord(broker_id=broker_id, broker_epoch=broker_epoch, next_producer_id=image.next_producer_id)
+    yield from image.kept.values()
+
+
+def _broker_record(broker: BrokerImage) -> RegisterBrokerRecord:
+    return RegisterBrokerRecord(
+        broker_id=broker.broker_id,
+        incarnation_id=broker.incarnation_id,
+        broker_epoch=broker.epoch,
+        end_points=[
+            RegisterBrokerRecord.BrokerEndpoint(name=name, host=host, port=port, security_protocol=protocol)
+            for name, host, port, protocol in broker.endpoints
+        ],
+        features=[
+            RegisterBrokerRecord.BrokerFeature(name=name, min_supported_version=low, max_supported_version=high)
+            for name, low, high in broker.features
+        ],
+        rack=broker.rack,
+        fenced=broker.fenced,
+        in_controlled_shutdown=broker.in_controlled_shutdown,
+        log_dirs=list(broker.directories),
+        cordoned_log_dirs=list(broker.cordoned_directories) or None,
+    )
+
+
+def _topic_records(topic: TopicImage) -> Iterator[Record]:
+    yield TopicRecord(name=topic.name, topic_id=topic.topic_id)
+    for number, partition in enumerate(topic.partitions):
+        yield partition_to_record(topic.topic_id, number, partition)
+
+
+def partition_to_record(topic_id: bytes, number: int, partition: PartitionImage) -> PartitionRecord:
+    """The record that says all of a partition."""
+    return PartitionRecord(
+        partition_id=number,
+        topic_id=topic_id,
+        replicas=list(partition.replicas),
+        isr=list(partition.isr),
+        removing_replicas=list(partition.removing_replicas),
+        adding_replicas=list(partition.adding_replicas),
+        leader=partition.leader,
+        leader_recovery_state=partition.leader_recovery_state,
+        leader_epoch=partition.leader_epoch,
+        partition_epoch=partition.partition_epoch,
+        directories=list(partition.directories),
+        eligible_leader_replicas=list(partition.eligible_leader_replicas) or None,
+        last_known_elr=list(partition.last_known_elr) or None,
+    )

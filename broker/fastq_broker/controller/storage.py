@@ -1,0 +1,179 @@
+"""The small files that make a directory a Kafka log directory, and a metadata directory a quorum member's.
+
+    meta.properties                  version=1, cluster.id, node.id, directory.id (base64url of 16 bytes)
+    bootstrap.checkpoint             a snapshot of the FeatureLevel records a directory was formatted with
+    __cluster_metadata-0/quorum-state  JSON: data_version 1 (kraft.version 1): leaderId, leaderEpoch, votedId,
+                                     votedDirectoryId; data_version 0 (a static quorum): clusterId, leaderId,
+                                     leaderEpoch, votedId, appliedOffset, currentVoters
+
+Rules: files are replaced at once (write beside, fsync, rename, fsync of the directory). A directory of another node or
+cluster is refused, never changed. Source: MetaProperties, FileQuorumStateStore, Formatter.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fastq.errors import ConfigError
+from fastq.protocol.uuid import random_uuid, uuid_from_str, uuid_to_str
+from fastq_broker.config import parse_properties
+
+META_PROPERTIES = "meta.properties"
+BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
+QUORUM_STATE = "quorum-state"
+CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
+METADATA_TOPIC = "__cluster_metadata"
+METADATA_DIRECTORY = f"{METADATA_TOPIC}-0"
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Replace a file at once and durably: it holds the old bytes or the new ones, whenever the machine stops."""
+    temporary = path.with_name(path.name + ".tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    os.replace(temporary, path)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@dataclass(frozen=True)
+class MetaProperties:
+    """Whose directory it is."""
+
+    cluster_id: str
+    node_id: int
+    directory_id: bytes
+
+    @classmethod
+    def read(cls, directory: Path) -> MetaProperties | None:
+        """What `meta.properties` says; None when there is none. ConfigError when it makes no sense."""
+        path = directory / META_PROPERTIES
+        try:
+            found = parse_properties(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        try:
+            if found["version"] not in ("0", "1"):
+                raise ConfigError(f"{path} has version {found['version']}, expected 0 or 1")
+            node_id = int(found["node.id"] if "node.id" in found else found["broker.id"])
+            text = found.get("directory.id", "")
+            return cls(found["cluster.id"], node_id, uuid_from_str(text) if text else random_uuid())
+        except (KeyError, ValueError) as error:
+            raise ConfigError(f"{path} cannot be read: {error}") from error
+
+    def write(self, directory: Path) -> None:
+        text = (
+            f"#\nnode.id={self.node_id}\ndirectory.id={uuid_to_str(self.directory_id)}\nversion=1\n"
+            f"cluster.id={self.cluster_id}\n"
+        )
+        write_file(directory / META_PROPERTIES, text.encode())
+
+
+@dataclass(frozen=True)
+class QuorumState:
+    """What a voter must not forget: the epoch and whom it voted for in it."""
+
+    leader_epoch: int
+    leader_id: int = -1
+    voted_id: int = -1
+    voted_directory_id: bytes = bytes(16)
+    data_version: int = 1
+    cluster_id: str = ""
+    voters: tuple[int, ...] = ()
+
+    @classmethod
+    def read(cls, directory: Path) -> QuorumState | None:
+        """The state in `directory`; None when there is none. ConfigError when it makes no sense."""
+        path = directory / QUORUM_STATE
+        try:
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except ValueError as error:
+            raise ConfigError(f"{path} is not JSON: {error}") from error
+        try:
+            voted = found.get("votedDirectoryId")
+            return cls(
+                leader_epoch=int(found["leaderEpoch"]),
+                leader_id=int(found["leaderId"]),
+                voted_id=int(found["votedId"]),
+                voted_directory_id=uuid_from_str(voted) if voted else bytes(16),
+                data_version=int(found["data_version"]),
+                cluster_id=str(found.get("clusterId", "")),
+                voters=tuple(int(voter["voterId"]) for voter in found.get("currentVoters") or ()),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"{path} is not a quorum state: {error!r}") from error
+
+    def write(self, directory: Path) -> None:
+        state: dict[str, Any] = {
+            "leaderId": self.leader_id,
+            "leaderEpoch": self.leader_epoch,
+            "votedId": self.voted_id,
+        }
+        if self.data_version == 0:
+            voters = [{"voterId": voter} for voter in self.voters]
+            state = {"clusterId": self.cluster_id, **state, "appliedOffset": 0, "currentVoters": voters}
+        else:
+            state["votedDirectoryId"] = uuid_to_str(self.voted_directory_id)
+        state["data_version"] = self.data_version
+        write_file(directory / QUORUM_STATE, json.dumps(state, separators=(",", ":")).encode())
+
+
+def format_directories(
+    directories: Sequence[Path], node_id: int, cluster_id: str | None = None
+) -> list[MetaProperties]:
+    """Give every directory its identity, making those that are new; what each is, in order.
+
+    All directories of a node share its id and its cluster's; ConfigError names the one that does not fit.
+    """
+    found = [MetaProperties.read(directory) for directory in directories]
+    for directory, properties in zip(directories, found, strict=True):
+        if properties is None:
+            continue
+        if properties.node_id != node_id:
+            raise ConfigError(f"{directory} belongs to node {properties.node_id}, this is node {node_id}: set node.id")
+        if cluster_id is not None and properties.cluster_id != cluster_id:
+            raise ConfigError(f"{directory} belongs to cluster {properties.cluster_id}, expected {cluster_id}")
+        cluster_id = properties.cluster_id
+    cluster_id = cluster_id or uuid_to_str(random_uuid())
+    result = []
+    for directory, properties in zip(directories, found, strict=True):
+        if properties is None:
+            directory.mkdir(parents=True, exist_ok=True)
+            if (directory / METADATA_DIRECTORY).exists():
+                raise ConfigError(f"{directory} holds a metadata log but no {META_PROPERTIES}: it is damaged")
+            properties = MetaProperties(cluster_id, node_id, random_uuid())
+            properties.write(directory)
+        result.append(properties)
+    return result
+
+
+def clean_shutdown_epoch(directories: Sequence[Path]) -> int:
+    """The broker epoch that all directories say was shut down cleanly; -1 when one says nothing, or another."""
+    epochs = set()
+    for directory in directories:
+        try:
+            found = json.loads((directory / CLEAN_SHUTDOWN).read_text(encoding="utf-8"))
+            epochs.add(int(found["brokerEpoch"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            epochs.add(-1)
+    return epochs.pop() if len(epochs) == 1 else -1

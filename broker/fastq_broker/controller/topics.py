@@ -1,0 +1,336 @@
+"""What creating, deleting and growing topics writes: checks in Kafka's order, then records.
+
+Rules: functions here read an image and return results and records; nothing is written and nothing is kept. One item's
+error never stops another item. Codes and their order follow ReplicationControlManager and ControllerApis.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from fastq.errors import ConfigError, ErrorCode
+from fastq.protocol.messages import ConfigRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
+from fastq.protocol.uuid import random_uuid
+from fastq_broker import topic_config
+from fastq_broker.config import BrokerConfig
+from fastq_broker.config_keys import ResourceType
+from fastq_broker.controller.image import UNASSIGNED_DIRECTORY, BrokerImage, MetadataImage, Record, TopicImage
+from fastq_broker.controller.storage import METADATA_TOPIC
+
+TOPIC_NAME_LENGTH_MAX = 249
+# Kafka's bound on the records of one user's request (QuorumController.MAX_RECORDS_PER_USER_OP).
+PARTITIONS_PER_REQUEST_MAX = 10_000
+OFFSETS_TOPIC = "__consumer_offsets"
+TRANSACTIONS_TOPIC = "__transaction_state"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC, "__share_group_state"})
+_LEGAL = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+@dataclass(frozen=True)
+class NewTopic:
+    """A topic to create. Partitions and replication factor -1: the broker's default; both -1 with assignments."""
+
+    name: str
+    num_partitions: int = -1
+    replication_factor: int = -1
+    assignments: Sequence[tuple[int, Sequence[int]]] = ()
+    configs: Sequence[tuple[str, str | None]] = ()
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one item; `message` says what was expected when `error` is not NONE."""
+
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+@dataclass(frozen=True)
+class CreatedTopic(Result):
+    """A topic created (or, with validate_only, one that could be)."""
+
+    name: str = ""
+    topic_id: bytes = bytes(16)
+    num_partitions: int = -1
+    replication_factor: int = -1
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class NewPartitions:
+    """A topic to grow to `count` partitions; `assignments` of the new ones, or None to let the broker place them."""
+
+    name: str
+    count: int
+    assignments: Sequence[Sequence[int]] | None = None
+
+
+class Refused(Exception):
+    """An item that cannot be done; carries its code and the words for its sender."""
+
+    def __init__(self, error: ErrorCode, message: str) -> None:
+        super().__init__(message)
+        self.error = error
+        self.message = message
+
+
+def name_problem(name: str) -> str | None:
+    """Why `name` cannot be a topic's name; None when it can (Topic.validate)."""
+    if not name:
+        return "Topic name is invalid: the empty string is not allowed"
+    if name in (".", ".."):
+        return f"Topic name is invalid: {name!r} is not allowed"
+    if len(name) > TOPIC_NAME_LENGTH_MAX:
+        return f"Topic name is invalid: it has {len(name)} characters, at most {TOPIC_NAME_LENGTH_MAX} are allowed"
+    if not _LEGAL.fullmatch(name):
+        return f"Topic name is invalid: {name!r} contains characters other than ASCII letters, digits, '.', '_' and '-'"
+    return None
+
+
+def collision_key(name: str) -> str:
+    """Two names with the same key would share names of metrics."""
+    return name.replace(".", "_")
+
+
+def plan_create(
+    image: MetadataImage, config: BrokerConfig, topics: Sequence[NewTopic]
+) -> tuple[list[CreatedTopic], list[Record]]:
+    """Results in the order asked for, and the records of those that can be created."""
+    names = [topic.name for topic in topics]
+    colliding = {collision_key(name): name for name in image.topics_by_name if "." in name or "_" in name}
+    results: list[CreatedTopic] = []
+    records: list[Record] = []
+    for topic in topics:
+        try:
+            if names.count(topic.name) > 1:
+                raise Refused(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            result, made = _create(image, config, topic, colliding, PARTITIONS_PER_REQUEST_MAX - len(records))
+        except Refused as refused:
+            results.append(CreatedTopic(refused.error, refused.message, topic.name))
+            continue
+        results.append(result)
+        records.extend(made)
+    return results, records
+
+
+def _create(
+    image: MetadataImage, config: BrokerConfig, topic: NewTopic, colliding: dict[str, str], room: int
+) -> tuple[CreatedTopic, list[Record]]:
+    _check_name(image, topic.name, colliding)
+    configs = _check_configs(topic.configs)
+    placed = _assigned(image, topic) if topic.assignments else _placed(image, config, topic, room)
+    if len(placed) > room:
+        raise Refused(ErrorCode.POLICY_VIOLATION, _too_many(len(placed)))
+    topic_id = random_uuid()
+    records: list[Record] = [TopicRecord(name=topic.name, topic_id=topic_id)]
+    records += [
+        ConfigRecord(resource_type=int(ResourceType.TOPIC), resource_name=topic.name, name=name, value=value)
+        for name, value in sorted(configs.items())
+    ]
+    records += [partition_record(image, topic_id, number, replicas) for number, replicas in enumerate(placed)]
+    if "." in topic.name or "_" in topic.name:
+        colliding[collision_key(topic.name)] = topic.name
+    created = CreatedTopic(ErrorCode.NONE, None, topic.name, topic_id, len(placed), len(placed[0]), configs)
+    return created, records
+
+
+def _too_many(count: int) -> str:
+    return (
+        f"Excessively large number of partitions per request: {count}, "
+        f"one request makes at most {PARTITIONS_PER_REQUEST_MAX}; send several"
+    )
+
+
+def _check_name(image: MetadataImage, name: str, colliding: Mapping[str, str]) -> None:
+    problem = name_problem(name)
+    if problem is not None:
+        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+    if name == METADATA_TOPIC:
+        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic {name} is the metadata log and cannot be created")
+    if name in image.topics_by_name:
+        raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
+    other = colliding.get(collision_key(name)) if "." in name or "_" in name else None
+    if other is not None:
+        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
+
+
+def _check_configs(configs: Sequence[tuple[str, str | None]]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name, value in configs:
+        if value is None:
+            raise Refused(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {name}")
+        found[name] = value
+    try:
+        topic_config.validate(found)
+    except ConfigError as error:
+        raise Refused(ErrorCode.INVALID_CONFIG, str(error)) from error
+    return found
+
+
+def _assigned(image: MetadataImage, topic: NewTopic) -> list[tuple[int, ...]]:
+    """Replicas by partition as the request gives them."""
+    if topic.replication_factor != -1:
+        raise Refused(
+            ErrorCode.INVALID_REQUEST,
+            "A manual partition assignment was specified, but replication factor was not set to -1.",
+        )
+    if topic.num_partitions != -1:
+        raise Refused(
+            ErrorCode.INVALID_REQUEST,
+            "A manual partition assignment was specified, but numPartitions was not set to -1.",
+        )
+    numbers = sorted(number for number, _ in topic.assignments)
+    if numbers != list(range(len(numbers))):
+        raise Refused(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"partitions should be a consecutive 0-based integer sequence, got {numbers[:20]}",
+        )
+    placed = [tuple(replicas) for _, replicas in sorted(topic.assignments, key=lambda item: item[0])]
+    for replicas in placed:
+        check_replicas(image, replicas, len(placed[0]))
+    return placed
+
+
+def check_replicas(image: MetadataImage, replicas: Sequence[int], expected: int) -> None:
+    """Refuse an assignment that is empty, names a broker twice or one that is not registered, or differs in size."""
+    if not replicas:
+        raise Refused(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT, "The manual partition assignment includes an empty replica list."
+        )
+    if len(set(replicas)) != len(replicas):
+        raise Refused(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"The manual partition assignment {list(replicas)} includes a broker more than once.",
+        )
+    for broker in replicas:
+        if broker not in image.brokers:
+            raise Refused(
+                ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+                f"The manual partition assignment includes broker {broker}, but no such broker is registered.",
+            )
+    if len(replicas) != expected:
+        raise Refused(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"The manual partition assignment includes a partition with {len(replicas)} replica(s), "
+            f"but this is not consistent with previous partitions, which have {expected} replica(s).",
+        )
+
+
+def _placed(image: MetadataImage, config: BrokerConfig, topic: NewTopic, room: int) -> list[tuple[int, ...]]:
+    """Replicas by partition as the broker places them."""
+    factor = config.default_replication_factor if topic.replication_factor == -1 else topic.replication_factor
+    count = config.num_partitions if topic.num_partitions == -1 else topic.num_partitions
+    if factor <= 0:
+        raise Refused(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Replication factor must be larger than 0, or -1 to use the default value, got {factor}.",
+        )
+    if count <= 0:
+        raise Refused(
+            ErrorCode.INVALID_PARTITIONS,
+            f"Number of partitions must be larger than 0, or -1 to use the default value, got {count}.",
+        )
+    if count > room:
+        raise Refused(ErrorCode.POLICY_VIOLATION, _too_many(count))
+    return place(list(image.live_brokers()), count, factor, len(image.topics_by_name))
+
+
+def place(brokers: Sequence[BrokerImage], count: int, factor: int, start: int) -> list[tuple[int, ...]]:
+    """Spread `count` partitions of `factor` replicas over the live brokers in turn, beginning at the `start`-th."""
+    if factor > len(brokers):
+        raise Refused(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Unable to replicate the partition {factor} time(s): The target replication factor of {factor} "
+            f"cannot be reached because only {len(brokers)} broker(s) are registered.",
+        )
+    ids = sorted(broker.broker_id for broker in brokers)
+    return [tuple(ids[(start + number + i) % len(ids)] for i in range(factor)) for number in range(count)]
+
+
+def partition_record(image: MetadataImage, topic_id: bytes, number: int, replicas: Sequence[int]) -> PartitionRecord:
+    """A new partition: every live replica is in sync, the first of them leads."""
+    isr = [replica for replica in replicas if not image.brokers[replica].fenced] or list(replicas[:1])
+    return PartitionRecord(
+        partition_id=number,
+        topic_id=topic_id,
+        replicas=list(replicas),
+        isr=isr,
+        removing_replicas=[],
+        adding_replicas=[],
+        leader=isr[0],
+        leader_epoch=0,
+        partition_epoch=0,
+        directories=[_directory(image.brokers[replica]) for replica in replicas],
+    )
+
+
+def _directory(broker: BrokerImage) -> bytes:
+    """The only directory of a broker that has one; a broker that has several says later where it put the replica."""
+    return broker.directories[0] if len(broker.directories) == 1 else UNASSIGNED_DIRECTORY
+
+
+def plan_delete(image: MetadataImage, topic_ids: Sequence[bytes]) -> tuple[list[Result], list[Record]]:
+    results: list[Result] = []
+    records: list[Record] = []
+    for topic_id in topic_ids:
+        if topic_id not in image.topics_by_id:
+            results.append(Result(ErrorCode.UNKNOWN_TOPIC_ID, "This server does not host a topic of this id."))
+            continue
+        results.append(Result())
+        records.append(RemoveTopicRecord(topic_id=topic_id))
+    return results, records
+
+
+def plan_partitions(image: MetadataImage, wanted: Sequence[NewPartitions]) -> tuple[list[Result], list[Record]]:
+    names = [item.name for item in wanted]
+    results: list[Result] = []
+    records: list[Record] = []
+    for item in wanted:
+        try:
+            if names.count(item.name) > 1:
+                raise Refused(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
+            records.extend(_grow(image, item, PARTITIONS_PER_REQUEST_MAX - len(records)))
+            results.append(Result())
+        except Refused as refused:
+            results.append(Result(refused.error, refused.message))
+    return results, records
+
+
+def _grow(image: MetadataImage, item: NewPartitions, room: int) -> list[Record]:
+    topic = image.topics_by_name.get(item.name)
+    if topic is None:
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{item.name}' does not exist.")
+    current = len(topic.partitions)
+    if item.count == current:
+        raise Refused(ErrorCode.INVALID_PARTITIONS, f"Topic already has {current} partition(s).")
+    if item.count < current:
+        raise Refused(
+            ErrorCode.INVALID_PARTITIONS,
+            f"The topic {item.name} currently has {current} partition(s); {item.count} would not be an increase. "
+            "Partitions cannot be taken away: create another topic.",
+        )
+    added = item.count - current
+    if added > room:
+        raise Refused(ErrorCode.POLICY_VIOLATION, _too_many(added))
+    factor = len(topic.partitions[0].replicas)
+    placed = _grown(image, item, topic, added, factor)
+    return [
+        partition_record(image, topic.topic_id, current + number, replicas) for number, replicas in enumerate(placed)
+    ]
+
+
+def _grown(
+    image: MetadataImage, item: NewPartitions, topic: TopicImage, added: int, factor: int
+) -> list[tuple[int, ...]]:
+    if item.assignments is None:
+        return place(list(image.live_brokers()), added, factor, len(topic.partitions))
+    if len(item.assignments) != added:
+        raise Refused(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"Attempted to add {added} additional partition(s), but {len(item.assignments)} assignment(s) were specified.",
+        )
+    for replicas in item.assignments:
+        check_replicas(image, replicas, factor)
+    return [tuple(replicas) for replicas in item.assignments]
