@@ -133,7 +133,7 @@ def test_admin(servers: str, new_topic_name: Callable[[], str]) -> None:
     name = new_topic_name()
     with Admin(bootstrap_servers=servers) as admin:
         admin.create_topic(name, partitions=2, replication_factor=1, configs={"retention.ms": "12345"})
-        with pytest.raises(KafkaError, match="already exists|TOPIC_ALREADY_EXISTS"):
+        with pytest.raises(KafkaError, match=r"already exists|TOPIC_ALREADY_EXISTS"):
             admin.create_topic(name, partitions=2, replication_factor=1)
         assert name in admin.list_topics()
         admin.create_partitions(name, 4)

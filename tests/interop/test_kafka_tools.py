@@ -140,9 +140,11 @@ def test_data_directory_moves_to_apache_kafka_and_back(tmp_path: Path, new_topic
         with Producer(bootstrap_servers=kafka.bootstrap_servers) as producer:
             producer.send("moved", b"from Kafka").result(10)
             producer.send("made-there", b"new").result(10)
-    with Broker(data_dir=data_dir) as ours:
-        with Consumer(
+    with (
+        Broker(data_dir=data_dir) as ours,
+        Consumer(
             "moved", "made-there", bootstrap_servers=ours.bootstrap_servers, auto_offset_reset="earliest"
-        ) as consumer:
-            found = [record.value for record in consumer.read_to_end()]
+        ) as consumer,
+    ):
+        found = [record.value for record in consumer.read_to_end()]
     assert sorted(found) == sorted([*values, b"from Kafka", b"new"])

@@ -1,0 +1,141 @@
+"""Makes benchmarks/results/README.md, the table of all figures, from the JSON files beside it.
+
+    python benchmarks/compare/report.py
+
+Rules: a figure that was not measured is shown as such; what misses its bound is marked; nothing is rounded in favour.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).resolve().parents[1] / "results"
+
+Document = dict[str, Any]
+
+
+def load() -> dict[str, Document]:
+    names = ("clients", "broker", "latency", "start", "memory")
+    return {name: json.loads(path.read_text()) for name in names if (path := RESULTS / f"{name}.json").exists()}
+
+
+def ratio(title: str) -> Callable[[dict[str, Document]], float]:
+    return lambda found: found["clients"]["ratios"][title]
+
+
+def broker(title: str, key: str) -> Callable[[dict[str, Document]], float]:
+    return lambda found: found["broker"][title]["ratio"][key]
+
+
+# what, figure, unit, bound, whether higher is better, aim
+ROWS: list[tuple[str, Callable[[dict[str, Document]], float], str, float, bool, float | None]] = [
+    ("`send()` loop, acks=all / confluent-kafka", ratio("send() loop, acks=all"), "x", 3, True, 5),
+    ("`send()` loop, zstd, real log lines / confluent-kafka", ratio("send() loop, zstd, log lines"), "x", 2, True, 3),
+    ("`send_many()` of a list / confluent-kafka's loop", ratio("send_many() of a list"), "x", 6, True, 12),
+    ("`for record in consumer` / confluent-kafka", ratio("for record in consumer"), "x", 7, True, 12),
+    ("`poll_batch().to_arrow()` / confluent-kafka", ratio("poll_batch().to_arrow()"), "x", 20, True, 40),
+    ("asyncio `await send()` loop / aiokafka", ratio("await send() loop"), "x", 8, True, None),
+    ("asyncio `async for` / aiokafka", ratio("async for"), "x", 8, True, None),
+    ("asyncio `await send()` / the sync path", ratio("await send() against the sync path"), "x", 0, True, 0.5),
+    ("asyncio `async for` / the sync path", ratio("async for against the sync path"), "x", 0, True, 0.5),
+    ("client RSS over 10 M sends, growth beyond buffer_memory",
+     lambda f: f["memory"]["grown_MiB"] - (f["memory"]["bound_MiB"] - 64), "MiB", 64, False, None),
+    ("broker, 900 kB produce: MB/s / Apache Kafka", broker("produce 900 kB, 5 in flight", "MB_per_s"), "x", 4, True, 8),
+    ("broker, 900 kB produce: CPU a byte / Apache Kafka", broker("produce 900 kB, 5 in flight", "cpu_s_per_GB"), "x", 0.25, False, 0.125),
+    ("broker, fetch loop: MB/s / Apache Kafka", broker("fetch 8 MiB", "MB_per_s"), "x", 0.8, True, 1),
+    ("broker, fetch loop: CPU a byte / Apache Kafka", broker("fetch 8 MiB", "cpu_s_per_GB"), "x", 99, False, 1.2),
+    ("broker, one-record produce, 50 connections: CPU a request / Apache Kafka",
+     broker("produce 1 record, 50 connections", "cpu_us_per_request"), "x", 1, False, 0.5),
+    ("broker, start to ready, empty directory", lambda f: f["start"]["empty"]["ready_s"], "s", 0.5, False, 0.2),
+    ("broker, idle RSS", lambda f: f["start"]["empty"]["idle_rss_MiB"], "MiB", 80, False, 50),
+    ("end to end p99 at 10,000/s / confluent-kafka", lambda f: f["latency"]["ratio"]["p99_ms"], "x", 1, False, 0.5),
+    ("5,000 partitions, restart to the first acknowledged record",
+     lambda f: f["start"]["5000 partitions"]["first_acknowledged_s"], "s", 5, False, 2),
+]  # fmt: skip
+
+
+def table(found: dict[str, Document]) -> list[str]:
+    lines = ["| what | measured | must | aim | |", "|---|---|---|---|---|"]
+    for title, figure, unit, must, higher, aim in ROWS:
+        try:
+            value = figure(found)
+        except KeyError:
+            lines.append(f"| {title} | not measured | | | |")
+            continue
+
+        def bound(limit: float | None, higher: bool = higher, unit: str = unit) -> str:
+            return "" if limit in (None, 0, 99) else f"{'>=' if higher else '<='} {limit:g} {unit}"
+
+        def met(limit: float, value: float = value, higher: bool = higher) -> bool:
+            return value >= limit if higher else value <= limit
+
+        verdict = (
+            "missed"
+            if not met(must)
+            else "aim met"
+            if aim is not None and met(aim)
+            else "met"
+            if must not in (0, 99)
+            else ""
+        )
+        lines.append(f"| {title} | {value:.3g} {unit} | {bound(must)} | {bound(aim)} | {verdict} |")
+    return lines
+
+
+def rates(found: dict[str, Document]) -> list[str]:
+    lines: list[str] = []
+    if "clients" in found:
+        lines += [
+            "## Clients on one fastq broker, medians",
+            "",
+            "| run | records/s | CPU a record, us |",
+            "|---|---|---|",
+        ]
+        for run, row in found["clients"]["medians"].items():
+            lines.append(f"| {run} | {row['records_per_s']:,.0f} | {row['cpu_us_per_record']:.3f} |")
+    if "broker" in found:
+        lines += [
+            "",
+            "## Brokers under the same frames, medians",
+            "",
+            "| load | figure | fastq | Apache Kafka |",
+            "|---|---|---|---|",
+        ]
+        for title, row in found["broker"].items():
+            for key in row.get("ratio", ()):
+                lines.append(f"| {title} | {key} | {row['fastq'][key]:,.4g} | {row['apache-kafka'][key]:,.4g} |")
+    if "latency" in found:
+        lines += [
+            "",
+            "## End to end at 10,000 records/s, ms, medians",
+            "",
+            "| client | p50 | p99 | p99.9 |",
+            "|---|---|---|---|",
+        ]
+        for library, row in found["latency"]["medians"].items():
+            lines.append(f"| {library} | {row['p50_ms']:.3f} | {row['p99_ms']:.3f} | {row['p999_ms']:.3f} |")
+    return lines
+
+
+def main() -> None:
+    found = load()
+    machine = next(iter(found.values()), {}).get("machine", {})
+    lines = [
+        "# Measured",
+        "",
+        "Made by `make bench` from the JSON files beside it: values of 100 bytes, sides interleaved in one run, medians.",
+        f"Machine: {', '.join(f'{key} {value}' for key, value in machine.items())}.",
+        "",
+        *table(found),
+        "",
+        *rates(found),
+    ]
+    (RESULTS / "README.md").write_text("\n".join(lines) + "\n")
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
