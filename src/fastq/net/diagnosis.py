@@ -19,6 +19,7 @@ from fastq.errors import (
     NotAKafkaBroker,
     ProtocolError,
     TlsExpected,
+    UnsupportedVersion,
 )
 
 _TLS_RECORD_TYPES = (20, 21, 22, 23)
@@ -48,6 +49,33 @@ def timed_out(broker: str, phase: str, seconds: float) -> ConnectionFailed:
     }
     hint = hints.get(phase, "The broker may be overloaded; raise socket_connection_setup_timeout_ms if it is only slow")
     return ConnectionTimeout(broker=broker, phase=phase, cause=f"no answer within {seconds:.3g} s", hint=hint)
+
+
+def not_encodable(broker: str, api: str, cause: object) -> FastqError:
+    """The request asks for something that the negotiated version cannot carry."""
+    return UnsupportedVersion(
+        f"the broker's version of {api} cannot carry this request",
+        broker=broker,
+        api=api,
+        cause=str(cause),
+        hint="The broker is too old for this",
+    )
+
+
+def retired(broker: str) -> ConnectionFailed:
+    """We closed the connection ourselves, with nothing in flight: idle for long, or its login is about to expire."""
+    return ConnectionClosed("the connection was closed by this client", broker=broker, phase="ready")
+
+
+def request_timed_out(broker: str, api: str, seconds: float) -> ConnectionFailed:
+    """A request had no response in time; the connection is given up with it, since responses come in order."""
+    return ConnectionTimeout(
+        f"the broker did not answer {api} in time",
+        broker=broker,
+        phase="ready",
+        api=api,
+        cause=f"waited {seconds:.3g} s",
+    )
 
 
 def from_os_error(broker: str, phase: str, error: BaseException | None, uses_tls: bool) -> ConnectionFailed:

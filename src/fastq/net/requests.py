@@ -94,8 +94,8 @@ class HeaderEncoder:
         size = 10 + len(tail) + body_bytes
         return _HEADER.pack(size, api_key, version, correlation_id, self._client_id) + tail
 
-    def frame(self, pending: PendingRequest) -> list[Buffer]:
-        """The whole request, as buffers to write in order."""
+    def frame(self, pending: PendingRequest) -> tuple[list[Buffer], int]:
+        """The whole request, as buffers to write in order, and their size in bytes."""
         request = pending.request
         buffers: Sequence[Buffer]
         if isinstance(request, EncodedRequest):
@@ -109,7 +109,8 @@ class HeaderEncoder:
             request.encode(writer, pending.version)
             body = writer.getvalue()
             buffers, size = (body,), len(body)
-        return [self.header(pending.api_key, pending.version, pending.correlation_id, size), *buffers]
+        header = self.header(pending.api_key, pending.version, pending.correlation_id, size)
+        return [header, *buffers], size + len(header)
 
 
 def decode_response(pending: PendingRequest, frame: memoryview) -> Any:

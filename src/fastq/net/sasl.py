@@ -14,7 +14,8 @@ import hmac
 import secrets
 import stringprep
 import unicodedata
-from typing import Protocol
+from collections.abc import Mapping
+from typing import ClassVar, Protocol
 
 ITERATIONS_MIN, ITERATIONS_MAX = 4096, 10_000_000
 
@@ -59,7 +60,7 @@ class Plain:
 class Scram:
     """SCRAM-SHA-256 and SCRAM-SHA-512, without channel binding."""
 
-    _HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+    _HASHES: ClassVar[Mapping[str, str]] = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
     def __init__(self, name: str, username: str, password: str, nonce: str | None = None) -> None:
         self.name = name

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import ssl
 import tempfile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from fastq.errors import ConfigError
 
@@ -107,7 +107,8 @@ class TlsLayer:
         ssl.SSLError.
         """
         try:
-            count = self._object.read(len(buffer), buffer)
+            # typeshed knows only the form without a buffer, which returns bytes.
+            count = cast("int", self._object.read(len(buffer), buffer))
         except ssl.SSLWantReadError:
             return 0
         except ssl.SSLZeroReturnError:

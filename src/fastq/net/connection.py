@@ -1,0 +1,509 @@
+"""One TCP connection to a broker, without the socket: bytes and `now` in, buffers to write and responses out.
+
+The phases of a connection, by security protocol; a phase that succeeds leads to the next, anything else leads to CLOSED:
+
+    PLAINTEXT       CONNECTING  API_VERSIONS  READY
+    SSL             CONNECTING  TLS  API_VERSIONS  READY
+    SASL_PLAINTEXT  CONNECTING  API_VERSIONS  SASL_HANDSHAKE  SASL_AUTHENTICATE  READY
+    SASL_SSL        CONNECTING  TLS  API_VERSIONS  SASL_HANDSHAKE  SASL_AUTHENTICATE  READY
+
+Rules of this file:
+- Kafka answers in the order of the requests, so a response belongs to the oldest request; another correlation id, or bytes
+  that do not decode, end the connection: nothing after them can be trusted.
+- A connection is used once. Reconnecting makes a new one (see `peers.py`), so a late event of an old socket harms nobody.
+- Every request handed to `send` is completed exactly once: with its response, or with the error that closed the connection.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fastq._native.wire import DecodeError
+from fastq.errors import (
+    FastqError,
+    SaslAuthenticationFailed,
+    UnsupportedSaslMechanism,
+    UnsupportedVersion,
+    error_for_code,
+)
+from fastq.net import diagnosis
+from fastq.net.framing import FrameReceiver, FrameSizeError
+from fastq.net.requests import Done, EncodedRequest, HeaderEncoder, PendingRequest, decode_response
+from fastq.net.sasl import Mechanism, SaslError, mechanism
+from fastq.net.tls import CIPHER_CHUNK_BYTES, TlsLayer
+from fastq.protocol.api import APIS, ApiKey, api_name
+from fastq.protocol.messages import ApiVersionsRequest, SaslAuthenticateRequest, SaslHandshakeRequest
+from fastq.protocol.negotiation import BrokerVersions
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+    from fastq.config import ClientConfig
+
+SOFTWARE_NAME, SOFTWARE_VERSION = "fastq", "0.1.0"
+_UNSUPPORTED_VERSION = 35
+NEVER = float("inf")
+
+
+class State(Enum):
+    """Phases; the value is what error messages call it."""
+
+    CONNECTING = "connect"
+    TLS = "tls"
+    API_VERSIONS = "api versions"
+    SASL_HANDSHAKE = "sasl handshake"
+    SASL_AUTHENTICATE = "sasl"
+    READY = "ready"
+    CLOSED = "closed"
+
+
+_TLS = (State.TLS,)
+_SASL = (State.SASL_HANDSHAKE, State.SASL_AUTHENTICATE)
+PATHS: dict[str, tuple[State, ...]] = {
+    "PLAINTEXT": (State.CONNECTING, State.API_VERSIONS, State.READY),
+    "SSL": (State.CONNECTING, *_TLS, State.API_VERSIONS, State.READY),
+    "SASL_PLAINTEXT": (State.CONNECTING, State.API_VERSIONS, *_SASL, State.READY),
+    "SASL_SSL": (State.CONNECTING, *_TLS, State.API_VERSIONS, *_SASL, State.READY),
+}
+NEXT: dict[tuple[str, State], State] = {
+    (protocol, path[i]): path[i + 1] for protocol, path in PATHS.items() for i in range(len(path) - 1)
+}
+
+
+class Owner(Protocol):
+    """What a connection tells the core."""
+
+    completions: deque[tuple[Done, Any, FastqError | None]]
+    writable: dict[Connection, None]
+
+    def call_at(self, when: float, callback: Callable[[float], object]) -> object:
+        """Call `callback(now)` at `when` on the core's clock."""
+
+    def connection_ready(self, connection: Connection, now: float) -> None:
+        """All phases are through."""
+
+    def connection_closed(self, connection: Connection, error: FastqError, now: float) -> None:
+        """The connection is over, and all its requests are completed."""
+
+
+class ConnectionSettings:
+    """What all connections of one client share."""
+
+    __slots__ = ("config", "header", "phase_timeout_s", "ssl_context")
+
+    def __init__(self, config: ClientConfig, ssl_context: ssl.SSLContext | None) -> None:
+        self.config = config
+        self.ssl_context = ssl_context
+        self.header = HeaderEncoder(config.client_id)
+        self.phase_timeout_s = config.socket_connection_setup_timeout_ms / 1000
+
+
+class Connection:
+    """The state machine. Not thread-safe: whoever has the driver's turn may touch it.
+
+    Invariants: `in_flight` holds the requests that wait for a response, oldest first; `outgoing` the buffers not yet taken
+    by the system; in state CLOSED both are empty. `transport` is the driver's own handle and opaque here.
+    """
+
+    __slots__ = (
+        "_bytes_queued",
+        "_bytes_sent",
+        "_cipher",
+        "_correlation_id",
+        "_frames",
+        "_hostname",
+        "_owner",
+        "_sasl",
+        "_settings",
+        "_tls",
+        "_unanswered",
+        "broker",
+        "error",
+        "in_flight",
+        "last_used",
+        "node_id",
+        "outgoing",
+        "paused",
+        "phase_deadline",
+        "reached_ready",
+        "retire_at",
+        "state",
+        "transport",
+        "versions",
+    )
+
+    def __init__(
+        self,
+        owner: Owner,
+        settings: ConnectionSettings,
+        node_id: int,
+        broker: str,
+        hostname: str,
+        now: float,
+        phase_timeout_s: float | None = None,
+    ) -> None:
+        self._owner = owner
+        self._settings = settings
+        self._hostname = hostname
+        self._frames = FrameReceiver(settings.config.response_bytes_max)
+        self._tls: TlsLayer | None = None
+        self._cipher: memoryview | None = None
+        self._sasl: Mechanism | None = None
+        self._correlation_id = 0
+        self._bytes_queued = self._bytes_sent = 0
+        self._unanswered: deque[tuple[int, PendingRequest]] = deque()
+        self.node_id = node_id
+        self.broker = broker
+        self.state = State.CONNECTING
+        self.error: FastqError | None = None
+        self.in_flight: deque[PendingRequest] = deque()
+        self.outgoing: deque[Buffer] = deque()
+        self.paused = False
+        self.transport: Any = None
+        self.versions: BrokerVersions | None = None
+        self.last_used = now
+        self.phase_deadline = now + (phase_timeout_s or settings.phase_timeout_s)
+        self.retire_at = NEVER
+        self.reached_ready = False
+
+    def __repr__(self) -> str:
+        return f"<Connection to {self.broker}: {self.state.value}, {len(self.in_flight)} in flight>"
+
+    # -- from the driver -------------------------------------------------------------------------------------------------
+
+    def connected(self, now: float) -> None:
+        """The socket is connected."""
+        if self.state is State.CONNECTING:
+            self._advance(now)
+
+    def get_buffer(self) -> memoryview:
+        """Where the next received bytes go; never empty."""
+        return self._frames.get_buffer() if self._cipher is None else self._cipher
+
+    def buffer_updated(self, count: int, now: float) -> None:
+        """`count` bytes were received into the buffer that `get_buffer` gave."""
+        if self.state is State.CLOSED:
+            return
+        self.last_used = now
+        if self._tls is not None:
+            self._decrypt(count, now)
+        else:
+            self._received(count, now)
+
+    def connection_lost(self, error: BaseException | None, now: float) -> None:
+        """The socket is gone, or could not be connected: an OSError, or None at the peer's orderly end."""
+        if self.state is not State.CLOSED:
+            uses_tls = self._settings.config.uses_tls
+            phase = "sasl" if self.state is State.SASL_HANDSHAKE else self.state.value
+            self.close(diagnosis.from_os_error(self.broker, phase, error, uses_tls), now)
+
+    def data_sent(self, count: int) -> None:
+        """The system took the first `count` bytes of `outgoing`."""
+        self._bytes_sent += count
+        outgoing = self.outgoing
+        while count:
+            first = outgoing[0]
+            size = first.nbytes if type(first) is memoryview else len(first)  # type: ignore[arg-type]
+            if count < size:
+                outgoing[0] = memoryview(first).cast("B")[count:]
+                break
+            outgoing.popleft()
+            count -= size
+        # A request that expects no response is done when the system has its last byte.
+        while self._unanswered and self._unanswered[0][0] <= self._bytes_sent:
+            self._owner.completions.append((self._unanswered.popleft()[1].on_done, None, None))
+
+    # -- from the core ---------------------------------------------------------------------------------------------------
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether new requests may be sent."""
+        return self.state is State.READY and self.retire_at == NEVER
+
+    @property
+    def outgoing_bytes(self) -> int:
+        """Bytes that wait for the system to take them."""
+        return self._bytes_queued - self._bytes_sent
+
+    def send(self, pending: PendingRequest, now: float) -> None:
+        """Queue a request. Raises UnsupportedVersion or an encoder's error, in which case nothing was queued."""
+        request, versions = pending.request, self.versions
+        assert versions is not None
+        if isinstance(request, EncodedRequest):
+            pending.version = versions.pick(request.api_key, request.version, request.version)
+            expects_response = request.expects_response
+        else:
+            low, high = pending.versions or (None, None)
+            pending.version = versions.pick(pending.api_key, low, high)
+            expects_response = True
+        self._queue(pending, now, expects_response)
+
+    def expire(self, now: float) -> None:
+        """Close the connection when its phase or one of its requests is out of time."""
+        if self.state is State.CLOSED:
+            return
+        if self.state is not State.READY:
+            if now >= self.phase_deadline:
+                phase = "sasl" if self.state is State.SASL_HANDSHAKE else self.state.value
+                self.close(diagnosis.timed_out(self.broker, phase, self._settings.phase_timeout_s), now)
+            return
+        late = next((pending for pending in self.in_flight if pending.deadline <= now), None)
+        if late is None:
+            late = next((pending for _, pending in self._unanswered if pending.deadline <= now), None)
+        if late is not None:
+            self.close(diagnosis.request_timed_out(self.broker, api_name(late.api_key), now - late.sent_at), now)
+
+    @property
+    def deadline(self) -> float:
+        """When `expire` has something to do."""
+        if self.state is not State.READY:
+            return self.phase_deadline
+        waiting = [pending.deadline for pending in self.in_flight]
+        waiting.extend(pending.deadline for _, pending in self._unanswered)
+        return min(waiting, default=NEVER)
+
+    def close(self, error: FastqError, now: float) -> None:
+        """Complete every request with `error` and tell the owner. Idempotent."""
+        if self.state is State.CLOSED:
+            return
+        was_ready, self.state = self.state is State.READY, State.CLOSED
+        self.error = error
+        for pending in [*self.in_flight, *(entry[1] for entry in self._unanswered)]:
+            if was_ready:
+                self._owner.completions.append((pending.on_done, None, error))
+        self.in_flight.clear()
+        self._unanswered.clear()
+        self.outgoing.clear()
+        self._owner.connection_closed(self, error, now)
+
+    # -- phases ----------------------------------------------------------------------------------------------------------
+
+    def _advance(self, now: float) -> None:
+        """The current phase succeeded: enter the next."""
+        config = self._settings.config
+        self.state = NEXT[config.security_protocol, self.state]
+        self.phase_deadline = now + self._settings.phase_timeout_s
+        if self.state is State.TLS:
+            context = self._settings.ssl_context
+            assert context is not None
+            self._tls = TlsLayer(context, self._hostname)
+            self._cipher = memoryview(bytearray(CIPHER_CHUNK_BYTES))
+            self._tls_handshake(now)
+        elif self.state is State.API_VERSIONS:
+            self._ask_versions(APIS[ApiKey.API_VERSIONS].max_stable_version, now)
+        elif self.state is State.SASL_HANDSHAKE:
+            assert self.versions is not None
+            try:
+                version = self.versions.pick(ApiKey.SASL_HANDSHAKE, 1)
+            except UnsupportedVersion as error:
+                self.close(error, now)
+                return
+            self._ask(SaslHandshakeRequest(mechanism=config.sasl_mechanism), version, now)
+        elif self.state is State.SASL_AUTHENTICATE:
+            try:
+                self._sasl = mechanism(config.sasl_mechanism, config.sasl_username or "", config.sasl_password or "")
+            except SaslError as error:
+                self._sasl_failed(str(error), now)
+                return
+            self._authenticate(self._sasl.first(), now)
+        else:
+            self.reached_ready = True
+            self._owner.connection_ready(self, now)
+
+    def _ask(self, request: Any, version: int, now: float) -> None:
+        pending = PendingRequest(request, _ignore, NEVER)
+        pending.version = version
+        self._queue(pending, now, True)
+
+    def _ask_versions(self, version: int, now: float) -> None:
+        request = ApiVersionsRequest()
+        if version >= 3:
+            request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION)
+        self._ask(request, version, now)
+
+    def _authenticate(self, message: bytes, now: float) -> None:
+        assert self.versions is not None
+        version = self.versions.pick(ApiKey.SASL_AUTHENTICATE)
+        self._ask(SaslAuthenticateRequest(auth_bytes=message), version, now)
+
+    def _phase_response(self, pending: PendingRequest, response: Any, now: float) -> None:
+        if self.state is State.API_VERSIONS:
+            self._versions_received(pending, response, now)
+        elif self.state is State.SASL_HANDSHAKE:
+            self._mechanisms_received(response, now)
+        else:
+            self._challenge_received(response, now)
+
+    def _versions_received(self, pending: PendingRequest, response: Any, now: float) -> None:
+        if response.error_code == _UNSUPPORTED_VERSION and pending.version > 0:
+            # An older broker answers in version 0, and may say which versions of ApiVersions it has (KIP-511).
+            theirs = [entry.max_version for entry in response.api_keys if entry.api_key == ApiKey.API_VERSIONS]
+            self._ask_versions(max(0, min([pending.version - 1, *theirs])) if theirs else 0, now)
+        elif response.error_code:
+            error = error_for_code(response.error_code, broker=self.broker, api="ApiVersions")
+            self.close(error, now)
+        else:
+            self.versions = BrokerVersions(response.api_keys, self.broker)
+            self._advance(now)
+
+    def _mechanisms_received(self, response: Any, now: float) -> None:
+        wanted = self._settings.config.sasl_mechanism
+        if response.error_code or wanted not in response.mechanisms:
+            self.close(
+                UnsupportedSaslMechanism(
+                    f"the broker does not offer the SASL mechanism {wanted}",
+                    broker=self.broker,
+                    phase="sasl",
+                    hint=f"It offers {', '.join(response.mechanisms) or 'none'}; set sasl_mechanism to one of them",
+                ),
+                now,
+            )
+        else:
+            self._advance(now)
+
+    def _challenge_received(self, response: Any, now: float) -> None:
+        if response.error_code:
+            self._sasl_failed(response.error_message or error_for_code(response.error_code).message, now)
+            return
+        assert self._sasl is not None
+        try:
+            answer = self._sasl.respond(response.auth_bytes)
+        except SaslError as error:
+            self._sasl_failed(str(error), now)
+            return
+        if answer is not None:
+            self._authenticate(answer, now)
+            return
+        if response.session_lifetime_ms > 0:
+            # KIP-368: the broker ends the session then; a new connection well before is simpler than a second login.
+            self._owner.call_at(now + 0.85e-3 * response.session_lifetime_ms, self._retire)
+        self._advance(now)
+
+    def _retire(self, now: float) -> None:
+        self.retire_at = now
+        if not self.in_flight:
+            self.close(diagnosis.retired(self.broker), now)
+
+    def _sasl_failed(self, cause: str, now: float) -> None:
+        config = self._settings.config
+        self.close(
+            SaslAuthenticationFailed(
+                f"the broker refused the login of {config.sasl_username!r} by {config.sasl_mechanism}",
+                broker=self.broker,
+                phase="sasl",
+                cause=cause,
+                hint="Check sasl_username, sasl_password and sasl_mechanism",
+            ),
+            now,
+        )
+
+    # -- bytes -----------------------------------------------------------------------------------------------------------
+
+    def _queue(self, pending: PendingRequest, now: float, expects_response: bool) -> None:
+        correlation_id = self._correlation_id
+        self._correlation_id = (correlation_id + 1) & 0x7FFFFFFF
+        pending.correlation_id = correlation_id
+        buffers, size = self._settings.header.frame(pending)
+        if self._tls is not None:
+            for buffer in buffers:
+                self._tls.encrypt(buffer)
+            cipher = self._tls.take_output()
+            self.outgoing.append(cipher)
+            size = len(cipher)
+        else:
+            self.outgoing.extend(buffers)
+        self._bytes_queued += size
+        pending.sent_at = self.last_used = now
+        if expects_response:
+            self.in_flight.append(pending)
+        else:
+            self._unanswered.append((self._bytes_queued, pending))
+        self._owner.writable[self] = None
+
+    def _received(self, count: int, now: float) -> None:
+        try:
+            frames = self._frames.buffer_updated(count)
+        except FrameSizeError as error:
+            if self.state is State.READY:
+                api = api_name(self.in_flight[0].api_key) if self.in_flight else "none"
+                self.close(diagnosis.malformed(self.broker, api, error), now)
+            else:
+                self.close(diagnosis.not_kafka(self.broker, self.state.value, error.head, str(error)), now)
+            return
+        for frame in frames:
+            if self.state is State.CLOSED:
+                return
+            self._frame(frame, now)
+
+    def _frame(self, frame: memoryview, now: float) -> None:
+        if not self.in_flight:
+            self.close(diagnosis.malformed(self.broker, "none", "a response to no request"), now)
+            return
+        pending = self.in_flight[0]
+        try:
+            correlation_id = int.from_bytes(frame[:4], "big", signed=True)
+            if correlation_id != pending.correlation_id:
+                raise DecodeError(f"correlation id {pending.correlation_id}", 0, f"{correlation_id}", "response header")
+            response = decode_response(pending, frame)
+        except DecodeError as error:
+            if self.state is State.API_VERSIONS:
+                head = len(frame).to_bytes(4, "big") + bytes(frame[:28])
+                self.close(diagnosis.not_kafka(self.broker, self.state.value, head, str(error)), now)
+            else:
+                self.close(diagnosis.malformed(self.broker, api_name(pending.api_key), error), now)
+            return
+        self.in_flight.popleft()
+        if self.state is not State.READY:
+            self._phase_response(pending, response, now)
+            return
+        self._owner.completions.append((pending.on_done, response, None))
+        if self.retire_at != NEVER and not self.in_flight:
+            self._retire(now)
+
+    def _decrypt(self, count: int, now: float) -> None:
+        tls, cipher = self._tls, self._cipher
+        assert tls is not None and cipher is not None
+        tls.feed(cipher[:count])
+        try:
+            if self.state is State.TLS:
+                self._tls_handshake(now)
+            while self.state not in (State.TLS, State.CLOSED):
+                plain = tls.read_into(self._frames.get_buffer())
+                if plain == 0:
+                    break
+                self._received(plain, now)
+        except EOFError:
+            self.connection_lost(None, now)
+        except ssl.SSLError as error:
+            self.connection_lost(error, now)
+        else:
+            self._flush_tls()
+
+    def _tls_handshake(self, now: float) -> None:
+        tls = self._tls
+        assert tls is not None
+        try:
+            done = tls.handshake()
+        except ssl.SSLError as error:
+            self.connection_lost(error, now)
+            return
+        self._flush_tls()
+        if done:
+            self._advance(now)
+
+    def _flush_tls(self) -> None:
+        # Handshake records, key updates and alerts, which no request of ours asked for.
+        assert self._tls is not None
+        cipher = self._tls.take_output()
+        if cipher and self.state is not State.CLOSED:
+            self.outgoing.append(cipher)
+            self._bytes_queued += len(cipher)
+            self._owner.writable[self] = None
+
+
+def _ignore(_response: object, _error: object) -> None:
+    """The phases of a connection look at their responses themselves."""

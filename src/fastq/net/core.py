@@ -1,0 +1,458 @@
+"""The client's core without I/O: which brokers there are, how they are reached, what is sent to whom, and when to act.
+
+Rules of this file:
+- No sockets, no threads, no sleeping, no clock of its own: bytes, events and `now` come in; effects, buffers and a deadline
+  come out. A driver (`blocking.py`, `aio.py`, or the simulator of the tests) does what the effects say.
+- Every request is completed exactly once. Completions are queued and run by the driver between events, never from inside
+  `send`, so a callback may call anything of the core.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import Any
+
+from fastq.config import ClientConfig
+from fastq.errors import ClientClosed, ConnectionClosed, ConnectionFailed, FastqError
+from fastq.metadata import ClusterMetadata
+from fastq.net import diagnosis
+from fastq.net.addresses import Address, Endpoint, is_literal, lookup
+from fastq.net.backoff import backoff_s
+from fastq.net.connection import Connection, ConnectionSettings
+from fastq.net.metadata_updater import MetadataUpdater
+from fastq.net.peers import NEVER, Close, Connect, Peer, Resolve
+from fastq.net.requests import Done, EncodedRequest, PendingRequest
+from fastq.net.tls import client_context
+from fastq.protocol.api import api_name
+from fastq.protocol.message import Message
+
+__all__ = ["ClientCore", "EncodedRequest", "Timer"]
+
+logger = logging.getLogger("fastq.net")
+
+OUTGOING_BYTES_MAX = 16 * 1024 * 1024
+"""`can_send` is false for a broker while so many bytes wait for its socket: more would only take memory."""
+
+
+class Timer:
+    """A call at a time; `cancel` is idempotent."""
+
+    __slots__ = ("callback",)
+
+    def __init__(self, callback: Callable[[float], object]) -> None:
+        self.callback: Callable[[float], object] | None = callback
+
+    def cancel(self) -> None:
+        """Forget the call."""
+        self.callback = None
+
+
+class ClientCore:
+    """The state of one client. Not thread-safe: whoever holds the driver's lock (or runs in its loop) may touch it.
+
+    For clients: `send`, `can_send`, `in_flight`, `api_version`, `least_loaded`, `call_at`, `metadata`, `watch_topics`,
+    `request_metadata_update`. For drivers: `effects`, `writable`, `resolved`, `tick`, `deadline`, `run_callbacks`, `close`.
+
+    `deadline` is a lower bound of the time at which `tick` has something to do: ticking early is harmless.
+    """
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        *,
+        random: Random | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        allow_auto_topic_creation: bool = False,
+    ) -> None:
+        self.config = config
+        self.clock = clock
+        self.random = random if random is not None else Random()
+        self.metadata = ClusterMetadata()
+        self.effects: list[Resolve | Connect | Close] = []
+        self.writable: dict[Connection, None] = {}
+        self.completions: deque[tuple[Done, Any, FastqError | None]] = deque()
+        self.deadline = 0.0
+        self.closed = False
+        self.last_error: FastqError | None = None
+        context = client_context(config) if config.uses_tls else None
+        self._settings = ConnectionSettings(config, context)
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._timer_ids = itertools.count()
+        self._bootstrap = {-1 - i: Peer(-1 - i, address) for i, address in enumerate(config.addresses)}
+        self._peers: dict[int, Peer] = dict(self._bootstrap)
+        self.metadata_updater = MetadataUpdater(self, allow_auto_topic_creation)
+
+    # -- for clients -----------------------------------------------------------------------------------------------------
+
+    def watch_topics(self, names: Iterable[str]) -> None:
+        """Keep these topics in `metadata`; asks for those that are not known yet."""
+        self.metadata_updater.watch(names)
+
+    def unwatch_topics(self, names: Iterable[str]) -> None:
+        """Drop topics that nobody needs any more."""
+        self.metadata_updater.unwatch(names)
+
+    def watch_all_topics(self) -> None:
+        """Keep all topics of the cluster in `metadata`."""
+        self.metadata_updater.watch_all()
+
+    def request_metadata_update(self, reason: str) -> None:
+        """Ask for fresh metadata as soon as the back-off allows; `reason` goes to the debug log."""
+        self.metadata_updater.request(reason)
+
+    def send(
+        self,
+        node_id: int,
+        request: Message | EncodedRequest,
+        on_done: Done,
+        *,
+        timeout_s: float | None = None,
+        versions: tuple[int, int] | None = None,
+    ) -> None:
+        """Send a request to a broker; `on_done(response, error)` is called once, in a later turn of the driver.
+
+        Without a connection, the request waits for one, and fails with its attempt. `timeout_s` (default
+        `request_timeout_ms`) covers the wait for the connection and for the response; a request that times out takes its
+        connection with it. `versions` narrows the versions that may be negotiated.
+        """
+        now = self.clock()
+        timeout = self.config.request_timeout_ms / 1000 if timeout_s is None else timeout_s
+        pending = PendingRequest(request, on_done, now + timeout, versions)
+        if pending.deadline < self.deadline:
+            self.deadline = pending.deadline
+        peer = self._peers.get(node_id)
+        if self.closed:
+            self._fail(pending, ClientClosed())
+        elif peer is None:
+            self._fail(pending, ConnectionClosed("the broker is not part of the cluster", broker=f"node {node_id}"))
+        elif peer.connection is not None and peer.connection.is_ready:
+            self._send_now(peer.connection, pending, now)
+        else:
+            peer.queue.append(pending)
+            self._start(peer, now)
+            if peer.is_idle:
+                self._fail_queue(peer, peer.last_error or ConnectionClosed(broker=peer.label), now)
+
+    def can_send(self, node_id: int, now: float | None = None) -> bool:
+        """Whether a request would go out at once; when there is no connection, one is started (back-off permitting)."""
+        peer = self._peers.get(node_id)
+        if peer is None or self.closed:
+            return False
+        connection = peer.connection
+        if connection is not None and connection.is_ready:
+            if connection.paused or connection.outgoing_bytes >= OUTGOING_BYTES_MAX:
+                return False
+            return not peer.throttled_until or (self.clock() if now is None else now) >= peer.throttled_until
+        self._start(peer, self.clock() if now is None else now)
+        return False
+
+    def is_connecting(self, node_id: int) -> bool:
+        """Whether a connection to this broker is being made."""
+        peer = self._peers.get(node_id)
+        return peer is not None and not peer.is_idle and peer.ready_connection is None
+
+    def in_flight(self, node_id: int) -> int:
+        """How many requests to this broker wait for a response or for the connection."""
+        peer = self._peers.get(node_id)
+        return 0 if peer is None else peer.load
+
+    def api_version(
+        self, node_id: int, api_key: int, *, min_version: int | None = None, max_version: int | None = None
+    ) -> int:
+        """The version of an API to speak with a broker that `can_send`; raises UnsupportedVersion, or ConnectionClosed
+        while there is no connection to it."""
+        peer = self._peers.get(node_id)
+        if peer is None or peer.connection is None or peer.connection.versions is None:
+            broker = peer.label if peer is not None else f"node {node_id}"
+            raise ConnectionClosed("not connected", broker=broker)
+        return peer.connection.versions.pick(api_key, min_version, max_version)
+
+    def supports(self, node_id: int, api_key: int, version: int = 0) -> bool:
+        """Whether this version of an API, or a later one, is shared with a connected broker."""
+        peer = self._peers.get(node_id)
+        connection = peer.connection if peer is not None else None
+        return (
+            connection is not None
+            and connection.versions is not None
+            and connection.versions.supports(api_key, version)
+        )
+
+    def broker_versions(self, node_id: int) -> dict[int, tuple[int, int]]:
+        """The first and last version of every API of a connected broker; empty while not connected."""
+        peer = self._peers.get(node_id)
+        if peer is None or peer.connection is None or peer.connection.versions is None:
+            return {}
+        return dict(peer.connection.versions.ranges)
+
+    def broker_label(self, node_id: int) -> str:
+        """What messages call this broker: `host:port (node 1)`."""
+        peer = self._peers.get(node_id)
+        return peer.label if peer is not None else f"node {node_id}"
+
+    def throttle(self, node_id: int, seconds: float, now: float) -> None:
+        """Do not send to this broker for a while, as its answer asked (KIP-219)."""
+        peer = self._peers.get(node_id)
+        if peer is not None:
+            peer.throttled_until = max(peer.throttled_until, now + seconds)
+            self.call_at(peer.throttled_until, _nothing)
+
+    def call_at(self, when: float, callback: Callable[[float], object]) -> Timer:
+        """Call `callback(now)` in the driver's turn, at `when` on `clock` or a little later."""
+        timer = Timer(callback)
+        heapq.heappush(self._timers, (when, next(self._timer_ids), timer))
+        if when < self.deadline:
+            self.deadline = when
+        return timer
+
+    def least_loaded(self, now: float) -> int | None:
+        """The broker to ask what any broker can answer: a connected one with little to do, else one that is being
+        connected; None while all back off. Known brokers come before bootstrap servers (KIP-899)."""
+        candidates = self._candidates()
+        ready = [peer for peer in candidates if peer.ready_connection is not None]
+        if ready:
+            return min(ready, key=lambda peer: peer.load).node_id
+        under_way = [peer for peer in candidates if not peer.is_idle]
+        if under_way:
+            return under_way[0].node_id
+        startable = [peer for peer in candidates if peer.retry_at <= now]
+        if not startable:
+            return None
+        # Least failed first, so that a dead bootstrap server does not hide a living one; then any of them.
+        fewest = min(peer.failures for peer in startable)
+        return self.random.choice([peer for peer in startable if peer.failures == fewest]).node_id
+
+    def next_attempt_at(self) -> float:
+        """When the first broker's back-off ends."""
+        return min((peer.retry_at for peer in self._candidates() if peer.is_idle), default=NEVER)
+
+    def hopeless(self) -> FastqError | None:
+        """The error to give up with at once, because waiting will not mend it: every server that could be asked has
+        failed, and none of them in a way that passes (authentication, TLS, not Kafka, versions, a name unknown)."""
+        candidates = self._candidates()
+        if any(peer.ready_connection is not None for peer in candidates):
+            return None
+        errors = [peer.last_error for peer in candidates]
+        if errors and all(error is not None and _is_permanent(error) for error in errors):
+            return errors[0]
+        return None
+
+    # -- for drivers -----------------------------------------------------------------------------------------------------
+
+    def take_effects(self) -> list[Resolve | Connect | Close]:
+        """What the driver has to do now."""
+        effects, self.effects = self.effects, []
+        return effects
+
+    def run_callbacks(self) -> int:
+        """Run the completions that are due; how many there were. An exception in one is logged and stops nothing."""
+        count, completions = 0, self.completions
+        while completions:
+            on_done, response, error = completions.popleft()
+            count += 1
+            try:
+                on_done(response, error)
+            except Exception:
+                logger.exception("a completion callback failed")
+        return count
+
+    def resolved(self, effect: Resolve, endpoints: list[Endpoint] | None, error: OSError | None) -> None:
+        """The look-up of a Resolve effect is done; late and repeated answers are ignored."""
+        peer, now = effect.peer, self.clock()
+        if peer.resolving is not effect or self.closed:
+            return
+        peer.resolving, peer.resolve_deadline = None, NEVER
+        if endpoints:
+            peer.endpoints = deque(endpoints)
+            self._connect(peer, now)
+        else:
+            self._attempt_failed(peer, diagnosis.name_not_resolved(peer.label, error or "no address"), now)
+
+    def tick(self, now: float) -> None:
+        """Do what is due: time-outs, timers, idle connections, metadata. Sets `deadline` anew."""
+        self.deadline = NEVER
+        for peer in list(self._peers.values()):
+            self._tick_peer(peer, now)
+        self.metadata_updater.tick(now)
+        self._run_timers(now)
+        self.deadline = min(self.deadline, self._next_deadline())
+
+    def close(self) -> None:
+        """Close every connection; what is not done fails with ClientClosed. Idempotent."""
+        if self.closed:
+            return
+        self.closed, now, error = True, self.clock(), ClientClosed()
+        for peer in self._peers.values():
+            peer.resolving = None
+            self._fail_queue(peer, error, now)
+            if peer.connection is not None:
+                peer.connection.close(error, now)
+        self._timers.clear()
+
+    # -- from connections ------------------------------------------------------------------------------------------------
+
+    def connection_ready(self, connection: Connection, now: float) -> None:
+        """A connection has all its phases behind it: send what waits."""
+        peer = self._peers.get(connection.node_id)
+        if peer is None or peer.connection is not connection:
+            return
+        peer.failures, peer.last_error = 0, None
+        self.last_error = None
+        logger.debug("connected to %s", peer.label)
+        while peer.queue and peer.connection is connection and connection.is_ready:
+            self._send_now(connection, peer.queue.popleft(), now)
+        self.deadline = min(self.deadline, now)
+
+    def connection_closed(self, connection: Connection, error: FastqError, now: float) -> None:
+        """A connection ended, by either side: try the next address, or back off."""
+        self.writable.pop(connection, None)
+        self.effects.append(Close(connection))
+        peer = self._peers.get(connection.node_id)
+        if peer is None or peer.connection is not connection:
+            return
+        peer.connection = None
+        if not connection.reached_ready and not self.closed and peer.endpoints and not _is_permanent(error):
+            logger.debug("%s; trying the next address", error)
+            self._connect(peer, now)
+            return
+        self._attempt_failed(peer, error, now)
+
+    # -- own -------------------------------------------------------------------------------------------------------------
+
+    def _candidates(self) -> list[Peer]:
+        known = [peer for node_id, peer in self._peers.items() if node_id in self.metadata.nodes]
+        if not known:
+            return list(self._bootstrap.values())
+        lost = self.metadata_updater.is_overdue or all(peer.failures for peer in known)
+        if lost and self.config.metadata_recovery_strategy == "rebootstrap":
+            return known + list(self._bootstrap.values())
+        return known
+
+    def _send_now(self, connection: Connection, pending: PendingRequest, now: float) -> None:
+        try:
+            connection.send(pending, now)
+        except FastqError as error:
+            self._fail(pending, error)
+        except ValueError as error:  # the encoder's: the version cannot carry what the request asks
+            self._fail(pending, diagnosis.not_encodable(connection.broker, api_name(pending.api_key), error))
+
+    def _fail(self, pending: PendingRequest, error: FastqError) -> None:
+        self.completions.append((pending.on_done, None, error))
+        self.deadline = min(self.deadline, self.clock())
+
+    def _fail_queue(self, peer: Peer, error: FastqError, now: float) -> None:
+        while peer.queue:
+            self._fail(peer.queue.popleft(), error)
+
+    def _start(self, peer: Peer, now: float) -> None:
+        """Begin an attempt to connect, unless one is under way or the back-off forbids it."""
+        if self.closed or not peer.is_idle or now < peer.retry_at:
+            return
+        if is_literal(peer.address.host):
+            peer.endpoints = deque(lookup(peer.address))
+            self._connect(peer, now)
+        else:
+            peer.resolving = Resolve(peer, peer.address)
+            peer.resolve_deadline = now + self._settings.phase_timeout_s
+            self.effects.append(peer.resolving)
+            self.deadline = min(self.deadline, peer.resolve_deadline)
+
+    def _connect(self, peer: Peer, now: float) -> None:
+        endpoint = peer.endpoints.popleft()
+        config = self.config
+        timeout_ms = min(
+            config.socket_connection_setup_timeout_ms * 2.0 ** min(peer.failures, 16),
+            max(config.socket_connection_setup_timeout_max_ms, config.socket_connection_setup_timeout_ms),
+        )
+        connection = Connection(
+            self, self._settings, peer.node_id, peer.label, peer.address.host, now, timeout_ms / 1000
+        )
+        peer.connection = connection
+        self.effects.append(Connect(connection, endpoint))
+        self.deadline = min(self.deadline, connection.phase_deadline)
+
+    def _attempt_failed(self, peer: Peer, error: FastqError, now: float) -> None:
+        config = self.config
+        peer.failures += 1
+        peer.last_error = self.last_error = error
+        pause = backoff_s(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, peer.failures, self.random)
+        peer.retry_at = now + pause
+        logger.debug("%s; next attempt in %.3f s", error, pause)
+        self._fail_queue(peer, error, now)
+        if not self.closed and peer.node_id >= 0:
+            self.request_metadata_update("a connection failed")
+        self.deadline = min(self.deadline, now)
+
+    def _tick_peer(self, peer: Peer, now: float) -> None:
+        if peer.resolving is not None and now >= peer.resolve_deadline:
+            peer.resolving = None
+            self._attempt_failed(peer, diagnosis.timed_out(peer.label, "resolve", self._settings.phase_timeout_s), now)
+        connection = peer.connection
+        if connection is not None:
+            connection.expire(now)
+            idle_s = self.config.connections_max_idle_ms / 1000
+            if idle_s > 0 and connection.is_ready and not connection.in_flight and now - connection.last_used > idle_s:
+                self._retire(peer, connection, now)
+        for pending in [pending for pending in peer.queue if pending.deadline <= now]:
+            peer.queue.remove(pending)
+            self._fail(pending, diagnosis.timed_out(peer.label, "connect", now - pending.deadline))
+
+    def _run_timers(self, now: float) -> None:
+        timers = self._timers
+        while timers and (timers[0][0] <= now or timers[0][2].callback is None):
+            timer = heapq.heappop(timers)[2]
+            callback, timer.callback = timer.callback, None
+            if callback is not None:
+                try:
+                    callback(now)
+                except Exception:
+                    logger.exception("a timer callback failed")
+
+    def _retire(self, peer: Peer, connection: Connection, now: float) -> None:
+        peer.connection = None
+        connection.close(diagnosis.retired(peer.label), now)
+
+    def _next_deadline(self) -> float:
+        deadline = self.metadata_updater.deadline
+        if self._timers:
+            deadline = min(deadline, self._timers[0][0])
+        for peer in self._peers.values():
+            deadline = min(deadline, peer.resolve_deadline if peer.resolving is not None else NEVER)
+            if peer.connection is not None:
+                deadline = min(deadline, peer.connection.deadline)
+            for pending in peer.queue:
+                deadline = min(deadline, pending.deadline)
+        return deadline
+
+    def metadata_changed(self, now: float) -> None:
+        """The updater took over an answer: follow the brokers that came, moved or left."""
+        nodes = self.metadata.nodes
+        for node_id, node in nodes.items():
+            peer, address = self._peers.get(node_id), Address(node.host, node.port)
+            if peer is None:
+                self._peers[node_id] = Peer(node_id, address)
+            elif peer.address != address:
+                self._drop(peer, now)
+                self._peers[node_id] = Peer(node_id, address)
+        for node_id in [node_id for node_id in self._peers if node_id >= 0 and node_id not in nodes]:
+            self._drop(self._peers.pop(node_id), now)
+
+    def _drop(self, peer: Peer, now: float) -> None:
+        error = ConnectionClosed("the broker left the cluster or moved", broker=peer.label, phase="ready")
+        connection, peer.connection, peer.resolving = peer.connection, None, None
+        if connection is not None:
+            connection.close(error, now)
+        self._fail_queue(peer, error, now)
+
+
+def _nothing(_now: float) -> None:
+    """A timer whose only purpose is to give the driver a turn."""
+
+
+def _is_permanent(error: FastqError) -> bool:
+    return not error.retriable or (isinstance(error, ConnectionFailed) and error.phase == "resolve")

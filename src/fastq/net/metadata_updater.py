@@ -1,0 +1,187 @@
+"""When to ask for metadata, whom, and for what (Kafka's NetworkClient.DefaultMetadataUpdater and Metadata).
+
+Rules of this file:
+- One request at a time. After a failure, or an answer that leaves a watched topic without a leader, the next one waits for
+  the back-off; after `metadata_max_age_ms` metadata is asked for without any reason.
+- Asking needs a broker: the least loaded of those that are connected, else one of those that may be connected now.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from fastq.errors import ErrorCode, FastqError, UnsupportedVersion
+from fastq.net.backoff import backoff_s
+from fastq.protocol.api import ApiKey
+from fastq.protocol.messages import MetadataRequest
+
+if TYPE_CHECKING:
+    from fastq.net.core import ClientCore
+
+logger = logging.getLogger("fastq.net")
+NEVER = float("inf")
+_RETRIABLE_CODES = frozenset(int(code) for code in ErrorCode if code.retriable)
+
+
+class MetadataUpdater:
+    """The refresh policy of one core; its thread rule is the core's.
+
+    Invariants: `_wanted` says why metadata is needed now, or is None; `_in_flight` while a request is out.
+    `successes` and `failures` count answers and failed attempts, so that who waits can tell that something happened.
+    """
+
+    def __init__(self, core: ClientCore, allow_auto_topic_creation: bool) -> None:
+        self._core = core
+        self._allow_auto_topic_creation = allow_auto_topic_creation
+        self._topics: dict[str, None] = {}
+        self._all_topics = False
+        self._wanted: str | None = "start"
+        self._in_flight = False
+        self._not_before = 0.0
+        self._failures_in_row = 0
+        self._max_age_s = core.config.metadata_max_age_ms / 1000
+        self._refresh_at = NEVER
+        self.deadline = 0.0
+        self.successes = 0
+        self.failures = 0
+        self.last_error: FastqError | None = None
+        self.is_overdue = False  # KIP-1102: no answer for so long that the known brokers are given up
+        self._wanted_since = NEVER
+        self._overdue_s = core.config.metadata_recovery_rebootstrap_trigger_ms / 1000
+
+    @property
+    def topics(self) -> Iterable[str]:
+        """The watched topics."""
+        return self._topics.keys()
+
+    def watch(self, names: Iterable[str]) -> None:
+        """Add topics; those not known yet are asked for at once."""
+        new = [name for name in names if name not in self._topics]
+        self._topics.update(dict.fromkeys(new))
+        if any(self._core.metadata.topic(name) is None for name in new):
+            self._failures_in_row, self._not_before = 0, 0.0
+            self.request("new topics")
+
+    def unwatch(self, names: Iterable[str]) -> None:
+        """Forget topics."""
+        for name in names:
+            if self._topics.pop(name, self) is not self:
+                self._core.metadata.forget(name)
+
+    def watch_all(self) -> None:
+        """Ask for all topics from now on."""
+        if not self._all_topics:
+            self._all_topics = True
+            self.request("all topics")
+
+    def request(self, reason: str) -> None:
+        """Metadata is needed."""
+        if self._wanted is None:
+            logger.debug("metadata wanted: %s", reason)
+        self._wanted = reason
+        if not self._in_flight:
+            self.deadline = min(self.deadline, self._not_before)
+            self._core.deadline = min(self._core.deadline, self._not_before)
+
+    def tick(self, now: float) -> None:
+        """Send a request when one is due and a broker can take it."""
+        if self._wanted is None and now >= self._refresh_at:
+            self._wanted = "metadata_max_age_ms"
+        if self._wanted is not None or self._in_flight:
+            self._wanted_since = min(self._wanted_since, now)
+            self.is_overdue = now - self._wanted_since > self._overdue_s
+        if self._in_flight:
+            self.deadline = NEVER
+        elif self._wanted is None:
+            self.deadline = self._refresh_at
+        elif now < self._not_before:
+            self.deadline = self._not_before
+        else:
+            self._try_send(now)
+
+    def _try_send(self, now: float) -> None:
+        core = self._core
+        node_id = core.least_loaded(now)
+        if node_id is None:
+            self.deadline = core.next_attempt_at()
+        elif core.can_send(node_id, now):
+            self._send(node_id)
+            self.deadline = NEVER
+        else:
+            # The connection is being made: its readiness or its failure gives the core a turn. A throttled or full one
+            # is looked at again soon.
+            self.deadline = NEVER if core.is_connecting(node_id) else now + 0.05
+
+    def _send(self, node_id: int) -> None:
+        try:
+            request = self._build(self._core.api_version(node_id, ApiKey.METADATA))
+        except UnsupportedVersion as error:
+            self._done(node_id, None, error, self._all_topics, ())
+            return
+        # Topics watched while the request is out are wanted again by `watch`.
+        self._wanted, self._in_flight = None, True
+        all_topics, asked = self._all_topics, tuple(self._topics)
+        self._core.send(
+            node_id, request, lambda response, error: self._done(node_id, response, error, all_topics, asked)
+        )
+
+    def _build(self, version: int) -> MetadataRequest:
+        topics: list[MetadataRequest.MetadataRequestTopic] | None
+        topics = [MetadataRequest.MetadataRequestTopic(name=name) for name in self._topics]
+        if self._all_topics:
+            # "All" is an empty list in version 0 and null later.
+            topics = [] if version == 0 else None
+        # Before version 4 the broker's own configuration alone decides on creation.
+        return MetadataRequest(topics=topics, allow_auto_topic_creation=self._allow_auto_topic_creation or version < 4)
+
+    def _done(
+        self, node_id: int, response: Any, error: FastqError | None, all_topics: bool, asked: tuple[str, ...]
+    ) -> None:
+        core = self._core
+        now = core.clock()
+        self._in_flight = False
+        if core.closed:
+            return
+        if error is not None:
+            self.failures += 1
+            self.last_error = error
+            self._again("the last request failed", now)
+            return
+        self.successes += 1
+        self.last_error, self.is_overdue, self._wanted_since = None, False, NEVER
+        if core.metadata.update(response, all_topics=all_topics):
+            core.metadata_changed(now)
+        self._refresh_at = now + self._max_age_s
+        if response.throttle_time_ms > 0:
+            core.throttle(node_id, response.throttle_time_ms / 1000, now)
+        unsettled = [name for name in asked if name in self._topics and self._is_unsettled(name)]
+        if unsettled:
+            self._again(f"no leader yet: {', '.join(unsettled[:5])}", now)
+        else:
+            self._failures_in_row, self._not_before = (
+                0,
+                now + backoff_s(core.config.retry_backoff_ms, 1e9, 1, core.random),
+            )
+            if any(core.metadata.topic(name) is None for name in self._topics):
+                self._not_before = now  # watched while the request was out
+            if self._wanted is not None:
+                self.request(self._wanted)
+        core.deadline = min(core.deadline, now)
+
+    def _is_unsettled(self, name: str) -> bool:
+        topic = self._core.metadata.topic(name)
+        if topic is None:
+            return True
+        if topic.error:
+            return topic.error in _RETRIABLE_CODES
+        return any(partition.leader_id < 0 for partition in topic.partitions)
+
+    def _again(self, reason: str, now: float) -> None:
+        config = self._core.config
+        self._failures_in_row += 1
+        self._not_before = now + backoff_s(
+            config.retry_backoff_ms, config.retry_backoff_max_ms, self._failures_in_row, self._core.random
+        )
+        self.request(reason)
