@@ -12,6 +12,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from import_definitions import snake
@@ -22,6 +23,10 @@ DEFINITIONS = ROOT / "tools" / "messages"
 PACKAGE = ROOT / "src" / "fastq" / "protocol"
 
 WIDTH = 120
+
+# What precedes a nullable struct, null and present: Kafka writes a signed byte, but an unsigned varint in a tagged field.
+PLAIN_MARKS = ("int8(-1)", "int8(1)")
+TAGGED_MARKS = ("uvarint(0)", "uvarint(1)")
 
 SCALAR_BYTES = {
     "bool": 1,
@@ -207,10 +212,7 @@ class Generator:
                 f"if {outside(versions)}:",
                 f"    raise encode_unsupported({owner}, version)",
             ]
-        plain = [
-            self._stretches(field, versions, lambda version, field=field: self._encode_field(owner, field, version))
-            for field in holder.fields
-        ]
+        plain = [self._stretches(field, versions, partial(self._encode_field, owner, field)) for field in holder.fields]
         plain.append(self._tag_stretches(versions, lambda version: self._encode_tags(owner, holder.fields, version)))
         body += chained(plain)
         return ["def encode(self, writer: Writer, version: int) -> None:", *indented(body or ["pass"])]
@@ -230,7 +232,7 @@ class Generator:
             lines += [f"if self.{field.name} is None:", f'    raise null_in_version("{owner}.{field.name}", version)']
         return lines + self._encode_value(field, flexible, version in field.nullable)
 
-    def _encode_value(self, field: Field, flexible: bool, nullable: bool) -> list[str]:
+    def _encode_value(self, field: Field, flexible: bool, nullable: bool, tagged: bool = False) -> list[str]:
         name = f"self.{field.name}"
         compact = "compact_" if flexible else ""
         if field.array:
@@ -245,8 +247,9 @@ class Generator:
             return lines
         if field.is_struct:
             if nullable:
-                encode = ["writer.write_int8(1)", f"{name}.encode(writer, version)"]
-                return [f"if {name} is None:", "    writer.write_int8(-1)", "else:", *indented(encode)]
+                null, present = TAGGED_MARKS if tagged else PLAIN_MARKS
+                encode = [f"writer.write_{present}", f"{name}.encode(writer, version)"]
+                return [f"if {name} is None:", f"    writer.write_{null}", "else:", *indented(encode)]
             return [f"{name}.encode(writer, version)"]
         if field.type in ("string", "bytes", "records"):
             kind = "string" if field.type == "string" else "bytes"
@@ -271,11 +274,11 @@ class Generator:
         return lines
 
     def _encode_tag(self, field: Field) -> list[str]:
-        value = self._encode_value(field, True, bool(field.nullable))
+        value = self._encode_value(field, True, bool(field.nullable), tagged=True)
         if field.default == "null":  # a null is not written at all, so the value is not null here
             value = self._encode_value(field, True, False)
             if field.is_struct and not field.array:
-                value.insert(0, "writer.write_int8(1)")
+                value.insert(0, f"writer.write_{TAGGED_MARKS[1]}")
         return [f"start = writer.begin_tag({field.tag})", *value, "writer.end_tag(start)"]
 
     # --- decoding
@@ -289,10 +292,7 @@ class Generator:
                 f"    raise decode_unsupported({owner}, version, reader)",
             ]
         body.append("self = cls.__new__(cls)")
-        plain = [
-            self._stretches(field, versions, lambda version, field=field: self._decode_field(field, version))
-            for field in holder.fields
-        ]
+        plain = [self._stretches(field, versions, partial(self._decode_field, field)) for field in holder.fields]
         plain.append(self._tag_stretches(versions, lambda version: self._decode_tags(holder.fields, version)))
         body += [*chained(plain), "return self"]
         return ["@classmethod", "def decode(cls, reader: Reader, version: int) -> Self:", *indented(body)]
@@ -303,14 +303,15 @@ class Generator:
         flexible = self.message.flexible(version) and not field.inflexible
         return self._decode_value(field, flexible, version in field.nullable)
 
-    def _decode_value(self, field: Field, flexible: bool, nullable: bool) -> list[str]:
+    def _decode_value(self, field: Field, flexible: bool, nullable: bool, tagged: bool = False) -> list[str]:
         name = f"self.{field.name}"
         prefix = ("compact_" if flexible else "") + ("nullable_" if nullable else "")
         if field.array:
             return self._decode_array(field, name, flexible, nullable, prefix)
         if field.is_struct:
             value = f"{self.message.name}.{field.type}.decode(reader, version)"
-            return [f"{name} = {value} if reader.read_int8() >= 0 else None" if nullable else f"{name} = {value}"]
+            present = "reader.read_uvarint() > 0" if tagged else "reader.read_int8() >= 0"
+            return [f"{name} = {value} if {present} else None" if nullable else f"{name} = {value}"]
         if field.type in ("string", "bytes", "records"):
             return [f"{name} = reader.read_{prefix}{field.type}()"]
         return [f"{name} = reader.read_{field.type}()"]
@@ -335,7 +336,7 @@ class Generator:
             return ["reader.skip_tagged_fields()"]
         lines = ["for _ in range(reader.read_tag_count()):", "    tag = reader.read_uvarint()"]
         for index, field in enumerate(tagged):
-            value = self._decode_value(field, True, version in field.nullable)
+            value = self._decode_value(field, True, version in field.nullable, tagged=True)
             lines += [
                 f"    {'elif' if index else 'if'} tag == {field.tag}:",
                 "        end = reader.enter_tag()",

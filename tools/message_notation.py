@@ -158,7 +158,7 @@ def _message(line: str, module: str) -> Message:
     kind, name, *rest = line.split()
     if kind not in KINDS:
         raise NotationError(f"{kind!r} is none of {', '.join(KINDS)}")
-    options = dict(item.split("=", 1) if "=" in item else (item, "") for item in rest)
+    options = {option: value for option, _, value in (item.partition("=") for item in rest)}
     unknown = options.keys() - {"key", "versions", "flexible", "listeners", "unstable"}
     if unknown or "versions" not in options:
         raise NotationError(f"unknown or missing options: {', '.join(sorted(unknown)) or 'versions'}")
@@ -219,7 +219,8 @@ def _field(text: str, within: Versions, message: Message) -> Field:
 
 def _check(message: Message, path: Path) -> None:
     """What no single line shows: structs without fields, tags used twice, nulls that are not allowed."""
-    for holder in (message, *message.structs.values()):
+    holders: tuple[Message | Struct, ...] = (message, *message.structs.values())
+    for holder in holders:
         where = f"{path}: {message.name}.{holder.name}"
         if isinstance(holder, Struct) and not holder.fields:
             raise NotationError(f"{where} has no fields")

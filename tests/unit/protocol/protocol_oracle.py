@@ -87,8 +87,8 @@ def _encode_value(
             out += _encode_one(message, field, item, version, compact, extra_tag)
         return out
     if field.is_struct and field.nullable:
-        if value is None:
-            return b"\xff"
+        if value is None:  # in a tagged field Kafka's mark is an unsigned varint, elsewhere a signed byte
+            return b"\0" if version in field.tagged else b"\xff"
         return b"\x01" + _encode_one(message, field, value, version, compact, extra_tag)
     return _encode_one(message, field, value, version, compact, extra_tag)
 

@@ -304,9 +304,9 @@ class ConsumerGroupMemberMetadataValue(Message):
             writer.write_uvarint(1)
             start = writer.begin_tag(0)
             if self.classic_member_metadata is None:
-                writer.write_int8(-1)
+                writer.write_uvarint(0)
             else:
-                writer.write_int8(1)
+                writer.write_uvarint(1)
                 self.classic_member_metadata.encode(writer, version)
             writer.end_tag(start)
         else:
@@ -332,7 +332,7 @@ class ConsumerGroupMemberMetadataValue(Message):
                 end = reader.enter_tag()
                 self.classic_member_metadata = (
                     ConsumerGroupMemberMetadataValue.ClassicMemberMetadata.decode(reader, version)
-                    if reader.read_int8() >= 0
+                    if reader.read_uvarint() > 0
                     else None
                 )
                 reader.leave_tag(end)
