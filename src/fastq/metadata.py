@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NamedTuple
 
 if TYPE_CHECKING:
     from fastq.protocol.messages import MetadataResponse
@@ -25,6 +25,16 @@ class TopicPartition(NamedTuple):
 
     topic: str
     partition: int
+
+
+class TopicPartition(NamedTuple):
+    """A partition of a topic, by name; hashable and ordered."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
 
 
 @dataclass(frozen=True, slots=True)

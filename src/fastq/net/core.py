@@ -27,12 +27,12 @@ from fastq.net.backoff import backoff_s
 from fastq.net.connection import Connection, ConnectionSettings
 from fastq.net.metadata_updater import MetadataUpdater
 from fastq.net.peers import NEVER, Close, Connect, Peer, Resolve
-from fastq.net.requests import Done, EncodedRequest, PendingRequest
+from fastq.net.requests import Done, EncodedRequest, PendingRequest, VersionedRequest
 from fastq.net.tls import client_context
 from fastq.protocol.api import api_name
 from fastq.protocol.message import Message
 
-__all__ = ["ClientCore", "EncodedRequest", "Timer"]
+__all__ = ["ClientCore", "EncodedRequest", "Timer", "VersionedRequest"]
 
 logger = logging.getLogger("fastq.net")
 
@@ -109,7 +109,7 @@ class ClientCore:
     def send(
         self,
         node_id: int,
-        request: Message | EncodedRequest,
+        request: Message | EncodedRequest | VersionedRequest,
         on_done: Done,
         *,
         timeout_s: float | None = None,

@@ -56,6 +56,16 @@ class EncodedRequest:
         self.expects_response = expects_response
 
 
+class VersionedRequest:
+    """A request whose fields depend on the version that the broker speaks: made by `build(version)` when it is sent."""
+
+    __slots__ = ("API_KEY", "build")
+
+    def __init__(self, api_key: int, build: Callable[[int], Message]) -> None:
+        self.API_KEY = api_key
+        self.build = build
+
+
 class PendingRequest:
     """A request on its way. `deadline` is on the core's clock; `versions` narrows what may be negotiated."""
 
@@ -63,7 +73,7 @@ class PendingRequest:
 
     def __init__(
         self,
-        request: Message | EncodedRequest,
+        request: Message | EncodedRequest | VersionedRequest,
         on_done: Done,
         deadline: float,
         versions: tuple[int, int] | None = None,
@@ -105,6 +115,8 @@ class HeaderEncoder:
                 # len() of a memoryview counts items; every other bytes-like object counts bytes.
                 size += buffer.nbytes if type(buffer) is memoryview else len(buffer)  # type: ignore[arg-type]
         else:
+            if isinstance(request, VersionedRequest):
+                request = request.build(pending.version)
             writer = Writer()
             request.encode(writer, pending.version)
             body = writer.getvalue()

@@ -1,0 +1,256 @@
+"""The asyncio driver: plain transports and buffered protocols; works the same with uvloop.
+
+Rules of this file:
+- Everything happens in the loop's thread; there is no lock. The driver runs itself: an event of a transport, a timer, or
+  `kick()` leads to a turn, and many kicks within one pass of the loop to one turn.
+- TLS is the connection's matter (see tls.py), so a transport moves bytes and nothing else.
+- No `await` of a user is ever inside the core: cancelling one leaves the request to complete unheard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from fastq.errors import ClientClosed, ForkedClient
+from fastq.net.addresses import Endpoint, lookup_in_thread
+from fastq.net.blocking import open_socket
+from fastq.net.connection import Connection, State
+from fastq.net.core import ClientCore
+from fastq.net.peers import Close, Connect, Resolve
+
+if TYPE_CHECKING:
+    import socket
+
+NEVER = float("inf")
+
+
+class AsyncDriver:
+    """Runs one core in one event loop. Not thread-safe: the loop's thread only, but `kick_threadsafe`.
+
+    Invariant: while the driver is open, a turn is scheduled for `core.deadline` or earlier.
+    """
+
+    def __init__(self, core: ClientCore, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        self.core = core
+        self.loop = loop if loop is not None else asyncio.get_running_loop()
+        self._turn_scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = NEVER
+        self._connects: set[asyncio.Task[None]] = set()
+        self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        self._closed = False
+        self._forked = False
+        _drivers.add(self)
+        self.kick()
+
+    # -- for clients -----------------------------------------------------------------------------------------------------
+
+    def kick(self) -> None:
+        """Something was given to the core: take a turn in this pass of the loop. Raises ForkedClient, ClientClosed."""
+        if self._forked:
+            raise ForkedClient()
+        if self._closed:
+            raise ClientClosed()
+        if not self._turn_scheduled:
+            self._turn_scheduled = True
+            self.loop.call_soon(self._turn)
+
+    def kick_threadsafe(self) -> None:
+        """`kick` from another thread."""
+        # The loop may be closed already, when nobody waits for anything any more.
+        with contextlib.suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self._turn)
+
+    def close(self) -> None:
+        """Close the core and all connections; what was pending fails with ClientClosed, now. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._forked:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        for task in self._connects:
+            task.cancel()
+        self.core.close()
+        with contextlib.suppress(RuntimeError):  # a loop that is closed has closed its transports
+            self._run_effects()
+        self.core.run_callbacks()
+
+    # -- turns -----------------------------------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        self._turn_scheduled = False
+        core = self.core
+        if self._closed or self._forked:
+            return
+        while True:
+            now = core.clock()
+            if now >= core.deadline:
+                core.tick(now)
+            if core.effects:
+                self._run_effects()
+            if core.writable:
+                self._write_all()
+            if core.completions:
+                core.run_callbacks()
+                if self._closed:
+                    return
+            elif not core.effects and core.deadline > now:
+                break
+        if core.deadline < self._timer_at:
+            self._arm(core.deadline - now)
+
+    def _arm(self, delay_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = self.core.deadline
+        self._timer = self.loop.call_later(delay_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer, self._timer_at = None, NEVER
+        self._turn()
+
+    def _run_effects(self) -> None:
+        for effect in self.core.take_effects():
+            if isinstance(effect, Connect):
+                task = self.loop.create_task(self._connect(effect))
+                self._connects.add(task)
+                task.add_done_callback(self._connects.discard)
+            elif isinstance(effect, Close):
+                transport, effect.connection.transport = effect.connection.transport, None
+                if transport is not None:
+                    transport.abort()
+            else:
+                self._resolve(effect)
+
+    def _resolve(self, effect: Resolve) -> None:
+        driver = weakref.ref(self)
+
+        def done(endpoints: list[Endpoint] | None, error: OSError | None) -> None:
+            target = driver()
+            if target is not None:
+                # The loop may have ended while the name server was thinking.
+                with contextlib.suppress(RuntimeError):
+                    target.loop.call_soon_threadsafe(target._resolved, effect, endpoints, error)
+
+        lookup_in_thread(effect.address, done)
+
+    def _resolved(self, effect: Resolve, endpoints: list[Endpoint] | None, error: OSError | None) -> None:
+        if not self._closed:
+            self.core.resolved(effect, endpoints, error)
+            self._turn()
+
+    async def _connect(self, effect: Connect) -> None:
+        connection, config, sock = effect.connection, self.core.config, None
+        try:
+            sock = open_socket(effect.endpoint, config.send_buffer_bytes, config.receive_buffer_bytes)
+            self._sockets.add(sock)
+            await self.loop.sock_connect(sock, effect.endpoint.sockaddr)
+            if connection.state is State.CLOSED:  # timed out meanwhile
+                sock.close()
+                return
+            await self.loop.create_connection(lambda: _Protocol(self, connection), sock=sock)
+        except OSError as error:
+            if sock is not None:
+                sock.close()
+            if not self._closed:
+                connection.connection_lost(error, self.core.clock())
+                self._turn()
+        except BaseException:
+            if sock is not None:
+                sock.close()
+            raise
+
+    def _write_all(self) -> None:
+        writable, self.core.writable = self.core.writable, {}
+        for connection in writable:
+            if connection.transport is not None and not connection.paused:
+                self._write(connection)
+
+    def _write(self, connection: Connection) -> None:
+        outgoing = connection.outgoing
+        if not outgoing:
+            return
+        size = connection.outgoing_bytes
+        # A pause asked for during the write leaves nothing here: the transport has taken all of it, and `paused` holds
+        # back what comes next.
+        if len(outgoing) == 1:
+            connection.transport.write(outgoing[0])
+        else:
+            connection.transport.writelines(list(outgoing))
+        if connection.state is not State.CLOSED:
+            connection.data_sent(size)
+
+    def _after_fork_in_child(self) -> None:
+        """Close our copies of the descriptors without telling the loop: its selector is the parent's too."""
+        self._forked = True
+        for sock in list(self._sockets):
+            # detach(): the socket object must not close a descriptor of that number again later.
+            descriptor = sock.detach()
+            if descriptor >= 0:
+                os.close(descriptor)
+
+
+class _Protocol(asyncio.BufferedProtocol):
+    """Glue between one transport and one connection."""
+
+    __slots__ = ("_connection", "_driver")
+
+    def __init__(self, driver: AsyncDriver, connection: Connection) -> None:
+        self._driver = driver
+        self._connection = connection
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        connection, driver = self._connection, self._driver
+        if connection.state is State.CLOSED or driver._closed:
+            transport.abort()  # type: ignore[attr-defined]
+            return
+        connection.transport = transport
+        connection.connected(driver.core.clock())
+        driver._turn()
+
+    def get_buffer(self, sizehint: int) -> Any:
+        return self._connection.get_buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        driver = self._driver
+        self._connection.buffer_updated(nbytes, driver.core.clock())
+        core = driver.core
+        if core.completions or core.effects or core.writable:
+            driver._turn()
+
+    def eof_received(self) -> bool:
+        self._connection.connection_lost(None, self._driver.core.clock())
+        self._driver._turn()
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self._driver._closed and not self._driver._forked:
+            self._connection.connection_lost(exc, self._driver.core.clock())
+            self._driver._turn()
+
+    def pause_writing(self) -> None:
+        self._connection.paused = True
+
+    def resume_writing(self) -> None:
+        self._connection.paused = False
+        if self._connection.outgoing:
+            self._driver.core.writable[self._connection] = None
+        self._driver._turn()
+
+
+_drivers: weakref.WeakSet[AsyncDriver] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    for driver in list(_drivers):
+        driver._after_fork_in_child()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
