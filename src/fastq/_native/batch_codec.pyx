@@ -134,14 +134,9 @@ cdef object default_compress():
 cdef class DecodedRecord:
     """One record: `timestamp_ms` -1 for none, `key` and `value` bytes or None, `headers` a list of (str, bytes or None).
 
+    `timestamp_type` is 0 for create time, 1 for log-append time, -1 for a v0 message, which has no timestamp.
     Header keys that are not UTF-8 keep their bytes as surrogate escapes, which build_batch turns back.
     """
-
-    cdef readonly int64_t offset
-    cdef readonly int64_t timestamp_ms
-    cdef readonly object key
-    cdef readonly object value
-    cdef readonly list headers
 
     def __init__(self):
         raise TypeError("decoded records come from decode_records")
@@ -192,7 +187,8 @@ cdef list rows_of(const uint8_t* p, const uint8_t* end, const CBatchHeader* h, P
             decode_error(f"{h.record_count} records", position, f"record {i} is malformed or cut off")
         row = DecodedRecord.__new__(DecodedRecord)
         row.offset = wrapping_add(h.base_offset, record.offset_delta)
-        if h.attributes & ATTRIBUTE_LOG_APPEND_TIME:
+        row.timestamp_type = 1 if h.attributes & ATTRIBUTE_LOG_APPEND_TIME else 0
+        if row.timestamp_type:
             row.timestamp_ms = h.max_timestamp
         else:
             row.timestamp_ms = wrapping_add(h.base_timestamp, record.timestamp_delta)

@@ -1,5 +1,5 @@
 from collections.abc import Iterator, Sequence
-from typing import final
+from typing import Any, final
 
 from typing_extensions import Buffer, Self
 
@@ -68,6 +68,7 @@ class InvalidBatch(ValueError):
 
 @final
 class BatchHeader:
+    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
     @property
     def base_offset(self) -> int: ...
     @property
