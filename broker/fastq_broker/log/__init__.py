@@ -1,0 +1,23 @@
+"""The log: Kafka's segment files, written, read, recovered and expired. `LogManager` is the door."""
+
+from .config import UNLIMITED, LogConfig
+from .files import Files
+from .log_dir import LogDir
+from .log_manager import LogManager
+from .partition_log import AppendResult, PartitionLog
+from .scan import CorruptSegment, LogSlice
+from .timestamps import TimestampOffset, TimestampQuery
+
+__all__ = [
+    "UNLIMITED",
+    "AppendResult",
+    "CorruptSegment",
+    "Files",
+    "LogConfig",
+    "LogDir",
+    "LogManager",
+    "LogSlice",
+    "PartitionLog",
+    "TimestampOffset",
+    "TimestampQuery",
+]

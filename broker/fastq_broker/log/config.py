@@ -1,0 +1,56 @@
+"""Settings of one log: Kafka's topic settings, in their units, after defaults and overrides have been resolved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+UNLIMITED = (1 << 63) - 1
+"""Long.MAX_VALUE, Kafka's word for "never"."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogConfig:
+    """Settings of a log; names and defaults are those of Kafka's topic configs (LogConfig), times in ms, sizes in bytes.
+
+    `flush_messages=1` promises what `durability="fsync"` does, and is served in the same way.
+    """
+
+    segment_bytes: int = 1 << 30
+    segment_ms: int = 7 * 24 * 3600 * 1000
+    segment_jitter_ms: int = 0
+    segment_index_bytes: int = 10 << 20
+    index_interval_bytes: int = 4096
+    flush_messages: int = UNLIMITED
+    flush_ms: int = UNLIMITED
+    retention_bytes: int = -1
+    """-1: no limit."""
+    retention_ms: int = 7 * 24 * 3600 * 1000
+    """-1: no limit."""
+    max_message_bytes: int = 1048588
+    cleanup_policy: frozenset[str] = frozenset({"delete"})
+    """Of "delete" and "compact"; empty: keep everything."""
+    message_timestamp_type: Literal["CreateTime", "LogAppendTime"] = "CreateTime"
+    message_timestamp_before_max_ms: int = UNLIMITED
+    message_timestamp_after_max_ms: int = 3600 * 1000
+    compression_type: str = "producer"
+    """"producer" keeps what comes; else uncompressed, gzip, snappy, lz4 or zstd: batches in another codec are encoded anew."""
+    compression_gzip_level: int | None = None
+    compression_lz4_level: int | None = None
+    compression_zstd_level: int | None = None
+    preallocate: bool = False
+    file_delete_delay_ms: int = 60 * 1000
+    delete_retention_ms: int = 24 * 3600 * 1000
+    min_compaction_lag_ms: int = 0
+    max_compaction_lag_ms: int = UNLIMITED
+    min_cleanable_dirty_ratio: float = 0.5
+    durability: Literal["page-cache", "fsync"] = "page-cache"
+
+    @property
+    def compacted(self) -> bool:
+        return "compact" in self.cleanup_policy
+
+    @property
+    def synchronous(self) -> bool:
+        """Whether a record is visible and acknowledged only once it is on disk."""
+        return self.durability == "fsync" or self.flush_messages == 1

@@ -1,0 +1,204 @@
+"""File operations of the log, injectable, and the budget of open file descriptors.
+
+Rules
+- The log calls the operating system only through a `Files` object: tests and the simulator hand in one that fails on purpose.
+- A `FileHandle` closes its descriptor when the last reference to it goes. So a fetch response that is still being sent keeps the
+  descriptor of a segment which the budget has closed or retention has deleted meanwhile.
+- What holds a descriptor that can be opened again is `Evictable`, and known to one `FdBudget`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+from collections import deque
+from typing import Protocol
+
+READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
+READ_WRITE = os.O_RDWR | getattr(os, "O_CLOEXEC", 0)
+READ_WRITE_CREATE = READ_WRITE | os.O_CREAT
+_RWF_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
+
+_sync_data = getattr(os, "fdatasync", os.fsync)
+
+
+class Files:
+    """The operating system's file operations, as they are. Errors are OSError.
+
+    Subclasses change single operations; every write, truncation and sync of the log passes here.
+    """
+
+    __slots__ = ("__dict__",)
+
+    pwrite = staticmethod(os.pwrite)
+    pread = staticmethod(os.pread)
+    truncate = staticmethod(os.ftruncate)
+    sync_data = staticmethod(_sync_data)
+    rename = staticmethod(os.rename)
+    unlink = staticmethod(os.unlink)
+    rmdir = staticmethod(os.rmdir)
+    mkdir = staticmethod(os.mkdir)
+    listdir = staticmethod(os.listdir)
+
+    def open(self, path: str, flags: int) -> int:
+        return os.open(path, flags, 0o644)
+
+    def size_bytes(self, path: str) -> int:
+        """Size of a file; 0 when there is none."""
+        try:
+            return os.stat(path).st_size
+        except FileNotFoundError:
+            return 0
+
+    def write_all(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
+        """Write all of `data` at `position`; short writes are continued, so an OSError means that the end is unknown."""
+        written = self.pwrite(fd, data, position)
+        size = len(data)
+        if written == size:
+            return
+        view = memoryview(data)
+        while written < size:
+            count = self.pwrite(fd, view[written:], position + written)
+            if count <= 0:
+                raise OSError(errno.EIO, "the operating system accepted no bytes")
+            written += count
+
+    def read_file(self, path: str) -> bytes:
+        """The whole of a small file."""
+        fd = self.open(path, READ)
+        try:
+            chunks = []
+            position = 0
+            while chunk := self.pread(fd, 1 << 20, position):
+                chunks.append(chunk)
+                position += len(chunk)
+            return b"".join(chunks)
+        finally:
+            os.close(fd)
+
+    def write_file(self, path: str, data: bytes, *, sync: bool) -> None:
+        """Replace a file at once: write `path.tmp`, sync it when asked, rename it over `path`."""
+        temporary = path + ".tmp"
+        fd = self.open(temporary, READ_WRITE_CREATE | os.O_TRUNC)
+        try:
+            self.write_all(fd, data, 0)
+            if sync:
+                self.sync_data(fd)
+        finally:
+            os.close(fd)
+        self.rename(temporary, path)
+        if sync:
+            self.sync_directory(os.path.dirname(path))
+
+    def sync_directory(self, path: str) -> None:
+        """Make created, renamed and deleted names of a directory last."""
+        fd = self.open(path, READ)
+        try:
+            self.sync_data(fd)
+        except OSError as error:  # some file systems have no sync of a directory
+            if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+                raise
+        finally:
+            os.close(fd)
+
+    def remove_if_exists(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError):
+            self.unlink(path)
+
+    def is_cached(self, fd: int, position: int, size: int) -> bool | None:
+        """Whether the page at `position` and the last one of the range are in memory; None when the platform cannot tell."""
+        if not _RWF_NOWAIT:
+            return None
+        probe = bytearray(1)
+        try:
+            for at in (position, position + size - 1):
+                os.preadv(fd, [probe], at, _RWF_NOWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return None
+        return True
+
+    def read_if_cached(self, fd: int, size: int, position: int) -> bytes | None:
+        """Up to `size` bytes at `position` without waiting for a disk; None when that is not possible."""
+        if not _RWF_NOWAIT:
+            return self.pread(fd, size, position)
+        buffer = bytearray(size)
+        try:
+            count = os.preadv(fd, [buffer], position, _RWF_NOWAIT)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return self.pread(fd, size, position)
+        return bytes(memoryview(buffer)[:count])
+
+
+class FileHandle:
+    """An open descriptor, closed with the last reference to this object."""
+
+    __slots__ = ("fd", "path")
+
+    def __init__(self, files: Files, path: str, flags: int) -> None:
+        self.fd = -1
+        self.path = path
+        self.fd = files.open(path, flags)
+
+    def __del__(self) -> None:
+        if self.fd >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self.fd)
+            self.fd = -1
+
+    def __repr__(self) -> str:
+        return f"FileHandle({self.path!r}, fd={self.fd})"
+
+
+class Evictable(Protocol):
+    """Something that holds a descriptor (or a map, which holds one too) and can open it again."""
+
+    recently_used: bool
+
+    def release(self) -> None: ...
+
+    def is_open(self) -> bool: ...
+
+
+class FdBudget:
+    """Keeps the number of open files and maps of all logs at or below a limit, closing those that were not used lately.
+
+    Clock algorithm: users only set `recently_used`, which costs the hot path one store. Event-loop thread only.
+    A file that was just opened is never the one that is closed.
+    """
+
+    def __init__(self, limit: int) -> None:
+        if limit < 2:
+            raise ValueError(f"a budget of {limit} descriptors cannot hold one open file beside another")
+        self.limit = limit
+        self._ring: deque[Evictable] = deque()
+
+    def opened(self, holder: Evictable) -> None:
+        """Say that `holder` has opened its file; may close others."""
+        ring = self._ring
+        holder.recently_used = True
+        while len(ring) >= self.limit:
+            candidate = ring.popleft()
+            if not candidate.is_open() or candidate is holder:
+                continue
+            if candidate.recently_used:
+                candidate.recently_used = False
+                ring.append(candidate)
+            else:
+                candidate.release()
+        ring.append(holder)
+
+    def open_count(self) -> int:
+        """Open files and maps now."""
+        return sum(holder.is_open() for holder in self._ring)
+
+
+def map_file(files: Files, path: str, size: int) -> mmap.mmap:
+    """Map the first `size` (> 0) bytes of a file for reading. The map keeps a descriptor of its own."""
+    handle = FileHandle(files, path, READ)
+    return mmap.mmap(handle.fd, size, access=mmap.ACCESS_READ)

@@ -1,0 +1,143 @@
+"""Durability: syncs files away from the event loop and reports back to it.
+
+Rules
+- A job is a list of files to sync in order; its callback runs in the thread that calls `drain`, with the first error or None.
+- A job covers every write that was made before it was submitted. Group commit is the log's: it submits one job at a time and the
+  next one covers all appends that came meanwhile.
+- The native flusher never needs the GIL: a Python thread that ends an fsync may wait 5 ms for it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+from .files import FileHandle, Files
+
+Done = Callable[[OSError | None], None]
+
+
+class Flusher(Protocol):
+    """Syncs files in the background."""
+
+    def submit(self, handles: Sequence[FileHandle], done: Done) -> None:
+        """Sync the files' data in order; they stay open meanwhile."""
+
+    def fileno(self) -> int:
+        """A descriptor that is readable when `drain` has something to do; -1 when there is none."""
+
+    def drain(self) -> int:
+        """Run the callbacks of jobs that have ended; answers how many. Never waits."""
+
+    def wait(self) -> None:
+        """Wait until all jobs have ended, and run their callbacks."""
+
+    def close(self) -> None:
+        """Wait for all jobs, run their callbacks, and stop."""
+
+
+class ManualFlusher:
+    """Syncs in `drain`, in the caller's thread: for tests and the simulator, which decide when a disk is done."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        self._jobs: deque[tuple[Sequence[FileHandle], Done]] = deque()
+
+    def submit(self, handles: Sequence[FileHandle], done: Done) -> None:
+        self._jobs.append((handles, done))
+
+    def fileno(self) -> int:
+        return -1
+
+    def drain(self) -> int:
+        count = 0
+        for _ in range(len(self._jobs)):
+            handles, done = self._jobs.popleft()
+            error = None
+            try:
+                for handle in handles:
+                    self._files.sync_data(handle.fd)
+            except OSError as failure:
+                error = failure
+            done(error)
+            count += 1
+        return count
+
+    def wait(self) -> None:
+        while self._jobs:
+            self.drain()
+
+    def close(self) -> None:
+        self.wait()
+
+
+class ThreadFlusher:
+    """Syncs in Python threads: where there is no native flusher, and where file operations are injected."""
+
+    def __init__(self, files: Files, threads: int = 4) -> None:
+        self._files = files
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._read, False)
+        os.set_blocking(self._write, False)
+        self._executor = ThreadPoolExecutor(threads, thread_name_prefix="fastq-flush")
+        self._ended: deque[tuple[Done, OSError | None]] = deque()
+        self._pending = 0
+
+    def submit(self, handles: Sequence[FileHandle], done: Done) -> None:
+        self._pending += 1
+        self._executor.submit(self._run, handles, done)
+
+    def _run(self, handles: Sequence[FileHandle], done: Done) -> None:
+        error = None
+        try:
+            for handle in handles:
+                self._files.sync_data(handle.fd)
+        except OSError as failure:
+            error = failure
+        self._ended.append((done, error))
+        try:
+            os.write(self._write, b"\0")
+        except BlockingIOError:
+            pass  # full of wake-ups already
+
+    def fileno(self) -> int:
+        return self._read
+
+    def drain(self) -> int:
+        try:
+            os.read(self._read, 65536)
+        except BlockingIOError:
+            pass
+        count = 0
+        while self._ended:
+            done, error = self._ended.popleft()
+            self._pending -= 1
+            count += 1
+            done(error)
+        return count
+
+    def wait(self) -> None:
+        import select
+
+        while self._pending:
+            select.select([self._read], [], [], 1.0)
+            self.drain()
+
+    def close(self) -> None:
+        self.wait()
+        self._executor.shutdown()
+        os.close(self._read)
+        os.close(self._write)
+
+
+def open_flusher(files: Files) -> Flusher:
+    """The native flusher, or threads where file operations are injected or the platform has no native one."""
+    if type(files) is Files:
+        from .native_flusher import NativeFlusher
+
+        if NativeFlusher.supported():
+            return NativeFlusher()
+    return ThreadFlusher(files)

@@ -1,0 +1,150 @@
+"""What the offset index and the time index share: a file of sorted fixed-size entries.
+
+Rules
+- Entries are appended by write, never stored into a mapping: a store into a hole of a full disk kills the process (SIGBUS).
+- Fresh entries wait in memory (`pending`) and are written in one go: when there are many, and before a flush, a roll and a close.
+  A crash loses at most entries past the recovery point, which recovery rebuilds from the log anyway.
+- Searches go over a read-only map of the written part, and over the pending part.
+- Apache Kafka preallocates a live index with zeros and trims it when the segment is rolled. Trailing zero entries are therefore
+  taken for the absence of entries; our files hold exactly their entries, which Kafka accepts.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import ClassVar, Final
+
+from .files import READ_WRITE_CREATE, FdBudget, FileHandle, Files, map_file
+
+SPILL_BYTES: Final = 4096
+
+
+class IndexFile:
+    """Sorted entries of one segment's index.
+
+    Invariants: the file's first `_written` entries are valid; `entry_count` counts them and the pending ones.
+    Event-loop thread only.
+    """
+
+    ENTRY_BYTES: ClassVar[int]
+
+    __slots__ = ("_budget", "_files", "_map", "_mapped", "_pending", "_written", "base_offset", "path", "recently_used")
+
+    def __init__(self, files: Files, budget: FdBudget, path: str, base_offset: int) -> None:
+        self._files = files
+        self._budget = budget
+        self.path = path
+        self.base_offset = base_offset
+        self.recently_used = False
+        self._pending = bytearray()
+        self._written = -1  # entries in the file; -1 until it has been looked at
+        self._map: mmap.mmap | None = None
+        self._mapped = 0  # entries under the map
+
+    # -- counting and loading
+
+    @property
+    def entry_count(self) -> int:
+        if self._written < 0:
+            self._count_entries()
+        return self._written + len(self._pending) // self.ENTRY_BYTES
+
+    def start_empty(self) -> None:
+        """Take the file for new: no entries, whatever it holds."""
+        self.release()
+        self._pending.clear()
+        self._written = 0
+
+    def _count_entries(self) -> None:
+        """Count the file's entries, leaving out the zeros of a preallocated tail."""
+        size = self.ENTRY_BYTES
+        count = self._files.size_bytes(self.path) // size
+        if count:
+            data = memoryview(map_file(self._files, self.path, count * size))
+            zero = bytes(size)
+            if data[(count - 1) * size : count * size] == zero:
+                low, high = 0, count  # entries below `low` are valid, those from `high` on are zero
+                while low < high:
+                    middle = (low + high) // 2
+                    if data[middle * size : (middle + 1) * size] == zero:
+                        high = middle
+                    else:
+                        low = middle + 1
+                count = low
+            data.release()
+        self._written = count
+
+    # -- reading
+
+    def entry(self, number: int) -> bytes:
+        """The raw bytes of an entry, counted from 0."""
+        size = self.ENTRY_BYTES
+        if self._written < 0:
+            self._count_entries()
+        if number >= self._written:
+            at = (number - self._written) * size
+            return bytes(self._pending[at : at + size])
+        return self._mapping()[number * size : (number + 1) * size]
+
+    def _mapping(self) -> mmap.mmap:
+        """A map over all written entries; there must be some."""
+        self.recently_used = True
+        if self._map is None or self._mapped < self._written:
+            self.release()
+            self._map = map_file(self._files, self.path, self._written * self.ENTRY_BYTES)
+            self._mapped = self._written
+            self._budget.opened(self)
+        return self._map
+
+    # -- writing
+
+    def _append(self, entry: bytes) -> None:
+        self._pending += entry
+        if len(self._pending) >= SPILL_BYTES:
+            self.write_pending()
+
+    def write_pending(self) -> None:
+        """Write the entries that wait in memory. After an OSError they still wait."""
+        if not self._pending:
+            return
+        if self._written < 0:
+            self._count_entries()
+        handle = FileHandle(self._files, self.path, READ_WRITE_CREATE)
+        self._files.write_all(handle.fd, self._pending, self._written * self.ENTRY_BYTES)
+        self._written += len(self._pending) // self.ENTRY_BYTES
+        self._pending.clear()
+
+    def truncate_entries(self, count: int) -> None:
+        """Keep the first `count` entries, in memory and in the file."""
+        if self._written < 0:
+            self._count_entries()
+        self.release()
+        if count >= self._written:
+            del self._pending[(count - self._written) * self.ENTRY_BYTES :]
+            self.trim()
+            return
+        self._pending.clear()
+        self._written = count
+        self.trim()
+
+    def trim(self) -> None:
+        """Write what is pending and cut the file to its entries, as Kafka leaves it; creates an absent file."""
+        if self._written < 0:
+            self._count_entries()
+        self.release()
+        handle = FileHandle(self._files, self.path, READ_WRITE_CREATE)
+        size = self._written * self.ENTRY_BYTES
+        if os.fstat(handle.fd).st_size != size:
+            self._files.truncate(handle.fd, size)
+        self.write_pending()
+
+    # -- descriptors
+
+    def is_open(self) -> bool:
+        return self._map is not None
+
+    def release(self) -> None:
+        """Drop the map; the next search makes one again."""
+        self._map = None
+        self._mapped = 0

@@ -1,0 +1,88 @@
+"""One log directory: what its logs share, and whether it can still be written to.
+
+Rules
+- The first failed write, sync, rename or truncation takes the directory offline: nothing is appended to any of its logs until the
+  broker has been started again. Its data stays readable as far as the disk allows. Other directories go on.
+- A failed sync is never tried again: the kernel may have dropped the pages, so that a second one would succeed without them.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from fastq.errors import KafkaError, error_for_code
+
+from .files import FdBudget, Files
+from .flusher import Flusher
+
+logger = logging.getLogger(__name__)
+
+KAFKA_STORAGE_ERROR = 56
+
+_ADVICE = {
+    errno.ENOSPC: "free space on that file system, then restart the broker",
+    errno.EDQUOT: "raise the disk quota, then restart the broker",
+    errno.EROFS: "the file system is read-only: check its health, remount it writable, then restart the broker",
+    errno.EIO: "the disk reports errors: check it before restarting the broker",
+    errno.EMFILE: "raise the limit of open files (ulimit -n), then restart the broker",
+    errno.EACCES: "give the broker's user read and write access, then restart the broker",
+}
+
+
+class LogDir:
+    """A log directory. Event-loop thread only.
+
+    `offline` is the error that took it offline, None while it is fine; `on_offline` is called once with the directory.
+    """
+
+    def __init__(self, path: str, files: Files, budget: FdBudget, flusher: Flusher) -> None:
+        self.path = path
+        self.files = files
+        self.budget = budget
+        self.flusher = flusher
+        self.offline: KafkaError | None = None
+        self.on_offline: Callable[[LogDir], None] | None = None
+        self._deletions: deque[tuple[int, str]] = deque()
+
+    def fail(self, action: str, path: str, error: OSError) -> KafkaError:
+        """Take the directory offline and answer the error to raise: what failed, on which file, why, and what to do."""
+        name = errno.errorcode.get(error.errno or 0, "?")
+        advice = _ADVICE.get(error.errno or 0, "check the disk and its mount, then restart the broker")
+        failure = error_for_code(
+            KAFKA_STORAGE_ERROR,
+            f"log directory {self.path} is offline: {action} failed on {path}: "
+            f"{os.strerror(error.errno or 0)} ({name}); nothing of it was acknowledged; {advice}",
+        )
+        if self.offline is None:
+            self.offline = failure
+            logger.error("%s", failure)
+            if self.on_offline is not None:
+                self.on_offline(self)
+        return failure
+
+    # -- deletions
+
+    def delete_later(self, paths: Sequence[str], at_ms: int) -> None:
+        """Unlink files once `at_ms` has come."""
+        self._deletions.extend((at_ms, path) for path in paths)
+
+    def run_deletions(self, now_ms: int, limit: int) -> int:
+        """Unlink up to `limit` files that are due; answers how many were."""
+        done = 0
+        for _ in range(len(self._deletions)):
+            if done >= limit:
+                break
+            at_ms, path = self._deletions.popleft()
+            if at_ms > now_ms:
+                self._deletions.append((at_ms, path))
+                continue
+            done += 1
+            try:
+                self.files.remove_if_exists(path)
+            except OSError as error:
+                self.fail("deleting a file", path, error)
+        return done

@@ -1,0 +1,78 @@
+"""The `.index` file of a segment: from an offset to a place in the `.log` file.
+
+An entry has 8 bytes, big-endian:
+    0  offset 4    last offset of a batch, relative to the segment's base offset
+    4  position 4  where that batch begins in the .log file
+There is one entry for some index.interval.bytes of log, none for the first batch. Both columns grow. Source: OffsetIndex.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from .index_file import IndexFile
+
+_ENTRY = struct.Struct(">ii")
+
+
+class OffsetIndex(IndexFile):
+    """Sparse index from offsets to file positions. Event-loop thread only."""
+
+    ENTRY_BYTES = 8
+    __slots__ = ()
+
+    def append(self, offset: int, position: int) -> None:
+        """Add the batch that ends with `offset` and begins at `position`. May write; OSError leaves it pending."""
+        self._append(_ENTRY.pack(offset - self.base_offset, position))
+
+    def entry_at(self, number: int) -> tuple[int, int]:
+        """(offset, position) of an entry, counted from 0."""
+        relative, position = _ENTRY.unpack(self.entry(number))
+        return self.base_offset + relative, position
+
+    def last(self) -> tuple[int, int]:
+        """The last entry; (base offset, 0) when there is none."""
+        count = self.entry_count
+        return self.entry_at(count - 1) if count else (self.base_offset, 0)
+
+    def lookup(self, offset: int) -> int:
+        """A position at or before the batch that holds `offset`: from there on, a scan finds it."""
+        return self._floor(offset - self.base_offset, 0)
+
+    def lookup_position(self, position: int) -> int:
+        """The highest indexed batch start at or below `position`; 0 when there is none."""
+        return self._floor(position, 1)
+
+    def count_up_to(self, offset: int) -> int:
+        """How many entries are at or below `offset`."""
+        return self._rank(offset - self.base_offset, 0)
+
+    def count_before_position(self, position: int) -> int:
+        """How many entries point below `position`."""
+        return self._rank(position - 1, 1)
+
+    def entries(self) -> Iterator[tuple[int, int]]:
+        for number in range(self.entry_count):
+            yield self.entry_at(number)
+
+    def _floor(self, key: int, column: int) -> int:
+        rank = self._rank(key, column)
+        return self.entry_at(rank - 1)[1] if rank else 0
+
+    def _rank(self, key: int, column: int) -> int:
+        """Number of entries whose column is <= key."""
+        low, high = 0, self.entry_count
+        written = self._written
+        data = self._mapping() if written else b""
+        while low < high:
+            middle = (low + high) // 2
+            if middle < written:
+                value = _ENTRY.unpack_from(data, middle * 8)[column]
+            else:
+                value = _ENTRY.unpack_from(self._pending, (middle - written) * 8)[column]
+            if value <= key:
+                low = middle + 1
+            else:
+                high = middle
+        return low

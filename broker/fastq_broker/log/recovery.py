@@ -1,0 +1,517 @@
+"""Loading a log: from whole files after a clean stop, with recovery after a crash.
+
+Rules
+- After a clean stop nothing is verified: the end is found from the last index entry on, the producers come from their snapshot.
+- After a crash, what lies below the recovery point is trusted and not read, but for the index interval that it falls into. Batches above it
+  are checked (structure, checksum, offsets that ascend); at the first bad one the log ends: the rest is cut off and reported.
+- Indexes above the recovery point are built anew, with the entries that the appends had made.
+- Producers and leader epochs above it are taken from the batches.
+Source: LogLoader, LogSegment.recover.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from fastq._native.records import (
+    CONTROL_ABORT,
+    CONTROL_COMMIT,
+    BatchHeader,
+    decode_control_record,
+    decode_records,
+    read_header,
+    verify_crc,
+)
+
+from . import txn_index
+from .checkpoints import PARTITION_METADATA, CorruptCheckpoint, parse_partition_metadata
+from .files import FileHandle, Files
+from .leader_epochs import LeaderEpochs
+from .producer_state import BatchMetadata, CorruptSnapshot, ProducerState
+from .scan import HEADER_BYTES, CorruptSegment, iter_bounds
+from .segment import (
+    DELETED_SUFFIX,
+    INDEX_SUFFIX,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
+    Segment,
+)
+
+if TYPE_CHECKING:
+    from .partition_log import PartitionLog
+
+logger = logging.getLogger(__name__)
+
+_CHUNK_BYTES: Final = 1 << 20
+_WINDOW_ENTRIES: Final = 8
+"""Index entries to go back for the batches that precede a producer snapshot: each is worth a batch or index.interval.bytes."""
+
+
+@dataclass
+class RecoveryReport:
+    """What loading after a crash has done: bytes read, and (file, position, bytes cut off) where a log was cut."""
+
+    bytes_read: int = 0
+    cut: list[tuple[str, int, int]] = field(default_factory=list)
+
+
+def iter_batches(
+    files: Files, handle: FileHandle, position: int, end: int, report: RecoveryReport | None = None
+) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+    """(position, header, bytes) of the batches from `position` up to `end`.
+
+    Raises CorruptSegment at the first place where no whole batch lies. Checksums are the caller's to verify.
+    """
+    data = b""
+    start = position  # where in the file `data` begins
+    while position < end:
+        at = position - start
+        available = len(data) - at
+        size = HEADER_BYTES
+        if available >= 12:
+            size = max(12 + struct.unpack_from(">i", data, at + 8)[0], HEADER_BYTES)
+        if available < size and available < end - position:
+            if size > end - position:
+                raise CorruptSegment(handle.path, position, f"a batch of {size} bytes passes the file's end")
+            data, start = files.pread(handle.fd, min(max(_CHUNK_BYTES, size), end - position), position), position
+            if report is not None:
+                report.bytes_read += len(data)
+            if len(data) < min(size, end - position):
+                raise CorruptSegment(handle.path, position, "the file ends early")
+            continue
+        try:
+            header = read_header(data, at)
+        except ValueError as error:
+            raise CorruptSegment(handle.path, position, str(error)) from error
+        size = header.size_bytes
+        yield position, header, memoryview(data)[at : at + size]
+        position += size
+
+
+# -- loading
+
+
+def load_log(log: PartitionLog) -> RecoveryReport:
+    """Fill a PartitionLog from its directory. Raises OSError; damage is repaired and logged, never raised."""
+    files = log.files
+    names = set(files.listdir(log.path))
+    _remove_leftovers(log, names)
+    if log.topic_id is None and PARTITION_METADATA in names:
+        log.topic_id = _read_topic_id(files, os.path.join(log.path, PARTITION_METADATA))
+    report = RecoveryReport()
+    segments = []
+    for base in sorted(int(name[: -len(LOG_SUFFIX)]) for name in names if _is_offset_file(name, LOG_SUFFIX)):
+        path = os.path.join(log.path, f"{base:020d}{LOG_SUFFIX}")
+        stat = os.stat(path)
+        segments.append(log.make_segment(base, size=stat.st_size, created_ms=int(stat.st_mtime * 1000)))
+    if not segments:
+        segment = log.make_segment(log.checkpointed_start_offset, size=0, created_ms=log.clock())
+        segment.create_files(log.config.segment_bytes if log.config.preallocate else 0)
+        segments.append(segment)
+        names |= {segment.log.path, segment.index.path}
+    epochs = LeaderEpochs(files, log.path)
+    epochs_lost = not _load_epochs(epochs)
+    producers = ProducerState(log.name, expiration_ms=log.producer_expiration_ms)
+    snapshots = sorted(int(name[: -len(SNAPSHOT_SUFFIX)]) for name in names if _is_offset_file(name, SNAPSHOT_SUFFIX))
+    end = _find_end(files, segments[-1]) if log.clean else None
+    if end is not None:
+        _rebuild_missing_indexes(log, segments, names, report)
+        load_producers(log, producers, segments, snapshots, end)
+    else:
+        end = _recover(log, segments, epochs, producers, snapshots, report)
+    start = max(log.checkpointed_start_offset, segments[0].base_offset)
+    if start > end:
+        logger.warning("%s: the log start offset %d lies past the end %d: starting anew there", log.path, start, end)
+        segments = _start_anew(log, segments, start)
+        producers.clear(start)
+        end = start
+    if epochs_lost:
+        _rebuild_epochs(files, segments, epochs)
+    epochs.truncate_from_end(end)
+    epochs.truncate_from_start(start)
+    _remove_stray_snapshots(log, snapshots, segments, end)
+    log.install(segments, epochs, producers, end, start)
+    log.recovery_point = min(log.recovery_point, end) if not log.clean else end
+    log.recovery = report
+    return report
+
+
+def _is_offset_file(name: str, suffix: str) -> bool:
+    return len(name) == 20 + len(suffix) and name.endswith(suffix) and name[:20].isdigit()
+
+
+def _remove_leftovers(log: PartitionLog, names: set[str]) -> None:
+    """Files that a stop in the middle of a deletion or of a replacement has left."""
+    for name in names:
+        if name.endswith((DELETED_SUFFIX, ".tmp", ".cleaned")):
+            log.files.remove_if_exists(os.path.join(log.path, name))
+
+
+def _read_topic_id(files: Files, path: str) -> bytes | None:
+    try:
+        return parse_partition_metadata(path, files.read_file(path))
+    except CorruptCheckpoint as error:
+        logger.error("%s; it is written again when the topic's id is known", error)
+        return None
+
+
+def _load_epochs(epochs: LeaderEpochs) -> bool:
+    try:
+        epochs.load()
+    except CorruptCheckpoint as error:
+        logger.error("%s; the leader epochs are rebuilt from the log", error)
+        return False
+    return True
+
+
+def _rebuild_epochs(files: Files, segments: list[Segment], epochs: LeaderEpochs) -> None:
+    """Take the leader epochs from all batch headers: only when the file was lost."""
+    for segment in segments:
+        if not segment.size:
+            continue
+        try:
+            for _, header, _ in iter_batches(files, segment.log.handle(), 0, segment.size):
+                epochs.assign(header.partition_leader_epoch, header.base_offset, write=False)
+        except CorruptSegment as error:
+            logger.error("rebuilding leader epochs: %s", error)
+    epochs.write()
+
+
+def _find_end(files: Files, segment: Segment) -> int | None:
+    """The offset after the last batch of an active segment that was closed; None when it is not whole."""
+    if not segment.size:
+        return segment.base_offset
+    offset, position = segment.index.last()
+    try:
+        end = segment.base_offset
+        for bounds in iter_bounds(files, segment.log.handle(), position, segment.size):
+            if bounds.position == position and position and bounds.last_offset != offset:
+                raise CorruptSegment(
+                    segment.index.path, position, f"the index has offset {offset}, the log {bounds.last_offset}"
+                )
+            end = bounds.last_offset + 1
+        if end > segment.base_offset:
+            return end
+        raise CorruptSegment(segment.log.path, position, "the last index entry lies past the end")
+    except CorruptSegment as error:
+        logger.error("recovering a log although it was closed cleanly: %s", error)
+        return None
+
+
+def _rebuild_missing_indexes(
+    log: PartitionLog, segments: list[Segment], names: set[str], report: RecoveryReport
+) -> None:
+    for segment in segments:
+        for index, suffix in ((segment.index, INDEX_SUFFIX), (segment.time_index, TIME_INDEX_SUFFIX)):
+            if segment.size and f"{segment.base_offset:020d}{suffix}" not in names:
+                logger.warning("%s is missing: rebuilding the indexes of the segment", index.path)
+                rebuild_indexes(log.files, segment, report)
+                break
+
+
+def rebuild_indexes(files: Files, segment: Segment, report: RecoveryReport) -> None:
+    """Make both indexes of a segment anew from its batches, as far as they can be read."""
+    segment.forget_indexes(0, segment.base_offset)
+    try:
+        for position, header, data in iter_batches(files, segment.log.handle(), 0, segment.size, report):
+            segment.note_batch(position, len(data), header.last_offset, header.max_timestamp)
+    except CorruptSegment as error:
+        logger.error("rebuilding indexes: %s", error)
+    segment.time_index.append_if_later(segment.max_timestamp, segment.max_timestamp_offset)
+    segment.index.trim()
+    segment.time_index.trim()
+
+
+# -- recovery
+
+
+def _recover(
+    log: PartitionLog,
+    segments: list[Segment],
+    epochs: LeaderEpochs,
+    producers: ProducerState,
+    snapshots: list[int],
+    report: RecoveryReport,
+) -> int:
+    """Check what lies above the recovery point, cut off what is damaged; answers the log's end."""
+    point = log.recovery_point
+    number = max((n for n, segment in enumerate(segments) if segment.base_offset <= point), default=0)
+    position, offset = _trusted_position(log.files, segments[number], point)
+    _load_snapshot(log, producers, snapshots, min(point, offset) if position else segments[number].base_offset)
+    if producers.end_offset < offset:
+        _replay(log, producers, segments, producers.end_offset, offset)
+    end = offset
+    known_epochs = len(epochs)
+    while number < len(segments):
+        segment = segments[number]
+        if position == 0 and segment.base_offset < end:
+            _remove_from(log, segments, number, report, f"it begins below the log's end {end}")
+            break
+        end, valid, reason = _recover_segment(
+            log, segment, position, max(end, segment.base_offset), epochs, producers, report
+        )
+        number += 1
+        if reason is not None:
+            _cut(segment, valid, reason, report)
+            _remove_from(log, segments, number, report, "it follows a damaged segment")
+            break
+        position = 0
+    end = max(end, segments[-1].base_offset)
+    if len(epochs) != known_epochs:
+        epochs.write()
+    producers.end_offset = end
+    return end
+
+
+def _trusted_position(files: Files, segment: Segment, point: int) -> tuple[int, int]:
+    """(position, offset): where checking begins in the segment of the recovery point, and the first offset there.
+
+    It is the last index entry below the recovery point, if the log bears it out; else the segment's begin.
+    """
+    count = segment.index.count_up_to(point - 1)
+    while count:
+        offset, position = segment.index.entry_at(count - 1)
+        if 0 < position <= segment.size - HEADER_BYTES:
+            try:
+                bounds = next(iter_bounds(files, segment.log.handle(), position, segment.size))
+            except CorruptSegment:
+                break
+            if bounds.last_offset == offset:
+                segment.forget_indexes(position, bounds.base_offset)
+                return position, bounds.base_offset
+        break
+    segment.forget_indexes(0, segment.base_offset)
+    return 0, segment.base_offset
+
+
+def _recover_segment(
+    log: PartitionLog,
+    segment: Segment,
+    position: int,
+    expected: int,
+    epochs: LeaderEpochs,
+    producers: ProducerState,
+    report: RecoveryReport,
+) -> tuple[int, int, str | None]:
+    """(end offset, end of the valid bytes, what is wrong there or None) of a segment checked from `position` on."""
+    files = log.files
+    if not position:
+        segment.forget_indexes(0, segment.base_offset)
+    transactions = segment.path_of(TXN_INDEX_SUFFIX)
+    txn_index.truncate(files, transactions, expected)
+    valid = position
+    reason = None
+    try:
+        for at, header, data in iter_batches(files, segment.log.handle(), position, segment.size, report):
+            valid = at
+            if header.base_offset < expected or header.last_offset < header.base_offset:
+                raise CorruptSegment(segment.log.path, at, f"offset {header.base_offset}, expected {expected} or above")
+            if not verify_crc(data):
+                raise CorruptSegment(
+                    segment.log.path, at, f"the checksum of the batch at offset {header.base_offset} is wrong"
+                )
+            segment.note_batch(at, len(data), header.last_offset, header.max_timestamp)
+            epochs.assign(header.partition_leader_epoch, header.base_offset, write=False)
+            if header.producer_id >= 0 and header.base_offset >= producers.end_offset:
+                replay_batch(producers, header, data, files, transactions, log.clock())
+            expected = header.next_offset
+            valid = at + len(data)
+    except CorruptSegment as error:
+        valid, reason = error.position, error.reason
+    segment.time_index.append_if_later(segment.max_timestamp, segment.max_timestamp_offset)
+    segment.index.trim()
+    segment.time_index.trim()
+    return expected, valid, reason
+
+
+def _cut(segment: Segment, valid: int, reason: str, report: RecoveryReport) -> None:
+    """Cut a segment off at a position."""
+    lost = segment.size - valid
+    logger.warning("%s: cut off at byte %d, %d bytes removed: %s", segment.log.path, valid, lost, reason)
+    report.cut.append((segment.log.path, valid, lost))
+    segment.log.truncate(valid)
+
+
+def _remove_from(log: PartitionLog, segments: list[Segment], number: int, report: RecoveryReport, reason: str) -> None:
+    """Remove the segments from a number on."""
+    for segment in segments[number:]:
+        logger.warning("%s: removed, %d bytes: %s", segment.log.path, segment.size, reason)
+        report.cut.append((segment.log.path, 0, segment.size))
+        log.remove_files(segment)
+    del segments[number:]
+
+
+def _start_anew(log: PartitionLog, segments: list[Segment], start: int) -> list[Segment]:
+    for segment in segments:
+        log.remove_files(segment)
+    fresh = log.make_segment(start, size=0, created_ms=log.clock())
+    fresh.create_files()
+    return [fresh]
+
+
+# -- producers
+
+
+def replay_batch(
+    producers: ProducerState, header: BatchHeader, data: memoryview, files: Files, transactions: str | None, now_ms: int
+) -> None:
+    """Take a stored batch into the producer state; an abort goes into the transaction index at `transactions`, if given."""
+    if not header.is_control:
+        producers.update(header, header.base_offset, header.last_offset, header.max_timestamp, now_ms)
+        return
+    records = decode_records(data)
+    if not records:
+        return
+    marker = decode_control_record(records[0].key, records[0].value)
+    if marker.type not in (CONTROL_ABORT, CONTROL_COMMIT):
+        return
+    completed = producers.complete(
+        header.producer_id,
+        header.producer_epoch,
+        marker.coordinator_epoch,
+        aborted=marker.type == CONTROL_ABORT,
+        offset=header.base_offset,
+        now_ms=now_ms,
+    )
+    if completed is not None and completed.aborted and transactions is not None:
+        txn_index.append_entry(files, transactions, completed)
+
+
+def load_producers(
+    log: PartitionLog, producers: ProducerState, segments: list[Segment], snapshots: list[int], end: int
+) -> None:
+    """The producer state as of `end`: the latest snapshot, the batches since, and the window's batches before it."""
+    _load_snapshot(log, producers, snapshots, end)
+    if producers.end_offset < end:
+        _replay(log, producers, segments, producers.end_offset, end)
+    elif len(producers):
+        _fill_windows(log.files, producers, segments[-1])
+    producers.end_offset = end
+
+
+def _load_snapshot(log: PartitionLog, producers: ProducerState, snapshots: list[int], end: int) -> None:
+    """Load the latest readable snapshot at or below `end`; without one the state is empty as of the log's begin."""
+    for offset in sorted((offset for offset in snapshots if offset <= end), reverse=True):
+        path = os.path.join(log.path, f"{offset:020d}{SNAPSHOT_SUFFIX}")
+        try:
+            producers.decode(log.files.read_file(path), offset, log.clock())
+            return
+        except CorruptSnapshot as error:
+            logger.error("%s: %s; an earlier snapshot is used", path, error)
+            log.files.remove_if_exists(path)
+    producers.clear(0)
+
+
+def _replay(log: PartitionLog, producers: ProducerState, segments: list[Segment], start: int, end: int) -> None:
+    """Take the stored batches from offset `start` up to `end` into the producer state."""
+    for number, segment in enumerate(segments):
+        following = segments[number + 1].base_offset if number + 1 < len(segments) else end
+        if following <= start or segment.base_offset >= end or not segment.size:
+            continue
+        try:
+            position = segment.index.lookup(start)
+            for _, header, data in iter_batches(log.files, segment.log.handle(), position, segment.size):
+                if header.base_offset >= end:
+                    break
+                if header.producer_id >= 0 and header.base_offset >= start:
+                    replay_batch(producers, header, data, log.files, None, log.clock())
+        except CorruptSegment as error:
+            logger.error("replaying producers: %s", error)
+    producers.end_offset = end
+
+
+def _fill_windows(files: Files, producers: ProducerState, segment: Segment) -> None:
+    """Add the batches that a snapshot leaves out, so that a producer's retries across a restart are still recognised."""
+    if not segment.size:
+        return
+    count = segment.index.entry_count
+    position = segment.index.entry_at(count - _WINDOW_ENTRIES)[1] if count > _WINDOW_ENTRIES else 0
+    handle = segment.log.handle()
+    found: dict[tuple[int, int], list[BatchMetadata]] = {}
+    for bounds in iter_bounds(files, handle, position, segment.size):
+        raw = files.pread(handle.fd, HEADER_BYTES, bounds.position)
+        producer_id, epoch, base_sequence = struct.unpack_from(">qhi", raw, 43)
+        if producer_id < 0 or base_sequence < 0:
+            continue
+        delta = bounds.last_offset - bounds.base_offset
+        last_sequence = (base_sequence + delta) & 0x7FFFFFFF
+        timestamp = int.from_bytes(raw[35:43], "big", signed=True)
+        found.setdefault((producer_id, epoch), []).append(
+            BatchMetadata(last_sequence, bounds.last_offset, delta, timestamp)
+        )
+    for (producer_id, epoch), batches in found.items():
+        producers.fill_window(producer_id, epoch, batches)
+
+
+def _remove_stray_snapshots(log: PartitionLog, snapshots: list[int], segments: list[Segment], end: int) -> None:
+    """Keep the snapshots of segment begins and the latest one that is not past the end."""
+    valid = [offset for offset in snapshots if offset <= end]
+    keep = {segment.base_offset for segment in segments} | set(valid[-1:])
+    for offset in snapshots:
+        if offset not in keep:
+            log.files.remove_if_exists(os.path.join(log.path, f"{offset:020d}{SNAPSHOT_SUFFIX}"))
+
+
+# -- truncation
+
+
+def truncate_log(log: PartitionLog, offset: int) -> None:
+    """Remove the records at and above `offset`, which lies within the log's segments. Raises OSError."""
+    segments = list(log.segments)
+    while segments[-1].base_offset > offset or (segments[-1].base_offset == offset and len(segments) > 1):
+        log.remove_files(segments.pop())
+    segment = segments[-1]
+    position = segment.index.lookup(offset)
+    handle = segment.log.handle()
+    for bounds in iter_bounds(log.files, handle, position, segment.size):
+        if bounds.last_offset >= offset:
+            position = bounds.position
+            break
+        position = bounds.end
+    segment.forget_indexes(position, offset)
+    segment.log.truncate(position)
+    txn_index.truncate(log.files, segment.path_of(TXN_INDEX_SUFFIX), offset)
+    end = _find_end(log.files, segment)
+    if end is None:
+        raise OSError(errno.EIO, "the rest of the segment cannot be read", segment.log.path)
+    _note_tail(log.files, segment)
+    _finish_truncation(log, segments, end, min(log.log_start_offset, end))
+
+
+def _note_tail(files: Files, segment: Segment) -> None:
+    """Take the timestamps of the batches after the last index entry, and the cadence of index entries, from the file."""
+    position = segment.index.last()[1]
+    segment.forget_indexes(position, segment.base_offset if not position else segment.index.last()[0])
+    for at, header, data in iter_batches(files, segment.log.handle(), position, segment.size):
+        segment.note_batch(at, len(data), header.last_offset, header.max_timestamp)
+
+
+def truncate_fully(log: PartitionLog, offset: int) -> None:
+    """Remove all records; the log begins anew at `offset`. Raises OSError."""
+    segments = _start_anew(log, log.segments, offset)
+    log.epochs.clear()
+    _finish_truncation(log, segments, offset, offset)
+
+
+def _finish_truncation(log: PartitionLog, segments: list[Segment], end: int, start: int) -> None:
+    epochs, producers = log.epochs, log.producers
+    epochs.truncate_from_end(end)
+    names = log.files.listdir(log.path)
+    snapshots = sorted(int(name[: -len(SNAPSHOT_SUFFIX)]) for name in names if _is_offset_file(name, SNAPSHOT_SUFFIX))
+    for snapshot in snapshots:
+        if snapshot > end:
+            log.files.remove_if_exists(os.path.join(log.path, f"{snapshot:020d}{SNAPSHOT_SUFFIX}"))
+    load_producers(log, producers, segments, [snapshot for snapshot in snapshots if snapshot <= end], end)
+    watermark, on_disk = min(log.high_watermark, end), min(log.on_disk_offset, end)
+    log.install(segments, epochs, producers, end, start)
+    log.high_watermark, log.on_disk_offset = watermark, on_disk
+    log.last_stable_offset = min(log.last_stable_offset, watermark)
+    log.recovery_point = min(log.recovery_point, end)

@@ -1,0 +1,225 @@
+"""Walks over the batch headers of a segment file, and the slices that reads answer with.
+
+Rules
+- Nothing here changes a log: the functions take a handle and bounds, and may run in any thread.
+- A scan that must not wait for a disk (`may_block=False`) raises WouldBlock at the first page that is not in memory.
+- Batches of magic 0 and 1 are walked too: their offset field is the last offset they hold.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from .files import FileHandle, Files
+
+_BOUNDS = struct.Struct(
+    ">qiibIhi"
+)  # base offset, batch length, leader epoch, magic, crc, attributes, last offset delta
+BOUNDS_BYTES: Final = _BOUNDS.size
+HEADER_BYTES: Final = 61
+_LOG_OVERHEAD: Final = 12
+_LENGTH_MIN: Final = {0: 14, 1: 22, 2: 49}
+_WINDOW_BYTES: Final = 16 << 10
+_WARM_CHUNK_BYTES: Final = 1 << 20
+
+
+class CorruptSegment(Exception):
+    """Bytes of a segment that are no batch: which file, where, and what was found."""
+
+    def __init__(self, path: str, position: int, reason: str) -> None:
+        super().__init__(f"{path}: at byte {position}: {reason}")
+        self.path = path
+        self.position = position
+        self.reason = reason
+
+
+class WouldBlock(Exception):
+    """The page that a scan needs is not in memory."""
+
+
+class BatchBounds(NamedTuple):
+    """Where a batch lies: offsets base_offset to last_offset, bytes position to end (exclusive)."""
+
+    base_offset: int
+    last_offset: int
+    position: int
+    end: int
+
+
+def iter_bounds(
+    files: Files, handle: FileHandle, position: int, end: int, *, may_block: bool = True
+) -> Iterator[BatchBounds]:
+    """Bounds of the batches from `position` (where one begins) up to `end`.
+
+    Raises CorruptSegment where no batch can begin or one passes `end`, WouldBlock, OSError.
+    """
+    window = b""
+    window_start = position
+    while position < end:
+        at = position - window_start
+        if at + BOUNDS_BYTES > len(window):
+            window_start, at = position, 0
+            want = min(_WINDOW_BYTES, end - position)
+            if may_block:
+                window = files.pread(handle.fd, want, position)
+            else:
+                cached = files.read_if_cached(handle.fd, want, position)
+                if cached is None:
+                    raise WouldBlock
+                window = cached
+            if len(window) < BOUNDS_BYTES:
+                raise CorruptSegment(handle.path, position, f"{len(window)} bytes are too few for a batch header")
+        base, length, _, magic, _, _, delta = _BOUNDS.unpack_from(window, at)
+        if magic not in _LENGTH_MIN or length < _LENGTH_MIN[magic] or base < 0 or (magic == 2 and delta < 0):
+            raise CorruptSegment(
+                handle.path, position, f"no batch begins here (offset {base}, length {length}, magic {magic})"
+            )
+        batch_end = position + _LOG_OVERHEAD + length
+        if batch_end > end:
+            raise CorruptSegment(
+                handle.path, position, f"the batch at offset {base} of {length + 12} bytes passes the end {end}"
+            )
+        yield BatchBounds(base, base + delta if magic == 2 else base, position, batch_end)
+        position = batch_end
+
+
+class LogSlice:
+    """A run of whole batches in one segment file: bytes `position` to `position + size` of `file`.
+
+    The descriptor stays open as long as the slice lives. Send it with `os.sendfile(socket, slice.fd, slice.position, slice.size)`.
+
+    When `cold` is true the slice is not usable yet: finding its bounds, or reading it, would have waited for a disk.
+    Call `warm()` in another thread first; it fixes the bounds and brings the pages into memory.
+    A slice of no bytes has no file and is never cold.
+    """
+
+    __slots__ = ("_files", "_find", "_found", "file", "first_offset", "position", "size")
+
+    def __init__(
+        self,
+        files: Files,
+        file: FileHandle | None,
+        position: int,
+        size: int,
+        first_offset: int,
+        find: SliceQuery | None = None,
+    ) -> None:
+        self._files = files
+        self._find = find
+        self.file = file
+        self.position = position
+        self.size = size
+        self.first_offset = first_offset
+        """Offset the read asked for; the first batch may begin below it."""
+
+    def __repr__(self) -> str:
+        path = self.file.path if self.file else None
+        return f"LogSlice({path!r}, position={self.position}, size={self.size}, cold={self.cold})"
+
+    def __len__(self) -> int:
+        return self.size
+
+    @property
+    def fd(self) -> int:
+        """Descriptor to send from; -1 when the slice is empty."""
+        return self.file.fd if self.file is not None else -1
+
+    @property
+    def cold(self) -> bool:
+        """Whether the bounds are still to be found, by `warm()` in another thread."""
+        return self._find is not None
+
+    def is_cached(self) -> bool:
+        """Whether sending will probably not wait for a disk: the first and the last page are in memory.
+
+        Where the platform cannot tell, a slice counts as cached up to 64 KiB, which one read-ahead brings in.
+        """
+        if self._find is not None:
+            return False
+        if self.file is None or not self.size:
+            return True
+        answer = self._files.is_cached(self.file.fd, self.position, self.size)
+        return self.size <= 64 << 10 if answer is None else answer
+
+    def warm(self) -> None:
+        """Fix the bounds and read the pages into memory; waits for the disk, so not for the event loop.
+
+        Raises CorruptSegment, OSError.
+        """
+        file = self.file
+        if file is None:
+            return
+        if self._find is not None:
+            self.position, self.size = self._find.bounds(may_block=True)
+            self._find = None
+        for at in range(self.position, self.position + self.size, _WARM_CHUNK_BYTES):
+            self._files.pread(file.fd, min(_WARM_CHUNK_BYTES, self.position + self.size - at), at)
+
+    def read(self) -> bytes:
+        """The bytes; waits for the disk. Raises CorruptSegment when the file ends early, OSError."""
+        if self._find is not None and self.file is not None:
+            self.position, self.size = self._find.bounds(may_block=True)
+            self._find = None
+        if self.file is None or not self.size:
+            return b""
+        data = self._files.pread(self.file.fd, self.size, self.position)
+        if len(data) == self.size:
+            return data
+        chunks = [data]
+        got = len(data)
+        while got < self.size:
+            data = self._files.pread(self.file.fd, self.size - got, self.position + got)
+            if not data:
+                raise CorruptSegment(self.file.path, self.position + got, "the file ends inside a slice")
+            chunks.append(data)
+            got += len(data)
+        return b"".join(chunks)
+
+
+class SliceQuery(NamedTuple):
+    """How to find the bounds of a slice: fixed when the read was made, so that any thread can do it later."""
+
+    files: Files
+    handle: FileHandle
+    offset: int
+    """The first batch of the slice is the first one that ends at or above this offset."""
+    start: int
+    """A batch begins here, at or before that one."""
+    cut: int
+    """A batch begins here too, before the slice's largest possible end: the search for the end need not start earlier."""
+    end: int
+    """Where the last batch of the segment ends."""
+    upper_offset: int
+    """No batch that begins at or above this offset belongs to the slice."""
+    max_bytes: int
+    min_one_batch: bool
+
+    def bounds(self, *, may_block: bool) -> tuple[int, int]:
+        """Position and size of the slice. Raises WouldBlock, CorruptSegment, OSError."""
+        for first in iter_bounds(self.files, self.handle, self.start, self.end, may_block=may_block):
+            if first.last_offset >= self.offset:
+                break
+        else:
+            return self.end, 0
+        if first.base_offset >= self.upper_offset:
+            return first.position, 0
+        limit = first.position + self.max_bytes
+        if first.end > limit:
+            return first.position, first.end - first.position if self.min_one_batch else 0
+        if limit >= self.end and self.upper_offset == NO_UPPER:
+            return first.position, self.end - first.position
+        end = first.end
+        try:
+            for batch in iter_bounds(self.files, self.handle, max(end, self.cut), self.end, may_block=may_block):
+                if batch.end > limit or batch.base_offset >= self.upper_offset:
+                    end = max(end, batch.position)
+                    break
+                end = batch.end
+        except CorruptSegment as error:  # what lies before it is served; the read that begins there reports it
+            end = max(end, error.position)
+        return first.position, end - first.position
+
+
+NO_UPPER: Final = (1 << 63) - 1

@@ -1,0 +1,254 @@
+"""One segment of a log: its `.log` file, the indexes beside it, and what is remembered about the batches in it.
+
+Rules
+- A segment knows nothing of producers, epochs or high watermarks: it stores batches at their offsets and finds them again.
+- Files are named by the base offset in 20 digits and opened when first used; the descriptor budget may close them at any time.
+- Index entries are made where Kafka makes them (LogSegment.append): before a batch, when more than index.interval.bytes have been
+  written since the last one. Recovery's rebuild makes the same ones.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import Final
+
+from .files import READ_WRITE, READ_WRITE_CREATE, FdBudget, FileHandle, Files
+from .offset_index import OffsetIndex
+from .time_index import NO_TIMESTAMP, TimeIndex
+
+INT32_MAX: Final = (1 << 31) - 1
+NEVER: Final = (1 << 63) - 1
+LOG_SUFFIX: Final = ".log"
+INDEX_SUFFIX: Final = ".index"
+TIME_INDEX_SUFFIX: Final = ".timeindex"
+TXN_INDEX_SUFFIX: Final = ".txnindex"
+SNAPSHOT_SUFFIX: Final = ".snapshot"
+DELETED_SUFFIX: Final = ".deleted"
+
+
+def offset_file_name(offset: int, suffix: str) -> str:
+    """Kafka's name of a file that starts at an offset: 20 digits and a suffix."""
+    return f"{offset:020d}{suffix}"
+
+
+class LogFile:
+    """The `.log` file, opened when first used. Appends are written at the known end, never at the file's.
+
+    Invariant: bytes before `size` are whole batches in offset order. Event-loop thread only.
+    """
+
+    __slots__ = ("_budget", "_files", "_handle", "path", "recently_used", "size")
+
+    def __init__(self, files: Files, budget: FdBudget, path: str, size: int) -> None:
+        self._files = files
+        self._budget = budget
+        self._handle: FileHandle | None = None
+        self.path = path
+        self.size = size
+        self.recently_used = False
+
+    def handle(self, flags: int = READ_WRITE) -> FileHandle:
+        self.recently_used = True
+        handle = self._handle
+        if handle is None:
+            handle = self._handle = FileHandle(self._files, self.path, flags)
+            self._budget.opened(self)
+        return handle
+
+    def is_open(self) -> bool:
+        return self._handle is not None
+
+    def release(self) -> None:
+        self._handle = None
+
+    def truncate(self, size: int) -> None:
+        self._files.truncate(self.handle().fd, size)
+        self.size = size
+
+
+class Segment:
+    """A segment. Offsets from `base_offset` on, up to the next segment's.
+
+    `max_timestamp` is the largest of the segment (-1: none known), `max_timestamp_offset` the last offset of the batch that has it.
+    `indexes_full` asks for a roll. Event-loop thread only.
+    """
+
+    __slots__ = (
+        "_bytes_since_index_entry",
+        "_files",
+        "_first_timestamp",
+        "_timestamps_known",
+        "base_offset",
+        "created_ms",
+        "directory",
+        "index",
+        "index_bytes_max",
+        "index_interval_bytes",
+        "indexes_full",
+        "log",
+        "max_timestamp",
+        "max_timestamp_offset",
+        "name_synced",
+        "roll_jitter_ms",
+        "roll_ms",
+        "time_index",
+    )
+
+    def __init__(
+        self,
+        files: Files,
+        budget: FdBudget,
+        directory: str,
+        base_offset: int,
+        *,
+        size: int,
+        index_interval_bytes: int,
+        index_bytes_max: int,
+        created_ms: int,
+        roll_ms: int = NEVER,
+        roll_jitter_ms: int = 0,
+    ) -> None:
+        self._files = files
+        self.directory = directory
+        self.base_offset = base_offset
+        self.index_interval_bytes = index_interval_bytes
+        self.index_bytes_max = index_bytes_max
+        self.indexes_full = False
+        self.created_ms = created_ms
+        self.roll_ms = roll_ms
+        self.roll_jitter_ms = roll_jitter_ms
+        self.log = LogFile(files, budget, self.path_of(LOG_SUFFIX), size)
+        self.index = OffsetIndex(files, budget, self.path_of(INDEX_SUFFIX), base_offset)
+        self.time_index = TimeIndex(files, budget, self.path_of(TIME_INDEX_SUFFIX), base_offset)
+        self.max_timestamp = NO_TIMESTAMP
+        self.max_timestamp_offset = base_offset
+        self._timestamps_known = size == 0
+        self._first_timestamp: int | None = None
+        self._bytes_since_index_entry = 0
+        self.name_synced = size > 0
+        """Whether the files' names are known to be on disk."""
+
+    def __repr__(self) -> str:
+        return f"Segment({self.log.path!r}, size={self.log.size})"
+
+    @property
+    def size(self) -> int:
+        return self.log.size
+
+    def path_of(self, suffix: str) -> str:
+        return os.path.join(self.directory, offset_file_name(self.base_offset, suffix))
+
+    def create_files(self, preallocate_bytes: int = 0) -> None:
+        """Make the files of a new, empty segment. Raises OSError."""
+        self.index.start_empty()
+        self.time_index.start_empty()
+        self.log.handle(READ_WRITE_CREATE)
+        self.log.truncate(0)
+        if preallocate_bytes:
+            os.posix_fallocate(self.log.handle().fd, 0, preallocate_bytes)
+        self.index.trim()
+        self.time_index.trim()
+        self._timestamps_known = True
+
+    # -- appending
+
+    def append(self, data: bytes | bytearray | memoryview, size: int, last_offset: int, max_timestamp: int) -> int:
+        """Write one whole batch of `size` bytes at the end and answer where it begins.
+
+        Raises OSError; then the file may hold a part of the batch past `size`, which the caller has to cut off.
+        The batch must fit: see `can_hold`.
+        """
+        log = self.log
+        position = log.size
+        handle = log._handle
+        if handle is None:
+            handle = log.handle()
+        log.recently_used = True
+        self._files.write_all(handle.fd, data, position)
+        log.size = position + size
+        self.note_batch(position, size, last_offset, max_timestamp)
+        return position
+
+    def note_batch(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
+        """Remember a batch that lies in the file: timestamps, and an index entry where one is due."""
+        if max_timestamp > self.max_timestamp:
+            if not self._timestamps_known:
+                self.load_max_timestamp()
+            if max_timestamp > self.max_timestamp:
+                self.max_timestamp = max_timestamp
+                self.max_timestamp_offset = last_offset
+        if not position:
+            self._first_timestamp = max_timestamp
+        if self._bytes_since_index_entry > self.index_interval_bytes:
+            self.index.append(last_offset, position)
+            self.time_index.append_if_later(self.max_timestamp, self.max_timestamp_offset)
+            self._bytes_since_index_entry = 0
+            self.update_indexes_full()
+        self._bytes_since_index_entry += size
+
+    def load_max_timestamp(self) -> None:
+        """Take the largest timestamp of a segment that was closed or rolled from its time index."""
+        self._timestamps_known = True
+        timestamp, offset = self.time_index.last()
+        if timestamp > self.max_timestamp:
+            self.max_timestamp, self.max_timestamp_offset = timestamp, offset
+
+    def largest_timestamp(self) -> int:
+        """Largest timestamp of the records; the file's modification time when no record has one (as Kafka)."""
+        if not self._timestamps_known:
+            self.load_max_timestamp()
+        if self.max_timestamp >= 0:
+            return self.max_timestamp
+        return int(os.stat(self.log.path).st_mtime * 1000)
+
+    def first_timestamp(self) -> int:
+        """Largest timestamp of the first batch, which time-based rolling counts from; -1 when there is none."""
+        if self._first_timestamp is None:
+            if not self.log.size:
+                return NO_TIMESTAMP
+            data = self._files.pread(self.log.handle().fd, 61, 0)
+            self._first_timestamp = struct.unpack_from(">q", data, 35)[0] if len(data) >= 43 else NO_TIMESTAMP
+        return self._first_timestamp
+
+    def forget_indexes(self, position: int, offset: int) -> None:
+        """Drop index entries of batches at or above `position`, whose first offset is `offset`, to note those batches again."""
+        self.index.truncate_entries(self.index.count_before_position(position))
+        self.time_index.truncate_entries(self.time_index.count_up_to_offset(offset - 1))
+        self.max_timestamp, self.max_timestamp_offset = self.time_index.last()
+        self._timestamps_known = True
+        self._first_timestamp = None
+        # An entry is due for the batch at `position`, if there was one before.
+        self._bytes_since_index_entry = self.index_interval_bytes + 1 if position else 0
+
+    # -- rolling
+
+    def time_to_roll(self, now_ms: int, max_timestamp: int) -> bool:
+        """Whether segment.ms (less the jitter) has passed, by the clock of the records or, without timestamps, by the broker's."""
+        if not self.log.size:
+            return False
+        first = self._first_timestamp
+        if first is None:
+            first = self.first_timestamp()
+        waited = max_timestamp - first if first >= 0 else now_ms - self.created_ms
+        return waited > self.roll_ms - self.roll_jitter_ms
+
+    def update_indexes_full(self) -> None:
+        """Note whether an index has reached segment.index.bytes (the time index keeps its last entry for the roll)."""
+        limit = self.index_bytes_max
+        self.indexes_full = self.index.entry_count >= limit // 8 or self.time_index.entry_count >= limit // 12 - 1
+
+    def finish(self) -> None:
+        """Leave the files as Kafka leaves those of a rolled or closed segment: last time index entry, everything trimmed."""
+        if not self._timestamps_known:
+            self.load_max_timestamp()
+        self.time_index.append_if_later(self.max_timestamp, self.max_timestamp_offset)
+        self.index.trim()
+        self.time_index.trim()
+        if self._files.size_bytes(self.log.path) != self.log.size:
+            self.log.truncate(self.log.size)
+
+    def release(self) -> None:
+        self.log.release()
+        self.index.release()
+        self.time_index.release()

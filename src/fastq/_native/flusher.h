@@ -1,0 +1,194 @@
+/* Threads that sync files and never touch Python: a queue of jobs, a list of results, a descriptor that becomes readable.
+
+   Rules: `mutex` guards queue, results and counters; a job belongs to the queue, then to one thread, then to the results, from where
+   pool_take hands its outcome out and frees it. The descriptors of a job are the caller's to keep open until then.
+   A job's files are synced in order; its code is the errno of the first that failed, and then the rest is not synced. */
+#ifndef FASTQ_FLUSHER_H
+#define FASTQ_FLUSHER_H
+
+#include <stdint.h>
+#include <stdlib.h>
+
+typedef struct flush_job {
+    struct flush_job *next;
+    int64_t id;
+    int code;
+    int count;
+    int fds[];
+} flush_job;
+
+#if defined(_WIN32)
+
+#define FASTQ_FLUSHER_SUPPORTED 0
+typedef struct flush_pool { int unused; } flush_pool;
+static inline flush_pool *pool_open(int threads) { (void)threads; return NULL; }
+static inline void pool_submit(flush_pool *pool, flush_job *job) { (void)pool; (void)job; }
+static inline flush_job *pool_take(flush_pool *pool) { (void)pool; return NULL; }
+static inline int pool_fd(flush_pool *pool) { (void)pool; return -1; }
+static inline void pool_clear(flush_pool *pool) { (void)pool; }
+static inline void pool_close(flush_pool *pool) { (void)pool; }
+
+#else
+
+#define FASTQ_FLUSHER_SUPPORTED 1
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+#if defined(__linux__)
+#include <sys/eventfd.h>
+#endif
+
+typedef struct flush_pool {
+    pthread_mutex_t mutex;
+    pthread_cond_t wake;
+    flush_job *first, *last;      /* waiting */
+    flush_job *ended, *ended_last;
+    int closing;
+    int started;                  /* threads that run */
+    int read_fd, write_fd;        /* the same descriptor when it is an eventfd */
+    pthread_t threads[64];
+} flush_pool;
+
+static int flush_sync(int fd) {
+    int result;
+    do {
+#if defined(__APPLE__)
+        result = fcntl(fd, F_FULLFSYNC);
+        if (result < 0 && (errno == ENOTSUP || errno == EINVAL)) result = fsync(fd);
+#elif defined(__linux__)
+        result = fdatasync(fd);
+#else
+        result = fsync(fd);
+#endif
+    } while (result < 0 && errno == EINTR);
+    if (result == 0) return 0;
+    /* Directories of some file systems cannot be synced; a regular file's EINVAL cannot happen. */
+    return errno == EINVAL ? 0 : errno;
+}
+
+static void flush_signal(flush_pool *pool) {
+    uint64_t one = 1;
+    ssize_t written;
+    do {
+        written = write(pool->write_fd, &one, pool->read_fd == pool->write_fd ? sizeof one : 1);
+    } while (written < 0 && errno == EINTR);      /* EAGAIN: it is readable already */
+}
+
+static void *flush_run(void *argument) {
+    flush_pool *pool = (flush_pool *)argument;
+    pthread_mutex_lock(&pool->mutex);
+    for (;;) {
+        while (pool->first == NULL && !pool->closing) pthread_cond_wait(&pool->wake, &pool->mutex);
+        flush_job *job = pool->first;
+        if (job == NULL) break;                   /* closing, and nothing waits */
+        pool->first = job->next;
+        if (pool->first == NULL) pool->last = NULL;
+        pthread_mutex_unlock(&pool->mutex);
+        for (int i = 0; i < job->count && job->code == 0; i++) job->code = flush_sync(job->fds[i]);
+        job->next = NULL;
+        pthread_mutex_lock(&pool->mutex);
+        if (pool->ended_last == NULL) pool->ended = job; else pool->ended_last->next = job;
+        pool->ended_last = job;
+        flush_signal(pool);
+    }
+    pthread_mutex_unlock(&pool->mutex);
+    return NULL;
+}
+
+static int flush_open_descriptors(flush_pool *pool) {
+#if defined(__linux__)
+    pool->read_fd = pool->write_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    return pool->read_fd < 0 ? -1 : 0;
+#else
+    int ends[2];
+    if (pipe(ends) < 0) return -1;
+    for (int i = 0; i < 2; i++) {
+        fcntl(ends[i], F_SETFL, O_NONBLOCK);
+        fcntl(ends[i], F_SETFD, FD_CLOEXEC);
+    }
+    pool->read_fd = ends[0];
+    pool->write_fd = ends[1];
+    return 0;
+#endif
+}
+
+static void pool_close(flush_pool *pool);
+
+/* NULL with errno when descriptors or threads cannot be had. Threads take no signals. */
+static flush_pool *pool_open(int threads) {
+    flush_pool *pool = (flush_pool *)calloc(1, sizeof *pool);
+    if (pool == NULL) return NULL;
+    if (flush_open_descriptors(pool) < 0) {
+        free(pool);
+        return NULL;
+    }
+    pthread_mutex_init(&pool->mutex, NULL);
+    pthread_cond_init(&pool->wake, NULL);
+    sigset_t all, old;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int code = 0;
+    while (pool->started < threads && code == 0) {
+        code = pthread_create(&pool->threads[pool->started], NULL, flush_run, pool);
+        if (code == 0) pool->started++;
+    }
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    if (pool->started == 0) {
+        pool_close(pool);
+        errno = code;
+        return NULL;
+    }
+    return pool;
+}
+
+static inline void pool_submit(flush_pool *pool, flush_job *job) {
+    pthread_mutex_lock(&pool->mutex);
+    job->next = NULL;
+    if (pool->last == NULL) pool->first = job; else pool->last->next = job;
+    pool->last = job;
+    pthread_cond_signal(&pool->wake);
+    pthread_mutex_unlock(&pool->mutex);
+}
+
+/* The ended jobs as a list that is the caller's, oldest first; NULL when there are none. */
+static inline flush_job *pool_take(flush_pool *pool) {
+    pthread_mutex_lock(&pool->mutex);
+    flush_job *jobs = pool->ended;
+    pool->ended = pool->ended_last = NULL;
+    pthread_mutex_unlock(&pool->mutex);
+    return jobs;
+}
+
+static inline int pool_fd(flush_pool *pool) { return pool->read_fd; }
+
+/* Make the descriptor unreadable; jobs that end from now on make it readable again. */
+static inline void pool_clear(flush_pool *pool) {
+    char buffer[512];
+    while (read(pool->read_fd, buffer, pool->read_fd == pool->write_fd ? 8 : sizeof buffer) > 0) {
+        if (pool->read_fd == pool->write_fd) break;
+    }
+}
+
+/* Finish the jobs that wait, end the threads, free everything. */
+static void pool_close(flush_pool *pool) {
+    pthread_mutex_lock(&pool->mutex);
+    pool->closing = 1;
+    pthread_cond_broadcast(&pool->wake);
+    pthread_mutex_unlock(&pool->mutex);
+    for (int i = 0; i < pool->started; i++) pthread_join(pool->threads[i], NULL);
+    for (flush_job *job = pool->ended; job != NULL;) {
+        flush_job *next = job->next;
+        free(job);
+        job = next;
+    }
+    close(pool->read_fd);
+    if (pool->write_fd != pool->read_fd) close(pool->write_fd);
+    pthread_cond_destroy(&pool->wake);
+    pthread_mutex_destroy(&pool->mutex);
+    free(pool);
+}
+
+#endif
+#endif
