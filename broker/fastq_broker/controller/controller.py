@@ -42,6 +42,7 @@ from fastq_broker.controller.metadata_log import MetadataLog
 from fastq_broker.controller.records import encode_record
 from fastq_broker.controller.storage import clean_shutdown_epoch
 from fastq_broker.controller.topics import CreatedTopic, NewPartitions, NewTopic, Result
+from fastq_broker.log.log_dir import LogDir
 from fastq_broker.topic_config import BrokerLayers, TopicDefaults
 
 logger = logging.getLogger(__name__)
@@ -68,15 +69,17 @@ class Controller:
     after the change and the delta that led to it. Used by the event loop's thread only; `flushed` may be awaited there.
     """
 
-    def __init__(self, config: BrokerConfig, *, clock: Callable[[], int], log: MetadataLog | None = None) -> None:
-        """`clock` gives the time in ms since 1970. `log` is opened from the configured directories when not given."""
+    def __init__(self, config: BrokerConfig, *, clock: Callable[[], int], log_dir: LogDir | None = None) -> None:
+        """`clock` gives the time in ms since 1970. `log_dir` is the broker's object of metadata.log.dir, whose flusher the
+        broker drains; None: one of the controller's own, which syncs in the caller's thread."""
         self.config = config
         self.node_id = config.node_id
         self.clock = clock
         self.image = MetadataImage()
         self.epoch = 0
         self.broker_epoch = -1
-        self._log = log if log is not None else MetadataLog(config, clock=clock)
+        self._log = MetadataLog(config, clock=clock, log_dir=log_dir)
+        self._clean_epoch = -1
         self._listeners: list[Listen] = []
         self._defaults: TopicDefaults | None = None
         self._defaults_configs: tuple[Mapping[str, str | None], Mapping[str, str | None]] | None = None
@@ -88,9 +91,11 @@ class Controller:
     def open(self) -> MetadataImage:
         """Format what is new, replay what is there, and become the leader of the next epoch.
 
+        Comes before the logs are started, which takes away the marks of a clean stop that are looked for here.
         ConfigError when the directories belong to another node, cluster or quorum, or need features that this node
         lacks; MetadataError when the log is damaged. Listeners hear of everything found, as one delta from nothing.
         """
+        self._clean_epoch = clean_shutdown_epoch([Path(directory) for directory in self.config.log_dirs])
         delta = MetadataDelta(MetadataImage(cluster_id=self._log.open()))
         self._log.replay(delta)
         last = self._log.last
@@ -109,13 +114,12 @@ class Controller:
 
         Answers the broker's epoch. A partition's leader epoch goes up where the last stop was not clean, or nobody led.
         """
-        clean = clean_shutdown_epoch([Path(directory) for directory in self.config.log_dirs])
         before = self.image.brokers.get(self.node_id)
         epoch = self._log.end_offset
         self._commit([self._registration(listeners, epoch)])
         self.broker_epoch = epoch
         unfence = BrokerRegistrationChangeRecord(broker_id=self.node_id, broker_epoch=epoch, fenced=-1)
-        self._commit([unfence, *self._elections(bump=before is not None and before.epoch != clean)])
+        self._commit([unfence, *self._elections(bump=before is not None and before.epoch != self._clean_epoch)])
         return epoch
 
     def close(self) -> None:

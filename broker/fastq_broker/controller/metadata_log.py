@@ -58,11 +58,13 @@ from fastq_broker.log.files import FdBudget, Files
 from fastq_broker.log.flusher import ManualFlusher
 from fastq_broker.log.log_dir import LogDir
 from fastq_broker.log.partition_log import PartitionLog
+from fastq_broker.log.retention import apply_retention
 
 logger = logging.getLogger(__name__)
 
 CONTROLLER_PORT = 9093
 READ_BYTES = 8 << 20
+FILES_PER_TICK = 50
 
 
 class LogPoint(NamedTuple):
@@ -131,6 +133,7 @@ class MetadataLog:
                 max_message_bytes=READ_BYTES * 2,
                 durability="fsync",
             ),
+            clock=self._clock,
             topic_id=METADATA_TOPIC_ID,
             clean=False,
         )
@@ -381,6 +384,8 @@ class MetadataLog:
     def tick(self, image: MetadataImage, now_ms: int) -> None:
         """Write a snapshot of `image` when metadata.log.max.record.bytes.between.snapshots were written or
         metadata.log.max.snapshot.interval.ms went by since the last one, and something is new."""
+        if self._own_flusher is not None:
+            self._log_dir.run_deletions(now_ms, FILES_PER_TICK)
         if image.offset + 1 <= self._last_snapshot_offset or self._bytes_since_snapshot == 0:
             return
         interval = self._config.metadata_log_max_snapshot_interval_ms
@@ -413,8 +418,9 @@ class MetadataLog:
         for old in snapshots[:-2]:
             (self.directory / old.file_name).unlink()
         self._log.delete_records_before(snapshots[-2:][0].end_offset)
+        apply_retention(self._log, now_ms)
 
     def close(self) -> None:
         """Write everything to disk and close the log."""
-        self.flush()
         self._log.close()
+        self._log_dir.flusher.wait()

@@ -334,3 +334,26 @@ def _grown(
     for replicas in item.assignments:
         check_replicas(image, replicas, factor)
     return [tuple(replicas) for replicas in item.assignments]
+
+
+def internal_topic(config: BrokerConfig, name: str, live_brokers: int) -> NewTopic:
+    """The topic `name` as its configuration wants it, with as many replicas as there are brokers for."""
+    if name == OFFSETS_TOPIC:
+        factor = min(config.offsets_topic_replication_factor, live_brokers)
+        configs = {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(config.offsets_topic_segment_bytes),
+        }
+        return NewTopic(name, config.offsets_topic_num_partitions, factor, configs=tuple(configs.items()))
+    if name == TRANSACTIONS_TOPIC:
+        factor = min(config.transaction_state_log_replication_factor, live_brokers)
+        configs = {
+            "cleanup.policy": "compact",
+            "compression.type": "uncompressed",
+            "min.insync.replicas": str(min(config.transaction_state_log_min_isr, factor)),
+            "segment.bytes": str(config.transaction_state_log_segment_bytes),
+            "unclean.leader.election.enable": "false",
+        }
+        return NewTopic(name, config.transaction_state_log_num_partitions, factor, configs=tuple(configs.items()))
+    return NewTopic(name)

@@ -1,0 +1,65 @@
+"""DescribeLogDirs: what lies in each log directory, its size, and the room left (KIP-113, KIP-827).
+
+Rules: a directory that is offline answers KAFKA_STORAGE_ERROR and lists nothing. Null topics means all. This node is the
+only replica, so nothing lags. Source: ReplicaManager.describeLogDirs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from fastq.errors import ErrorCode
+from fastq.protocol.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
+
+if TYPE_CHECKING:
+    from fastq_broker.log.partition_log import PartitionLog
+    from fastq_broker.router import RequestContext
+
+API_KEY = 35
+VERSIONS = (1, 5)
+
+Result = DescribeLogDirsResponse.DescribeLogDirsResult
+
+
+def handle(context: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
+    """One result a directory, in the order of log.dirs."""
+    logs = context.broker.logs
+    by_directory: dict[str, list[PartitionLog]] = {}
+    for log in _asked(logs.logs.values(), request):
+        by_directory.setdefault(log.dir.path, []).append(log)
+    results = []
+    for path in map(os.path.abspath, context.broker.config.log_dirs):
+        if path in logs.offline_dirs:
+            results.append(Result(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=path, topics=[]))
+        else:
+            results.append(_result(path, by_directory.get(path, [])))
+    return DescribeLogDirsResponse(results=results)
+
+
+def _asked(logs: Iterable[PartitionLog], request: DescribeLogDirsRequest) -> Iterator[PartitionLog]:
+    if request.topics is None:
+        return iter(logs)
+    wanted = {(topic.topic, number) for topic in request.topics for number in topic.partitions}
+    return (log for log in logs if (log.topic, log.partition) in wanted)
+
+
+def _result(path: str, logs: list[PartitionLog]) -> Result:
+    topics: dict[str, list[DescribeLogDirsResponse.DescribeLogDirsPartition]] = {}
+    for log in logs:
+        topics.setdefault(log.topic, []).append(
+            DescribeLogDirsResponse.DescribeLogDirsPartition(
+                partition_index=log.partition, partition_size=log.size_bytes, offset_lag=0, is_future_key=False
+            )
+        )
+    room = os.statvfs(path)
+    return Result(
+        log_dir=path,
+        topics=[
+            DescribeLogDirsResponse.DescribeLogDirsTopic(name=name, partitions=partitions)
+            for name, partitions in topics.items()
+        ],
+        total_bytes=room.f_blocks * room.f_frsize,
+        usable_bytes=room.f_bavail * room.f_frsize,
+    )

@@ -1,0 +1,95 @@
+"""DescribeTopicPartitions: the partitions of topics page by page, with eligible leaders (KIP-966).
+
+Rules: topics are answered in the order of their names; a page holds at most as many partitions as the request and
+max.request.partition.size.limit allow; `next_cursor` says where the next page begins.
+Source: DescribeTopicPartitionsRequestHandler.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fastq.errors import ErrorCode, error_for_code
+from fastq.protocol.messages import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
+from fastq_broker.controller.image import MetadataImage, PartitionImage, TopicImage
+from fastq_broker.controller.topics import INTERNAL_TOPICS, name_problem
+from fastq_broker.handlers import operations
+
+if TYPE_CHECKING:
+    from fastq_broker.router import RequestContext
+
+API_KEY = 75
+VERSIONS = (0, 0)
+
+Topic = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
+Partition = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponsePartition
+
+
+def handle(context: RequestContext, request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
+    """Answer one page. InvalidRequest for a cursor that points nowhere."""
+    image = context.broker.controller.image
+    first_topic, first_partition = "", 0
+    if request.cursor is not None:
+        first_topic, first_partition = request.cursor.topic_name, request.cursor.partition_index
+        if first_partition < 0:
+            raise error_for_code(ErrorCode.INVALID_REQUEST, "the cursor's partition index is negative")
+    names = sorted({topic.name for topic in request.topics} or image.topics_by_name)
+    limit = context.broker.config.max_request_partition_size_limit
+    room = min(limit, request.response_partition_limit) if request.response_partition_limit > 0 else limit
+    live = {broker.broker_id for broker in image.live_brokers()}
+    response = DescribeTopicPartitionsResponse(topics=[])
+    for name in names:
+        if name < first_topic:
+            continue
+        start = first_partition if name == first_topic else 0
+        if room == 0:
+            response.next_cursor = _cursor(name, start)
+            break
+        topic = image.topic(name)
+        if topic is None:
+            response.topics.append(_unknown(name))
+            continue
+        shown = topic.partitions[start : start + room]
+        response.topics.append(_topic(image, topic, start, shown, live))
+        room -= len(shown)
+        if start + len(shown) < len(topic.partitions):
+            response.next_cursor = _cursor(name, start + len(shown))
+            break
+    return response
+
+
+def _cursor(name: str, partition: int) -> DescribeTopicPartitionsResponse.Cursor:
+    return DescribeTopicPartitionsResponse.Cursor(topic_name=name, partition_index=partition)
+
+
+def _unknown(name: str) -> Topic:
+    bad = name_problem(name) is not None
+    error = ErrorCode.INVALID_TOPIC_EXCEPTION if bad else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    return Topic(error_code=error, name=name, is_internal=name in INTERNAL_TOPICS, partitions=[])
+
+
+def _topic(
+    image: MetadataImage, topic: TopicImage, start: int, shown: tuple[PartitionImage, ...], live: set[int]
+) -> Topic:
+    return Topic(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.name in INTERNAL_TOPICS,
+        partitions=[_partition(number, partition, live) for number, partition in enumerate(shown, start)],
+        topic_authorized_operations=operations.TOPIC,
+    )
+
+
+def _partition(number: int, partition: PartitionImage, live: set[int]) -> Partition:
+    available = partition.leader in live
+    return Partition(
+        error_code=ErrorCode.NONE if available else ErrorCode.LEADER_NOT_AVAILABLE,
+        partition_index=number,
+        leader_id=partition.leader if available else -1,
+        leader_epoch=partition.leader_epoch,
+        replica_nodes=list(partition.replicas),
+        isr_nodes=list(partition.isr),
+        eligible_leader_replicas=list(partition.eligible_leader_replicas),
+        last_known_elr=list(partition.last_known_elr),
+        offline_replicas=[replica for replica in partition.replicas if replica not in live],
+    )

@@ -1,0 +1,152 @@
+"""Metadata: who the brokers are, and where the partitions of topics are; may create the topics it is asked for.
+
+Rules
+- Topics are named, or (version 12 and later) given by id; null, or the empty list in version 0, means all of them.
+- A topic that is not there is created when the request and auto.create.topics.enable both allow it, never for "all".
+- Addresses are those of the listener on which the request came in.
+Source: KafkaApis.handleTopicMetadataRequest, KRaftMetadataCache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING
+
+from fastq.errors import ErrorCode
+from fastq.protocol.messages import MetadataRequest, MetadataResponse
+from fastq.protocol.uuid import ZERO_UUID
+from fastq_broker.controller.image import MetadataImage, PartitionImage, TopicImage
+from fastq_broker.controller.storage import METADATA_TOPIC
+from fastq_broker.controller.topics import INTERNAL_TOPICS, internal_topic, name_problem
+from fastq_broker.handlers import operations
+
+if TYPE_CHECKING:
+    from fastq_broker.router import RequestContext
+
+API_KEY = 3
+VERSIONS = (0, 13)
+
+# Before this version a partition whose listener is not found was told to have no leader.
+FIRST_VERSION_WITH_LISTENER_ERROR = 6
+
+
+def handle(context: RequestContext, request: MetadataRequest) -> MetadataResponse | Awaitable[MetadataResponse]:
+    """Answer at once, or, when topics are created on the way, once they are on disk."""
+    missing = _to_create(context, request)
+    return _create_first(context, request, missing) if missing else _answer(context, request, {})
+
+
+async def _create_first(context: RequestContext, request: MetadataRequest, names: Sequence[str]) -> MetadataResponse:
+    controller = context.broker.controller
+    live = sum(1 for _ in controller.image.live_brokers())
+    results = controller.create_topics([internal_topic(context.broker.config, name, live) for name in names])
+    await controller.flushed()
+    return _answer(context, request, {item.name: item.error for item in results if item.error})
+
+
+def _to_create(context: RequestContext, request: MetadataRequest) -> list[str]:
+    """Names asked for that are not there, may be a topic's, and may be created."""
+    if not request.topics or not request.allow_auto_topic_creation:
+        return []
+    if not context.broker.config.auto_create_topics_enable:
+        return []
+    known = context.broker.controller.image.topics_by_name
+    names = (item.name for item in request.topics if item.name is not None and item.topic_id == ZERO_UUID)
+    new = dict.fromkeys(name for name in names if name not in known and name != METADATA_TOPIC)
+    return [name for name in new if name_problem(name) is None]
+
+
+def _answer(context: RequestContext, request: MetadataRequest, failed: dict[str, ErrorCode]) -> MetadataResponse:
+    image = context.broker.controller.image
+    response = MetadataResponse(
+        brokers=_brokers(image, context.listener),
+        cluster_id=image.cluster_id,
+        controller_id=context.broker.controller.node_id,
+        topics=_topics(context, request, image, failed),
+    )
+    if request.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = operations.CLUSTER
+    return response
+
+
+def _brokers(image: MetadataImage, listener: str) -> list[MetadataResponse.MetadataResponseBroker]:
+    found = ((broker, broker.endpoint(listener)) for broker in image.live_brokers())
+    return [
+        MetadataResponse.MetadataResponseBroker(
+            node_id=broker.broker_id, host=endpoint.host, port=endpoint.port, rack=broker.rack
+        )
+        for broker, endpoint in found
+        if endpoint is not None
+    ]
+
+
+def _topics(
+    context: RequestContext, request: MetadataRequest, image: MetadataImage, failed: dict[str, ErrorCode]
+) -> list[MetadataResponse.MetadataResponseTopic]:
+    view = _View(image, context)
+    asked = request.include_topic_authorized_operations
+    if request.topics is None or (context.api_version == 0 and not request.topics):
+        return [view.topic(topic, asked) for topic in image.topics_by_name.values()]
+    found = []
+    for item in request.topics:
+        if item.name is None or item.topic_id != ZERO_UUID:
+            topic = image.topic_of_id(item.topic_id)
+            found.append(view.topic(topic, asked) if topic else _unknown_id(item.topic_id))
+            continue
+        topic = image.topic(item.name)
+        found.append(view.topic(topic, asked) if topic else _unknown_name(item.name, failed))
+    return found
+
+
+def _unknown_id(topic_id: bytes) -> MetadataResponse.MetadataResponseTopic:
+    return MetadataResponse.MetadataResponseTopic(
+        error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id, partitions=[]
+    )
+
+
+def _unknown_name(name: str, failed: dict[str, ErrorCode]) -> MetadataResponse.MetadataResponseTopic:
+    error = failed.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    if name_problem(name) is not None:
+        error = ErrorCode.INVALID_TOPIC_EXCEPTION
+    return MetadataResponse.MetadataResponseTopic(
+        error_code=error, name=name, is_internal=name in INTERNAL_TOPICS, partitions=[]
+    )
+
+
+class _View:
+    """What one client sees of an image: leaders it can reach on its listener. Made for one request."""
+
+    def __init__(self, image: MetadataImage, context: RequestContext) -> None:
+        self.live = {broker.broker_id for broker in image.live_brokers()}
+        self.reachable = {broker.broker_id for broker in image.live_brokers() if broker.endpoint(context.listener)}
+        old = context.api_version < FIRST_VERSION_WITH_LISTENER_ERROR
+        self.no_listener = ErrorCode.LEADER_NOT_AVAILABLE if old else ErrorCode.LISTENER_NOT_FOUND
+
+    def topic(self, topic: TopicImage, with_operations: bool) -> MetadataResponse.MetadataResponseTopic:
+        partition = self.partition
+        response = MetadataResponse.MetadataResponseTopic(
+            error_code=0,
+            name=topic.name,
+            topic_id=topic.topic_id,
+            is_internal=topic.name in INTERNAL_TOPICS,
+            partitions=[partition(number, item) for number, item in enumerate(topic.partitions)],
+        )
+        if with_operations:
+            response.topic_authorized_operations = operations.TOPIC
+        return response
+
+    def partition(self, number: int, partition: PartitionImage) -> MetadataResponse.MetadataResponsePartition:
+        error = ErrorCode.NONE
+        leader = partition.leader
+        if leader not in self.reachable:
+            error = self.no_listener if leader in self.live else ErrorCode.LEADER_NOT_AVAILABLE
+            leader = -1
+        return MetadataResponse.MetadataResponsePartition(
+            error_code=error,
+            partition_index=number,
+            leader_id=leader,
+            leader_epoch=partition.leader_epoch,
+            replica_nodes=list(partition.replicas),
+            isr_nodes=list(partition.isr),
+            offline_replicas=[replica for replica in partition.replicas if replica not in self.live],
+        )
