@@ -187,7 +187,7 @@ class FastqError(Exception):
     topic: str | None = None
     partition: int | None = None
     hint: str | None = None
-    default_message: ClassVar[str] = ""
+    default_message: ClassVar[str] = "fastq failed"
 
     def __init__(self, message: str | None = None, **context: Any) -> None:
         self.message = message if message is not None else self.default_message
@@ -228,6 +228,7 @@ class KafkaError(FastqError):
     name: str = "UNKNOWN_SERVER_ERROR"
     refresh_metadata: bool = False
     detail: str | None = None
+    default_message = "the broker answered with an error"
 
     def __init_subclass__(cls, code: ErrorCode | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -371,9 +371,10 @@ cdef class Reader:
         """Read the size of a tagged field and return the position at which it ends."""
         cdef Py_ssize_t start = self._position
         cdef Py_ssize_t size = self.read_uvarint()
-        if size > self._end - self._position:
+        cdef Py_ssize_t left = self._end - self._position
+        if size > left:
             self._position = start
-            fail(self, "tagged field", f"{size} bytes needed, {self._end - self._position} left")
+            fail(self, "tagged field", f"{size} bytes needed, {left} left")
         return self._position + size
 
     def leave_tag(self, Py_ssize_t end):

@@ -1,0 +1,109 @@
+"""The error table against the protocol's code list and against kafka-python's, and the promises of the exceptions."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+
+import kafka.errors
+import pytest
+
+from fastq import errors
+from fastq.errors import ErrorCode, FastqError, KafkaError, error_for_code
+
+CLASSES = [item for item in vars(errors).values() if inspect.isclass(item) and issubclass(item, FastqError)]
+THEIR_NAMES = {  # kafka-python keeps some names of its own
+    -1: "UNKNOWN",
+    0: "NO_ERROR",
+    6: "NOT_LEADER_FOR_PARTITION",
+    10: "MESSAGE_SIZE_TOO_LARGE",
+    17: "INVALID_TOPIC",
+    39: "INVALID_REPLICATION_ASSIGNMENT",
+}
+JAVA_DECIDES_OTHERWISE = {
+    2,  # a corrupt batch may have been damaged under way: retriable
+    75,  # the broker is behind, not our metadata: no refresh
+}
+CODES = [code for code in ErrorCode if code != ErrorCode.NONE]
+
+
+def test_codes_are_dense_from_minus_one_to_133() -> None:
+    assert sorted(int(code) for code in ErrorCode) == list(range(-1, 134))
+
+
+def test_names_and_what_to_do_agree_with_kafka_python() -> None:
+    theirs = {
+        cls.errno: cls
+        for cls in vars(kafka.errors).values()
+        if inspect.isclass(cls) and isinstance(getattr(cls, "errno", None), int) and "errno" in vars(cls)
+    }
+    assert len(theirs) > 120
+    for code, cls in theirs.items():
+        ours = ErrorCode(code)
+        assert THEIR_NAMES.get(code, ours.name) == cls.message
+        if code not in JAVA_DECIDES_OTHERWISE:
+            assert (ours.retriable, ours.refresh_metadata) == (bool(cls.retriable), bool(cls.invalid_metadata)), cls
+
+
+@pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
+def test_each_code_has_its_exception(code: ErrorCode) -> None:
+    error = error_for_code(int(code), "said the broker", broker="host:9092", topic="logs", partition=3)
+    assert type(error).__name__ == "".join(
+        part.capitalize() for part in code.name.removesuffix("_EXCEPTION").split("_")
+    ) or (code == ErrorCode.NETWORK_EXCEPTION)
+    assert getattr(errors, type(error).__name__) is type(error)
+    assert isinstance(error, KafkaError)
+    assert (error.code, error.name) == (code, code.name)
+    assert error.refresh_metadata == code.refresh_metadata
+    if code != ErrorCode.UNSUPPORTED_VERSION:
+        assert error.retriable == code.retriable
+    text = str(error)
+    for part in (code.name, str(int(code)), code.meaning, "said the broker", "host:9092", "logs", "partition 3"):
+        assert part in text
+
+
+def test_codes_that_are_not_known() -> None:
+    error = error_for_code(999, topic="logs")
+    assert type(error) is errors.UnknownServerError
+    assert "999" in str(error)
+    assert "logs" in str(error)
+    with pytest.raises(ValueError, match="no error"):
+        error_for_code(0)
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_every_exception_survives_pickling(cls: type[FastqError]) -> None:
+    cause = OSError(111, "refused")
+    error = cls(
+        "what happened", broker="h:1", topic="t", partition=0, phase="connect", cause=cause, hint="Do this.", raw=b"x"
+    )
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is cls
+    assert str(again) == str(error)
+    assert (again.broker, again.topic, again.partition, again.hint, again.raw) == ("h:1", "t", 0, "Do this.", b"x")
+    assert str(again.context["cause"]) == str(cause)
+    assert str(cls()) != ""
+    assert pickle.loads(pickle.dumps(cls())).args == cls().args
+
+
+def test_messages_name_place_cause_and_remedy() -> None:
+    error = errors.ConnectionRefused(
+        broker="h:1", phase="connect", cause=OSError(111, "refused"), hint="Is the broker running?"
+    )
+    assert str(error) == (
+        "the broker refused the connection [broker h:1, phase connect]: [Errno 111] refused. Is the broker running?"
+    )
+    error2 = errors.DeserializationError(topic="t", partition=1, offset=0, raw=bytes(1000))
+    assert "offset 0" in str(error2)
+    assert "<1000 bytes>" in str(error2)
+    assert len(str(errors.FastqError("x", detail="y" * 10000))) < 300
+
+
+def test_an_unsupported_version_is_a_broker_error_and_a_failed_connection() -> None:
+    error = error_for_code(35)
+    assert isinstance(error, errors.ConnectionFailed)
+    assert not error.retriable
+
+
+def test_error_codes_pickle_to_themselves() -> None:
+    assert pickle.loads(pickle.dumps(ErrorCode.OFFSET_OUT_OF_RANGE)) is ErrorCode.OFFSET_OUT_OF_RANGE
