@@ -12,19 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from fastq.protocol.messages import MetadataResponse
 
 ZERO_UUID = bytes(16)
-
-
-class TopicPartition(NamedTuple):
-    """One partition of a topic, by name."""
-
-    topic: str
-    partition: int
 
 
 class TopicPartition(NamedTuple):
