@@ -3,8 +3,8 @@
 Rules of this file:
 - `lock` guards the core and the sockets. `run_once` is called with the lock held and lets go of it only while it waits in
   the selector, so a thread that wants to send never waits for one that waits for the network.
-- A thread whose responses another thread may drain waits by `wait_until`, which is woken when completions have run. The
-  background thread passes `background=True` and is left asleep: it has nothing to do with other threads' responses.
+- A thread may drain the responses that another one waits for; after callbacks have run, those that sleep in `run_once`
+  are woken. The background thread passes `background=True` and is left asleep: it waits for no response.
 - After a fork the child closes its copies of the sockets, without a shutdown, and every use raises ForkedClient.
 """
 
@@ -61,9 +61,10 @@ class BlockingDriver:
         self._wake_sender.setblocking(False)
         self._selector.register(self._wake_receiver, selectors.EVENT_READ)
         self._wake_sent = False
-        self._waiters = 0
         self._asleep_until = -1.0
-        self._sleepers = 0
+        self._asleep: dict[int, int] = {}  # how many threads fell asleep in each generation
+        self._attentive = 0  # how many of them want to know of callbacks
+        self._generation = 0
         self._closed = False
         self._forked = False
         _drivers.add(self)
@@ -87,9 +88,9 @@ class BlockingDriver:
         if not self._read_busy_one():
             now = core.clock()
             wait_s = min(timeout_s, core.deadline - now, SLICE_S)
-            self._select(wait_s if wait_s > 0 and not core.completions else 0.0)
+            self._select(wait_s if not core.completions else 0.0, background)
         done += self._pump()
-        if (done and self._waiters > (not background)) or (self._sleepers and core.deadline < self._asleep_until):
+        if (done and self._attentive) or (self._asleep and core.deadline < self._asleep_until):
             self.wakeup()
         return done
 
@@ -98,19 +99,19 @@ class BlockingDriver:
         clock = time.monotonic
         end = NEVER if timeout_s is None else clock() + timeout_s
         with self.lock:
-            self._waiters += 1
-            try:
-                while not predicate():
-                    remaining = end - clock()
-                    if remaining <= 0:
-                        return False
-                    self.run_once(min(remaining, 3600.0))
-                return True
-            finally:
-                self._waiters -= 1
+            while not predicate():
+                remaining = end - clock()
+                if remaining <= 0:
+                    return False
+                self.run_once(min(remaining, 3600.0))
+            return True
 
     def wakeup(self) -> None:
-        """Make a thread that waits in `run_once` return soon. From any thread, without the lock."""
+        """Make every thread that waits in `run_once` return soon. From any thread, without the lock."""
+        self._generation += 1
+        self._send_wakeup()
+
+    def _send_wakeup(self) -> None:
         if not self._wake_sent and not self._forked:
             self._wake_sent = True
             # A full pipe means that a wake-up is already on its way; a closed one that nobody waits any more.
@@ -125,7 +126,7 @@ class BlockingDriver:
             self._run_effects()
         if self.core.writable:
             self._write_all()
-        if self._sleepers and self.core.deadline < self._asleep_until:
+        if self._asleep and self.core.deadline < self._asleep_until:
             self.wakeup()
 
     def close(self) -> None:
@@ -140,11 +141,9 @@ class BlockingDriver:
             self._run_effects()
             self.core.run_callbacks()
             self._closed = True
-            self._wake_sent = False
+            # The last thread to come out of the selector closes it; nobody drains the byte, so it wakes all of them.
             self.wakeup()
-            self._selector.unregister(self._wake_receiver)
-            # A thread still in select() holds the selector; it closes it when it comes out.
-            if not self._sleepers:
+            if not self._asleep:
                 self._close_selector()
 
     # -- turns -----------------------------------------------------------------------------------------------------------
@@ -189,30 +188,9 @@ class BlockingDriver:
 
         lookup_in_thread(effect.address, done)
 
-    def _select(self, wait_s: float) -> None:
+    def _select(self, wait_s: float, background: bool) -> None:
         """Wait with the lock released, then handle what is ready with the lock held."""
-        if wait_s <= 0:
-            events = self._selector.select(0)
-        else:
-            # The whole depth of the lock is let go, as threading.Condition does: a callback may be inside a turn.
-            self._sleepers += 1
-            self._asleep_until = max(self._asleep_until, self.core.clock() + wait_s)
-            saved = self.lock._release_save()  # type: ignore[attr-defined]
-            events = []
-            try:
-                events = self._selector.select(wait_s)
-            except (OSError, ValueError):
-                # A socket was closed under a select() that does not know of it: look again next turn.
-                pass
-            finally:
-                self.lock._acquire_restore(saved)  # type: ignore[attr-defined]
-                self._sleepers -= 1
-                if not self._sleepers:
-                    self._asleep_until = -1.0
-            if self._closed:
-                if not self._sleepers:
-                    self._close_selector()
-                raise ClientClosed()
+        events = self._selector.select(0) if wait_s <= 0 else self._sleep(wait_s, background)
         for key, mask in events:
             if key.fileobj is self._wake_receiver:
                 self._drain_wakeups()
@@ -225,11 +203,41 @@ class BlockingDriver:
             if mask & selectors.EVENT_READ and connection.transport is not None:
                 self._read(connection)
 
+    def _sleep(self, wait_s: float, background: bool) -> list[tuple[selectors.SelectorKey, int]]:
+        generation, attentive, lock = self._generation, not background, self.lock
+        self._asleep[generation] = self._asleep.get(generation, 0) + 1
+        self._attentive += attentive
+        self._asleep_until = max(self._asleep_until, self.core.clock() + wait_s)
+        # The whole depth of the lock is let go, as threading.Condition does: a callback may be inside a turn.
+        saved = lock._release_save()  # type: ignore[attr-defined]
+        events: list[tuple[selectors.SelectorKey, int]] = []
+        try:
+            events = self._selector.select(wait_s)
+        except (OSError, ValueError):
+            # A socket was closed under a select() that does not know of it: look again next turn.
+            pass
+        finally:
+            lock._acquire_restore(saved)  # type: ignore[attr-defined]
+            self._attentive -= attentive
+            self._asleep[generation] -= 1
+            if not self._asleep[generation]:
+                del self._asleep[generation]
+            if not self._asleep:
+                self._asleep_until = -1.0
+        if self._closed:
+            if not self._asleep:
+                self._close_selector()
+            raise ClientClosed()
+        return events
+
     def _drain_wakeups(self) -> None:
         self._wake_sent = False
         with contextlib.suppress(OSError):
             while self._wake_receiver.recv(4096):
                 pass
+        # The system wakes one thread for one byte: pass it on to those that were asleep when it was meant.
+        if any(generation < self._generation for generation in self._asleep):
+            self._send_wakeup()
 
     def _read_busy_one(self) -> bool:
         """With one connection that waits for a response, try it before asking the selector; whether bytes came."""
@@ -269,7 +277,7 @@ class BlockingDriver:
         except KeyError:
             self._selector.register(connection.transport, events, connection)
         # epoll and kqueue see the change while another thread waits; select() and poll() work on a copy.
-        if self._sleepers and not _selects_live:
+        if self._asleep and not _selects_live:
             self.wakeup()
 
     def _on_writable(self, connection: Connection) -> None:

@@ -50,11 +50,9 @@ async def run_async(driver: AsyncDriver, operation: Operation[T], timeout_s: flo
 
     driver.kick()
     run = OperationRun(driver.core, operation, timeout_s, done)
-    driver.on_close(run, lambda: done(None, ClientClosed()))
     try:
         return await future
     finally:
-        driver.forget(run)
         run.cancel()
 
 

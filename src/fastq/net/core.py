@@ -59,6 +59,8 @@ class ClientCore:
     For clients: `send`, `can_send`, `in_flight`, `api_version`, `least_loaded`, `call_at`, `metadata`, `watch_topics`,
     `request_metadata_update`. For drivers: `effects`, `writable`, `resolved`, `tick`, `deadline`, `run_callbacks`, `close`.
 
+    `on_close` holds calls to make when the core is closed, by whoever registered them.
+
     `deadline` is a lower bound of the time at which `tick` has something to do: ticking early is harmless.
     """
 
@@ -79,6 +81,7 @@ class ClientCore:
         self.completions: deque[tuple[Done, Any, FastqError | None]] = deque()
         self.deadline = 0.0
         self.closed = False
+        self.on_close: dict[object, Callable[[], object]] = {}
         self.last_error: FastqError | None = None
         context = client_context(config) if config.uses_tls else None
         self._settings = ConnectionSettings(config, context)
@@ -293,6 +296,8 @@ class ClientCore:
             if peer.connection is not None:
                 peer.connection.close(error, now)
         self._timers.clear()
+        for callback in list(self.on_close.values()):
+            callback()
 
     # -- from connections ------------------------------------------------------------------------------------------------
 

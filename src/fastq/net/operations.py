@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from fastq.errors import ConnectionTimeout, FastqError, UnknownTopicOrPartition
+from fastq.errors import ClientClosed, ConnectionTimeout, FastqError, UnknownTopicOrPartition
 from fastq.net.backoff import backoff_s
 from fastq.net.core import ClientCore, Timer
 from fastq.net.requests import EncodedRequest, VersionedRequest
@@ -175,13 +175,14 @@ class OperationRun(Generic[T]):
         self._timeout_s = timeout_s
         self._deadline = core.clock() + timeout_s
         self._timer: Timer = core.call_at(self._deadline, self._timed_out)
+        core.on_close[self] = lambda: self._finish(None, ClientClosed())
         core.call_at(core.clock(), lambda _now: self._step(None, None))
 
     def cancel(self) -> None:
         """Forget the operation; what it has sent may still happen."""
         if not self.done:
             self.done = True
-            self._timer.cancel()
+            self._clean_up()
             self._operation.close()
 
     def _step(self, value: Any, error: BaseException | None) -> None:
@@ -245,5 +246,9 @@ class OperationRun(Generic[T]):
     def _finish(self, result: T | None, error: BaseException | None) -> None:
         if not self.done:
             self.done = True
-            self._timer.cancel()
+            self._clean_up()
             self._on_done(result, error)
+
+    def _clean_up(self) -> None:
+        self._timer.cancel()
+        self.core.on_close.pop(self, None)
