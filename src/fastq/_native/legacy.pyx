@@ -10,7 +10,7 @@ Every message, big-endian (Kafka's LegacyRecord; crc is zlib's CRC-32 of all tha
 Offsets inside a wrapper are absolute in v0; in v1 they are relative, and the wrapper has the absolute one of the last.
 """
 
-from zlib import crc32
+from zlib import crc32 as _crc32
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -20,7 +20,7 @@ from fastq._native.batch_codec cimport DecodedRecord, nullable
 from fastq._native.bits cimport load_i32, load_i64, load_u32
 from fastq._native.records cimport wrapping_add
 
-from fastq._native.batch_codec import DECOMPRESSED_BYTES_MAX
+from fastq._native.batch_codec import DECOMPRESSED_BYTES_MAX as _DECOMPRESSED_BYTES_MAX
 
 cdef enum:
     ENTRY_OVERHEAD = 12          # offset and size
@@ -110,7 +110,7 @@ cdef DecodedRecord record_of(const Message* m):
     return record
 
 
-cdef Py_ssize_t read_set(data, Py_ssize_t start, Py_ssize_t end, int wrapper_magic, list out, Options options) except -1:
+cdef Py_ssize_t read_set(data, Py_ssize_t start, Py_ssize_t end, int wrapper_magic, list out, _Options options) except -1:
     """Append the records of `data[start:end]` to `out`; answers where the set ends. Inside of a wrapper it must fill it."""
     cdef Py_buffer view
     cdef Message m
@@ -126,7 +126,7 @@ cdef Py_ssize_t read_set(data, Py_ssize_t start, Py_ssize_t end, int wrapper_mag
                 break
             if wrapper_magic != NO_WRAPPER and m.magic != wrapper_magic:
                 malformed(f"wrapped messages of version {wrapper_magic}", position, f"got {m.magic}")
-            if options.check_crc and crc32(slice_of(data, position + MAGIC_AT, after)) != m.crc:
+            if options.check_crc and _crc32(slice_of(data, position + MAGIC_AT, after)) != m.crc:
                 malformed(f"a message whose CRC is {m.crc:#010x}", position + 12, "it has another")
             if not m.attributes & CODEC_MASK:
                 out.append(record_of(&m))
@@ -142,7 +142,7 @@ cdef Py_ssize_t read_set(data, Py_ssize_t start, Py_ssize_t end, int wrapper_mag
     return position
 
 
-cdef int unwrap(const Message* m, Py_ssize_t position, list out, Options options) except -1:
+cdef int unwrap(const Message* m, Py_ssize_t position, list out, _Options options) except -1:
     """Append the records that the compressed message `m` wraps, with their absolute offsets and timestamps."""
     cdef DecodedRecord record
     cdef int codec = m.attributes & CODEC_MASK
@@ -169,7 +169,7 @@ cdef int unwrap(const Message* m, Py_ssize_t position, list out, Options options
 
 
 @cython.final
-cdef class Options:
+cdef class _Options:
     """What one call of decode_message_set was asked for."""
 
     cdef object decompress
@@ -190,7 +190,7 @@ def decode_message_set(
     decompress=None,
     *,
     bint check_crc=True,
-    Py_ssize_t limit_bytes=DECOMPRESSED_BYTES_MAX,
+    Py_ssize_t limit_bytes=_DECOMPRESSED_BYTES_MAX,
 ):
     """All records of the message set in `data[start:end]`, as DecodedRecord, and the position at which it ends.
 
@@ -198,7 +198,7 @@ def decode_message_set(
     `decompress(codec, data, limit_bytes)` is fastq.compression's unless given; a wrapper that would unpack to more than
     `limit_bytes` is refused. Raises DecodeError for a malformed message, a wrong CRC unless `check_crc` is off.
     """
-    cdef Options options = Options()
+    cdef _Options options = _Options()
     cdef list records = []
     cdef Py_ssize_t size = memoryview(data).nbytes
     cdef Py_ssize_t stop = size if end is None else end
