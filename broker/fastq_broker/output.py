@@ -14,13 +14,16 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, cast
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 if TYPE_CHECKING:
     import asyncio
     from concurrent.futures import Future, ThreadPoolExecutor
 
     from typing import TypeAlias
+
+T = TypeVar("T")
 
 TURN_BYTES = 4 << 20
 """Bytes that one connection sends before others get their turn."""
@@ -45,14 +48,15 @@ class FileSlice(Protocol):
     def position(self) -> int: ...
     @property
     def size(self) -> int: ...
-    def fileno(self) -> int: ...
+    @property
+    def fd(self) -> int: ...
 
 
 Part: TypeAlias = "bytes | bytearray | memoryview | FileSlice"
 
 
 class ReadAhead:
-    """The threads that bring cold file ranges into the page cache. Started at the first cold read; loop thread only."""
+    """The threads that wait for the disk, so that the loop need not. Started at the first cold read; loop thread only."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, threads_max: int = 2) -> None:
         self._loop = loop
@@ -60,24 +64,40 @@ class ReadAhead:
         self._pool: ThreadPoolExecutor | None = None
         self.cold_reads = 0
 
-    def start(self, piece: FileSlice, offset: int, done: Callable[[], None]) -> None:
-        """Read `piece` from `offset` on in a thread, then call `done` in the loop; `piece` stays open meanwhile."""
+    def run(self, work: Callable[[], object], done: Callable[[], None]) -> None:
+        """Run `work` in a thread, then `done` in the loop, whether it raised or not."""
         if self._pool is None:
             from concurrent.futures import ThreadPoolExecutor
 
             self._pool = ThreadPoolExecutor(self._threads_max, "fastq-read-ahead")
         self.cold_reads += 1
-        position = piece.position + offset
-        size = min(READ_AHEAD_BYTES, piece.size - offset)
-        future = self._pool.submit(_read_through, piece, position, size)
+        future = self._pool.submit(work)
 
-        def finished(_: Future[None]) -> None:
+        def finished(_: Future[object]) -> None:
             try:
                 self._loop.call_soon_threadsafe(done)
             except RuntimeError:
                 pass  # the loop is closed: nobody waits any more
 
         future.add_done_callback(finished)
+
+    async def call(self, work: Callable[[], T]) -> T:
+        """Run `work` in a thread and await its result."""
+        results: list[T] = []
+        errors: list[BaseException] = []
+        ended = self._loop.create_future()
+
+        def guarded() -> None:
+            try:
+                results.append(work())
+            except Exception as error:
+                errors.append(error)
+
+        self.run(guarded, lambda: None if ended.done() else ended.set_result(None))
+        await ended
+        if errors:
+            raise errors[0]
+        return results[0]
 
     def close(self) -> None:
         if self._pool is not None:
@@ -90,7 +110,7 @@ def _read_through(piece: FileSlice, position: int, size: int) -> None:
     end = position + size
     try:
         while position < end:
-            got = os.preadv(piece.fileno(), [memoryview(scratch)[: end - position]], position)
+            got = os.preadv(piece.fd, [memoryview(scratch)[: end - position]], position)
             if got <= 0:
                 return
             position += got
@@ -176,7 +196,9 @@ class _QueuedWriter:
 
     def _warm(self, piece: FileSlice) -> None:
         self._warming = True
-        self._read_ahead.start(piece, self._sent, self._warmed)
+        position = piece.position + self._sent
+        size = min(READ_AHEAD_BYTES, piece.size - self._sent)
+        self._read_ahead.run(partial(_read_through, piece, position, size), self._warmed)
 
     def _warmed(self) -> None:
         self._warming = False
@@ -277,7 +299,7 @@ class SocketWriter(_QueuedWriter):
                 sent = self._send_gathered(out)
             else:
                 sent = self._send_slice(out, part)
-            if sent == 0:
+            if self._warming:
                 return
             budget -= sent
 
@@ -285,7 +307,7 @@ class SocketWriter(_QueuedWriter):
         return part.size <= SMALL_SLICE_BYTES and self._sent == 0
 
     def _send_gathered(self, out: socket.socket) -> int:
-        """Send the bytes and small slices at the head of the queue at once; 0 when a cold slice must be read first."""
+        """Send the bytes and small slices at the head of the queue at once; a cold one is read by a thread first."""
         queue = self._queue
         gathered: list[bytes | bytearray | memoryview] = []
         size = 0
@@ -317,8 +339,8 @@ class SocketWriter(_QueuedWriter):
         return sent
 
     def _send_slice(self, out: socket.socket, piece: FileSlice) -> int:
-        """One sendfile of a slice; 0 when its pages have to be read first (a thread is on it then)."""
-        descriptor = piece.fileno()
+        """One sendfile of a slice; a cold one is read by a thread first."""
+        descriptor = piece.fd
         position = piece.position + self._sent
         size = min(piece.size - self._sent, READ_AHEAD_BYTES)
         if not is_cached(descriptor, position, size):
@@ -337,13 +359,13 @@ def read_if_cached(piece: FileSlice, offset: int, size: int) -> bytes | None:
     """`size` bytes of a slice from `offset` on, or None when they are not in the page cache as a whole."""
     data = bytearray(size)
     try:
-        got = os.preadv(piece.fileno(), [data], piece.position + offset, _RWF_NOWAIT)
+        got = os.preadv(piece.fd, [data], piece.position + offset, _RWF_NOWAIT)
     except BlockingIOError:
         return None
     except OSError as error:
         if not _RWF_NOWAIT or error.errno not in _NOT_SUPPORTED:
             raise
-        got = os.preadv(piece.fileno(), [data], piece.position + offset)
+        got = os.preadv(piece.fd, [data], piece.position + offset)
     if got == size:
         return bytes(data)
     if got == 0:

@@ -49,6 +49,8 @@ HANDLERS: dict[int, str] = {
     35: "describe_log_dirs",
     37: "create_partitions",
     44: "incremental_alter_configs",
+    55: "describe_quorum",
+    55: "describe_quorum",
     60: "describe_cluster",
     75: "describe_topic_partitions",
 }

@@ -12,6 +12,7 @@ import errno
 import logging
 import socket
 import ssl
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from fastq.protocol.api import APIS
@@ -27,6 +28,8 @@ logger = logging.getLogger(__name__)
 RECEIVE_BUFFER_BYTES = 256 << 10
 BAD_PEER_LINES_PER_S = 5
 STOP_GRACE_S = 2.0
+BACKLOG = 1024
+"""Connections that wait to be accepted."""
 
 
 class ListenError(Exception):
@@ -36,7 +39,13 @@ class ListenError(Exception):
 class Limits:
     """What a server refuses, in Kafka's units and names. 0 turns the idle limit off."""
 
-    __slots__ = ("connections_max", "connections_max_per_ip", "idle_ms", "request_bytes_max")
+    __slots__ = (
+        "connections_max",
+        "connections_max_per_ip",
+        "connections_max_per_ip_overrides",
+        "idle_ms",
+        "request_bytes_max",
+    )
 
     def __init__(
         self,
@@ -44,11 +53,13 @@ class Limits:
         request_bytes_max: int = 100 << 20,
         connections_max: int = 2**31 - 1,
         connections_max_per_ip: int = 2**31 - 1,
+        connections_max_per_ip_overrides: Mapping[str, int] | None = None,
         idle_ms: int = 600_000,
     ) -> None:
         self.request_bytes_max = request_bytes_max
         self.connections_max = connections_max
         self.connections_max_per_ip = connections_max_per_ip
+        self.connections_max_per_ip_overrides = dict(connections_max_per_ip_overrides or {})
         self.idle_ms = idle_ms
 
 
@@ -79,21 +90,28 @@ class Server:
         self._bad_lines = 0
         self._bad_left_out = 0
 
-    async def listen(self, host: str, port: int, *, name: str = "PLAINTEXT", tls: ssl.SSLContext | None = None) -> int:
-        """Open a listener; answers its port (the free one that was picked for 0). Raises ListenError."""
+    async def bind(self, host: str, port: int, *, name: str = "PLAINTEXT", tls: ssl.SSLContext | None = None) -> int:
+        """Take a listener's address; answers its port (the free one that was picked for 0). Raises ListenError.
+
+        Nobody is served there before `serve`.
+        """
         try:
             server = await self.loop.create_server(
-                lambda: Connection(self, name), host or None, port, backlog=1024, ssl=tls, reuse_address=True
+                lambda: Connection(self, name), host or None, port, backlog=BACKLOG, ssl=tls, start_serving=False
             )
         except OSError as error:
             raise ListenError(_describe_listen_error(host, port, error)) from error
         except (UnicodeError, OverflowError) as error:
             raise ListenError(f"cannot listen on {host}:{port}: {error}") from error
         self._listeners.append(server)
-        if self._ticker is None:
-            self._ticker = self.loop.call_later(1.0, self._second)
         bound: int = server.sockets[0].getsockname()[1]
         return bound
+
+    async def serve(self) -> None:
+        """Accept connections on every bound listener."""
+        for listener in self._listeners:
+            await listener.start_serving()
+        self._ticker = self.loop.call_later(1.0, self._second)
 
     def admit(self, connection: Connection) -> str | None:
         """Count a new connection; answers why it is refused, if it is."""
@@ -104,8 +122,9 @@ class Server:
             return "the broker is stopping"
         if len(self.connections) > self.limits.connections_max:
             return f"more than max.connections={self.limits.connections_max} connections"
-        if count > self.limits.connections_max_per_ip:
-            return f"more than max.connections.per.ip={self.limits.connections_max_per_ip} connections from {ip}"
+        allowed = self.limits.connections_max_per_ip_overrides.get(ip, self.limits.connections_max_per_ip)
+        if count > allowed:
+            return f"more than max.connections.per.ip={allowed} connections from {ip}"
         return None
 
     def forget(self, connection: Connection) -> None:

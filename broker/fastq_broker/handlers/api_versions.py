@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING
 
 from fastq.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
+from fastq_broker.controller import features
 
 if TYPE_CHECKING:
     from fastq_broker.router import RequestContext
@@ -19,6 +20,7 @@ VERSIONS = (0, 4)
 
 PRODUCE = 0
 FIRST_VERSION_WITH_SOFTWARE = 3
+FIRST_VERSION_WITH_LEVEL_0 = 4
 INVALID_REQUEST = 42
 
 _SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
@@ -32,7 +34,6 @@ def handle(context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsR
             return ApiVersionsResponse(error_code=INVALID_REQUEST)
         context.connection.software = software
     broker = context.broker
-    image = broker.controller.image
     return ApiVersionsResponse(
         api_keys=[
             ApiVersionsResponse.ApiVersion(
@@ -42,11 +43,17 @@ def handle(context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsR
         ],
         supported_features=[
             ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=low, max_version=high)
-            for name, (low, high) in broker.supported_features(context.api_version).items()
+            for name, (low, high) in _supported(context.api_version).items()
         ],
-        finalized_features_epoch=image.offset,
+        finalized_features_epoch=broker.controller.image.offset,
         finalized_features=[
             ApiVersionsResponse.FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
-            for name, level in image.features.items()
+            for name, level in broker.controller.finalized_features.items()
         ],
     )
+
+
+def _supported(api_version: int) -> dict[str, tuple[int, int]]:
+    """Supported feature levels. Clients before version 4 stumble over a range that begins at 0 (KAFKA-17011)."""
+    ranges = features.SUPPORTED.items()
+    return {name: bounds for name, bounds in ranges if api_version >= FIRST_VERSION_WITH_LEVEL_0 or bounds[0] > 0}

@@ -5,6 +5,7 @@ Rules (Kafka's KafkaApis.handleFetchRequest, ReplicaManager.fetchMessages and De
 - An answer goes out at once on max_wait_ms <= 0, enough bytes, an error or a diverging epoch in any partition; else
   it waits in the purgatory and is read again when that ends.
 - Records are never copied here: results hold slices that the connection sends from the segment files.
+- A read whose bounds lie on pages that are not in memory is finished by a thread; the request waits for it alone.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any
 
 from fastq._native.fetch_path import FetchBody, decode_fetch, encode_fetch_response
-from fastq.errors import CorruptRecord, KafkaError
+from fastq.errors import KafkaError
 from fastq_broker.fetch_session import FetchContext, group_by_topic
+from fastq_broker.log.scan import CorruptSegment
 from fastq_broker.purgatory import WaitingFetch
 from fastq_broker.router import Deferred
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from fastq_broker.broker import Broker
     from fastq_broker.connection import Connection
     from fastq_broker.fetch_session import PartitionRequest, PartitionResult
+    from fastq_broker.log.scan import LogSlice
     from fastq_broker.output import Part
     from fastq_broker.replicas import Replica
     from fastq_broker.router import Header, Result
@@ -38,6 +41,7 @@ UNKNOWN_SERVER_ERROR = -1
 OFFSET_OUT_OF_RANGE = 1
 CORRUPT_MESSAGE = 2
 NOT_LEADER_OR_FOLLOWER = 6
+KAFKA_STORAGE_ERROR = 56
 
 logger = logging.getLogger(__name__)
 
@@ -48,23 +52,29 @@ def handle_frame(connection: Connection, broker: Broker, buffer: bytearray, head
     body = decode_fetch(buffer, header[4], header[5], version)
     by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
     context = broker.fetch_sessions.begin(
-        body.session_id, body.session_epoch, body.partitions, body.forgotten, by_id, broker.clock.now_ms()
+        body.session_id, body.session_epoch, body.partitions, body.forgotten, by_id, broker.clock()
     )
     if context.error_code != 0:
         return encode_fetch_response(version, header[2], 0, context.error_code, 0, [])
-    fetch = _Fetch(broker, header, body, context)
-    if fetch.read() or body.max_wait_ms <= 0:
+    fetch = _Fetch(broker, connection, header, body, context)
+    ready = fetch.read()
+    if fetch.cold:
+        return fetch.warm()
+    if ready or body.max_wait_ms <= 0:
         return fetch.answer()
-    return fetch.wait(connection)
+    return fetch.wait()
 
 
 class _Fetch:
     """One request being served. Loop thread only; `results` are those of the latest read."""
 
-    __slots__ = ("available", "body", "broker", "context", "header", "results", "table", "watched")
+    __slots__ = ("available", "body", "broker", "cold", "connection", "context", "header", "results", "table", "warmed", "watched")
 
-    def __init__(self, broker: Broker, header: Header, body: FetchBody, context: FetchContext) -> None:
+    def __init__(
+        self, broker: Broker, connection: Connection, header: Header, body: FetchBody, context: FetchContext
+    ) -> None:
         self.broker = broker
+        self.connection = connection
         self.header = header
         self.body = body
         self.context = context
@@ -73,14 +83,17 @@ class _Fetch:
         self.results: list[PartitionResult] = []
         self.available: dict[Hashable, int] = {}
         self.watched: dict[Hashable, PartitionRequest] = {}
+        self.cold: dict[Replica, LogSlice] = {}
+        self.warmed: dict[Replica, LogSlice] = {}
 
     def read(self) -> bool:
-        """Read every partition; True when the answer can go out now."""
+        """Read every partition; True when the answer can go out now. What a thread has to look at is in `cold`."""
         left = min(self.body.max_bytes, self.broker.config.fetch_max_bytes)
         nothing_yet = True
         total = 0
         urgent = not self.context.partitions
         self.results = []
+        self.cold = {}
         for request in self.context.partitions:
             replica = self._find(request)
             if isinstance(replica, int):
@@ -105,19 +118,48 @@ class _Fetch:
             results = group_by_topic(results)
         return encode_fetch_response(self.header[1], self.header[2], 0, 0, session_id, results)
 
-    def wait(self, connection: Connection) -> Deferred:
+    def wait(self) -> Deferred:
         """Wait for bytes; read again and answer at the end of the wait."""
         self.results = []  # hold no segment file open meanwhile
         purgatory = self.broker.purgatory
 
         def finish() -> None:
             self.read()
-            deferred.complete(self.answer())
+            if self.cold:
+                self._warm_then_answer(deferred)
+            else:
+                deferred.complete(self.answer())
 
         waiting = WaitingFetch(self.available, self.body.min_bytes, self._estimate, finish)
-        deferred = Deferred(connection, on_cancel=lambda: purgatory.cancel(waiting))
+        deferred = Deferred(self.connection, on_cancel=lambda: purgatory.cancel(waiting))
         purgatory.wait(waiting, self.body.max_wait_ms / 1000)
         return deferred
+
+    def warm(self) -> Deferred:
+        """Let a thread finish the reads that would wait for a disk, then answer with what is there."""
+        deferred = Deferred(self.connection)
+        self._warm_then_answer(deferred)
+        return deferred
+
+    def _warm_then_answer(self, deferred: Deferred) -> None:
+        pieces = list(self.cold.values())
+        self.warmed.update(self.cold)
+
+        def work() -> None:
+            for piece in pieces:
+                try:
+                    piece.warm()
+                except (CorruptSegment, OSError) as error:
+                    logger.error("fetch: %s", error)
+
+        def done() -> None:
+            self.read()
+            if self.cold and not deferred.cancelled:
+                self._warm_then_answer(deferred)  # a partition had moved on to a cold place; each is warmed once
+            else:
+                deferred.complete(self.answer())
+
+        self.broker.read_ahead.run(work, done)
 
     def _find(self, request: PartitionRequest) -> Replica | int:
         """The replica to read from, or an error code."""
@@ -153,11 +195,18 @@ class _Fetch:
             size = min(left, bytes_max)
             if offset >= upper or (size <= 0 and not nothing_yet):
                 return self._result(replica, request, None, None)
-            piece = log.read(offset, size, min_one_batch=nothing_yet, upper_offset=upper)
+            piece = self.warmed.get(replica)
+            if piece is None:
+                piece = log.read(offset, size, min_one_batch=nothing_yet, upper_offset=upper)
+                if piece.cold:
+                    self.cold[replica] = piece
+                    return self._result(replica, request, None, None)
+            elif piece.cold:  # the thread could not read it
+                return _error(request, KAFKA_STORAGE_ERROR)
             return self._result(replica, request, piece if piece.size > 0 else None, None)
         except KafkaError as error:
             return _error(request, int(error.code))
-        except CorruptRecord as error:
+        except CorruptSegment as error:
             logger.error("fetch from %s-%d at offset %d: %s", replica.topic, index, offset, error)
             return _error(request, CORRUPT_MESSAGE)
         except Exception:
@@ -170,7 +219,8 @@ class _Fetch:
         log = replica.log
         aborted: list[tuple[int, int]] | None = None
         if self.body.isolation_level == READ_COMMITTED:
-            aborted = []
+            found = log.aborted_transactions(request[3], log.last_stable_offset) if records is not None else ()
+            aborted = [(entry.producer_id, entry.first_offset) for entry in found]
         stable, start = log.last_stable_offset, log.log_start_offset
         return request[0], request[1], 0, log.high_watermark, stable, start, aborted, -1, records, diverging, None
 
@@ -182,6 +232,8 @@ class _Fetch:
             return self.body.min_bytes + self.available[key]
         result = self._read_one(replica, request, self.body.max_bytes, True)
         if result[2] != 0:
+            return self.body.min_bytes + self.available[key]
+        if self.cold.pop(replica, None) is not None:
             return self.body.min_bytes + self.available[key]
         return 0 if result[8] is None else int(result[8].size)
 

@@ -9,14 +9,22 @@ Rules (Kafka's Partition.fetchOffsetForTimestamp)
 
 from __future__ import annotations
 
+import logging
+from collections import Counter
+from collections.abc import Coroutine
 from typing import TYPE_CHECKING
 
 from fastq.errors import KafkaError
 from fastq.protocol.messages import ListOffsetsRequest, ListOffsetsResponse
+from fastq_broker.log.scan import CorruptSegment
 
 if TYPE_CHECKING:
+    from typing import TypeAlias
+
     from fastq_broker.replicas import Replica
     from fastq_broker.router import RequestContext
+
+    Answer: TypeAlias = ListOffsetsResponse.ListOffsetsPartitionResponse
 
 API_KEY = 2
 VERSIONS = (1, 11)
@@ -31,28 +39,33 @@ FIRST_VERSION_OF = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLI
 
 READ_COMMITTED = 1
 NO_REPLICA = -1
+CORRUPT_MESSAGE = 2
 UNSUPPORTED_VERSION = 35
 INVALID_REQUEST = 42
-UNKNOWN = (-1, -1, -1)
-"""Timestamp, offset and leader epoch where there is nothing to tell."""
+KAFKA_STORAGE_ERROR = 56
+
+logger = logging.getLogger(__name__)
 
 
-def handle(context: RequestContext, request: ListOffsetsRequest) -> ListOffsetsResponse:
+def handle(
+    context: RequestContext, request: ListOffsetsRequest
+) -> ListOffsetsResponse | Coroutine[None, None, ListOffsetsResponse]:
     """Answer each partition for itself; one that is asked twice is an error in both places."""
     asked = [(topic.name, partition.partition_index) for topic in request.topics for partition in topic.partitions]
-    repeated = {key for key in asked if asked.count(key) > 1} if len(set(asked)) < len(asked) else set()
-    return ListOffsetsResponse(
+    repeated = {key for key, count in Counter(asked).items() if count > 1}
+    searches: list[tuple[Answer, Replica, int]] = []
+    response = ListOffsetsResponse(
         topics=[
             ListOffsetsResponse.ListOffsetsTopicResponse(
                 name=topic.name,
                 partitions=[
-                    _answer(context, request, topic.name, partition, (topic.name, partition.partition_index) in repeated)
-                    for partition in topic.partitions
+                    _answer(context, request, topic.name, partition, repeated, searches) for partition in topic.partitions
                 ],
             )
             for topic in request.topics
         ]
     )
+    return _search_all(context, request, response, searches) if searches else response
 
 
 def _answer(
@@ -60,10 +73,12 @@ def _answer(
     request: ListOffsetsRequest,
     topic: str,
     asked: ListOffsetsRequest.ListOffsetsPartition,
-    repeated: bool,
-) -> ListOffsetsResponse.ListOffsetsPartitionResponse:
+    repeated: set[tuple[str, int]],
+    searches: list[tuple[Answer, Replica, int]],
+) -> Answer:
+    """One partition's answer; what has to be searched for in the log is added to `searches`."""
     answer = ListOffsetsResponse.ListOffsetsPartitionResponse(partition_index=asked.partition_index)
-    if repeated:
+    if (topic, asked.partition_index) in repeated:
         answer.error_code = INVALID_REQUEST
         return answer
     if asked.timestamp < EARLIEST_PENDING_UPLOAD or FIRST_VERSION_OF.get(asked.timestamp, 0) > context.api_version:
@@ -76,26 +91,53 @@ def _answer(
     answer.error_code = replica.epoch_error(asked.current_leader_epoch)
     if answer.error_code == 0:
         try:
-            answer.timestamp, answer.offset, answer.leader_epoch = _look_up(request, replica, asked.timestamp)
+            if asked.timestamp >= 0 or asked.timestamp == MAX_TIMESTAMP:
+                searches.append((answer, replica, asked.timestamp))
+            else:
+                _set_special(request, replica, asked.timestamp, answer)
         except KafkaError as error:
             answer.error_code = int(error.code)
     return answer
 
 
-def _look_up(request: ListOffsetsRequest, replica: Replica, timestamp: int) -> tuple[int, int, int]:
-    """(timestamp, offset, leader epoch) for a time or special value."""
-    log = replica.log
+def _end_for(request: ListOffsetsRequest, replica: Replica) -> int:
+    """Where the reader's view of the log ends."""
     if request.replica_id > NO_REPLICA:
-        end = log.log_end_offset
-    else:
-        end = log.last_stable_offset if request.isolation_level == READ_COMMITTED else log.high_watermark
+        return replica.log.log_end_offset
+    return replica.log.last_stable_offset if request.isolation_level == READ_COMMITTED else replica.log.high_watermark
+
+
+def _set_special(request: ListOffsetsRequest, replica: Replica, timestamp: int, answer: Answer) -> None:
+    """Answer a special value that needs no search."""
+    log = replica.log
     if timestamp == LATEST:
-        return -1, end, replica.leader_epoch
-    if timestamp in (EARLIEST, EARLIEST_LOCAL):
-        return -1, log.log_start_offset, log.epoch_for_offset(log.log_start_offset)
-    if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
-        return UNKNOWN
-    found = log.offset_of_max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
-    if found is None or found[1] >= end:
-        return UNKNOWN
-    return found[0], found[1], log.epoch_for_offset(found[1])
+        answer.offset, answer.leader_epoch = _end_for(request, replica), replica.leader_epoch
+    elif timestamp in (EARLIEST, EARLIEST_LOCAL):
+        answer.offset, answer.leader_epoch = log.log_start_offset, log.epochs.epoch_for_offset(log.log_start_offset)
+
+
+async def _search_all(
+    context: RequestContext,
+    request: ListOffsetsRequest,
+    response: ListOffsetsResponse,
+    searches: list[tuple[Answer, Replica, int]],
+) -> ListOffsetsResponse:
+    """Search the logs by time, in a thread: that may wait for a disk."""
+    for answer, replica, timestamp in searches:
+        try:
+            if timestamp == MAX_TIMESTAMP:
+                filled = [segment.largest_timestamp() for segment in replica.log.segments if segment.size]
+                timestamp = max(filled, default=-1)
+            if timestamp < 0:
+                continue
+            found = await context.broker.read_ahead.call(replica.log.timestamp_query(timestamp).run)
+        except KafkaError as error:
+            answer.error_code = int(error.code)
+            continue
+        except (CorruptSegment, OSError) as error:
+            logger.error("list offsets of %s-%d: %s", replica.topic, replica.partition, error)
+            answer.error_code = CORRUPT_MESSAGE if isinstance(error, CorruptSegment) else KAFKA_STORAGE_ERROR
+            continue
+        if found is not None and found.offset < _end_for(request, replica):
+            answer.timestamp, answer.offset, answer.leader_epoch = found
+    return response

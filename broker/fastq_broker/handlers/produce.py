@@ -55,7 +55,7 @@ def handle_frame(connection: Connection, broker: Broker, buffer: bytearray, head
     _, acks, _, partitions = decode_produce(buffer, header[4], header[5], version)
     replicas = broker.replicas
     table = replicas.by_id if version >= FIRST_VERSION_WITH_TOPIC_IDS else replicas.by_name
-    now_ms = broker.clock.now_ms()
+    now_ms = broker.clock()
     view = memoryview(buffer)
     results: list[PartitionResult] = []
     waiting: list[tuple[int, Replica, int]] = []

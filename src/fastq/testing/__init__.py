@@ -1,0 +1,199 @@
+"""A broker for tests: a real `fastq-broker` process on a free port, gone when the test is.
+
+    from fastq.testing import Broker
+
+    with Broker() as broker:
+        producer = Producer(bootstrap_servers=broker.bootstrap_servers)
+
+Rules: the process gets a directory of its own unless one is given; its log is kept and shown when it does not start or when the `with`
+block fails. `kill` is SIGKILL, for tests of recovery; `stop` is SIGTERM, and fails if the broker does not end cleanly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from typing_extensions import Self
+
+__all__ = ["Broker", "BrokerFailed"]
+
+READY_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 30.0
+
+
+class BrokerFailed(RuntimeError):
+    """The broker did not start, or did not stop cleanly; the message ends with its log."""
+
+
+class Broker:
+    """A broker process; a context manager. Not for use by two threads at once.
+
+    `data_dir`: where it keeps its data (None: a temporary directory, removed at the end). `config`: settings by Kafka name or
+    in Python's spelling. `port` 0 takes a free one, which a restart keeps. `host` must be an address of this machine.
+    """
+
+    def __init__(
+        self,
+        data_dir: str | os.PathLike[str] | None = None,
+        config: Mapping[str, object] | None = None,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        node_id: int | None = None,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self.host = host
+        self.port = port
+        self.config = dict(config or {})
+        self.node_id = node_id
+        self.env = dict(env or {})
+        self._own_dir = data_dir is None
+        self.data_dir = Path(data_dir) if data_dir is not None else Path(tempfile.mkdtemp(prefix="fastq-broker-"))
+        self._process: subprocess.Popen[str] | None = None
+        self._log: list[str] = []
+        self._reader: threading.Thread | None = None
+        self.ready_line = ""
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The address for clients, host:port."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        """The process id. RuntimeError when it does not run."""
+        return self._running().pid
+
+    @property
+    def log(self) -> str:
+        """What the broker has logged so far, over all its starts."""
+        return "".join(self._log)
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self, timeout: float = READY_TIMEOUT_S) -> Self:
+        """Start it and wait until it says that it is ready. Raises BrokerFailed with its log."""
+        if self.running:
+            raise RuntimeError(f"the broker runs already, as process {self.pid}")
+        self._process = subprocess.Popen(
+            self._command(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **self.env}
+        )
+        self._reader = threading.Thread(target=self._collect, args=(self._process,), daemon=True)
+        self._reader.start()
+        self.ready_line = self._ready(timeout)
+        self.port = int(self.ready_line.split(" in ")[0].rsplit(":", 1)[1])
+        return self
+
+    def stop(self, timeout: float = STOP_TIMEOUT_S) -> int:
+        """Stop it with SIGTERM and wait; answers the exit code. Raises BrokerFailed when it does not end, or not with 0."""
+        process = self._process
+        if process is None:
+            return 0
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        try:
+            code = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise BrokerFailed(f"the broker did not stop within {timeout} s\n{self.log}") from None
+        self._ended()
+        if code != 0:
+            raise BrokerFailed(f"the broker ended with code {code}\n{self.log}")
+        return code
+
+    def kill(self) -> None:
+        """End it with SIGKILL, as a crash would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._ended()
+
+    def restart(self) -> Self:
+        """Stop it cleanly if it runs, and start it again on the same directory and port."""
+        self.stop()
+        return self.start()
+
+    def close(self) -> None:
+        """End it if it still runs, and remove its temporary directory."""
+        with contextlib.suppress(BrokerFailed):
+            self.stop()
+        if self._own_dir:
+            shutil.rmtree(self.data_dir, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        try:
+            return self if self.running else self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        failed = None
+        try:
+            self.stop()
+        except BrokerFailed as error:
+            failed = error
+        self.close()
+        if exc is not None:
+            sys.stderr.write(f"--- log of the broker at {self.bootstrap_servers}\n{self.log}---\n")
+        elif failed is not None:
+            raise failed
+
+    def _command(self) -> list[str]:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        command = [sys.executable, "-m", "fastq_broker", "--data-dir", str(self.data_dir), "--listen", f"{host}:{self.port}"]
+        if self.node_id is not None:
+            command += ["--node-id", str(self.node_id)]
+        for name, value in self.config.items():
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            command += ["--set", f"{name}={text}"]
+        return command
+
+    def _ready(self, timeout: float) -> str:
+        """The line that the broker prints when it is ready."""
+        process = self._running()
+        lines: list[str] = []
+        assert process.stdout is not None
+        waiter = threading.Thread(target=lambda: lines.append(process.stdout.readline()), daemon=True)  # type: ignore[union-attr]
+        waiter.start()
+        waiter.join(timeout)
+        if lines and " ready on " in lines[0]:
+            return lines[0].strip()
+        ended = process.poll() is not None or (lines and not lines[0])
+        self.kill()
+        reason = f"ended with code {process.returncode}" if ended else f"was not ready within {timeout} s"
+        raise BrokerFailed(f"the broker {reason}\n{self.log}")
+
+    def _collect(self, process: subprocess.Popen[str]) -> None:
+        assert process.stderr is not None
+        for line in process.stderr:
+            self._log.append(line)
+
+    def _ended(self) -> None:
+        if self._reader is not None:
+            self._reader.join(5)
+        if self._process is not None:
+            for stream in (self._process.stdout, self._process.stderr):
+                if stream is not None:
+                    stream.close()
+        self._process = self._reader = None
+
+    def _running(self) -> subprocess.Popen[str]:
+        if self._process is None:
+            raise RuntimeError("the broker does not run")
+        return self._process

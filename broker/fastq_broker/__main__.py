@@ -1,0 +1,175 @@
+"""The command `fastq-broker`: arguments to configuration, one line when ready, a clean end on SIGINT and SIGTERM.
+
+Rules
+- Standard output carries the ready line and nothing else; the log goes to standard error.
+- What is wrong with the configuration ends with code 2, what is wrong with the machine (port, directory) with 1; either
+  way with one line that says what, and never with a traceback.
+- Little is imported before the ready line: starting is a matter of a tenth of a second.
+"""
+
+from __future__ import annotations
+
+import time
+
+_STARTED = time.perf_counter()
+
+import argparse  # noqa: E402
+import asyncio  # noqa: E402
+import gc  # noqa: E402
+import logging  # noqa: E402
+import os  # noqa: E402
+import signal  # noqa: E402
+import sys  # noqa: E402
+from collections.abc import Sequence  # noqa: E402
+from typing import TYPE_CHECKING  # noqa: E402
+
+from fastq.errors import FastqError  # noqa: E402
+
+from .broker import Broker, StartFailed  # noqa: E402
+from .config import BrokerConfig  # noqa: E402
+
+if TYPE_CHECKING:
+    from .config_keys import Value
+
+EXIT_OK = 0
+EXIT_CANNOT_START = 1
+EXIT_BAD_CONFIG = 2
+
+GC_THRESHOLD = 50_000
+"""Allocations between collections: requests make no cycles, so frequent searches for some are wasted."""
+
+_EXAMPLE = """example:
+  fastq-broker --data-dir ./data --listen 127.0.0.1:9092
+  fastq-broker --config server.properties --set log.retention.hours=48
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a broker until a signal ends it; answers the exit code."""
+    parsed = _parser().parse_args(arguments)
+    _configure_logging(parsed.log_format, parsed.log_level)
+    try:
+        config = BrokerConfig.load(parsed.config, _overrides(parsed))
+    except (FastqError, ValueError) as error:
+        print(f"fastq-broker: {error}", file=sys.stderr)
+        return EXIT_BAD_CONFIG
+    loop = _new_loop()
+    try:
+        return loop.run_until_complete(_serve(loop, config))
+    finally:
+        loop.close()
+
+
+async def _serve(loop: asyncio.AbstractEventLoop, config: BrokerConfig) -> int:
+    """Start, say so, wait for a signal, stop."""
+    stop = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+    broker = Broker(config, loop)
+    try:
+        await broker.start()
+    except (StartFailed, FastqError) as error:
+        print(f"fastq-broker: {error}", file=sys.stderr)
+        await broker.close()
+        return EXIT_CANNOT_START
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(GC_THRESHOLD, 20, 50)
+    addresses = ", ".join(broker.listening)
+    print(f"fastq-broker ready on {addresses} in {_process_age_s():.2f} s", flush=True)
+    await stop.wait()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.remove_signal_handler(number)  # a second signal ends it at once
+    await broker.close()
+    return EXIT_OK
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="fastq-broker",
+        description="A broker that any Kafka client can use.",
+        epilog=_EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--data-dir", metavar="DIR", help="where the data is kept, made when it is not there (default: ./data)")
+    add("--listen", metavar="HOST:PORT", help="address to listen on; port 0 picks a free one (default: 127.0.0.1:9092)")
+    add("--advertise", metavar="HOST:PORT", help="address that clients are told, where it is another (containers, NAT)")
+    add("--config", metavar="FILE", help="a TOML file, or a Kafka server.properties")
+    add("--set", metavar="KEY=VALUE", action="append", default=[], help="one setting; wins over the file; repeatable")
+    add("--node-id", type=int, metavar="N", help="the node's id within its cluster (default: 1)")
+    add("--log-format", choices=("text", "json"), default="text", help="how the log is written (default: text)")
+    add("--log-level", choices=("debug", "info", "warning", "error"), default="info", help="default: info")
+    return parser
+
+
+def _overrides(parsed: argparse.Namespace) -> dict[str, Value]:
+    """The settings that arguments stand for. What neither they nor a file sets gets defaults for one's own machine."""
+    overrides: dict[str, Value] = {}
+    if parsed.config is None:
+        overrides = {"log.dirs": "data", "listeners": "PLAINTEXT://127.0.0.1:9092"}
+    for item in parsed.set:
+        key, separator, value = item.partition("=")
+        if not separator:
+            raise ValueError(f"--set {item!r}: it takes KEY=VALUE")
+        overrides[key.strip()] = value
+    if parsed.data_dir is not None:
+        overrides["log.dirs"] = parsed.data_dir
+    if parsed.listen is not None:
+        overrides["listeners"] = parsed.listen if "://" in parsed.listen else f"PLAINTEXT://{parsed.listen}"
+    if parsed.advertise is not None:
+        overrides["advertised.listeners"] = (
+            parsed.advertise if "://" in parsed.advertise else f"PLAINTEXT://{parsed.advertise}"
+        )
+    if parsed.node_id is not None:
+        overrides["node.id"] = parsed.node_id
+    return overrides
+
+
+def _configure_logging(form: str, level: str) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    if form == "json":
+        handler.setFormatter(_JsonFormatter())
+    else:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+class _JsonFormatter(logging.Formatter):
+    """One JSON object a line: time (seconds since the epoch), level, logger, message, and the error where there is one."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        import json
+
+        fields: dict[str, object] = {
+            "time": round(record.created, 3),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            fields["error"] = self.formatException(record.exc_info)
+        return json.dumps(fields, ensure_ascii=False)
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's loop where there is one."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def _process_age_s() -> float:
+    """Seconds since the process began, the interpreter's own start included where the system tells."""
+    try:
+        with open("/proc/self/stat", "rb") as stat, open("/proc/uptime", "rb") as uptime:
+            started_ticks = int(stat.read().rsplit(b")", 1)[1].split()[19])
+            return float(uptime.read().split()[0]) - started_ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return time.perf_counter() - _STARTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

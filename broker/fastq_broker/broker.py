@@ -1,0 +1,227 @@
+"""A broker node: configuration, controller, logs and network, wired together.
+
+Rules
+- The controller's image decides which partitions are here; each delta creates, changes and deletes logs and replicas.
+- Order of a start: directories are locked, addresses bound, metadata replayed, this node registered, logs attached, and only then
+  is a connection accepted. A stop goes the other way, and ends with the marker of a clean shutdown.
+- Work that is not a request (retention, flushes, checkpoints, snapshots) runs in `_housekeep`, in bounded pieces.
+- The clock is a parameter: milliseconds since 1970.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from fastq.errors import FastqError
+
+from .config_keys import ResourceType
+from .controller import Controller
+from .fetch_session import FetchSessionCache
+from .log import LogManager
+from .purgatory import Purgatory
+from .replicas import Replica, ReplicaTable
+from .router import Router
+from .server import Limits, ListenError, Server
+
+if TYPE_CHECKING:
+    from .config import BrokerConfig, Listener
+    from .controller import MetadataDelta, MetadataImage, TopicImage
+    from .log import LogDir, PartitionLog
+
+logger = logging.getLogger(__name__)
+
+HOUSEKEEPING_S = 0.5
+
+
+class StartFailed(Exception):
+    """The broker cannot start; the message says why and what to do."""
+
+
+def system_clock() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+class Broker:
+    """One node. Loop thread only.
+
+    Invariants once started: `replicas` holds one replica for each partition that the image places on this node, with its log in `logs`;
+    `listening` are the addresses it serves, `advertised_listeners` those it tells.
+    """
+
+    def __init__(
+        self, config: BrokerConfig, loop: asyncio.AbstractEventLoop, *, clock: Callable[[], int] = system_clock
+    ) -> None:
+        self.config = config
+        self.loop = loop
+        self.clock = clock
+        self.node_id = config.node_id
+        self.replicas = ReplicaTable(config.node_id)
+        self.purgatory = Purgatory(loop)
+        self.fetch_sessions = FetchSessionCache(config.max_incremental_fetch_session_cache_slots)
+        self.router = Router(self)
+        self.server = Server(loop, self.router, _limits(config))
+        self.read_ahead = self.server.read_ahead
+        self.logs = LogManager(
+            config.log_dirs,
+            clock=clock,
+            retention_check_interval_ms=config.log_retention_check_interval_ms,
+            checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
+            producer_expiration_ms=config.producer_id_expiration_ms,
+            producer_expiration_check_interval_ms=config.producer_id_expiration_check_interval_ms,
+        )
+        self.controller = Controller(config, clock=clock, log_dir=self._metadata_dir())
+        self.advertised_listeners: list[Listener] = []
+        self.listening: list[str] = []
+        self._housekeeper: asyncio.TimerHandle | None = None
+        self._opened = False
+
+    async def start(self) -> None:
+        """Start serving. Raises StartFailed, ConfigError."""
+        try:
+            self.logs.lock()
+            await self._bind()
+            self.logs.attach(self.loop)
+            self._opened = True
+            self.controller.open()
+            self.controller.register_broker(self.advertised_listeners)
+            self._attach_logs()
+            await self.server.serve()
+        except ListenError as error:
+            raise StartFailed(str(error)) from error
+        except OSError as error:
+            raise StartFailed(f"cannot open the data directory: {error}") from error
+        self._housekeep()
+
+    async def close(self) -> None:
+        """Answer what is in progress, close connections, write everything down. Safe after a failed start."""
+        if self._housekeeper is not None:
+            self._housekeeper.cancel()
+        self.purgatory.end_all()
+        await self.server.stop()
+        if self._opened:
+            self.controller.close()
+            self.logs.close(broker_epoch=self.controller.broker_epoch)
+
+    def _metadata_dir(self) -> LogDir | None:
+        """The log directory that holds the metadata log, where it is one of log.dirs: they share its flusher and its fate."""
+        wanted = os.path.abspath(self.config.metadata_log_dir)
+        return next((log_dir for log_dir in self.logs.dirs if log_dir.path == wanted), None)
+
+    # --- addresses ---
+
+    async def _bind(self) -> None:
+        """Bind all listeners; advertise the port that was picked where none was named."""
+        ports: dict[str, int] = {}
+        for listener in self.config.listeners:
+            ports[listener.name] = await self.server.bind(listener.host, listener.port, name=listener.name)
+            host = f"[{listener.host}]" if ":" in listener.host else listener.host or "*"
+            self.listening.append(f"{host}:{ports[listener.name]}")
+        self.advertised_listeners = [
+            listener if listener.port else replace(listener, port=ports.get(listener.name, 0))
+            for listener in self.config.advertised_listeners
+        ]
+
+    # --- metadata to logs ---
+
+    def _attach_logs(self) -> None:
+        """Open a log for each partition of the image that is placed here."""
+        image = self.controller.image
+        defaults = self.controller.topic_defaults
+        self.logs.default_config = defaults.log_config
+        self.logs.start(
+            {
+                name: defaults.log_config_of(overrides)
+                for (kind, name), overrides in image.configs.items()
+                if kind == ResourceType.TOPIC
+            }
+        )
+        for topic in image.topics_by_name.values():
+            self._apply_topic(image, topic)
+        self.controller.subscribe(self._metadata_changed)
+
+    def _metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        """Follow one committed change of the metadata."""
+        for topic in delta.deleted_topics:
+            self._delete_topic(topic)
+        for _, topic in delta.changed_topics:
+            self._apply_topic(image, topic)
+        changed = set(delta.changed_configs)
+        if any(kind == ResourceType.BROKER for kind, _ in changed):
+            for topic in image.topics_by_name.values():
+                self._apply_config(image, topic.name)
+        else:
+            for kind, name in changed:
+                if kind == ResourceType.TOPIC:
+                    self._apply_config(image, name)
+
+    def _apply_topic(self, image: MetadataImage, topic: TopicImage) -> None:
+        """Create the logs of new partitions and take over leaders and in-sync replicas."""
+        overrides = image.topic_configs(topic.name)
+        defaults = self.controller.topic_defaults
+        for number, partition_image in enumerate(topic.partitions):
+            if self.node_id not in partition_image.replicas:
+                continue
+            replica = self.replicas.get(topic.name, number)
+            if replica is None:
+                log = self.logs.create(topic.name, number, topic.topic_id, defaults.log_config_of(overrides))
+                replica = self._add_replica(log, topic, number)
+                replica.min_insync_replicas = int(defaults.resolve(overrides)["min.insync.replicas"])
+            if replica.leader_epoch != partition_image.leader_epoch:
+                replica.log.assign_leader_epoch(partition_image.leader_epoch)
+                replica.leader_epoch = partition_image.leader_epoch
+                self.purgatory.changed(replica)
+            replica.leader_id = partition_image.leader
+            replica.isr_size = len(partition_image.isr)
+
+    def _add_replica(self, log: PartitionLog, topic: TopicImage, number: int) -> Replica:
+        replica = Replica(log, topic.name, topic.topic_id, number)
+        self.replicas.add(replica)
+        advanced = self.purgatory.advanced
+        log.on_advance(lambda _: advanced(replica))
+        return replica
+
+    def _delete_topic(self, topic: TopicImage) -> None:
+        for replica in self.replicas.remove_topic(topic.name, topic.topic_id):
+            self.purgatory.changed(replica)
+            try:
+                self.logs.delete(replica.topic, replica.partition)
+            except FastqError as error:
+                logger.error("cannot delete %s-%d: %s", replica.topic, replica.partition, error)
+
+    def _apply_config(self, image: MetadataImage, topic: str) -> None:
+        """Use a topic's settings as they are now."""
+        overrides = image.topic_configs(topic)
+        defaults = self.controller.topic_defaults
+        values = defaults.resolve(overrides)
+        self.logs.update_config(topic, defaults.log_config_of(overrides))
+        for replica in self.replicas.by_name.get(topic.encode(), {}).values():
+            replica.min_insync_replicas = int(values["min.insync.replicas"])
+
+    # --- housekeeping ---
+
+    def _housekeep(self) -> None:
+        """A bounded piece of what is not a request; an error in it is logged and stops nothing."""
+        self._housekeeper = self.loop.call_later(HOUSEKEEPING_S, self._housekeep)
+        now_ms = self.clock()
+        try:
+            self.logs.tick(now_ms)
+            self.controller.tick(now_ms)
+        except Exception:
+            logger.exception("housekeeping failed")
+
+
+def _limits(config: BrokerConfig) -> Limits:
+    return Limits(
+        request_bytes_max=config.socket_request_max_bytes,
+        connections_max=config.max_connections,
+        connections_max_per_ip=config.max_connections_per_ip,
+        connections_max_per_ip_overrides=config.max_connections_per_ip_overrides,
+        idle_ms=config.connections_max_idle_ms,
+    )

@@ -1,0 +1,369 @@
+"""Connections against a router that echoes: framing, order, back-pressure, limits, and ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import struct
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fastq_broker.connection import ProtocolViolation
+from fastq_broker.router import Deferred
+from fastq_broker.server import Limits, Server
+
+ECHO, LATER, SILENT, FILE, BAD = 1, 2, 3, 4, 5
+
+
+class Slice:
+    """A range of a file, as the log hands them out."""
+
+    def __init__(self, fd: int, position: int, size: int) -> None:
+        self.fd = fd
+        self.position = position
+        self.size = size
+
+
+class EchoRouter:
+    """Answers by api key: the body at once, later, never, or ranges of a file. Bodies are copied, as handlers must."""
+
+    def __init__(self) -> None:
+        self.waiting: list[tuple[Deferred, bytes]] = []
+        self.served = 0
+        self.file = -1
+        self.file_bytes = 0
+
+    def dispatch(self, connection: Any, buffer: bytearray, header: Any) -> Any:
+        self.served += 1
+        api_key, _, correlation_id, _, start, end = header
+        response = struct.pack(">ii", 4 + end - start, correlation_id) + bytes(buffer[start:end])
+        if api_key == ECHO:
+            return response
+        if api_key == LATER:
+            deferred = Deferred(connection)
+            self.waiting.append((deferred, response))
+            return deferred
+        if api_key == FILE:
+            head = struct.pack(">ii", 4 + 2 * self.file_bytes, correlation_id)
+            return [head, Slice(self.file, 0, self.file_bytes), b"", Slice(self.file, 0, self.file_bytes)]
+        if api_key == BAD:
+            raise ProtocolViolation("a bad request")
+        return None
+
+
+Scenario = Callable[[Server, EchoRouter, int], Coroutine[Any, Any, None]]
+
+
+def run(scenario: Scenario, limits: Limits | None = None, loop: str = "uvloop") -> None:
+    """Run a scenario against a server on a free port."""
+
+    async def main() -> None:
+        router = EchoRouter()
+        server = Server(asyncio.get_running_loop(), router, limits or Limits())  # type: ignore[arg-type]
+        port = await server.bind("127.0.0.1", 0)
+        await server.serve()
+        try:
+            await asyncio.wait_for(scenario(server, router, port), 30)
+        finally:
+            await server.stop()
+        assert not server.connections
+
+    if loop == "uvloop":
+        uvloop = pytest.importorskip("uvloop")
+        new_loop = uvloop.new_event_loop()
+    else:
+        new_loop = asyncio.new_event_loop()
+    try:
+        new_loop.run_until_complete(main())
+    finally:
+        new_loop.close()
+
+
+both_loops = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+
+
+def request(api_key: int, correlation_id: int, body: bytes) -> bytes:
+    head = struct.pack(">hhih", api_key, 0, correlation_id, -1)
+    return struct.pack(">i", len(head) + len(body)) + head + body
+
+
+async def response(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    size, correlation_id = struct.unpack(">ii", await reader.readexactly(8))
+    return correlation_id, await reader.readexactly(size - 4)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    for _ in range(1000):
+        if condition():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("the condition did not come true")
+
+
+@both_loops
+@pytest.mark.parametrize("chunk", [1, 3, 1000, 1 << 20])
+def test_frames_arrive_whole_however_they_are_cut(loop: str, chunk: int) -> None:
+    bodies = [b"", b"x", os.urandom(5000), b"y" * 3]
+    if chunk > 3:
+        bodies += [os.urandom(300_000), os.urandom(40_000), b"z", os.urandom(3_000_000), os.urandom(900_000), b"end"]
+
+    async def scenario(server: Server, router: EchoRouter, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        data = b"".join(request(ECHO, i, body) for i, body in enumerate(bodies))
+
+        async def send() -> None:
+            for at in range(0, len(data), chunk):
+                writer.write(data[at : at + chunk])
+                await writer.drain()
+                if chunk < 1000:
+                    await asyncio.sleep(0)
+
+        sending = asyncio.create_task(send())
+        for i, body in enumerate(bodies):
+            assert await response(reader) == (i, body)
+        await sending
+        writer.close()
+
+    run(scenario, loop=loop)
+
+
+@both_loops
+def test_responses_keep_the_order_of_pipelined_requests(loop: str) -> None:
+    async def scenario(server: Server, router: EchoRouter, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        kinds = [ECHO, LATER, ECHO, SILENT, LATER, LATER, ECHO, ECHO]
+        writer.write(b"".join(request(kind, i, b"%d" % i * 20_000) for i, kind in enumerate(kinds)))
+        expected = [i for i, kind in enumerate(kinds) if kind != SILENT]
+        got = []
+        for _ in expected:
+            receiving = asyncio.create_task(response(reader))
+            await until(lambda receiving=receiving: receiving.done() or bool(router.waiting))  # type: ignore[misc]
+            if not receiving.done():
+                assert len(router.waiting) == 1, "one request at a time is in progress"
+                deferred, answer = router.waiting.pop()
+                deferred.complete(answer)
+            correlation_id, body = await receiving
+            assert body == b"%d" % correlation_id * 20_000
+            got.append(correlation_id)
+        assert got == expected
+        writer.close()
+
+    run(scenario, loop=loop)
+
+
+@both_loops
+def test_files_are_sent_between_bytes_and_a_slow_reader_is_waited_for(loop: str, tmp_path: Path) -> None:
+    content = os.urandom(5_000_000)
+    (tmp_path / "segment").write_bytes(content)
+
+    async def scenario(server: Server, router: EchoRouter, port: int) -> None:
+        router.file = os.open(tmp_path / "segment", os.O_RDONLY)
+        try:
+            for size in (100, 20_000, len(content)):
+                router.file_bytes = size
+                reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 16)
+                writer.write(request(FILE, 1, b"") + request(ECHO, 2, b"after") + request(FILE, 3, b""))
+                await asyncio.sleep(0.02)
+                assert await response(reader) == (1, content[:size] * 2)
+                assert await response(reader) == (2, b"after")
+                assert await response(reader) == (3, content[:size] * 2)
+                writer.close()
+        finally:
+            os.close(router.file)
+
+    run(scenario, loop=loop)
+
+
+def test_a_client_that_does_not_read_is_not_read_from(tmp_path: Path) -> None:
+    (tmp_path / "segment").write_bytes(bytes(8 << 20))
+
+    async def scenario(server: Server, router: EchoRouter, port: int) -> None:
+        router.file, router.file_bytes = os.open(tmp_path / "segment", os.O_RDONLY), 8 << 20
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 16)
+        writer.write(b"".join(request(FILE, i, b"") for i in range(10)))
+        for i in range(200):
+            writer.write(request(ECHO, i, bytes(100_000)))
+        await asyncio.sleep(0.2)
+        assert router.served == 1
+        writer.transport.abort()
+        await until(lambda: not server.connections)
+        os.close(router.file)
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00", "TLS hello"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "HTTP request"),
+        (struct.pack(">i", -1), "size field"),
+        (struct.pack(">i", 3) + b"abc", "size field"),
+        (struct.pack(">i", 2**31 - 1), "size field"),
+        (request(BAD, 1, b""), "a bad request"),
+    ],
+)
+def test_what_is_not_the_protocol_closes_the_connection_with_one_line(
+    data: bytes, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(server: Server, router: EchoRouter, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(data)
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await reader.readexactly(1)
+        writer.close()
+        other_reader, other = await asyncio.open_connection("127.0.0.1", port)
+        other.write(request(ECHO, 1, b"still here"))
+        assert await response(other_reader) == (1, b"still here")
+        other.close()
+
+    with caplog.at_level(logging.WARNING):
+        run(scenario)
+    assert [reason in record.message for record in caplog.records] == [True]
+
+
+def test_requests_before_a_bad_one_are_answered() -> None:
+    async def scenario(server: Server, router: EchoRouter, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request(ECHO, 1, b"good") + request(BAD, 2, b""))
+        assert await response(reader) == (1, b"good")
+        writer.close()
+
+    run(scenario)
+
+
+def test_a_claimed_size_does_not_take_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(server: Server, router: EchoRouter, port: int) -> None:
+        writers = []
+        for _ in range(20):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(struct.pack(">i", 100_000_000) + bytes(10))
+            writers.append(writer)
+        await until(lambda: len(server.connections) == 20 and all(c._frame is not None for c in server.connections))
+        assert sum(len(c._frame or b"") for c in server.connections) <= 20 << 20
+        for writer in writers:
+            writer.close()
+
+    run(scenario)
+
+
+def test_a_half_closed_client_still_gets_its_answers() -> None:
+    async def scenario(server: Server, router: EchoRouter, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request(LATER, 1, b"one") + request(ECHO, 2, b"two"))
+        writer.write_eof()
+        await until(lambda: bool(router.waiting))
+        deferred, answer = router.waiting.pop()
+        deferred.complete(answer)
+        assert await response(reader) == (1, b"one")
+        assert await response(reader) == (2, b"two")
+        assert await reader.read() == b""
+        writer.close()
+
+    run(scenario)
+
+
+def test_a_lost_connection_cancels_what_it_waits_for() -> None:
+    async def scenario(server: Server, router: EchoRouter, port: int) -> None:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request(LATER, 1, b"one"))
+        await until(lambda: bool(router.waiting))
+        reset = writer.get_extra_info("socket")
+        reset.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+        deferred, answer = router.waiting.pop()
+        await until(lambda: deferred.cancelled)
+        deferred.complete(answer)
+
+    run(scenario)
+
+
+def test_connection_limits() -> None:
+    async def scenario(server: Server, router: EchoRouter, port: int) -> None:
+        pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        answers = []
+        for reader, writer in pairs:
+            try:
+                writer.write(request(ECHO, 1, b""))
+                answers.append(await response(reader))
+            except (asyncio.IncompleteReadError, ConnectionError):
+                answers.append((-1, b""))
+        assert sorted(answers) == [(-1, b""), (1, b""), (1, b"")]
+        for _, writer in pairs:
+            writer.close()
+        await until(lambda: not server.connections)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request(ECHO, 9, b""))
+        assert await response(reader) == (9, b"")
+        writer.close()
+
+    run(scenario, Limits(connections_max_per_ip=2))
+    run(scenario, Limits(connections_max=2))
+
+
+def test_idle_and_trickling_connections_end() -> None:
+    async def scenario(server: Server, router: EchoRouter, port: int) -> None:
+        idle_reader, idle = await asyncio.open_connection("127.0.0.1", port)
+        slow_reader, slow = await asyncio.open_connection("127.0.0.1", port)
+        busy_reader, busy = await asyncio.open_connection("127.0.0.1", port)
+        slow.write(struct.pack(">i", 1000) + b"x")
+        busy.write(request(LATER, 1, b"long poll"))
+        await until(lambda: len(router.waiting) == 1 and any(c._frame is not None for c in server.connections))
+        for _ in range(40):  # seconds, without waiting for them
+            server._second()
+            for connection in server.connections:
+                if connection._frame is not None:
+                    connection.active_tick = server.tick  # a byte now and then
+        assert await slow_reader.read() == b""
+        for _ in range(30):
+            server._second()
+        assert await idle_reader.read() == b""
+        deferred, answer = router.waiting.pop()
+        deferred.complete(answer)
+        assert await response(busy_reader) == (1, b"long poll")
+        for writer in (idle, slow, busy):
+            writer.close()
+
+    run(scenario, Limits(idle_ms=60_000))
+
+
+def test_a_stop_answers_what_is_in_progress() -> None:
+    async def scenario(server: Server, router: EchoRouter, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        idle_reader, idle = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request(LATER, 1, b"one") + request(ECHO, 2, b"never served"))
+        await until(lambda: bool(router.waiting))
+        stopping = asyncio.create_task(server.stop())
+        assert await idle_reader.read() == b""
+        deferred, answer = router.waiting.pop()
+        deferred.complete(answer)
+        assert await response(reader) == (1, b"one")
+        assert await reader.read() == b""
+        await stopping
+        with pytest.raises(OSError):
+            await asyncio.open_connection("127.0.0.1", port)
+        writer.close()
+        idle.close()
+
+    run(scenario)
+
+
+def test_bad_peers_do_not_flood_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(server: Server, router: EchoRouter, port: int) -> None:
+        peers = [socket.create_connection(("127.0.0.1", port)) for _ in range(50)]
+        for peer in peers:
+            peer.send(b"GET / HTTP/1.0\r\n\r\n")
+        await until(lambda: server._bad_lines + server._bad_left_out >= 50 and not server.connections)
+        server._second()
+        for peer in peers:
+            peer.close()
+
+    with caplog.at_level(logging.WARNING):
+        run(scenario)
+    assert len(caplog.records) <= 20
+    assert any("more bad connections" in record.message for record in caplog.records)
