@@ -250,6 +250,7 @@ def _take_key(line: str) -> tuple[str, int]:
 
 
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
 
 
 def _unescape(text: str) -> str:
@@ -267,10 +268,9 @@ def _unescape(text: str) -> str:
         position += 1
         if escape == "u":
             digits = text[position : position + 4]
-            try:
-                out.append(chr(int(digits, 16)))
-            except ValueError:
-                raise ConfigError(f"\\u{digits} is not a character: four hexadecimal digits must follow \\u") from None
+            if len(digits) < 4 or not set(digits) <= _HEXADECIMAL:
+                raise ConfigError(f"\\u{digits} is not a character: four hexadecimal digits must follow \\u")
+            out.append(chr(int(digits, 16)))
             position += 4
         else:
             out.append(_ESCAPES.get(escape, escape))

@@ -32,7 +32,6 @@ from fastq_broker.config_keys import ResourceType
 from fastq_broker.controller import config_changes, features, topics
 from fastq_broker.controller.image import (
     NO_LEADER,
-    BrokerImage,
     MetadataDelta,
     MetadataImage,
     PartitionImage,
@@ -123,7 +122,11 @@ class Controller:
         return epoch
 
     def close(self) -> None:
-        """Write everything to disk and close the log."""
+        """Fence this broker, so that whoever opens the directory next need not wait for it; write everything to disk."""
+        registered = self.image.brokers.get(self.node_id)
+        if registered is not None and registered.epoch == self.broker_epoch and not self._log.offline:
+            fence = BrokerRegistrationChangeRecord(broker_id=self.node_id, broker_epoch=self.broker_epoch, fenced=1)
+            self._commit([fence])
         self._log.close()
 
     def subscribe(self, listener: Listen) -> None:
@@ -311,7 +314,3 @@ class Controller:
         if partition.last_known_elr:
             record.last_known_elr = []
         return record
-
-    def broker(self) -> BrokerImage | None:
-        """This node's registration."""
-        return self.image.brokers.get(self.node_id)

@@ -311,6 +311,11 @@ class MetadataLog:
         return self._log.high_watermark
 
     @property
+    def offline(self) -> bool:
+        """Whether the disk has failed, so that nothing more can be written."""
+        return self._log_dir.offline is not None
+
+    @property
     def epoch(self) -> int:
         return self._epoch
 

@@ -1,0 +1,227 @@
+"""Reading, mapping and checking the broker's configuration."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from fastq.errors import ConfigError
+from fastq_broker.config import (
+    ATTRIBUTES,
+    BrokerConfig,
+    Listener,
+    parse_listener,
+    parse_properties,
+)
+from fastq_broker.config_keys import INT64_MAX, ConfigSource, ConfigType, Status
+from fastq_broker.config_table import BROKER_KEYS, DONE, REMOVED, TARGETS
+
+
+def load(**settings: object) -> BrokerConfig:
+    return BrokerConfig.from_mapping(settings)
+
+
+def of(*pairs: tuple[str, object]) -> BrokerConfig:
+    return BrokerConfig.from_mapping(dict(pairs))
+
+
+def test_every_key_that_does_something_is_an_attribute_and_no_other() -> None:
+    assert ATTRIBUTES == {key.attribute for key in DONE}
+
+
+def test_every_default_passes_its_own_check() -> None:
+    for key in BROKER_KEYS.values():
+        if key.default is not None:
+            assert key.parse(key.render(key.default)) == key.default, key.name
+
+
+def test_every_key_that_does_nothing_says_why() -> None:
+    for key in BROKER_KEYS.values():
+        assert (key.status is Status.DONE) == (not key.note), key.name
+        assert key.documentation, key.name
+
+
+def test_mapped_keys_lead_to_keys_that_do_something() -> None:
+    done = {key.name for key in DONE}
+    assert {target for target, _ in TARGETS.values()} <= done
+
+
+def test_defaults_are_kafkas() -> None:
+    config = of()
+    assert config.log_retention_ms == 7 * 24 * 3600 * 1000
+    assert config.log_roll_ms == 7 * 24 * 3600 * 1000
+    assert config.log_roll_jitter_ms == 0
+    assert config.log_flush_interval_ms == INT64_MAX
+    assert config.message_max_bytes == 1048588
+    assert config.socket_request_max_bytes == 104857600
+    assert config.connections_max_idle_ms == 600000
+    assert config.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"log.retention.hours": "2"}, 7200000),
+        ({"log.retention.minutes": 3}, 180000),
+        ({"log.retention.hours": "2", "log.retention.minutes": "3"}, 180000),
+        ({"log.retention.hours": "2", "log.retention.ms": "5"}, 5),
+        ({"log.retention.hours": "-1"}, -1),
+    ],
+)
+def test_retention_takes_the_finest_unit_that_is_set(settings: dict[str, object], expected: int) -> None:
+    assert BrokerConfig.from_mapping(settings).log_retention_ms == expected
+
+
+def test_older_names_reach_their_keys() -> None:
+    config = of(("broker.id", "7"), ("log.dir", "/a"), ("log.file.size", "2097152"), ("log.flush.interval", "10"))
+    assert (config.node_id, config.log_dirs, config.log_segment_bytes) == (7, ["/a"], 2097152)
+    assert config.log_flush_interval_messages == 10
+    assert of(("broker.id", "-1")).node_id == 1
+    assert of(("broker.id", "7"), ("node.id", "8")).node_id == 8
+
+
+def test_listeners_of_kafka_0_8() -> None:
+    config = of(("host.name", "127.0.0.1"), ("port", "9999"), ("advertised.host.name", "kafka.example"))
+    assert config.listeners == (Listener("PLAINTEXT", "127.0.0.1", 9999),)
+    assert config.advertised_listeners == (Listener("PLAINTEXT", "kafka.example", 9999),)
+
+
+def test_listeners_names_addresses_and_controllers() -> None:
+    config = of(
+        ("listeners", "PLAINTEXT://[::1]:0,inside://10.0.0.1:9093,CONTROLLER://:9094"),
+        ("listener.security.protocol.map", "PLAINTEXT:PLAINTEXT,INSIDE:PLAINTEXT,CONTROLLER:PLAINTEXT"),
+        ("inter.broker.listener.name", "INSIDE"),
+        ("advertised.listeners", "PLAINTEXT://host:1,INSIDE://host:2"),
+    )
+    assert config.listeners == (Listener("PLAINTEXT", "::1", 0), Listener("INSIDE", "10.0.0.1", 9093))
+    assert config.controller_listeners == (Listener("CONTROLLER", "", 9094),)
+    assert [str(item) for item in config.advertised_listeners] == ["PLAINTEXT://host:1", "INSIDE://host:2"]
+    assert str(config.listeners[0]) == "PLAINTEXT://[::1]:0"
+
+
+def test_all_interfaces_are_advertised_by_the_name_of_the_machine() -> None:
+    import socket
+
+    assert of(("listeners", "PLAINTEXT://0.0.0.0:9092")).advertised_listeners[0].host == socket.gethostname()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"num.partitions": "0"}, ["num.partitions", "'0'", "1 or more"]),
+        ({"num.partitions": "many"}, ["num.partitions", "'many'", "1 or more"]),
+        ({"num.partitions": "99999999999999999999999"}, ["num.partitions"]),
+        ({"auto.create.topics.enable": "yes"}, ["auto.create.topics.enable", "'yes'", "true or false"]),
+        ({"compression.type": "lzma"}, ["compression.type", "lzma", "zstd"]),
+        ({"log.cleanup.policy": "shred"}, ["log.cleanup.policy", "shred", "compact"]),
+        ({"durability": "maybe"}, ["durability", "maybe", "page-cache", "fsync"]),
+        ({"listeners": "127.0.0.1"}, ["listeners", "NAME://host:port"]),
+        ({"listeners": "PLAINTEXT://::1:9092"}, ["brackets"]),
+        ({"listeners": "PLAINTEXT://:70000"}, ["listeners", "70000"]),
+        ({"listeners": "SSL://:9092"}, ["listeners", "PLAINTEXT", "SSL"]),
+        ({"listeners": "OTHER://:9092"}, ["OTHER", "listener.security.protocol.map"]),
+        ({"listeners": "PLAINTEXT://:1,PLAINTEXT://:2"}, ["PLAINTEXT", "twice"]),
+        ({"listeners": "CONTROLLER://:1"}, ["listeners", "clients"]),
+        ({"listeners": ""}, ["listeners", "at least one"]),
+        ({"log.dirs": ""}, ["log.dirs", "at least one"]),
+        ({"advertised.listeners": "PLAINTEXT://0.0.0.0:9092"}, ["advertised.listeners", "0.0.0.0"]),
+        ({"inter.broker.listener.name": "X"}, ["inter.broker.listener.name", "X", "PLAINTEXT"]),
+        ({"process.roles": "broker"}, ["process.roles", "broker,controller"]),
+        ({"max.connections.per.ip.overrides": "10.0.0.1"}, ["max.connections.per.ip.overrides", "address:count"]),
+        ({"listener.security.protocol.map": "A"}, ["listener.security.protocol.map", "NAME:PROTOCOL"]),
+        ({"log.cleaner.min.cleanable.ratio": "2"}, ["log.cleaner.min.cleanable.ratio", "0 to 1"]),
+    ],
+)
+def test_a_bad_value_names_key_value_and_what_is_allowed(settings: dict[str, object], words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        BrokerConfig.from_mapping(settings)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_an_unknown_key_names_the_nearest_one() -> None:
+    with pytest.raises(ConfigError, match=r"log\.retention\.hour; did you mean log\.retention\.hours\?"):
+        of(("log.retention.hour", "1"))
+    with pytest.raises(ConfigError, match="unknown broker setting zzzz$"):
+        of(("zzzz", "1"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("zookeeper.connect", "localhost:2181", "there is no ZooKeeper"),
+        ("replica.lag.max.messages", "4000", "replica.lag.time.max.ms"),
+        ("log.cleaner.enable", "false", "log cleaner"),
+        ("num.io.threads", "8", "event loop"),
+        ("listener.name.inside.ssl.keystore.location", "/x", "one listener"),
+        ("log.retention.hours.per.topic", "a:1", "topic"),
+    ],
+)
+def test_a_key_that_does_nothing_is_one_warning_that_says_why(name: str, value: str, why: str) -> None:
+    (warning,) = of((name, value)).warnings
+    assert warning.startswith(f"{name} is ignored: ")
+    assert why in warning
+
+
+def test_a_secret_is_not_shown_in_an_error() -> None:
+    key = BROKER_KEYS["delegation.token.secret.key"]
+    with pytest.raises(ConfigError) as caught:
+        key.parse(["hunter2"])
+    assert "hunter2" not in str(caught.value)
+    assert key.sensitive
+    assert all(key.type is ConfigType.PASSWORD for key in REMOVED if "password" in key.name)
+
+
+def test_properties_follow_java() -> None:
+    text = "# comment\n! another\n a = b \nc:d\ne f\n\\ g\\:h=i\\u0041\\t\\\n   j\nempty\nk\\=l=m=n\n"
+    assert parse_properties(text) == {
+        "a": "b ",
+        "c": "d",
+        "e": "f",
+        " g:h": "iA\tj",
+        "empty": "",
+        "k=l": "m=n",
+    }
+    with pytest.raises(ConfigError, match="four hexadecimal digits"):
+        parse_properties("a=\\u00")
+
+
+def test_a_toml_file_nests_and_quotes(tmp_path: Path) -> None:
+    path = tmp_path / "broker.toml"
+    path.write_text("a = ")
+    with pytest.raises(ConfigError, match="not a TOML document"):
+        BrokerConfig.load(path)
+    path.write_text('node.id = 3\nnum_partitions = 4\n"max.connections" = 9\n[log]\ndirs = ["/a", "/b"]\n')
+    config = BrokerConfig.load(path, {"log.retention.hours": "1"})
+    assert (config.node_id, config.num_partitions, config.max_connections) == (3, 4, 9)
+    assert (config.log_dirs, config.log_retention_ms) == (["/a", "/b"], 3600000)
+
+
+def test_overrides_stand_above_a_properties_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("node.id=3\nlog.dirs=/a\nzookeeper.connect=x\n")
+    with caplog.at_level(logging.WARNING):
+        config = BrokerConfig.load(path, {"node.id": "4"})
+    assert (config.node_id, config.log_dirs) == (4, ["/a"])
+    assert caplog.messages == [config.warnings[0]]
+    with pytest.raises(ConfigError, match="cannot read the configuration"):
+        BrokerConfig.load(tmp_path / "missing.properties")
+
+
+def test_any_key_can_be_read_with_its_source() -> None:
+    config = of(("num.io.threads", "4"), ("log.retention.hours", "1"))
+    assert config.get("num.io.threads") == 4
+    assert config.get("log.retention.ms") == 3600000
+    assert config.source("num.io.threads") is ConfigSource.STATIC_BROKER_CONFIG
+    assert config.source("log.retention.ms") is ConfigSource.DEFAULT_CONFIG
+
+
+def test_a_listener_without_a_name_is_plaintext() -> None:
+    assert parse_listener("localhost:9092") == Listener("PLAINTEXT", "localhost", 9092)
+
+
+def test_limits_per_address() -> None:
+    config = of(("max.connections.per.ip.overrides", "10.0.0.1:5, [::1]:6"))
+    assert config.max_connections_per_ip_overrides == {"10.0.0.1": 5, "::1": 6}
