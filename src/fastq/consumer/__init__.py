@@ -1,0 +1,18 @@
+"""Consumers, blocking and asyncio, and what they hand out."""
+
+from fastq._native.arrow import ArrowExport, ConsumerBatch
+from fastq._native.consume import Record
+from fastq.consumer.async_consumer import AsyncConsumer
+from fastq.consumer.config import ConsumerConfig
+from fastq.consumer.consumer import Consumer
+from fastq.consumer.offsets import OffsetAndTimestamp
+
+__all__ = [
+    "ArrowExport",
+    "AsyncConsumer",
+    "Consumer",
+    "ConsumerBatch",
+    "ConsumerConfig",
+    "OffsetAndTimestamp",
+    "Record",
+]

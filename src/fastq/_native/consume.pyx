@@ -1,0 +1,669 @@
+"""Records, and the walk over a fetched partition that makes them: the consumer's hot path.
+
+Rules
+- A batch is opened when its first record is wanted: checksum, aborted transactions, decompression. So a prefetched
+  response costs what was received, and one decompressed batch a partition.
+- Key and value are copied out, so that a record kept for long does not keep a fetch response alive; headers are
+  copied encoded, and decoded when they are touched.
+- `position` is the offset after the last record handed out, always. Whatever raises leaves it where it is, so that the
+  next call raises again: nothing is skipped in silence.
+- Offsets may have gaps (compaction, control batches, aborted transactions); a batch may begin below the position.
+Sources: Kafka's CompletedFetch and DefaultRecordBatch.
+"""
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.object cimport PyObject, PyTypeObject
+from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.stdint cimport INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t
+
+from fastq._native.bits cimport load_i16, load_i32, load_i64, load_varint32, size_varint
+from fastq._native.fetch cimport FetchedPartition
+from fastq._native.records cimport (
+    ATTRIBUTE_CODEC,
+    ATTRIBUTE_CONTROL,
+    ATTRIBUTE_LOG_APPEND_TIME,
+    ATTRIBUTE_TRANSACTIONAL,
+    BATCH_OVERHEAD_BYTES,
+    HEADER_BAD_LENGTH,
+    HEADER_OK,
+    HEADER_OLD_MAGIC,
+    HEADER_TRUNCATED,
+    LOG_OVERHEAD_BYTES,
+    MAGIC_POSITION,
+    CBatchHeader,
+    CRecord,
+    CRecordHeader,
+    crc_matches,
+    parse_header,
+    parse_record,
+    parse_record_header,
+)
+
+cdef enum:
+    RECORD_BYTES_MIN = 7             # length, attributes, two deltas, null key, null value, no headers
+    CONTROL_KEY_BYTES = 4            # version, type
+    CONTROL_TYPE_ABORT = 0
+    LEGACY_BYTES_MIN = 26            # offset, size, crc, magic, attributes, two lengths
+    RECORDS_PER_TURN = 1024          # that `async for` takes before it lets the event loop run
+
+cdef extern from "Python.h":
+    void drop_reference "Py_DECREF"(PyObject* value)
+    int PyIter_Send(object iterator, object value, PyObject** result) except -1
+
+cdef extern from *:
+    """
+    /* `async for` asks for one awaitable a record. The iterator is its own awaitable, and answers through am_send
+       (tp_iternext from Python 3.12 on, where the interpreter asks there): no awaitable and no exception object is
+       made for a record that is at hand. */
+    typedef PyObject *(*fastq_send_function)(PyObject *self, PyObject *value, int *done);
+    static fastq_send_function fastq_send;
+
+    static PySendResult fastq_am_send(PyObject *self, PyObject *value, PyObject **result) {
+        int done = 0;
+        *result = fastq_send(self, value, &done);
+        if (*result == NULL) return PYGEN_ERROR;
+        return done ? PYGEN_RETURN : PYGEN_NEXT;
+    }
+
+    static PyObject *fastq_iternext(PyObject *self) {
+        int done = 0;
+        PyObject *result = fastq_send(self, Py_None, &done);
+        if (result != NULL && done) {
+            PyErr_SetObject(PyExc_StopIteration, result);
+            Py_DECREF(result);
+            return NULL;
+        }
+        return result;
+    }
+
+    static void fastq_install_send(PyTypeObject *type, fastq_send_function function) {
+        fastq_send = function;
+        type->tp_as_async->am_send = fastq_am_send;
+        type->tp_iternext = fastq_iternext;
+    }
+    """
+    ctypedef object (*fastq_send_function)(object self, object value, int* done)
+    void fastq_install_send(PyTypeObject* type, fastq_send_function function)
+
+
+cdef tuple decode_headers(const uint8_t* p, const uint8_t* end, int32_t count):
+    """The headers that parse_record found well-formed, as a tuple of (str, bytes or None)."""
+    cdef CRecordHeader header
+    cdef list headers = []
+    while count > 0:
+        count -= 1
+        p = parse_record_header(p, end, &header)
+        if p == NULL:
+            raise ValueError("record headers are malformed")
+        headers.append((
+            PyUnicode_DecodeUTF8(<const char*>header.key, header.key_length, "surrogateescape"),
+            None if header.value_length < 0
+            else PyBytes_FromStringAndSize(<const char*>header.value, header.value_length),
+        ))
+    return tuple(headers)
+
+
+@cython.final
+@cython.freelist(1024)
+@cython.no_gc
+cdef class Record:
+    """One record of a topic, immutable.
+
+    topic, partition, offset: where it is. timestamp_ms: milliseconds since 1970, -1 when it has none. timestamp_type: 0
+    set by the producer, 1 by the broker at append, -1 none. key, value: bytes (or what a deserializer made of them), None
+    when null. headers: a tuple of (str, bytes or None), decoded when first touched. leader_epoch: of the leader that
+    appended it, -1 when unknown. Records are equal when all of it is but the leader epoch; hashed by their place.
+    """
+
+    def __init__(self, str topic not None, int32_t partition, int64_t offset, int64_t timestamp_ms=-1,
+                 int8_t timestamp_type=0, object key=None, object value=None, object headers=(),
+                 int32_t leader_epoch=-1):
+        if self.topic is not None:
+            raise TypeError("a Record is immutable")
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.timestamp_ms = timestamp_ms
+        self.timestamp_type = timestamp_type
+        self.key = key
+        self.value = value
+        self.header_bytes = tuple(headers)
+        self.leader_epoch = leader_epoch
+
+    @property
+    def headers(self):
+        """The headers in their order, a tuple of (str, bytes or None)."""
+        cdef const uint8_t* p
+        cdef const uint8_t* end
+        cdef int32_t count = 0
+        encoded = self.header_bytes
+        if encoded is None:
+            return ()
+        if type(encoded) is bytes:
+            p = <const uint8_t*>PyBytes_AS_STRING(encoded)
+            end = p + PyBytes_GET_SIZE(encoded)
+            p = load_varint32(p, end, &count)
+            encoded = self.header_bytes = decode_headers(p, end, count)
+        return encoded
+
+    def replace(self, *, key=..., value=...):
+        """This record with another key or value; what is not given stays."""
+        cdef Record other = Record.__new__(Record)
+        other.topic = self.topic
+        other.partition = self.partition
+        other.offset = self.offset
+        other.timestamp_ms = self.timestamp_ms
+        other.timestamp_type = self.timestamp_type
+        other.leader_epoch = self.leader_epoch
+        other.header_bytes = self.header_bytes
+        other.key = self.key if key is ... else key
+        other.value = self.value if value is ... else value
+        return other
+
+    def __eq__(self, other):
+        cdef Record that
+        if type(other) is not Record:
+            return NotImplemented
+        that = other
+        return (
+            self.offset == that.offset
+            and self.partition == that.partition
+            and self.topic == that.topic
+            and self.timestamp_ms == that.timestamp_ms
+            and self.timestamp_type == that.timestamp_type
+            and self.key == that.key
+            and self.value == that.value
+            and self.headers == that.headers
+        )
+
+    def __hash__(self):
+        return hash((self.topic, self.partition, self.offset))
+
+    def __repr__(self):
+        return (
+            f"Record(topic={self.topic!r}, partition={self.partition}, offset={self.offset}, "
+            f"timestamp_ms={self.timestamp_ms}, timestamp_type={self.timestamp_type}, key={self.key!r}, "
+            f"value={self.value!r}, headers={self.headers!r}, leader_epoch={self.leader_epoch})"
+        )
+
+    def __reduce__(self):
+        return Record, (self.topic, self.partition, self.offset, self.timestamp_ms, self.timestamp_type, self.key,
+                        self.value, self.headers, self.leader_epoch)
+
+
+cdef Record new_record(object topic, int32_t partition, const RecordSpan* span, const CRecord* r):
+    """Copy a parsed record out of its batch."""
+    cdef Record record = Record.__new__(Record)
+    cdef const uint8_t* headers
+    record.topic = topic
+    record.partition = partition
+    record.offset = span.base_offset + r.offset_delta
+    record.timestamp_ms = timestamp_of(span, r)
+    record.timestamp_type = span.timestamp_type
+    record.leader_epoch = span.leader_epoch
+    if r.key_length >= 0:
+        record.key = PyBytes_FromStringAndSize(<const char*>r.key, r.key_length)
+    if r.value_length >= 0:
+        record.value = PyBytes_FromStringAndSize(<const char*>r.value, r.value_length)
+    if r.header_count > 0:
+        headers = r.headers - size_varint(r.header_count)
+        record.header_bytes = PyBytes_FromStringAndSize(<const char*>headers, r.end - headers)
+    return record
+
+
+@cython.final
+cdef class FetchedRecords:
+    """The records of one partition of one fetch response, from `position` on.
+
+    Invariants: `position` only grows, from the fetch offset to `end_position`; the span belongs to the batch before
+    `p`; records at or above `limit` are left where they are. Thread rule: one thread at a time; the GIL is released
+    while a checksum is computed and nothing else may use the object then.
+    """
+
+    def __init__(self, FetchedPartition part not None, str topic not None, int64_t position, *, bint check_crcs=True,
+                 bint read_committed=False, Py_ssize_t decompressed_bytes_max=1 << 28, str broker=""):
+        cdef Py_buffer view
+        self.topic = topic
+        self.partition = part.partition
+        self.position = position
+        # Bytes that are no batch are an error that must not pass as the end: there is one offset to go, always.
+        self.end_position = max(position, part.next_offset) if part.whole_bytes or not part.size_bytes else position + 1
+        self.size_bytes = part.size_bytes
+        self.broker = broker
+        self.limit = INT64_MAX
+        self.check_crcs = check_crcs
+        self.read_committed = read_committed
+        self.decompressed_bytes_max = decompressed_bytes_max
+        self.aborted = sorted(part.aborted or (), key=first_offset_of, reverse=True) if read_committed else []
+        self.aborting = set()
+        PyObject_GetBuffer(part.buffer, &view, PyBUF_SIMPLE)
+        self.buffer = memoryview(part.buffer)
+        self.start = part.start
+        self.base = self.p = <const uint8_t*>view.buf + part.start
+        self.end = self.p + (part.whole_bytes or part.size_bytes)
+        PyBuffer_Release(&view)
+
+    @property
+    def exhausted(self):
+        """True when nothing is left, or nothing below `limit`."""
+        return self.position >= self.end_position or self.position >= self.limit
+
+    cdef int corrupt(self, str reason) except -1:
+        """The cold end of every check. Nothing more comes of this chunk: its position is where to fetch again."""
+        from fastq.errors import CorruptRecord
+        self.broken = True
+        self.span.count = 0
+        self.owner = None
+        raise CorruptRecord(
+            f"corrupt batch in {self.topic}-{self.partition} at offset {self.position}, fetched from {self.broker}: "
+            f"{reason}; the fetch is repeated by the next call; when the error stays, the log of the broker is damaged: "
+            f"seek past the batch to go on",
+            broker=self.broker, topic=self.topic, partition=self.partition, offset=self.position,
+        )
+
+    cdef int skip_batch(self, const CBatchHeader* h) except -1:
+        """Go past a batch that holds nothing for the caller."""
+        self.p += LOG_OVERHEAD_BYTES + <int64_t>h.batch_length
+        if h.base_offset + h.last_offset_delta >= self.position:
+            self.position = h.base_offset + h.last_offset_delta + 1
+        return 0
+
+    cdef bint in_aborted_transaction(self, const CBatchHeader* h) except? -1:
+        """True for a batch of a transaction that was aborted; keeps the list of those that are open here."""
+        cdef CRecord r
+        cdef const uint8_t* end = self.p + LOG_OVERHEAD_BYTES + h.batch_length
+        while self.aborted and self.aborted[len(self.aborted) - 1][1] <= h.base_offset + h.last_offset_delta:
+            self.aborting.add(self.aborted.pop()[0])
+        if not self.aborting or not h.attributes & ATTRIBUTE_TRANSACTIONAL or h.producer_id not in self.aborting:
+            return False
+        if h.attributes & ATTRIBUTE_CONTROL:
+            if (
+                parse_record(self.p + BATCH_OVERHEAD_BYTES, end, &r) != NULL
+                and r.key_length >= CONTROL_KEY_BYTES
+                and load_i16(r.key + 2) == CONTROL_TYPE_ABORT
+            ):
+                self.aborting.discard(h.producer_id)
+        return True
+
+    cdef int open_batch(self) except -1:
+        """Open the next batch that holds something at or above the position: 1, or 0 at the end or at the limit."""
+        cdef CBatchHeader h
+        cdef int status
+        cdef bint intact
+        cdef int64_t size
+        while not self.broken:
+            status = parse_header(self.p, self.end, &h)
+            if status == HEADER_TRUNCATED:
+                if self.p != self.end:
+                    self.corrupt(f"{self.end - self.p} bytes that are no whole batch")
+                self.position = max(self.position, min(self.end_position, self.limit))
+                return 0
+            if status == HEADER_OLD_MAGIC:
+                if self.open_legacy():
+                    return 1
+                continue
+            if status != HEADER_OK:
+                self.corrupt(f"batch length {h.batch_length} is too small" if status == HEADER_BAD_LENGTH
+                             else f"unknown magic {h.magic}")
+            if h.base_offset < 0 or h.last_offset_delta < 0 or h.base_offset + h.last_offset_delta >= INT64_MAX:
+                self.corrupt(f"base offset {h.base_offset}, last offset delta {h.last_offset_delta}")
+            if h.base_offset >= self.limit:
+                self.position = max(self.position, self.limit)
+                return 0
+            size = LOG_OVERHEAD_BYTES + <int64_t>h.batch_length
+            if self.check_crcs:
+                with nogil:
+                    intact = crc_matches(self.p, size)
+                if not intact:
+                    self.corrupt(f"the checksum of the batch at offset {h.base_offset} ({size} bytes) is wrong")
+            if self.read_committed and self.in_aborted_transaction(&h) or h.attributes & ATTRIBUTE_CONTROL:
+                self.skip_batch(&h)
+                continue
+            if h.base_offset + h.last_offset_delta < self.position:
+                self.skip_batch(&h)
+                continue
+            self.open_span(&h, size)
+            self.p += size
+            return 1
+        return 0
+
+    cdef int open_span(self, const CBatchHeader* h, int64_t size) except -1:
+        """Point the span at the records of the batch at `p`, decompressed."""
+        cdef int codec = h.attributes & ATTRIBUTE_CODEC
+        cdef object owner = self.buffer
+        cdef RecordSpan span
+        span.p = self.p + BATCH_OVERHEAD_BYTES
+        span.end = self.p + size
+        if codec != 0:
+            owner = self.decompress(codec, self.start + (self.p - self.base) + BATCH_OVERHEAD_BYTES,
+                                    size - BATCH_OVERHEAD_BYTES)
+            span.p = <const uint8_t*>PyBytes_AS_STRING(owner)
+            span.end = span.p + PyBytes_GET_SIZE(owner)
+        if h.record_count < 0 or <int64_t>h.record_count * RECORD_BYTES_MIN > span.end - span.p:
+            self.corrupt(f"record count {h.record_count} in {span.end - span.p} bytes")
+        span.base_offset = h.base_offset
+        span.base_timestamp = h.base_timestamp
+        span.append_timestamp = h.max_timestamp
+        span.next_offset = h.base_offset + h.last_offset_delta + 1
+        span.leader_epoch = h.partition_leader_epoch
+        span.timestamp_type = 1 if h.attributes & ATTRIBUTE_LOG_APPEND_TIME else 0
+        span.count = h.record_count
+        self.owner = owner
+        self.span = span
+        return 0
+
+    def decompress(self, int codec, Py_ssize_t start, Py_ssize_t size):
+        """The bytes of a compressed batch body; CorruptRecord when they cannot be had within the bound."""
+        from fastq._native.wire import DecodeError
+        from fastq.compression import decompress
+        try:
+            return bytes(decompress(codec, self.buffer[start:start + size], self.decompressed_bytes_max))
+        except DecodeError as error:
+            self.corrupt(f"{error}")
+
+    cdef int open_legacy(self) except -1:
+        """Open the v0 or v1 message (or wrapper of several) at `p`, rewritten as the body of a v2 batch: 1, or 0 when
+        all of it lies below the position. Old logs are rare, so this goes through Python rows.
+        """
+        from fastq._native.legacy import decode_message_set
+        from fastq._native.records import build_batch
+        from fastq._native.wire import DecodeError
+        cdef Py_ssize_t start = self.start + (self.p - self.base)
+        cdef int64_t size = LOG_OVERHEAD_BYTES + <int64_t>load_i32(self.p + 8)
+        cdef RecordSpan span
+        if size < LEGACY_BYTES_MIN or size > self.end - self.p:
+            self.corrupt(f"a message of {size} bytes in {self.end - self.p}")
+        if load_i64(self.p) < self.position:
+            self.p += size
+            return 0
+        try:
+            rows, _ = decode_message_set(self.buffer, start, start + size, check_crc=self.check_crcs,
+                                         limit_bytes=self.decompressed_bytes_max)
+        except DecodeError as error:
+            self.corrupt(f"{error}")
+        if not rows:
+            self.corrupt("a wrapper without messages")
+        base_offset, base_timestamp = rows[0].offset, rows[0].timestamp_ms
+        deltas = [row.offset - base_offset for row in rows]
+        try:
+            owner = bytes(build_batch([(row.timestamp_ms, row.key, row.value) for row in rows], base_offset=base_offset,
+                                      offset_deltas=deltas, base_timestamp=base_timestamp)[BATCH_OVERHEAD_BYTES:])
+        except (ValueError, OverflowError) as error:
+            self.corrupt(f"{error}")
+        span.p = <const uint8_t*>PyBytes_AS_STRING(owner)
+        span.end = span.p + PyBytes_GET_SIZE(owner)
+        span.base_offset = base_offset
+        span.base_timestamp = span.append_timestamp = base_timestamp
+        span.next_offset = rows[len(rows) - 1].offset + 1
+        span.leader_epoch = -1
+        span.timestamp_type = -1 if self.p[MAGIC_POSITION] == 0 else (self.p[MAGIC_POSITION + 1] >> 3) & 1
+        span.count = len(rows)
+        self.owner = owner
+        self.span = span
+        self.p += size
+        return 1
+
+    cdef bint drop_below_position(self) except? -1:
+        """Move the open span to its first record at or above the position; False when it has none."""
+        cdef CRecord r
+        cdef const uint8_t* p
+        while self.span.count > 0:
+            p = parse_record(self.span.p, self.span.end, &r)
+            if p == NULL:
+                self.corrupt(f"a record of the batch at offset {self.span.base_offset} is malformed")
+            if self.span.base_offset + r.offset_delta >= self.position:
+                return True
+            self.span.p = p
+            self.span.count -= 1
+        return False
+
+    cdef int close_span(self) except -1:
+        """After the last record of a batch: nothing may be left, and the position moves behind its gaps."""
+        if self.span.p != self.span.end:
+            self.corrupt(f"{self.span.end - self.span.p} bytes follow the last record of the batch at offset "
+                         f"{self.span.base_offset}")
+        if self.span.next_offset > self.position:
+            self.position = min(self.span.next_offset, max(self.position, self.limit))
+        return 0
+
+    cdef Record next_record(self):
+        """The next record, or None at the end or the limit."""
+        cdef CRecord r
+        cdef const uint8_t* p
+        cdef int64_t offset
+        cdef Record record
+        while True:
+            while self.span.count > 0:
+                p = parse_record(self.span.p, self.span.end, &r)
+                if p == NULL:
+                    self.corrupt(f"a record of the batch at offset {self.span.base_offset} is malformed")
+                offset = self.span.base_offset + r.offset_delta
+                if offset >= self.limit:
+                    self.position = max(self.position, self.limit)
+                    return None
+                if offset >= self.position:
+                    record = new_record(self.topic, self.partition, &self.span, &r)
+                    self.last = self.span.p
+                    self.span.p = p
+                    self.span.count -= 1
+                    self.position = offset + 1
+                    return record
+                self.span.p = p
+                self.span.count -= 1
+            if self.owner is not None:
+                self.close_span()
+                self.owner = None
+            if self.open_batch() == 0:
+                return None
+
+    def take(self, Py_ssize_t count_max, transform=None):
+        """Up to `count_max` of the next records, as a list; empty at the end or the limit.
+
+        transform: None, or called with every record; answers the record to hand over, or None to leave it out. What it
+        raises, and CorruptRecord, comes out only when there is no record before it to hand over; the call after that one
+        raises. The position is then behind a record that `transform` refused, and at a corrupt one.
+        """
+        cdef list records = []
+        cdef Record record
+        while count_max > 0:
+            try:
+                record = self.next_record()
+            except Exception:
+                if not records:
+                    raise
+                break
+            if record is None:
+                break
+            if transform is not None:
+                offset = record.offset
+                try:
+                    record = transform(record)
+                except Exception:
+                    if not records:
+                        raise
+                    self.span.p = self.last
+                    self.span.count += 1
+                    self.position = offset
+                    break
+                if record is None:
+                    continue
+            records.append(record)
+            count_max -= 1
+        return records
+
+
+def first_offset_of(aborted):
+    """Sort key of (producer id, first offset)."""
+    return aborted[1]
+
+
+@cython.final
+cdef class RecordIterator:
+    """The iterator of a blocking consumer: records of the current chunk, then whatever `advance(chunk)` answers next.
+
+    advance: called with the chunk that has ended (or None), answers the next FetchedRecords, or None to end.
+    transform: None, or called with every record; answers the record to hand over, or None to go on.
+    Thread rule: that of the consumer, one thread at a time.
+    """
+
+    def __init__(self, advance, transform=None):
+        self.advance = advance
+        self.transform = transform
+
+    def detach(self):
+        """Let go of the current chunk, which keeps its place: the next record is asked from `advance`."""
+        self.chunk = None
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef Record record
+        cdef FetchedRecords chunk
+        while True:
+            chunk = self.chunk
+            if chunk is not None:
+                record = chunk.next_record()
+                if record is not None:
+                    if self.transform is None:
+                        return record
+                    record = self.transform(record)
+                    if record is not None:
+                        return record
+                    continue
+            self.chunk = None
+            self.chunk = self.advance(chunk)
+            if self.chunk is None:
+                raise StopIteration
+
+
+@cython.final
+cdef class AsyncRecordIterator:
+    """The iterator of an asyncio consumer, and its own awaitable: a record at hand is answered at once.
+
+    advance: an async function, called with the chunk that has ended, or with the one in use after RECORDS_PER_TURN records (it
+    lets the event loop run then); answers as RecordIterator's. Cancelling an `await` of it takes no record.
+    Invariant: `pending` is the running `advance` coroutine, or None. Thread rule: the event loop's.
+    """
+
+    cdef FetchedRecords chunk
+    cdef object advance
+    cdef object transform
+    cdef object pending
+    cdef int budget
+
+    def __init__(self, advance, transform=None):
+        self.advance = advance
+        self.transform = transform
+        self.budget = RECORDS_PER_TURN
+
+    def detach(self):
+        """Let go of the current chunk, which keeps its place."""
+        self.chunk = None
+
+    def __aiter__(self):
+        return self
+
+    def __anext__(self):
+        return self
+
+    def __await__(self):
+        return self
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        # Replaced by fastq_iternext below; this one gives the type its slot.
+        raise StopIteration
+
+    cdef Record at_hand(self):
+        """The next record of the current chunk, or None when `advance` must be asked."""
+        cdef Record record
+        while self.budget > 0 and self.chunk is not None:
+            self.budget -= 1
+            record = self.chunk.next_record()
+            if record is None or self.transform is None:
+                return record
+            record = self.transform(record)
+            if record is not None:
+                return record
+        return None
+
+    cdef object finish(self, object chunk, int* done):
+        """`advance` has answered: go on with its chunk, or end."""
+        self.pending = None
+        self.budget = RECORDS_PER_TURN
+        self.chunk = chunk
+        if chunk is None:
+            raise StopAsyncIteration
+        return self.step(None, done)
+
+    cdef object step(self, object value, int* done):
+        cdef PyObject* result = NULL
+        cdef object answer
+        cdef Record record
+        cdef int status
+        if self.pending is None:
+            record = self.at_hand()
+            if record is not None:
+                done[0] = 1
+                return record
+            self.pending = self.advance(self.chunk)
+            value = None
+        try:
+            status = PyIter_Send(self.pending, value, &result)
+        except BaseException:
+            self.pending = None
+            self.chunk = None
+            raise
+        answer = <object>result
+        drop_reference(result)       # PyIter_Send gave a reference of its own; `answer` holds another
+        if status == 0:
+            return self.finish(answer, done)
+        return answer
+
+    def send(self, value):
+        """Part of the awaitable protocol."""
+        cdef int done = 0
+        answer = self.step(value, &done)
+        if done:
+            raise StopIteration(answer)
+        return answer
+
+    def throw(self, *error):
+        """Part of the awaitable protocol: cancellation comes in here."""
+        pending = self.pending
+        if pending is None:
+            if isinstance(error[0], BaseException):
+                raise error[0]
+            raise error[0](*error[1:2])
+        cdef int done = 0
+        try:
+            return pending.throw(*error)
+        except StopIteration as stop:
+            answer = self.finish(stop.value, &done)
+        except BaseException:
+            self.pending = None
+            self.chunk = None
+            raise
+        if done:
+            raise StopIteration(answer)
+        return answer
+
+    def close(self):
+        """Part of the awaitable protocol."""
+        pending = self.pending
+        self.pending = None
+        self.chunk = None
+        if pending is not None:
+            pending.close()
+
+
+cdef object send_step(object self, object value, int* done):
+    return (<AsyncRecordIterator>self).step(value, done)
+
+
+fastq_install_send(<PyTypeObject*>AsyncRecordIterator, send_step)

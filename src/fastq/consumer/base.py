@@ -1,0 +1,307 @@
+"""What the blocking and the asyncio consumer have in common: everything but waiting.
+
+Rules: `_step` does all that can be done now, and never waits; the two consumers differ in how they come back to it. All of it
+runs under the driver's lock, or in its loop.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from fastq._native.consume import FetchedRecords, Record
+from fastq.consumer.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ConsumerConfig
+from fastq.consumer.effects import Outgoing
+from fastq.consumer.fetcher import FETCH_API, Fetcher
+from fastq.consumer.hooks import Hooks
+from fastq.consumer.offsets import OffsetQuery
+from fastq.consumer.partition import PartitionState
+from fastq.errors import ClientClosed, ErrorCode, FastqError, RequestTimedOut, UnknownTopicOrPartition, error_for_code
+from fastq.metadata import TopicPartition
+from fastq.net.core import ClientCore
+from fastq.net.requests import EncodedRequest
+
+# A topic may be in creation: not known for so long is an error.
+UNKNOWN_TOPIC_GRACE_S = 3.0
+FETCH_VERSION_MIN, FETCH_VERSION_MAX = 4, 18
+
+
+class ConsumerBase:
+    """Invariants: with topics, the assignment is all their partitions, as of the metadata last looked at; without, it is what
+    the user assigned. `_queries` are those that somebody waits for.
+    """
+
+    def __init__(self, topics: tuple[str, ...], config: ConsumerConfig) -> None:
+        for topic in topics:
+            if not isinstance(topic, str) or not topic:
+                raise TypeError(f"a topic is named by a non-empty str, got {topic!r}")
+        self.config = config
+        self._topics = tuple(dict.fromkeys(topics))
+        self._hooks = Hooks(config)
+        self._core = ClientCore(config, allow_auto_topic_creation=config.allow_auto_create_topics)
+        self._fetcher = Fetcher(
+            config, self._core.metadata, wall_clock_ms=lambda: int(time.time() * 1000), rng=self._core.random
+        )
+        self._queries: list[OffsetQuery] = []
+        self._seen_topics: set[str] = set()
+        self._unknown_since: dict[str, float] = {}
+        self._metadata_generation = -1
+        self._closed = False
+        self._sends_blocked = False
+        self._core.watch_topics(self._topics)
+        _consumers.add(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A consumer pickles as what it was made with: topics and configuration, not its position."""
+        default = ConsumerConfig()
+        given = {key: value for key, value in self.config.as_dict().items() if value != getattr(default, key)}
+        return _rebuild, (type(self), self._topics, given)
+
+    # -- what both sides offer as it is
+
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions that are read, in no particular order."""
+        return list(self._fetcher.partitions)
+
+    def paused(self) -> list[TopicPartition]:
+        """The partitions that are paused."""
+        return [tp for tp, state in self._fetcher.partitions.items() if state.paused]
+
+    def metrics(self) -> dict[str, Any]:
+        """Counters since the start, what is buffered now, and by partition the position, the end as of the last fetch, and
+        the distance (None while unknown)."""
+        fetcher = self._fetcher
+        partitions = {}
+        for tp, state in fetcher.partitions.items():
+            end = state.last_stable_offset if self.config.read_committed else state.high_watermark
+            position = state.position
+            known = end >= 0 and position >= 0
+            partitions[tp] = {
+                "position": position if position >= 0 else None,
+                "end_offset": end if end >= 0 else None,
+                "lag": max(0, end - position) if known else None,
+                "buffered_bytes": state.buffered_bytes,
+            }
+        return {
+            "fetches": fetcher.counters["fetches"],
+            "fetch_errors": fetcher.counters["fetch_errors"],
+            "fetched_bytes": fetcher.counters["fetched_bytes"],
+            "buffered_bytes": fetcher.buffered_bytes,
+            "skipped_records": self._hooks.skipped,
+            "partitions": partitions,
+        }
+
+    def __repr__(self) -> str:
+        what = ", ".join(self._topics) or f"{len(self._fetcher.partitions)} assigned partitions"
+        return f"{type(self).__name__}({what}; {self.config!r})"
+
+    # -- for the two sides
+
+    def _detach(self) -> None:
+        """The records at hand may not be the right ones any more: iterators ask again. They lose nothing."""
+        raise NotImplementedError
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientClosed("the consumer is closed")
+
+    def _raise_errors(self) -> None:
+        """Raise what a partition or a topic has to report, once."""
+        error = self._fetcher.take_error() or self._unknown_topic()
+        if error is not None:
+            raise error
+
+    def _raise_hopeless(self) -> None:
+        """Raise what waiting will not mend."""
+        error = self._core.hopeless()
+        if error is not None:
+            raise error
+
+    def _unknown_topic(self) -> FastqError | None:
+        now = self._core.clock()
+        for topic, since in self._unknown_since.items():
+            if now - since > UNKNOWN_TOPIC_GRACE_S:
+                self._unknown_since[topic] = now + self.config.metadata_max_age_ms / 1000
+                return UnknownTopicOrPartition("no broker knows the topic; create it, or look at its name", topic=topic)
+        return None
+
+    def _step(self) -> None:
+        """Do all that can be done now: follow the metadata, send what is to be sent."""
+        now, core, fetcher = self._core.clock(), self._core, self._fetcher
+        if core.metadata.generation != self._metadata_generation:
+            self._metadata_generation = core.metadata.generation
+            self._follow_topics(now)
+        self._sends_blocked = False
+        wants = None
+        sources: list[Fetcher | OffsetQuery] = [fetcher, *self._queries]
+        for source in sources:
+            for outgoing in source.requests(now, self._can_send):
+                self._send(outgoing)
+            if source.wants_metadata is not None:
+                wants, source.wants_metadata = source.wants_metadata, None
+        if wants is not None:
+            self._sends_blocked = True
+            core.request_metadata_update(wants)
+
+    def _can_send(self, node_id: int) -> bool:
+        if self._core.can_send(node_id):
+            return True
+        self._sends_blocked = True
+        return False
+
+    def _wakeup_in(self) -> float | None:
+        """Seconds until `_step` has something to do without anything happening before."""
+        now = self._core.clock()
+        waits = [self._fetcher.next_wakeup(now), *(query.next_wakeup(now) for query in self._queries)]
+        due = [wait for wait in waits if wait is not None]
+        if self._unknown_since:
+            due.append(UNKNOWN_TOPIC_GRACE_S)
+        return min(due) if due else None
+
+    def _send(self, outgoing: Outgoing) -> None:
+        core, done = self._core, outgoing.done
+
+        def completed(response: Any, error: FastqError | None) -> None:
+            done(response, error, core.clock())
+            self._on_progress()
+
+        try:
+            if outgoing.decode is None:
+                core.send(outgoing.node_id, outgoing.build(-1), completed)
+                return
+            newest = self._fetcher.fetch_version(FETCH_VERSION_MAX)
+            version = core.api_version(outgoing.node_id, FETCH_API, min_version=FETCH_VERSION_MIN, max_version=newest)
+            body, decode = outgoing.build(version).to_bytes(version), outgoing.decode
+            request = EncodedRequest(FETCH_API, version, [body], lambda view: decode(view, version))
+            # A broker may hold a fetch back for fetch_max_wait_ms before the time-out of the request begins to count.
+            timeout_s = (self.config.request_timeout_ms + self.config.fetch_max_wait_ms) / 1000
+            core.send(outgoing.node_id, request, completed, timeout_s=timeout_s)
+        except FastqError as error:
+            done(None, error, core.clock())
+
+    def _on_progress(self) -> None:
+        """An answer has been taken in."""
+
+    def _follow_topics(self, now: float) -> None:
+        """Bring the assignment in step with the metadata of the topics."""
+        if not self._topics:
+            return
+        metadata, assigned = self._core.metadata, self._fetcher.partitions
+        wanted: list[TopicPartition] = []
+        for topic in self._topics:
+            found = metadata.topic(topic)
+            if found is None or found.error != 0:
+                wanted.extend(tp for tp in assigned if tp.topic == topic)
+                if found is not None:
+                    self._topic_error(topic, found.error, now)
+                continue
+            self._unknown_since.pop(topic, None)
+            wanted.extend(TopicPartition(topic, part.index) for part in found.partitions)
+        fresh = [tp for tp in wanted if tp not in assigned and tp.topic in self._seen_topics]
+        self._seen_topics.update(tp.topic for tp in wanted)
+        self._fetcher.assign(wanted)
+        for tp in fresh:
+            # Made while this consumer was reading: all of it is new, so "latest" must not pass over it.
+            self._fetcher.reset(tp, EARLIEST_TIMESTAMP)
+
+    def _topic_error(self, topic: str, code: int, now: float) -> None:
+        if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or code == ErrorCode.LEADER_NOT_AVAILABLE:
+            self._unknown_since.setdefault(topic, now)
+        else:
+            self._fetcher.add_error(error_for_code(code, topic=topic))
+
+    def _state(self, tp: TopicPartition | tuple[str, int]) -> PartitionState:
+        state = self._fetcher.partitions.get(TopicPartition(*tp))
+        if state is None:
+            raise ValueError(f"{tp[0]}-{tp[1]} is not assigned to this consumer")
+        return state
+
+    def _assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
+        self._check_open()
+        wanted = [TopicPartition(*tp) for tp in partitions]
+        if self._topics:
+            self._core.unwatch_topics(self._topics)
+            self._topics = ()
+            self._unknown_since.clear()
+        self._core.watch_topics({tp.topic for tp in wanted})
+        self._detach()
+        self._fetcher.assign(wanted)
+
+    def _seek(self, tp: TopicPartition | tuple[str, int], offset: int) -> None:
+        self._check_open()
+        if offset < 0:
+            raise ValueError(
+                f"an offset is 0 or more, got {offset}; seek_to_beginning() and seek_to_end() know the ends"
+            )
+        state = self._state(tp)
+        self._detach()
+        self._fetcher.seek(state.tp, offset)
+
+    def _reset(self, partitions: Iterable[TopicPartition | tuple[str, int]], timestamp: int) -> None:
+        self._check_open()
+        states = [self._state(tp) for tp in partitions] or list(self._fetcher.partitions.values())
+        self._detach()
+        for state in states:
+            self._fetcher.reset(state.tp, timestamp)
+
+    def _set_paused(self, partitions: Iterable[TopicPartition | tuple[str, int]], paused: bool) -> None:
+        self._check_open()
+        states = [self._state(tp) for tp in partitions]
+        self._detach()
+        for state in states:
+            state.paused = paused
+
+    def _query(self, targets: Mapping[TopicPartition, int]) -> OffsetQuery:
+        self._check_open()
+        self._core.watch_topics({tp.topic for tp in targets})
+        query = OffsetQuery(self._core.metadata, targets, self.config.read_committed)
+        self._queries.append(query)
+        return query
+
+    def _timed_out(self, what: str, timeout_s: float) -> FastqError:
+        """The error of a call that did not end in time: what the connections say, if they say anything."""
+        return self._core.last_error or RequestTimedOut(f"{what} did not finish within {timeout_s:.3g} s")
+
+    def _pending_ends(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """The partitions that have not come to their end yet."""
+        states = self._fetcher.partitions
+        return {tp: end for tp, end in ends.items() if tp in states and states[tp].position < end}
+
+    def _progress_to(self, pending: Mapping[TopicPartition, int]) -> FetchedRecords | bool | None:
+        """A chunk of one of `pending`; True when one of them came to its end without any; None for neither."""
+        chunk = self._fetcher.next_chunk(pending)
+        if chunk is not None:
+            return chunk
+        return True if len(self._pending_ends(pending)) < len(pending) else None
+
+    def _take(self, chunk: FetchedRecords, count_max: int) -> list[Record]:
+        """Records of a chunk, through the deserializers."""
+        return chunk.take(count_max, self._hooks.deserialize)
+
+
+def timestamps_of(partitions: Iterable[TopicPartition | tuple[str, int]], timestamp: int) -> dict[TopicPartition, int]:
+    """The same point in time for every partition."""
+    return {TopicPartition(*tp): timestamp for tp in partitions}
+
+
+BEGINNING, END = EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
+
+
+def _rebuild(cls: Callable[..., Any], topics: tuple[str, ...], given: dict[str, Any]) -> Any:
+    return cls(*topics, **given)
+
+
+_consumers: weakref.WeakSet[ConsumerBase] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    """In a child: nothing at hand is to be handed out twice; the driver refuses the rest."""
+    for consumer in list(_consumers):
+        consumer._detach()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)

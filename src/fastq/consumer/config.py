@@ -1,0 +1,177 @@
+"""Consumer configuration: Kafka's keys and defaults, and a few of our own.
+
+Rules: declared on the machinery of fastq.config; our own keys end in their unit; keys of groups are refused by name until
+there are groups.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from fastq.config import INT32_MAX, ClientConfig, ClientOptions, option
+from fastq.consumer.deserializers import find_deserializer
+from fastq.errors import ConfigError
+
+LATEST_TIMESTAMP = -1
+EARLIEST_TIMESTAMP = -2
+
+_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.IGNORECASE)
+
+
+def duration_ms(text: str) -> int:
+    """Milliseconds of an ISO 8601 duration of days, hours, minutes and seconds, such as PT1H30M.
+
+    Raises ValueError with what is allowed.
+    """
+    found = _DURATION.fullmatch(text.strip())
+    if found is None or not any(found.groups()):
+        raise ValueError("an ISO 8601 duration such as by_duration:P1DT2H30M")
+    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    return round((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
+
+
+def _check_reset(value: Any) -> str:
+    text = str(value).strip()
+    if text.lower().startswith("by_duration:"):
+        duration_ms(text.partition(":")[2])
+        return text
+    if text.lower() in ("earliest", "latest", "none"):
+        return text.lower()
+    old = {"smallest": "earliest", "largest": "latest"}.get(text.lower())
+    if old is None:
+        raise ValueError("'earliest', 'latest', 'none' or 'by_duration:' with an ISO 8601 duration")
+    return old
+
+
+def _check_interceptors(value: Any) -> tuple[Any, ...]:
+    found = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    if not all(callable(getattr(item, "on_consume", None)) for item in found):
+        raise ValueError("objects with a method on_consume(records)")
+    return found
+
+
+class ConsumerOptions(ClientOptions, total=False):
+    """The keyword arguments of a consumer; the same names as the fields of `ConsumerConfig`."""
+
+    auto_offset_reset: str
+    fetch_min_bytes: int
+    fetch_max_wait_ms: int
+    fetch_max_bytes: int
+    max_partition_fetch_bytes: int
+    max_poll_records: int
+    prefetch_bytes_max: int
+    check_crcs: bool
+    isolation_level: str
+    default_api_timeout_ms: int
+    allow_auto_create_topics: bool
+    key_deserializer: Any
+    value_deserializer: Any
+    on_deserialization_error: str
+    interceptors: Any
+    decompressed_batch_bytes_max: int
+
+
+_GROUPS = (
+    "consumer groups are not part of this release: a consumer reads all partitions of its topics, or those it assigns"
+)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ConsumerConfig(ClientConfig):
+    """What a consumer is made with; `ClientConfig` has the keys about the cluster and the connections."""
+
+    IGNORED: ClassVar[dict[str, str]] = {
+        "enable_auto_commit": "without a group nothing is committed",
+        "auto_commit_interval_ms": "without a group nothing is committed",
+        "session_timeout_ms": _GROUPS,
+        "heartbeat_interval_ms": _GROUPS,
+        "max_poll_interval_ms": _GROUPS,
+        "group_protocol": _GROUPS,
+        "group_remote_assignor": _GROUPS,
+        "partition_assignment_strategy": _GROUPS,
+        "exclude_internal_topics": "topics are named, never matched by a pattern",
+        "queued_max_messages_kbytes": "prefetching is bounded by prefetch_bytes_max",
+        "queued_min_messages": "prefetching is bounded by prefetch_bytes_max",
+        "enable_partition_eof": "read_to_end() ends at the end of every partition",
+    }
+
+    group_id: str | None = option(None, kind=str, doc="refused when given: see the error")
+    group_instance_id: str | None = option(None, kind=str, doc="refused when given: see the error")
+    auto_offset_reset: str = option(
+        "latest",
+        kind=object,
+        convert=_check_reset,
+        doc="where to begin, and to go on when an offset is gone: earliest, latest, none (raise), by_duration:PT1H",
+    )
+    fetch_min_bytes: int = option(1, low=0, high=INT32_MAX, doc="a broker waits for so much before it answers a fetch")
+    fetch_max_wait_ms: int = option(
+        500, low=0, high=INT32_MAX, aliases=("fetch_wait_max_ms",), doc="but not longer than this"
+    )
+    fetch_max_bytes: int = option(50 * 1024 * 1024, low=1, high=INT32_MAX, doc="the most that one fetch may answer")
+    max_partition_fetch_bytes: int = option(
+        1024 * 1024,
+        low=1,
+        high=INT32_MAX,
+        aliases=("fetch_message_max_bytes",),
+        doc="the most that one fetch may answer for a partition; one larger batch is let through",
+    )
+    max_poll_records: int = option(500, low=1, high=INT32_MAX, doc="the most that poll() returns unless it is told")
+    prefetch_bytes_max: int = option(
+        64 * 1024 * 1024, low=1, high=INT32_MAX, doc="fetched and not handed out yet, over all partitions and brokers"
+    )
+    check_crcs: bool = option(True, doc="check the CRC32C of every batch")
+    isolation_level: str = option(
+        "read_uncommitted",
+        choices=("read_uncommitted", "read_committed"),
+        doc="read_committed leaves out what was aborted, and what is not decided yet",
+    )
+    default_api_timeout_ms: int = option(
+        60_000, low=1, high=INT32_MAX, doc="how long position(), offsets_for_times() and their kin may take"
+    )
+    allow_auto_create_topics: bool = option(True, doc="let a broker that does so create a topic that is asked for")
+    key_deserializer: Any = option(  # noqa: RUF009
+        None,
+        kind=object,
+        convert=find_deserializer,
+        doc="what makes an object of a key's bytes: a name (str, json, int ...), a function; None: bytes",
+    )
+    value_deserializer: Any = option(  # noqa: RUF009
+        None, kind=object, convert=find_deserializer, doc="the same for values"
+    )
+    on_deserialization_error: str = option(
+        "raise",
+        choices=("raise", "skip", "raw"),
+        doc="a record that cannot be read: raise DeserializationError, leave it out, or hand over its bytes",
+    )
+    interceptors: Any = option(  # noqa: RUF009
+        (),
+        kind=object,
+        aliases=("interceptor_classes",),
+        convert=_check_interceptors,
+        doc="objects whose on_consume(records) sees records first",
+    )
+    decompressed_batch_bytes_max: int = option(
+        256 * 1024 * 1024, low=1, high=INT32_MAX, doc="a compressed batch that would grow beyond this is refused"
+    )
+
+    def resolve(self) -> None:
+        super().resolve()
+        if self.group_id is not None or self.group_instance_id is not None:
+            raise ConfigError(f"group_id={self.group_id!r}: {_GROUPS}; leave group_id out")
+
+    @property
+    def read_committed(self) -> bool:
+        """True when transactions are honoured."""
+        return self.isolation_level == "read_committed"
+
+    def reset_timestamp(self, now_ms: int) -> int | None:
+        """The timestamp that ListOffsets is asked for where no offset is known; None for the policy none."""
+        if self.auto_offset_reset == "none":
+            return None
+        if self.auto_offset_reset == "earliest":
+            return EARLIEST_TIMESTAMP
+        if self.auto_offset_reset == "latest":
+            return LATEST_TIMESTAMP
+        return max(0, now_ms - duration_ms(self.auto_offset_reset.partition(":")[2]))

@@ -1,0 +1,121 @@
+"""Deserializers: what a program gets from the bytes of a key or a value.
+
+Rules: the counterparts of fastq.serializers, by the same names and in the same formats; a deserializer is any callable
+`(bytes) -> value`, or an object with `deserialize(topic, headers, data)`. Null stays None and is not asked about. They are
+immutable and may be used from any thread; what cannot be read raises ValueError.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import uuid
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+Headers: TypeAlias = "tuple[tuple[str, bytes | None], ...]"
+
+
+@runtime_checkable
+class TopicDeserializer(Protocol):
+    """A deserializer that wants to know the topic and the headers."""
+
+    def deserialize(self, topic: str, headers: Headers, data: bytes) -> Any:
+        """The value that `data` stands for."""
+        ...
+
+
+Deserializer: TypeAlias = "Callable[[bytes], Any] | TopicDeserializer"
+
+
+def bytes_deserializer(data: bytes) -> bytes:
+    """The bytes as they are."""
+    return data
+
+
+def str_deserializer(data: bytes) -> str:
+    """UTF-8 text."""
+    return data.decode()
+
+
+def json_deserializer(data: bytes) -> Any:
+    """JSON text."""
+    return json.loads(data)
+
+
+def int_deserializer(data: bytes) -> int:
+    """A signed big-endian integer of 1, 2, 4 or 8 bytes, as Kafka's integer serializers write."""
+    if len(data) not in (1, 2, 4, 8):
+        raise ValueError(f"an integer takes 1, 2, 4 or 8 bytes, got {len(data)}")
+    return int.from_bytes(data, "big", signed=True)
+
+
+def float_deserializer(data: bytes) -> float:
+    """A big-endian IEEE 754 number of 4 or 8 bytes."""
+    if len(data) not in (4, 8):
+        raise ValueError(f"a floating-point number takes 4 or 8 bytes, got {len(data)}")
+    number: float = struct.unpack(">d" if len(data) == 8 else ">f", data)[0]
+    return number
+
+
+def uuid_deserializer(data: bytes) -> uuid.UUID:
+    """A UUID as its 36 characters, as Kafka's UUIDSerializer writes."""
+    return uuid.UUID(data.decode("ascii"))
+
+
+BY_NAME: dict[str, Callable[[bytes], Any]] = {
+    "bytes": bytes_deserializer,
+    "str": str_deserializer,
+    "string": str_deserializer,
+    "json": json_deserializer,
+    "int": int_deserializer,
+    "long": int_deserializer,
+    "float": float_deserializer,
+    "double": float_deserializer,
+    "uuid": uuid_deserializer,
+}
+_BY_TYPE: dict[type, str] = {bytes: "bytes", str: "str", int: "int", float: "float", uuid.UUID: "uuid"}
+# The class names that configurations of the Java clients carry, old and new.
+_JAVA_PACKAGE = "org.apache.kafka.common.serialization."
+_JAVA = {
+    "kafka.serializer.DefaultDecoder": "bytes",
+    "kafka.serializer.StringDecoder": "str",
+    **{
+        f"{_JAVA_PACKAGE}{java}Deserializer": name
+        for java, name in {
+            "ByteArray": "bytes",
+            "String": "str",
+            "Short": "int",
+            "Integer": "int",
+            "Long": "int",
+            "Float": "float",
+            "Double": "float",
+            "UUID": "uuid",
+        }.items()
+    },
+}
+
+
+def find_deserializer(value: Any) -> Deserializer | None:
+    """The deserializer that a configuration means: a callable, an object with `deserialize`, a type (str, int, ...), a
+    name of BY_NAME, a dotted name, or a class name of the Java client. ValueError for anything else.
+    """
+    if value is None:
+        return None
+    if isinstance(value, str):
+        name = _JAVA.get(value, value)
+        if name in BY_NAME:
+            return BY_NAME[name]
+        module, _, attribute = name.rpartition(".")
+        try:
+            value = getattr(import_module(module), attribute)
+        except (ImportError, AttributeError, ValueError):
+            raise ValueError(f"one of {', '.join(BY_NAME)}, a callable, or the dotted name of one") from None
+    if isinstance(value, type):
+        if value in _BY_TYPE:
+            return BY_NAME[_BY_TYPE[value]]
+        value = value()
+    if isinstance(value, TopicDeserializer) or callable(value):
+        return value  # type: ignore[no-any-return]
+    raise ValueError(f"one of {', '.join(BY_NAME)}, a callable, or an object with deserialize(topic, headers, data)")

@@ -1,0 +1,23 @@
+"""What the fetcher asks of its driver: requests to send, and who is told of the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from fastq.errors import FastqError
+from fastq.protocol.message import Message
+
+Answered = Callable[[Any, "FastqError | None", float], None]
+
+
+class Outgoing(NamedTuple):
+    """One request. The version is the driver's to negotiate, within the message's: `build(version)` makes the message,
+    `decode(body, version)` reads the answer (None: the generated decoder does), `done(response, error, now)` is called once.
+    """
+
+    node_id: int
+    api_key: int
+    build: Callable[[int], Message]
+    decode: Callable[[memoryview, int], Any] | None
+    done: Answered

@@ -1,0 +1,622 @@
+"""The fetcher: which offsets to ask for, what to fetch from whom, and what is ready to be handed out. Sans-I/O.
+
+Rules
+- `requests(now, ...)` answers what to send; every answer comes back through the `done` of its request, in any order.
+- One fetch in flight a broker, within its session. The next one goes out as soon as the answer is here, before any of its
+  records is handed out, for the partitions that have room.
+- Everything prefetched, and everything that a fetch on its way may bring, stays below `prefetch_bytes_max`.
+- A partition's answer counts only if its generation is still the one that asked: seek, assign and reset drop the rest.
+- An error of a partition is raised once, by the next call of the user; the partition is then tried again after a pause,
+  or not until a seek when trying again cannot help.
+Source: Kafka's Fetcher, OffsetsRequestManager and SubscriptionState.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping
+
+from fastq._native.consume import FetchedRecords
+from fastq._native.fetch import FetchedPartition, FetchedResponse, decode_fetch_response
+from fastq.consumer.config import LATEST_TIMESTAMP, ConsumerConfig
+from fastq.consumer.effects import Outgoing
+from fastq.consumer.offsets import LIST_OFFSETS_API, MOVED, list_offsets_request, offsets_answered
+from fastq.consumer.partition import PartitionState, Phase
+from fastq.consumer.session import FetchPlan, FetchSession, Wanted
+from fastq.errors import ErrorCode, FastqError, KafkaError, OffsetOutOfRange, RecordListTooLarge, error_for_code
+from fastq.metadata import ClusterMetadata, Node, TopicPartition
+from fastq.protocol.messages import (
+    FetchRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
+
+logger = logging.getLogger("fastq.consumer")
+
+TOPIC_IDS_FROM = 13
+FETCH_API, LEADER_EPOCH_API = 1, 23
+NO_ID = bytes(16)
+# A partition may be fetched while it holds less than this many fetches' worth: one is read while the next comes.
+CHUNKS_AHEAD = 2
+NO_LIMIT = 2**63 - 1
+
+SESSION_ERRORS = frozenset(
+    {
+        ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
+        ErrorCode.INVALID_FETCH_SESSION_EPOCH,
+        ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    }
+)
+
+
+class Fetcher:
+    """All assigned partitions of one consumer.
+
+    Invariants: `buffered_bytes` is the sum over the partitions; `reserved_bytes` what the fetches on their way may bring;
+    `_order` holds every assigned partition once, the one handed out last at its end. Thread rule: under the driver's
+    lock.
+    """
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        metadata: ClusterMetadata,
+        *,
+        wall_clock_ms: Callable[[], int],
+        rng: random.Random | None = None,
+    ) -> None:
+        self.config = config
+        self.metadata = metadata
+        self.partitions: dict[TopicPartition, PartitionState] = {}
+        self.buffered_bytes = 0
+        self.reserved_bytes = 0
+        self.wants_metadata: str | None = None  # why, when a refresh would help
+        self.counters: defaultdict[str, int] = defaultdict(int)
+        self._wall_clock_ms = wall_clock_ms
+        self._random = rng or random.Random()
+        self._order: deque[PartitionState] = deque()
+        self._errors: deque[FastqError] = deque()
+        self._sessions: dict[int, FetchSession] = {}
+        self._in_flight: set[int] = set()
+        self._generation = -1
+
+    # -- what the user decides
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Replace the assignment; partitions that stay keep their position and what is prefetched."""
+        wanted = dict.fromkeys(partitions)
+        for tp in [tp for tp in self.partitions if tp not in wanted]:
+            state = self.partitions.pop(tp)
+            state.generation += 1
+            self.buffered_bytes -= state.drop_chunks()
+            self._order.remove(state)
+        for tp in wanted:
+            if tp not in self.partitions:
+                state = PartitionState(tp, self.config.max_partition_fetch_bytes)
+                self.partitions[tp] = state
+                self._order.append(state)
+        self._generation = -1
+
+    def seek(self, tp: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
+        """Go on at `offset`: what is prefetched or on its way is dropped."""
+        self.buffered_bytes -= self.partitions[tp].move(offset, leader_epoch)
+
+    def reset(self, tp: TopicPartition, timestamp: int | None) -> None:
+        """Go on at the offset of `timestamp`, as ListOffsets understands it; None for what the policy says."""
+        state = self.partitions[tp]
+        self.buffered_bytes -= state.move(-1)
+        state.begin_reset(timestamp)
+
+    # -- what is ready
+
+    def next_chunk(self, only: Mapping[TopicPartition, int] | None = None) -> FetchedRecords | None:
+        """The records to hand out next, of the partition that waited longest; the caller takes them in place.
+
+        `only`: the partitions that count, and the offset before which each of them ends; None for all, without an end.
+        """
+        for _ in range(2 * len(self._order)):
+            state = self._order[0]
+            if not state.paused and (only is None or state.tp in only):
+                dropped = self._drop_exhausted(state)
+                if state.chunks and not dropped:
+                    chunk = state.chunks[0]
+                    chunk.limit = NO_LIMIT if only is None else only[state.tp]
+                    return chunk
+            self._order.rotate(-1)
+        return None
+
+    def release(self, chunk: FetchedRecords) -> None:
+        """`chunk` is used up, as far as its limit allows: the next partition's turn."""
+        state = self.partitions.get(TopicPartition(chunk.topic, chunk.partition))
+        if state is not None and self._drop_exhausted(state) and self._order[0] is state:
+            self._order.rotate(-1)
+
+    def _drop_exhausted(self, state: PartitionState) -> bool:
+        """Let go of what is used up, and of what is corrupt, which is fetched again; whether there was any."""
+        before = len(state.chunks)
+        if state.chunks and state.chunks[0].broken:
+            self.buffered_bytes -= state.move(state.chunks[0].position, state.offset_epoch)
+        while state.chunks and state.chunks[0].position >= state.chunks[0].end_position:
+            chunk = state.chunks.popleft()
+            state.buffered_bytes -= chunk.size_bytes
+            self.buffered_bytes -= chunk.size_bytes
+        return len(state.chunks) < before
+
+    def add_error(self, error: FastqError) -> None:
+        """Something for the next call to raise."""
+        self._errors.append(error)
+
+    def take_error(self) -> FastqError | None:
+        """The oldest error that was not raised yet."""
+        return self._errors.popleft() if self._errors else None
+
+    def next_wakeup(self, now: float) -> float | None:
+        """Seconds until a partition that pauses after an error is to be tried again; None when none is."""
+        waiting = [state.retry_at - now for state in self.partitions.values() if state.retry_at > now]
+        return min(waiting) if waiting else None
+
+    # -- what to send
+
+    def requests(self, now: float, can_send: Callable[[int], bool]) -> list[Outgoing]:
+        """Requests to send now. `can_send(node_id)` says whether that broker is ready for one."""
+        if self.metadata.generation != self._generation:
+            self._generation = self.metadata.generation
+            self._check_leaders()
+        resets: defaultdict[int, list[PartitionState]] = defaultdict(list)
+        checks: defaultdict[int, list[PartitionState]] = defaultdict(list)
+        fetches: defaultdict[int, list[PartitionState]] = defaultdict(list)
+        full: set[int] = set()
+        for state in self.partitions.values():
+            if state.requested or state.retry_at > now or state.phase is Phase.FAILED:
+                continue
+            node_id = self._node_of(state, now)
+            if node_id < 0:
+                self.wants_metadata = f"{state.tp} has no known leader"
+            elif state.phase is Phase.RESET:
+                if self._may_reset(state):
+                    resets[node_id].append(state)
+            elif state.phase is Phase.VALIDATE:
+                checks[node_id].append(state)
+            elif not state.paused:
+                if state.buffered_bytes < CHUNKS_AHEAD * state.fetch_bytes:
+                    fetches[node_id].append(state)
+                else:
+                    full.add(node_id)
+        out = [self._list_offsets(node, states) for node, states in resets.items() if can_send(node)]
+        out += [self._check_epochs(node, states) for node, states in checks.items() if can_send(node)]
+        for node_id, states in fetches.items():
+            if node_id not in self._in_flight and can_send(node_id):
+                fetch = self._fetch(node_id, states, len(fetches), node_id in full)
+                if fetch is not None:
+                    out.append(fetch)
+        return out
+
+    def _may_reset(self, state: PartitionState) -> bool:
+        """False, and an error, for a partition without an offset under the policy none."""
+        if state.reset_timestamp is None:
+            state.reset_timestamp = self.config.reset_timestamp(self._wall_clock_ms())
+        if state.reset_timestamp is not None:
+            return True
+        state.phase = Phase.FAILED
+        self._errors.append(
+            OffsetOutOfRange(
+                f"no offset for {state.tp.topic}-{state.tp.partition} and auto_offset_reset='none': seek() first",
+                topic=state.tp.topic,
+                partition=state.tp.partition,
+            )
+        )
+        return False
+
+    def _node_of(self, state: PartitionState, now: float) -> int:
+        """The broker to ask: the leader, or for fetches the replica that it recommended (KIP-392)."""
+        if state.preferred_replica >= 0 and state.phase is Phase.FETCH:
+            if now < state.preferred_until and state.preferred_replica in self.metadata.nodes:
+                return state.preferred_replica
+            state.preferred_replica = -1
+        leader = self.metadata.leader(*state.tp)
+        return -1 if leader is None else leader.node_id
+
+    def _check_leaders(self) -> None:
+        """The metadata changed: offsets that were read under an older leader epoch are to be checked."""
+        for state in self.partitions.values():
+            found = self.metadata.partition(*state.tp)
+            if found is None or found.leader_epoch <= state.leader_epoch:
+                continue
+            if state.phase is Phase.FETCH and state.leader_epoch >= 0 and state.offset_epoch >= 0:
+                state.phase = Phase.VALIDATE
+                state.requested = False
+                state.generation += 1
+            state.leader_epoch = found.leader_epoch
+            state.preferred_replica = -1
+
+    def _pause(self, state: PartitionState, now: float) -> None:
+        """Leave a partition alone for a while: exponential back-off with jitter."""
+        config = self.config
+        wait = min(config.retry_backoff_ms * 2 ** min(state.attempts, 16), config.retry_backoff_max_ms)
+        state.attempts += 1
+        state.retry_at = now + wait * self._random.uniform(0.8, 1.2) / 1000
+
+    def _failed(self, state: PartitionState, error: FastqError, now: float) -> None:
+        """Raise `error` once. What may pass is tried again after a pause, the rest not before a seek."""
+        self._errors.append(error)
+        self._pause(state, now)
+
+    def _broker(self, node_id: int) -> str:
+        node = self.metadata.nodes.get(node_id)
+        return f"node {node_id}" if node is None else str(node)
+
+    # -- fetching
+
+    def _fetch(self, node_id: int, states: list[PartitionState], nodes: int, some_full: bool) -> Outgoing | None:
+        """The next fetch from a broker, or None when the memory bound leaves no room for it."""
+        config = self.config
+        room = config.prefetch_bytes_max - self.buffered_bytes - self.reserved_bytes
+        if room <= 0 or (room < config.prefetch_bytes_max // 4 and self.buffered_bytes + self.reserved_bytes > 0):
+            return None
+        reserved = min(config.fetch_max_bytes, room // nodes or 1, sum(state.fetch_bytes for state in states))
+        wanted: dict[TopicPartition, Wanted] = {}
+        asked: list[tuple[PartitionState, int, int]] = []
+        by_id = True
+        for state in states:
+            topic = self.metadata.topic(state.tp.topic)
+            topic_id = NO_ID if topic is None else topic.topic_id
+            by_id = by_id and topic_id != NO_ID
+            bytes_max = min(state.fetch_bytes, reserved)
+            wanted[state.tp] = Wanted(topic_id, state.fetch_offset, state.leader_epoch, bytes_max)
+            asked.append((state, state.generation, state.fetch_offset))
+            state.requested = True
+        session = self._sessions.setdefault(node_id, FetchSession())
+        self.reserved_bytes += reserved
+        self._in_flight.add(node_id)
+        # While others have something ready, a long poll for these would hold the next fetch of those up.
+        wait_ms = 0 if some_full else config.fetch_max_wait_ms
+
+        def build(version: int) -> FetchRequest:
+            plan = session.plan(wanted, by_id and version >= TOPIC_IDS_FROM)
+            return self._fetch_request(plan, wait_ms, reserved)
+
+        def done(response: FetchedResponse | None, error: FastqError | None, now: float) -> None:
+            self._in_flight.discard(node_id)
+            self.reserved_bytes -= reserved
+            for state, generation, _ in asked:
+                if state.generation == generation:
+                    state.requested = False
+            if response is None or error is not None:
+                self._fetch_lost(session, asked, error, now)
+            else:
+                self._fetched(node_id, session, asked, response, now)
+
+        return Outgoing(node_id, FETCH_API, build, decode_fetch_response, done)
+
+    def fetch_version(self, version: int) -> int:
+        """The version to use where `version` was negotiated: 12 while a topic's id is not known."""
+        if version >= TOPIC_IDS_FROM:
+            for tp in self.partitions:
+                topic = self.metadata.topic(tp.topic)
+                if topic is None or topic.topic_id == NO_ID:
+                    return TOPIC_IDS_FROM - 1
+        return version
+
+    def _fetch_request(self, plan: FetchPlan, wait_ms: int, bytes_max: int) -> FetchRequest:
+        topics: dict[str, FetchRequest.FetchTopic] = {}
+        for tp, ask in plan.send.items():
+            topic = topics.get(tp.topic)
+            if topic is None:
+                topic = topics[tp.topic] = FetchRequest.FetchTopic(topic=tp.topic, topic_id=ask.topic_id, partitions=[])
+            topic.partitions.append(
+                FetchRequest.FetchPartition(
+                    partition=tp.partition,
+                    current_leader_epoch=ask.leader_epoch,
+                    fetch_offset=ask.offset,
+                    partition_max_bytes=ask.bytes_max,
+                )
+            )
+        gone: dict[tuple[str, bytes], FetchRequest.ForgottenTopic] = {}
+        for tp, topic_id in plan.forgotten.items():
+            entry = gone.get((tp.topic, topic_id))
+            if entry is None:
+                entry = FetchRequest.ForgottenTopic(topic=tp.topic, topic_id=topic_id, partitions=[])
+                gone[tp.topic, topic_id] = entry
+            entry.partitions.append(tp.partition)
+        return FetchRequest(
+            max_wait_ms=wait_ms,
+            min_bytes=self.config.fetch_min_bytes if wait_ms else 0,
+            max_bytes=bytes_max,
+            isolation_level=1 if self.config.read_committed else 0,
+            session_id=plan.session_id,
+            session_epoch=plan.session_epoch,
+            topics=list(topics.values()),
+            forgotten_topics_data=list(gone.values()),
+            rack_id=self.config.client_rack,
+        )
+
+    def _fetch_lost(
+        self,
+        session: FetchSession,
+        asked: list[tuple[PartitionState, int, int]],
+        error: FastqError | None,
+        now: float,
+    ) -> None:
+        """No answer: the session is in doubt, and so is the leader."""
+        session.restart()
+        self.counters["fetch_errors"] += 1
+        self.wants_metadata = f"a fetch failed: {error}"
+        for state, generation, _ in asked:
+            if state.generation == generation:
+                state.preferred_replica = -1
+                self._pause(state, now)
+
+    def _fetched(
+        self,
+        node_id: int,
+        session: FetchSession,
+        asked: list[tuple[PartitionState, int, int]],
+        response: FetchedResponse,
+        now: float,
+    ) -> None:
+        self.counters["fetches"] += 1
+        self.counters["fetched_bytes"] += response.size_bytes
+        code = response.error_code
+        if code != 0:
+            session.lost()
+            if code not in SESSION_ERRORS:
+                self._fetch_lost(session, asked, error_for_code(code, broker=self._broker(node_id)), now)
+            return
+        session.answered(response.session_id)
+        expected = {state.tp: (state, offset) for state, gen, offset in asked if state.generation == gen}
+        for part in response.partitions:
+            name = part.topic if part.topic is not None else self._topic_of(part.topic_id)
+            found = expected.get(TopicPartition(name, part.partition)) if name is not None else None
+            if found is None or found[0].phase is not Phase.FETCH:
+                continue
+            if part.error_code == 0:
+                self._take(node_id, *found, part, now)
+            else:
+                self._learn_leader(found[0].tp, part, response)
+                self._partition_error(node_id, *found, part.error_code, now)
+
+    def _learn_leader(self, tp: TopicPartition, part: FetchedPartition, response: FetchedResponse) -> None:
+        """A broker that no longer leads may say who does (KIP-951)."""
+        if part.current_leader_id >= 0:
+            nodes = [Node(*node) for node in response.nodes]
+            self.metadata.update_leader(*tp, part.current_leader_id, part.current_leader_epoch, nodes)
+
+    def _topic_of(self, topic_id: bytes | None) -> str | None:
+        return None if topic_id is None else self.metadata.topic_name(topic_id)
+
+    def _take(self, node_id: int, state: PartitionState, offset: int, part: FetchedPartition, now: float) -> None:
+        """Keep what came for a partition, and move its fetch offset behind it."""
+        config = self.config
+        state.attempts = 0
+        state.high_watermark = part.high_watermark
+        state.last_stable_offset = part.last_stable_offset
+        state.log_start_offset = part.log_start_offset
+        if part.preferred_read_replica >= 0:
+            state.preferred_replica = part.preferred_read_replica
+            state.preferred_until = now + config.metadata_max_age_ms / 1000
+            return
+        if part.size_bytes == 0:
+            return
+        if part.whole_bytes == 0 and _is_cut(part.records):
+            self._enlarge(node_id, state, offset, now)
+            return
+        chunk = FetchedRecords(
+            part,
+            state.tp.topic,
+            offset,
+            check_crcs=config.check_crcs,
+            read_committed=config.read_committed,
+            decompressed_bytes_max=config.decompressed_batch_bytes_max,
+            broker=self._broker(node_id),
+        )
+        state.chunks.append(chunk)
+        state.buffered_bytes += chunk.size_bytes
+        self.buffered_bytes += chunk.size_bytes
+        if part.next_offset > offset:
+            state.fetch_offset = part.next_offset
+            state.offset_epoch = part.last_leader_epoch
+        else:
+            # Nothing that can be hopped over: the chunk raises when its turn comes, and is fetched again then.
+            state.fetch_bytes = config.max_partition_fetch_bytes
+            self._pause(state, now)
+
+    def _enlarge(self, node_id: int, state: PartitionState, offset: int, now: float) -> None:
+        """Not even one whole batch came, from a broker that cuts the first one too: ask for more."""
+        if state.fetch_bytes < self.config.fetch_max_bytes:
+            state.fetch_bytes = min(2 * state.fetch_bytes, self.config.fetch_max_bytes)
+            return
+        where = f"{state.tp.topic}-{state.tp.partition} at offset {offset}"
+        error = RecordListTooLarge(
+            f"the batch of {where} does not fit a fetch of {state.fetch_bytes} bytes; raise fetch_max_bytes",
+            broker=self._broker(node_id),
+            topic=state.tp.topic,
+            partition=state.tp.partition,
+        )
+        self._failed(state, error, now)
+
+    def _partition_error(self, node_id: int, state: PartitionState, offset: int, code: int, now: float) -> None:
+        """A partition could not be fetched."""
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._out_of_range(node_id, state, offset, now)
+            return
+        self._pause(state, now)
+        state.preferred_replica = -1
+        if code in MOVED:
+            self.wants_metadata = f"{error_for_code(code).name} for {state.tp.topic}-{state.tp.partition}"
+            return
+        self._errors.append(self._error(node_id, state, code, f"the fetch at offset {offset} failed"))
+
+    def _error(self, node_id: int, state: PartitionState, code: int, what: str) -> KafkaError:
+        return error_for_code(
+            code, what, broker=self._broker(node_id), topic=state.tp.topic, partition=state.tp.partition
+        )
+
+    def _out_of_range(self, node_id: int, state: PartitionState, offset: int, now: float) -> None:
+        if state.preferred_replica >= 0:
+            # A follower may lag: ask the leader.
+            state.preferred_replica = -1
+            return
+        if self.config.auto_offset_reset == "none":
+            state.phase = Phase.FAILED
+            self._errors.append(
+                self._error(
+                    node_id,
+                    state,
+                    ErrorCode.OFFSET_OUT_OF_RANGE,
+                    f"offset {offset} is not in the log and auto_offset_reset='none': seek() to go on",
+                )
+            )
+            return
+        logger.warning(
+            "offset %d of %s-%d is not in the log (any more): going on at auto_offset_reset=%s",
+            offset,
+            state.tp.topic,
+            state.tp.partition,
+            self.config.auto_offset_reset,
+        )
+        state.begin_reset(None)
+
+    # -- offsets
+
+    def _list_offsets(self, node_id: int, states: list[PartitionState]) -> Outgoing:
+        """Where to begin, for partitions without an offset."""
+        asked = {state.tp: (state, state.generation) for state in states}
+        for state in states:
+            state.requested = True
+        request = list_offsets_request(
+            ((state.tp, state.leader_epoch, state.reset_timestamp or 0) for state in states), self.config.read_committed
+        )
+
+        def done(response: ListOffsetsResponse | None, error: FastqError | None, now: float) -> None:
+            answers = {} if response is None else offsets_answered(response)
+            for tp, (state, generation) in asked.items():
+                if state.generation != generation or state.phase is not Phase.RESET:
+                    continue
+                state.requested = False
+                answer = answers.get(tp)
+                if answer is None:
+                    self.wants_metadata = f"no offset for {tp}: {error}"
+                    self._pause(state, now)
+                elif answer.error_code != 0:
+                    self._reset_error(node_id, state, answer.error_code, now)
+                else:
+                    self._found_offset(state, answer)
+
+        return Outgoing(node_id, LIST_OFFSETS_API, lambda version: request, None, done)
+
+    def _found_offset(self, state: PartitionState, answer: ListOffsetsResponse.ListOffsetsPartitionResponse) -> None:
+        if answer.offset < 0:
+            # No record is that young: everything there is, is older. Begin at the end, as a duration means to.
+            state.begin_reset(LATEST_TIMESTAMP)
+            return
+        state.fetch_offset = answer.offset
+        state.offset_epoch = answer.leader_epoch
+        state.phase = Phase.FETCH
+        state.attempts = 0
+        logger.debug("%s-%d goes on at offset %d", *state.tp, answer.offset)
+
+    def _reset_error(self, node_id: int, state: PartitionState, code: int, now: float) -> None:
+        self._pause(state, now)
+        if code in MOVED:
+            self.wants_metadata = f"{error_for_code(code).name} for {state.tp.topic}-{state.tp.partition}"
+            return
+        self._errors.append(self._error(node_id, state, code, "its offset could not be learned"))
+
+    def _check_epochs(self, node_id: int, states: list[PartitionState]) -> Outgoing:
+        """Ask the new leader where the epoch of the last record read ended: before it, that record is gone."""
+        asked = {state.tp: (state, state.generation) for state in states}
+        topics: dict[str, OffsetForLeaderEpochRequest.OffsetForLeaderTopic] = {}
+        for state in states:
+            state.requested = True
+            topic = topics.setdefault(
+                state.tp.topic, OffsetForLeaderEpochRequest.OffsetForLeaderTopic(topic=state.tp.topic, partitions=[])
+            )
+            topic.partitions.append(
+                OffsetForLeaderEpochRequest.OffsetForLeaderPartition(
+                    partition=state.tp.partition,
+                    current_leader_epoch=state.leader_epoch,
+                    leader_epoch=state.offset_epoch,
+                )
+            )
+        request = OffsetForLeaderEpochRequest(replica_id=-1, topics=list(topics.values()))
+
+        def done(response: OffsetForLeaderEpochResponse | None, error: FastqError | None, now: float) -> None:
+            answers = {} if response is None else _by_partition(response)
+            for tp, (state, generation) in asked.items():
+                if state.generation != generation or state.phase is not Phase.VALIDATE:
+                    continue
+                state.requested = False
+                answer = answers.get(tp)
+                if answer is None:
+                    self.wants_metadata = f"{tp} could not be checked against its new leader: {error}"
+                    self._pause(state, now)
+                elif answer.error_code != 0:
+                    self._reset_error(node_id, state, answer.error_code, now)
+                else:
+                    self._checked(node_id, state, answer.leader_epoch, answer.end_offset)
+
+        return Outgoing(node_id, LEADER_EPOCH_API, lambda version: request, None, done)
+
+    def _checked(self, node_id: int, state: PartitionState, epoch: int, end_offset: int) -> None:
+        """The new leader's answer: go on, or the log was cut below where we stand."""
+        state.phase = Phase.FETCH
+        state.attempts = 0
+        if end_offset >= state.fetch_offset:
+            return
+        message = (
+            f"the log of {state.tp.topic}-{state.tp.partition} was truncated to offset {end_offset} when its leader "
+            f"changed; records up to {state.fetch_offset} had been read"
+        )
+        if self.config.auto_offset_reset == "none":
+            state.phase = Phase.FAILED
+            self._errors.append(
+                self._error(node_id, state, ErrorCode.OFFSET_OUT_OF_RANGE, f"{message}: seek() to go on")
+            )
+            return
+        logger.warning("%s; going on there", message)
+        if end_offset < 0:
+            # The leader knows nothing of that epoch: only the policy can say where to go on.
+            self.reset(state.tp, None)
+        else:
+            self.buffered_bytes -= state.move(min(state.position, end_offset), epoch)
+
+    def closing_requests(self, can_send: Callable[[int], bool]) -> list[Outgoing]:
+        """Fetches that end the sessions, for a polite close."""
+        out = []
+        for node_id, session in self._sessions.items():
+            if session.session_id and node_id not in self._in_flight and can_send(node_id):
+                request = FetchRequest(
+                    max_wait_ms=0,
+                    min_bytes=0,
+                    session_id=session.session_id,
+                    session_epoch=-1,
+                    topics=[],
+                    forgotten_topics_data=[],
+                )
+                out.append(
+                    Outgoing(
+                        node_id,
+                        FETCH_API,
+                        lambda version, request=request: request,  # type: ignore[misc]
+                        decode_fetch_response,
+                        lambda response, error, now: None,
+                    )
+                )
+        return out
+
+
+def _is_cut(records: memoryview) -> bool:
+    """True when the bytes end before their first batch does, and look like a batch as far as they go."""
+    if len(records) < 17:
+        return True
+    length = int.from_bytes(records[8:12], "big", signed=True)
+    return records[16] <= 2 and length > 0 and 12 + length > len(records)
+
+
+def _by_partition(
+    response: OffsetForLeaderEpochResponse,
+) -> dict[TopicPartition, OffsetForLeaderEpochResponse.EpochEndOffset]:
+    return {TopicPartition(topic.topic, part.partition): part for topic in response.topics for part in topic.partitions}

@@ -1,0 +1,98 @@
+"""What stands between a fetched record and the user: deserializers and interceptors.
+
+Rules: called once a record, in order, deserializers first; a deserializer gets (topic, headers, data) and is not asked about
+null. `on_deserialization_error` says what becomes of a record that one cannot read.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fastq._native.consume import Record
+from fastq.consumer.config import ConsumerConfig
+from fastq.consumer.deserializers import Deserializer, Headers, TopicDeserializer
+from fastq.errors import DeserializationError
+
+logger = logging.getLogger("fastq.consumer")
+
+Transform = Callable[[Record], "Record | None"]
+
+
+def _function_of(deserializer: Deserializer | None) -> Callable[[str, Headers, bytes], Any] | None:
+    """A deserializer of either kind as a function of topic, headers and data."""
+    if deserializer is None:
+        return None
+    if isinstance(deserializer, TopicDeserializer):
+        return deserializer.deserialize
+    function = deserializer
+    return lambda topic, headers, data: function(data)
+
+
+class Hooks:
+    """The deserializers and interceptors of one consumer. `transform` is None when there are none: the fast path."""
+
+    def __init__(self, config: ConsumerConfig) -> None:
+        self._key = _function_of(config.key_deserializer)
+        self._value = _function_of(config.value_deserializer)
+        self._on_error = config.on_deserialization_error
+        self.interceptors: tuple[Any, ...] = config.interceptors
+        self.skipped = 0
+        deserializes = self._key is not None or self._value is not None
+        self.deserialize: Transform | None = self._deserialize if deserializes else None
+        self.transform: Transform | None = self._each if self.interceptors else self.deserialize
+
+    def _deserialize(self, record: Record) -> Record | None:
+        key, value, part = record.key, record.value, "key"
+        try:
+            if self._key is not None and key is not None:
+                key = self._key(record.topic, record.headers, key)
+            part = "value"
+            if self._value is not None and value is not None:
+                value = self._value(record.topic, record.headers, value)
+        except Exception as error:
+            if self._on_error == "raw":
+                return record
+            if self._on_error == "skip":
+                self.skipped += 1
+                return None
+            raise DeserializationError(
+                f"the {part} of {record.topic}-{record.partition} at offset {record.offset} could not be deserialized: "
+                f"{error!r}; the next call goes on after it",
+                topic=record.topic,
+                partition=record.partition,
+                offset=record.offset,
+                raw=record,
+            ) from error
+        return record.replace(key=key, value=value)
+
+    def _each(self, record: Record) -> Record | None:
+        """One record through everything, for iteration."""
+        read = record if self.deserialize is None else self.deserialize(record)
+        if read is None:
+            return None
+        seen = self.intercept([read])
+        return seen[0] if seen else None
+
+    def intercept(self, records: list[Record]) -> list[Record]:
+        """Show records to the interceptors, each of which may answer others; what one raises is logged."""
+        for interceptor in self.interceptors:
+            try:
+                answer: Sequence[Record] | None = interceptor.on_consume(records)
+            except Exception:
+                logger.exception("interceptor %r failed in on_consume", interceptor)
+                continue
+            if answer is not None:
+                records = list(answer)
+        return records
+
+    def close(self) -> None:
+        """Tell the interceptors that the consumer closes."""
+        for interceptor in self.interceptors:
+            close = getattr(interceptor, "close", None)
+            if close is not None:
+                try:
+                    close()
+                except Exception:
+                    logger.exception("interceptor %r failed in close", interceptor)

@@ -1,0 +1,170 @@
+"""ListOffsets: building it, reading it, and a query of many partitions that follows their leaders. Sans-I/O.
+
+Source: Kafka's OffsetFetcher.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from fastq.consumer.effects import Outgoing
+from fastq.errors import ErrorCode, FastqError, UnknownTopicOrPartition, error_for_code
+from fastq.metadata import ClusterMetadata, TopicPartition
+from fastq.protocol.messages import ListOffsetsRequest, ListOffsetsResponse
+
+LIST_OFFSETS_API = 2
+RETRY_S = 0.1
+# The broker is not, or not yet, the one to ask: learn who is, and ask again.
+MOVED: frozenset[int] = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INCONSISTENT_TOPIC_ID,
+    }
+)
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """The first record at or after a point in time. timestamp_ms: its own. leader_epoch: -1 when unknown."""
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int = -1
+
+
+def list_offsets_request(
+    targets: Iterable[tuple[TopicPartition, int, int]], read_committed: bool
+) -> ListOffsetsRequest:
+    """A request for (partition, current leader epoch, timestamp or special value)."""
+    topics: dict[str, ListOffsetsRequest.ListOffsetsTopic] = {}
+    for tp, leader_epoch, timestamp in targets:
+        topic = topics.get(tp.topic)
+        if topic is None:
+            topic = topics[tp.topic] = ListOffsetsRequest.ListOffsetsTopic(name=tp.topic, partitions=[])
+        topic.partitions.append(
+            ListOffsetsRequest.ListOffsetsPartition(
+                partition_index=tp.partition, current_leader_epoch=leader_epoch, timestamp=timestamp
+            )
+        )
+    return ListOffsetsRequest(
+        replica_id=-1, isolation_level=1 if read_committed else 0, topics=list(topics.values()), timeout_ms=0
+    )
+
+
+def offsets_answered(
+    response: ListOffsetsResponse,
+) -> dict[TopicPartition, ListOffsetsResponse.ListOffsetsPartitionResponse]:
+    """The answer by partition."""
+    return {
+        TopicPartition(topic.name, part.partition_index): part for topic in response.topics for part in topic.partitions
+    }
+
+
+class OffsetQuery:
+    """Where some points in time lie, in the logs of some partitions.
+
+    Invariants: `missing` are the partitions without an answer, each in at most one request on its way. Finished when nothing is
+    missing, or with `error`.
+    """
+
+    def __init__(self, metadata: ClusterMetadata, targets: Mapping[TopicPartition, int], read_committed: bool) -> None:
+        self.metadata = metadata
+        self.missing = dict(targets)
+        self.results: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+        self.error: FastqError | None = None
+        self.wants_metadata: str | None = None
+        self._read_committed = read_committed
+        self._asked: set[TopicPartition] = set()
+        self._retry_at = 0.0
+
+    @property
+    def finished(self) -> bool:
+        """True when there is nothing to wait for."""
+        return self.error is not None or not self.missing
+
+    def answers(self, targets: Iterable[TopicPartition]) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The results in the order asked, None where no record is that young; raises what went wrong."""
+        if self.error is not None:
+            raise self.error
+        return {tp: self.results[tp] for tp in targets}
+
+    def next_wakeup(self, now: float) -> float | None:
+        """Seconds until something is to be tried again."""
+        return self._retry_at - now if self._retry_at > now else None
+
+    def requests(self, now: float, can_send: Callable[[int], bool]) -> list[Outgoing]:
+        """What to send now."""
+        if now < self._retry_at:
+            return []
+        nodes: defaultdict[int, list[TopicPartition]] = defaultdict(list)
+        for tp in self.missing:
+            if tp not in self._asked:
+                leader = self.metadata.leader(*tp)
+                topic = self.metadata.topic(tp.topic)
+                if topic is not None and topic.error == 0 and not 0 <= tp.partition < len(topic.partitions):
+                    self.error = UnknownTopicOrPartition(
+                        f"there is no such partition: the topic has {len(topic.partitions)}",
+                        topic=tp.topic,
+                        partition=tp.partition,
+                    )
+                elif leader is None:
+                    self.wants_metadata = f"{tp.topic}-{tp.partition} has no known leader"
+                else:
+                    nodes[leader.node_id].append(tp)
+        return [self._ask(node_id, tps) for node_id, tps in nodes.items() if can_send(node_id)]
+
+    def _ask(self, node_id: int, tps: list[TopicPartition]) -> Outgoing:
+        self._asked.update(tps)
+        targets = []
+        for tp in tps:
+            found = self.metadata.partition(*tp)
+            targets.append((tp, -1 if found is None else found.leader_epoch, self.missing[tp]))
+        request = list_offsets_request(targets, self._read_committed)
+
+        def done(response: ListOffsetsResponse | None, error: FastqError | None, now: float) -> None:
+            self._asked.difference_update(tps)
+            if response is None:
+                if error is not None and not error.retriable:
+                    self.error = error
+                self._again(now, f"offsets could not be asked for: {error}")
+            else:
+                self._answered(node_id, tps, response, now)
+
+        return Outgoing(node_id, LIST_OFFSETS_API, lambda version: request, None, done)
+
+    def _again(self, now: float, why: str) -> None:
+        self.wants_metadata = why
+        self._retry_at = now + RETRY_S
+
+    def _answered(self, node_id: int, tps: list[TopicPartition], response: ListOffsetsResponse, now: float) -> None:
+        answers = offsets_answered(response)
+        for tp in tps:
+            answer = answers.get(tp)
+            if answer is None or answer.error_code in MOVED:
+                self._again(now, f"{tp.topic}-{tp.partition} moved")
+            elif answer.error_code != 0:
+                self.error = error_for_code(
+                    answer.error_code,
+                    "its offset could not be learned",
+                    broker=str(self.metadata.nodes.get(node_id, node_id)),
+                    topic=tp.topic,
+                    partition=tp.partition,
+                )
+            else:
+                del self.missing[tp]
+                found = OffsetAndTimestamp(answer.offset, answer.timestamp, answer.leader_epoch)
+                self.results[tp] = None if answer.offset < 0 else found
+
+
+def offsets_of(found: Mapping[TopicPartition, OffsetAndTimestamp | None]) -> dict[TopicPartition, int]:
+    """The offsets alone, of the ends of logs, which always have one."""
+    return {tp: -1 if place is None else place.offset for tp, place in found.items()}

@@ -1,0 +1,104 @@
+"""One assigned partition: where its consumer stands, what is prefetched for it, and what it waits for.
+
+Rules: plain state, changed by the Fetcher alone. Source: Kafka's SubscriptionState.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+
+from fastq._native.consume import FetchedRecords
+from fastq.metadata import TopicPartition
+
+
+class Phase(Enum):
+    """What a partition needs next."""
+
+    RESET = "reset"  # its offset, from ListOffsets
+    VALIDATE = "validate"  # to learn whether its offset survived a change of leader (KIP-320)
+    FETCH = "fetch"
+    FAILED = "failed"  # nothing, until the user seeks
+
+
+class PartitionState:
+    """Invariants: `fetch_offset` is the offset after all that is in `chunks`, and what the next fetch asks for;
+    `generation` grows whenever the user moves it, and an answer to a request of an older generation is dropped;
+    `buffered_bytes` is the sum over `chunks`. Thread rule: under the driver's lock.
+    """
+
+    __slots__ = (
+        "attempts",
+        "buffered_bytes",
+        "chunks",
+        "fetch_bytes",
+        "fetch_offset",
+        "generation",
+        "high_watermark",
+        "last_stable_offset",
+        "leader_epoch",
+        "log_start_offset",
+        "offset_epoch",
+        "paused",
+        "phase",
+        "preferred_replica",
+        "preferred_until",
+        "requested",
+        "reset_timestamp",
+        "retry_at",
+        "tp",
+    )
+
+    def __init__(self, tp: TopicPartition, fetch_bytes: int) -> None:
+        self.tp = tp
+        self.phase = Phase.RESET
+        self.reset_timestamp: int | None = None  # None: what auto_offset_reset says
+        self.fetch_offset = -1
+        self.offset_epoch = -1  # leader epoch of the record before fetch_offset
+        self.leader_epoch = -1  # of the leader that fetch_offset was checked against
+        self.generation = 0
+        self.fetch_bytes = fetch_bytes
+        self.paused = False
+        self.chunks: deque[FetchedRecords] = deque()
+        self.buffered_bytes = 0
+        self.requested = False  # a request about it is on its way
+        self.retry_at = 0.0
+        self.attempts = 0
+        self.high_watermark = -1
+        self.last_stable_offset = -1
+        self.log_start_offset = -1
+        self.preferred_replica = -1
+        self.preferred_until = 0.0
+
+    @property
+    def position(self) -> int:
+        """The offset of the next record to hand out; -1 while it is not known."""
+        for chunk in self.chunks:
+            if not chunk.exhausted:
+                return chunk.position
+        return self.fetch_offset
+
+    def drop_chunks(self) -> int:
+        """Forget what is prefetched; answers its bytes."""
+        dropped = self.buffered_bytes
+        self.chunks.clear()
+        self.buffered_bytes = 0
+        return dropped
+
+    def move(self, offset: int, leader_epoch: int = -1) -> int:
+        """Go on at `offset`; answers the bytes of what was dropped."""
+        self.generation += 1
+        self.fetch_offset = offset
+        self.offset_epoch = leader_epoch
+        self.phase = Phase.FETCH
+        self.requested = False
+        self.retry_at = 0.0
+        self.attempts = 0
+        return self.drop_chunks()
+
+    def begin_reset(self, timestamp: int | None) -> None:
+        """Ask for the offset of `timestamp` (a special value of ListOffsets, or milliseconds; None: the policy)."""
+        self.phase = Phase.RESET
+        self.reset_timestamp = timestamp
+        self.requested = False
+        self.retry_at = 0.0
