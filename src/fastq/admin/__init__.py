@@ -1,0 +1,56 @@
+"""Administration of a Kafka-protocol cluster: `Admin` (blocking) and `AsyncAdmin`, and the types they take and give."""
+
+from fastq.admin.admin import Admin
+from fastq.admin.async_admin import AsyncAdmin
+from fastq.admin.config import AdminConfig, AdminOptions
+from fastq.admin.types import (
+    AlterConfigOp,
+    ApiVersion,
+    ClusterDescription,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    ConfigSynonym,
+    ConfigType,
+    CreatedTopic,
+    LogDirDescription,
+    NewPartitions,
+    NewTopic,
+    OffsetResult,
+    OffsetSpec,
+    Outcome,
+    Outcomes,
+    PartitionDescription,
+    ReplicaInfo,
+    ResourceType,
+    TopicDescription,
+    TopicListing,
+)
+
+__all__ = [
+    "Admin",
+    "AdminConfig",
+    "AdminOptions",
+    "AlterConfigOp",
+    "ApiVersion",
+    "AsyncAdmin",
+    "ClusterDescription",
+    "ConfigEntry",
+    "ConfigResource",
+    "ConfigSource",
+    "ConfigSynonym",
+    "ConfigType",
+    "CreatedTopic",
+    "LogDirDescription",
+    "NewPartitions",
+    "NewTopic",
+    "OffsetResult",
+    "OffsetSpec",
+    "Outcome",
+    "Outcomes",
+    "PartitionDescription",
+    "ReplicaInfo",
+    "ResourceType",
+    "TopicDescription",
+    "TopicListing",
+]

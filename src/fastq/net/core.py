@@ -19,7 +19,7 @@ from random import Random
 from typing import Any
 
 from fastq.config import ClientConfig
-from fastq.errors import ClientClosed, ConnectionClosed, ConnectionFailed, FastqError
+from fastq.errors import BrokerNotAvailable, ClientClosed, ConnectionClosed, ConnectionFailed, FastqError
 from fastq.metadata import ClusterMetadata
 from fastq.net import diagnosis
 from fastq.net.addresses import Address, Endpoint, is_literal, lookup
@@ -133,7 +133,8 @@ class ClientCore:
         if self.closed:
             self._fail(pending, ClientClosed())
         elif peer is None:
-            self._fail(pending, ConnectionClosed("the broker is not part of the cluster", broker=f"node {node_id}"))
+            known = ", ".join(str(node) for node in self.metadata.nodes.values()) or "none"
+            self._fail(pending, BrokerNotAvailable(f"no broker with id {node_id}", hint=f"Known are: {known}"))
         elif peer.connection is not None and peer.connection.is_ready:
             self._send_now(peer.connection, pending, now)
         else:

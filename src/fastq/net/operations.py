@@ -85,7 +85,7 @@ def single(call: Call) -> Operation[Any]:
 class _CallRun:
     """One call until it has a response or an error that trying again does not mend."""
 
-    __slots__ = ("_call", "_core", "_done", "_failures", "_on_done", "_operation")
+    __slots__ = ("_asked", "_call", "_core", "_done", "_failures", "_on_done", "_operation")
 
     def __init__(
         self,
@@ -95,6 +95,7 @@ class _CallRun:
     ) -> None:
         self._operation, self._core, self._call, self._on_done = operation, operation.core, call, on_done
         self._failures = 0
+        self._asked = operation.core.metadata_updater.successes
         self._done = False
 
     def attempt(self, now: float) -> None:
@@ -118,8 +119,8 @@ class _CallRun:
         if isinstance(route, AnyBroker):
             return core.least_loaded(now)
         if isinstance(route, Broker):
-            # Right after the start nothing is known: ask first, and let the core say when there is no such broker.
-            if core.metadata.nodes:
+            # Nothing is known right after the start, and a broker may have joined since: ask once before giving up.
+            if route.node_id in core.metadata.nodes or core.metadata_updater.successes > self._asked:
                 return route.node_id
         elif isinstance(route, Controller):
             if core.metadata.controller is not None:

@@ -1,0 +1,637 @@
+"""What the admin clients do, written once: each function is an operation of `fastq.net.operations`.
+
+Rules of this file:
+- One outcome for each item that was asked for, whatever the broker leaves out of its answer.
+- An item whose error passes by itself (no leader, not the controller, quota) is tried again until the time is over, the
+  others are not sent twice.
+- A request that changes something goes to the controller, one about a partition to its leader, any other to any broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from fastq.admin.types import (
+    AlterConfigOp,
+    ApiVersion,
+    ClusterDescription,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    ConfigSynonym,
+    ConfigType,
+    CreatedTopic,
+    LogDirDescription,
+    NewPartitions,
+    NewTopic,
+    OffsetResult,
+    OffsetSpec,
+    Outcome,
+    Outcomes,
+    PartitionDescription,
+    ReplicaInfo,
+    ResourceType,
+    TopicDescription,
+    TopicListing,
+)
+from fastq.errors import ErrorCode, FastqError, KafkaError, UnknownServerError, error_for_code
+from fastq.metadata import Node, TopicPartition
+from fastq.net.core import ClientCore
+from fastq.net.operations import ANY, CONTROLLER, Broker, Call, Leader, Operation, Retry, Route
+from fastq.net.requests import VersionedRequest
+from fastq.protocol import messages as m
+from fastq.protocol.api import ApiKey, api_name
+from fastq.protocol.message import Message
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+Answers = Mapping[K, "V | FastqError"]
+
+RETRIED = frozenset(
+    {
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+    }
+)
+"""Errors of an item that pass by themselves, and after which the item was certainly not done."""
+BROKER_TYPES = (ResourceType.BROKER, ResourceType.BROKER_LOGGER)
+
+
+def _error(code: int, message: str | None, **context: Any) -> KafkaError:
+    return error_for_code(code, message or None, **context)
+
+
+def _unanswered(key: object) -> FastqError:
+    return UnknownServerError(f"the broker's answer leaves out {key}")
+
+
+def per_item(
+    keys: Sequence[K],
+    send: Callable[[list[K]], Operation[Answers[K, V]]],
+) -> Operation[Outcomes[K, V]]:
+    """Ask for `keys`, and again for those whose error passes, until all are settled or the time is over."""
+    settled: dict[K, V | FastqError] = {}
+    left = list(dict.fromkeys(keys))
+    while left:
+        answers = yield from send(left)
+        settled.update((key, answers.get(key, _unanswered(key))) for key in left)
+        left = [key for key in left if _passes(settled[key])]
+        if left:
+            error = settled[left[0]]
+            assert isinstance(error, FastqError)
+            again = yield Retry(error)
+            if not again:
+                break
+    outcomes: dict[K, Outcome[V]] = {}
+    for key in keys:
+        found = settled[key]
+        outcomes[key] = Outcome(error=found) if isinstance(found, FastqError) else Outcome(found)
+    return Outcomes(outcomes)
+
+
+def _passes(answer: object) -> bool:
+    return isinstance(answer, KafkaError) and answer.code in RETRIED
+
+
+def _one_call(
+    route: Route, request: Callable[[list[K]], Message | VersionedRequest], read: Callable[[Any], Answers[K, V]]
+) -> Callable[[list[K]], Operation[Answers[K, V]]]:
+    def send(keys: list[K]) -> Operation[Answers[K, V]]:
+        response = yield Call(route, request(keys))
+        return read(response)
+
+    return send
+
+
+def _by_route(
+    route_of: Callable[[K], Route],
+    request: Callable[[list[K]], Message | VersionedRequest],
+    read: Callable[[Any], Answers[K, V]],
+    versions: tuple[int, int] | None = None,
+) -> Callable[[list[K]], Operation[Answers[K, V]]]:
+    """One request to each broker concerned, in parallel; a broker that cannot be asked fails its items only."""
+
+    def send(keys: list[K]) -> Operation[Answers[K, V]]:
+        groups: dict[Route, list[K]] = {}
+        for key in keys:
+            groups.setdefault(route_of(key), []).append(key)
+        responses = yield [Call(route, request(group), versions) for route, group in groups.items()]
+        answers: dict[K, V | FastqError] = {}
+        for group, response in zip(groups.values(), responses, strict=True):
+            if isinstance(response, FastqError):
+                answers.update(dict.fromkeys(group, response))
+            else:
+                answers.update(read(response))
+        return answers
+
+    return send
+
+
+# -- topics ------------------------------------------------------------------------------------------------------------------
+
+
+def create_topics(
+    topics: Sequence[NewTopic], *, validate_only: bool, timeout_ms: int
+) -> Operation[Outcomes[str, CreatedTopic]]:
+    """CreateTopics (KIP-4)."""
+    by_name = {topic.name: topic for topic in topics}
+
+    def request(names: list[str]) -> m.CreateTopicsRequest:
+        return m.CreateTopicsRequest(
+            topics=[_creatable(by_name[name]) for name in names], timeout_ms=timeout_ms, validate_only=validate_only
+        )
+
+    def read(response: m.CreateTopicsResponse) -> Answers[str, CreatedTopic]:
+        return {
+            topic.name: _error(topic.error_code, topic.error_message, topic=topic.name)
+            if topic.error_code
+            else _created(topic)
+            for topic in response.topics
+        }
+
+    return per_item(list(by_name), _one_call(CONTROLLER, request, read))
+
+
+def _creatable(topic: NewTopic) -> m.CreateTopicsRequest.CreatableTopic:
+    assignments = topic.replica_assignments
+    if assignments is not None and (topic.partitions != -1 or topic.replication_factor != -1):
+        raise ValueError(
+            f"topic {topic.name}: replica_assignments says how many partitions and replicas there are; "
+            "leave partitions and replication_factor out"
+        )
+    return m.CreateTopicsRequest.CreatableTopic(
+        name=topic.name,
+        num_partitions=topic.partitions,
+        replication_factor=topic.replication_factor,
+        assignments=[
+            m.CreateTopicsRequest.CreatableReplicaAssignment(partition_index=index, broker_ids=list(brokers))
+            for index, brokers in (assignments or {}).items()
+        ],
+        configs=[
+            m.CreateTopicsRequest.CreatableTopicConfig(name=name, value=None if value is None else str(value))
+            for name, value in topic.configs.items()
+        ],
+    )
+
+
+def _created(topic: m.CreateTopicsResponse.CreatableTopicResult) -> CreatedTopic:
+    configs = None
+    if topic.configs is not None and topic.num_partitions >= 0:
+        configs = {
+            c.name: ConfigEntry(c.name, c.value, ConfigSource(c.config_source), c.is_sensitive, c.read_only)
+            for c in topic.configs
+        }
+    return CreatedTopic(
+        topic.name,
+        topic.topic_id,
+        topic.num_partitions if topic.num_partitions >= 0 else None,
+        topic.replication_factor if topic.replication_factor >= 0 else None,
+        configs,
+    )
+
+
+def delete_topics(names: Sequence[str], *, timeout_ms: int) -> Operation[Outcomes[str, None]]:
+    """DeleteTopics, by name."""
+
+    def request(left: list[str]) -> VersionedRequest:
+        def build(version: int) -> m.DeleteTopicsRequest:
+            if version < 6:
+                return m.DeleteTopicsRequest(topic_names=left, timeout_ms=timeout_ms)
+            states = [m.DeleteTopicsRequest.DeleteTopicState(name=name) for name in left]
+            return m.DeleteTopicsRequest(topics=states, timeout_ms=timeout_ms)
+
+        return VersionedRequest(ApiKey.DELETE_TOPICS, build)
+
+    def read(response: m.DeleteTopicsResponse) -> Answers[str, None]:
+        return {
+            r.name: _error(r.error_code, r.error_message, topic=r.name) if r.error_code else None
+            for r in response.responses
+            if r.name is not None
+        }
+
+    return per_item(names, _one_call(CONTROLLER, request, read))
+
+
+def list_topics(*, include_internal: bool) -> Operation[dict[str, TopicListing]]:
+    """Every topic that this client may see."""
+    response: m.MetadataResponse = yield Call(ANY, _metadata_request(None))
+    return {
+        topic.name: TopicListing(topic.name, topic.topic_id, topic.is_internal)
+        for topic in sorted(response.topics, key=lambda topic: topic.name or "")
+        if topic.name is not None and (include_internal or not topic.is_internal)
+    }
+
+
+def _metadata_request(names: list[str] | None) -> VersionedRequest:
+    def build(version: int) -> m.MetadataRequest:
+        topics = None if names is None else [m.MetadataRequest.MetadataRequestTopic(name=name) for name in names]
+        # "All topics" is an empty list in version 0; creation cannot be declined before version 4.
+        return m.MetadataRequest(
+            topics=[] if topics is None and version == 0 else topics, allow_auto_topic_creation=version < 4
+        )
+
+    return VersionedRequest(ApiKey.METADATA, build)
+
+
+def describe_topics(names: Sequence[str]) -> Operation[Outcomes[str, TopicDescription]]:
+    """Topics with their partitions; an unknown one is an error of that item, and is not created."""
+
+    def read(response: m.MetadataResponse) -> Answers[str, TopicDescription]:
+        nodes = {b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in response.brokers}
+        return {
+            topic.name: _error(topic.error_code, None, topic=topic.name)
+            if topic.error_code
+            else _described(topic, nodes)
+            for topic in response.topics
+            if topic.name is not None
+        }
+
+    return per_item(names, _one_call(ANY, lambda left: _metadata_request(list(left)), read))
+
+
+def _described(topic: m.MetadataResponse.MetadataResponseTopic, nodes: Mapping[int, Node]) -> TopicDescription:
+    partitions = tuple(
+        PartitionDescription(
+            p.partition_index,
+            nodes.get(p.leader_id),
+            p.leader_epoch,
+            tuple(p.replica_nodes),
+            tuple(p.isr_nodes),
+            tuple(p.offline_replicas),
+        )
+        for p in sorted(topic.partitions, key=lambda p: p.partition_index)
+    )
+    return TopicDescription(topic.name or "", topic.topic_id, topic.is_internal, partitions)
+
+
+def create_partitions(
+    totals: Mapping[str, int | NewPartitions], *, validate_only: bool, timeout_ms: int
+) -> Operation[Outcomes[str, None]]:
+    """CreatePartitions (KIP-195): raise the number of partitions of topics."""
+    wanted = {
+        name: total if isinstance(total, NewPartitions) else NewPartitions(total) for name, total in totals.items()
+    }
+
+    def topic(name: str) -> m.CreatePartitionsRequest.CreatePartitionsTopic:
+        assignments = wanted[name].assignments
+        return m.CreatePartitionsRequest.CreatePartitionsTopic(
+            name=name,
+            count=wanted[name].total,
+            assignments=None
+            if assignments is None
+            else [m.CreatePartitionsRequest.CreatePartitionsAssignment(broker_ids=list(ids)) for ids in assignments],
+        )
+
+    def request(left: list[str]) -> m.CreatePartitionsRequest:
+        return m.CreatePartitionsRequest(
+            topics=[topic(name) for name in left], timeout_ms=timeout_ms, validate_only=validate_only
+        )
+
+    def read(response: m.CreatePartitionsResponse) -> Answers[str, None]:
+        return {
+            r.name: _error(r.error_code, r.error_message, topic=r.name) if r.error_code else None
+            for r in response.results
+        }
+
+    return per_item(list(wanted), _one_call(CONTROLLER, request, read))
+
+
+# -- configurations ----------------------------------------------------------------------------------------------------------
+
+
+def _config_route(default: Route) -> Callable[[ConfigResource], Route]:
+    """What belongs to one broker is asked of it; the default of all brokers is not any one's."""
+
+    def route(resource: ConfigResource) -> Route:
+        if resource.type in BROKER_TYPES and resource.name:
+            return Broker(int(resource.name))
+        return default
+
+    return route
+
+
+def _resource(resource_type: int, name: str) -> ConfigResource:
+    return ConfigResource(ResourceType(resource_type), name)
+
+
+def describe_configs(
+    resources: Sequence[ConfigResource], *, include_synonyms: bool, include_documentation: bool
+) -> Operation[Outcomes[ConfigResource, dict[str, ConfigEntry]]]:
+    """DescribeConfigs (KIP-133, KIP-226)."""
+
+    def request(left: list[ConfigResource]) -> VersionedRequest:
+        def build(version: int) -> m.DescribeConfigsRequest:
+            return m.DescribeConfigsRequest(
+                resources=[
+                    m.DescribeConfigsRequest.DescribeConfigsResource(
+                        resource_type=resource.type, resource_name=resource.name, configuration_keys=None
+                    )
+                    for resource in left
+                ],
+                include_synonyms=include_synonyms,
+                include_documentation=include_documentation and version >= 3,
+            )
+
+        return VersionedRequest(ApiKey.DESCRIBE_CONFIGS, build)
+
+    def read(response: m.DescribeConfigsResponse) -> Answers[ConfigResource, dict[str, ConfigEntry]]:
+        answers: dict[ConfigResource, dict[str, ConfigEntry] | FastqError] = {}
+        for result in response.results:
+            resource = _resource(result.resource_type, result.resource_name)
+            if result.error_code:
+                answers[resource] = _error(result.error_code, result.error_message, resource=str(resource))
+            else:
+                answers[resource] = {config.name: _entry(config) for config in result.configs}
+        return answers
+
+    return per_item(resources, _by_route(_config_route(ANY), request, read))
+
+
+def _entry(config: m.DescribeConfigsResponse.DescribeConfigsResourceResult) -> ConfigEntry:
+    return ConfigEntry(
+        config.name,
+        config.value,
+        ConfigSource(config.config_source),
+        config.is_sensitive,
+        config.read_only,
+        ConfigType(config.config_type),
+        config.documentation or None,
+        tuple(ConfigSynonym(s.name, s.value, ConfigSource(s.source)) for s in config.synonyms),
+    )
+
+
+def incremental_alter_configs(
+    changes: Mapping[ConfigResource, Iterable[tuple[AlterConfigOp, str, str | None]]], *, validate_only: bool
+) -> Operation[Outcomes[ConfigResource, None]]:
+    """IncrementalAlterConfigs (KIP-339)."""
+    wanted = {resource: list(ops) for resource, ops in changes.items()}
+
+    def request(left: list[ConfigResource]) -> m.IncrementalAlterConfigsRequest:
+        return m.IncrementalAlterConfigsRequest(
+            resources=[
+                m.IncrementalAlterConfigsRequest.AlterConfigsResource(
+                    resource_type=resource.type,
+                    resource_name=resource.name,
+                    configs=[
+                        m.IncrementalAlterConfigsRequest.AlterableConfig(name=name, config_operation=op, value=value)
+                        for op, name, value in wanted[resource]
+                    ],
+                )
+                for resource in left
+            ],
+            validate_only=validate_only,
+        )
+
+    return per_item(list(wanted), _by_route(_config_route(CONTROLLER), request, _read_altered))
+
+
+def alter_configs(
+    configs: Mapping[ConfigResource, Mapping[str, str | None]], *, validate_only: bool
+) -> Operation[Outcomes[ConfigResource, None]]:
+    """AlterConfigs: replace all settings of resources by those given."""
+
+    def request(left: list[ConfigResource]) -> m.AlterConfigsRequest:
+        return m.AlterConfigsRequest(
+            resources=[
+                m.AlterConfigsRequest.AlterConfigsResource(
+                    resource_type=resource.type,
+                    resource_name=resource.name,
+                    configs=[
+                        m.AlterConfigsRequest.AlterableConfig(name=name, value=value)
+                        for name, value in configs[resource].items()
+                    ],
+                )
+                for resource in left
+            ],
+            validate_only=validate_only,
+        )
+
+    return per_item(list(configs), _by_route(_config_route(CONTROLLER), request, _read_altered))
+
+
+def _read_altered(response: Any) -> Answers[ConfigResource, None]:
+    answers: dict[ConfigResource, FastqError | None] = {}
+    for result in response.responses:
+        resource = _resource(result.resource_type, result.resource_name)
+        failed = result.error_code != 0
+        answers[resource] = _error(result.error_code, result.error_message, resource=str(resource)) if failed else None
+    return answers
+
+
+# -- records and offsets -----------------------------------------------------------------------------------------------------
+
+
+def _group_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for topic, partition in partitions:
+        topics.setdefault(topic, []).append(partition)
+    return topics
+
+
+def _per_leader(
+    core: ClientCore,
+    request: Callable[[list[TopicPartition]], Message | VersionedRequest],
+    read: Callable[[Any], Answers[TopicPartition, V]],
+    versions: tuple[int, int] | None = None,
+) -> Callable[[list[TopicPartition]], Operation[Answers[TopicPartition, V]]]:
+    """One request to each leader, after a look at the topics so that an unknown one fails at once."""
+
+    def send(left: list[TopicPartition]) -> Operation[Answers[TopicPartition, V]]:
+        described = yield from describe_topics(list(_group_by_topic(left)))
+        answers: dict[TopicPartition, V | FastqError] = {}
+        askable: dict[TopicPartition, Route] = {}
+        for tp in left:
+            found = _leader_of(tp, described)
+            if isinstance(found, FastqError):
+                answers[tp] = found
+            else:
+                # The core must know a broker before it can be asked.
+                askable[tp] = Broker(found.node_id) if found.node_id in core.metadata.nodes else Leader(*tp)
+        asked = yield from _by_route(askable.__getitem__, request, read, versions)(list(askable))
+        answers.update(asked)
+        return answers
+
+    return send
+
+
+def _leader_of(tp: TopicPartition, described: Outcomes[str, TopicDescription]) -> Node | FastqError:
+    outcome = described[tp.topic]
+    if outcome.error is not None:
+        return outcome.error
+    partitions = outcome.result().partitions
+    if not 0 <= tp.partition < len(partitions):
+        return _error(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"the topic has {len(partitions)} partitions",
+            topic=tp.topic,
+            partition=tp.partition,
+        )
+    leader = partitions[tp.partition].leader
+    if leader is None:
+        return _error(ErrorCode.LEADER_NOT_AVAILABLE, None, topic=tp.topic, partition=tp.partition)
+    return leader
+
+
+def delete_records(
+    core: ClientCore, offsets: Mapping[TopicPartition, int], *, timeout_ms: int
+) -> Operation[Outcomes[TopicPartition, int]]:
+    """DeleteRecords (KIP-107): everything before an offset; -1 is the high watermark. Gives the new first offsets."""
+
+    def request(left: list[TopicPartition]) -> m.DeleteRecordsRequest:
+        return m.DeleteRecordsRequest(
+            topics=[
+                m.DeleteRecordsRequest.DeleteRecordsTopic(
+                    name=topic,
+                    partitions=[
+                        m.DeleteRecordsRequest.DeleteRecordsPartition(
+                            partition_index=index, offset=offsets[TopicPartition(topic, index)]
+                        )
+                        for index in indexes
+                    ],
+                )
+                for topic, indexes in _group_by_topic(left).items()
+            ],
+            timeout_ms=timeout_ms,
+        )
+
+    def read(response: m.DeleteRecordsResponse) -> Answers[TopicPartition, int]:
+        return {
+            TopicPartition(topic.name, p.partition_index): _error(
+                p.error_code, None, topic=topic.name, partition=p.partition_index
+            )
+            if p.error_code
+            else p.low_watermark
+            for topic in response.topics
+            for p in topic.partitions
+        }
+
+    return per_item(list(offsets), _per_leader(core, request, read))
+
+
+def list_offsets(
+    core: ClientCore, times: Mapping[TopicPartition, int], *, read_committed: bool, timeout_ms: int
+) -> Operation[Outcomes[TopicPartition, OffsetResult]]:
+    """ListOffsets: the first offset at or after a time in milliseconds, or a special one of `OffsetSpec`."""
+    needed = {OffsetSpec.MAX_TIMESTAMP: 7, OffsetSpec.EARLIEST_LOCAL: 8, OffsetSpec.LATEST_TIERED: 9}
+    min_version = max((needed.get(OffsetSpec(time), 1) for time in times.values() if -5 <= time < 0), default=1)
+
+    def request(left: list[TopicPartition]) -> VersionedRequest:
+        def build(version: int) -> m.ListOffsetsRequest:
+            topics = [
+                m.ListOffsetsRequest.ListOffsetsTopic(
+                    name=topic,
+                    partitions=[
+                        m.ListOffsetsRequest.ListOffsetsPartition(
+                            partition_index=index, timestamp=int(times[TopicPartition(topic, index)])
+                        )
+                        for index in indexes
+                    ],
+                )
+                for topic, indexes in _group_by_topic(left).items()
+            ]
+            request = m.ListOffsetsRequest(replica_id=-1, topics=topics)
+            if version >= 2:
+                request.isolation_level = int(read_committed)
+            if version >= 10:
+                request.timeout_ms = timeout_ms
+            return request
+
+        return VersionedRequest(ApiKey.LIST_OFFSETS, build)
+
+    def read(response: m.ListOffsetsResponse) -> Answers[TopicPartition, OffsetResult]:
+        return {
+            TopicPartition(topic.name, p.partition_index): _error(
+                p.error_code, None, topic=topic.name, partition=p.partition_index
+            )
+            if p.error_code
+            else OffsetResult(p.offset, p.timestamp, p.leader_epoch)
+            for topic in response.topics
+            for p in topic.partitions
+        }
+
+    return per_item(list(times), _per_leader(core, request, read, (min_version, 32767)))
+
+
+# -- cluster -----------------------------------------------------------------------------------------------------------------
+
+
+def describe_cluster() -> Operation[ClusterDescription]:
+    """The brokers and the controller."""
+    response: m.MetadataResponse = yield Call(ANY, _cluster_request())
+    nodes = {b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in response.brokers}
+    return ClusterDescription(
+        response.cluster_id, nodes.get(response.controller_id), tuple(nodes[node_id] for node_id in sorted(nodes))
+    )
+
+
+def _cluster_request() -> VersionedRequest:
+    # Metadata without topics says what DescribeCluster says, and every broker has it.
+    def build(version: int) -> m.MetadataRequest:
+        return m.MetadataRequest(topics=[], allow_auto_topic_creation=version < 4)
+
+    return VersionedRequest(ApiKey.METADATA, build)
+
+
+def describe_log_dirs(
+    broker_ids: Iterable[int] | None, topics: Iterable[str] | None
+) -> Operation[Outcomes[int, tuple[LogDirDescription, ...]]]:
+    """DescribeLogDirs (KIP-113) of brokers (None: all), for some topics (None: all)."""
+    cluster = yield from describe_cluster()
+    ids = [node.node_id for node in cluster.nodes] if broker_ids is None else list(broker_ids)
+    wanted = None if topics is None else (yield from _all_partitions(list(topics)))
+    responses = yield [Call(Broker(node_id), m.DescribeLogDirsRequest(topics=wanted)) for node_id in ids]
+    outcomes: dict[int, Outcome[tuple[LogDirDescription, ...]]] = {}
+    for node_id, response in zip(ids, responses, strict=True):
+        if isinstance(response, FastqError):
+            outcomes[node_id] = Outcome(error=response)
+        elif response.error_code:
+            outcomes[node_id] = Outcome(error=_error(response.error_code, None, broker=f"node {node_id}"))
+        else:
+            outcomes[node_id] = Outcome(tuple(_log_dir(result) for result in response.results))
+    return Outcomes(outcomes)
+
+
+def _all_partitions(topics: list[str]) -> Operation[list[m.DescribeLogDirsRequest.DescribableLogDirTopic]]:
+    described = yield from describe_topics(topics)
+    return [
+        m.DescribeLogDirsRequest.DescribableLogDirTopic(topic=name, partitions=[p.index for p in topic.partitions])
+        for name, topic in described.results().items()
+    ]
+
+
+def _log_dir(result: m.DescribeLogDirsResponse.DescribeLogDirsResult) -> LogDirDescription:
+    replicas = tuple(
+        ReplicaInfo(TopicPartition(topic.name, p.partition_index), p.partition_size, p.offset_lag, p.is_future_key)
+        for topic in result.topics
+        for p in topic.partitions
+    )
+    return LogDirDescription(
+        result.log_dir,
+        _error(result.error_code, None, path=result.log_dir) if result.error_code else None,
+        replicas,
+        result.total_bytes if result.total_bytes >= 0 else None,
+        result.usable_bytes if result.usable_bytes >= 0 else None,
+    )
+
+
+def api_versions(node_id: int | None) -> Operation[dict[str, ApiVersion]]:
+    """What a broker supports (None: any one), by Kafka's name of the API."""
+    request = m.ApiVersionsRequest(client_software_name="fastq", client_software_version="0.1.0")
+    response: m.ApiVersionsResponse = yield Call(
+        ANY if node_id is None else Broker(node_id), _api_versions_request(request)
+    )
+    if response.error_code:
+        raise _error(response.error_code, None, api="ApiVersions")
+    found = [ApiVersion(e.api_key, api_name(e.api_key), e.min_version, e.max_version) for e in response.api_keys]
+    return {version.name: version for version in sorted(found, key=lambda version: version.api_key)}
+
+
+def _api_versions_request(request: m.ApiVersionsRequest) -> VersionedRequest:
+    # Before version 3 the request is empty.
+    return VersionedRequest(ApiKey.API_VERSIONS, lambda version: request if version >= 3 else m.ApiVersionsRequest())
