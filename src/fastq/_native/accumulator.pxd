@@ -69,7 +69,8 @@ cdef class Batch:
     cdef readonly int64_t producer_id
     cdef readonly int16_t producer_epoch
     cdef readonly int32_t base_sequence
-    cdef public bint sequence_reset
+    cdef readonly bint sequence_reset    # numbered anew, under a new epoch, at least once
+    cdef readonly bint sealed            # the header in memory says what the fields say
     cdef public int attempts
     cdef public double retry_at_s
     cdef public object last_error
@@ -86,6 +87,7 @@ cdef class Batch:
 
     cdef void release(self) noexcept
     cdef void seal(self, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence, bint transactional) noexcept
+    cdef int take_payload(self, bytes payload, Py_ssize_t size) except -1
     cdef Batch leaf(self, int32_t* index)
     cdef Batch new_child(self, Py_ssize_t size)
     cdef int copy_record(self, const CRecord* record) except -1
@@ -151,6 +153,7 @@ cdef class Accumulator:
     cdef readonly Py_ssize_t batch_size
     cdef readonly Py_ssize_t batch_size_max
     cdef readonly Py_ssize_t max_request_size
+    cdef Py_ssize_t raw_bytes_max
     cdef readonly int32_t batch_records_max
     cdef readonly int64_t records_max
     cdef readonly int64_t buffered_records

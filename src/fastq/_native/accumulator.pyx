@@ -243,6 +243,15 @@ cdef class Batch:
         self.producer_epoch = producer_epoch
         self.base_sequence = base_sequence
         self.seal(producer_id, producer_epoch, base_sequence, transactional)
+        self.sealed = True
+
+    def renumber(self, int64_t producer_id, int producer_epoch, int32_t base_sequence):
+        """Give the batch another identity; its memory, which a connection may be sending, follows at the next stamp."""
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.base_sequence = base_sequence
+        self.sequence_reset = True
+        self.sealed = False
 
     cdef void seal(
         self, int64_t producer_id, int16_t producer_epoch, int32_t base_sequence, bint transactional
@@ -281,22 +290,34 @@ cdef class Batch:
         """
         cdef bytes payload = None
         cdef Py_ssize_t size = self.used - BATCH_OVERHEAD_BYTES
+        if self.state_ != BATCH_CLOSING or self.data == NULL:
+            return
+        self.exports += 1   # the memory stays while the compressor runs without the GIL, even if the batch expires
         try:
             view = PyMemoryView_FromMemory(<char*>self.data + BATCH_OVERHEAD_BYTES, size, PyBUF_READ)
             payload = compressor(self.codec, view)
             view.release()
         finally:
-            if payload is not None and len(payload) < size:
-                self.partition.topic.observe_ratio(len(payload) / <double>size)
-                self.accumulator.pool.give(self.data, self.capacity)
-                self.accumulator.pool.used_bytes += len(payload)
-                self.data = NULL
-                self.payload = payload
+            self.exports -= 1
+            if self.state_ == BATCH_DONE:
+                self.release()
             else:
+                self.take_payload(payload, size)
+
+    cdef int take_payload(self, bytes payload, Py_ssize_t size) except -1:
+        if payload is not None and len(payload) < size:
+            self.partition.topic.observe_ratio(len(payload) / <double>size)
+            self.accumulator.pool.give(self.data, self.capacity)
+            self.accumulator.pool.used_bytes += len(payload)
+            self.data = NULL
+            self.payload = payload
+        else:
+            if payload is not None:
                 self.partition.topic.observe_ratio(1.0)
-                self.codec = 0
-            self.state_ = BATCH_READY
-            self.accumulator.mark_ready(self.partition)
+            self.codec = 0
+        self.state_ = BATCH_READY
+        self.accumulator.mark_ready(self.partition)
+        return 0
 
     cdef void release(self) noexcept:
         if self.exports:
@@ -523,8 +544,9 @@ cdef class Accumulator:
     ):
         self.pool = BufferPool(buffer_memory)
         self.batch_size = batch_size
-        self.batch_size_max = max(batch_size, batch_size_max)
+        self.batch_size_max = max(batch_size, min(batch_size_max, buffer_memory // 4))
         self.max_request_size = max_request_size
+        self.raw_bytes_max = min(RAW_BYTES_MAX, max(buffer_memory // 4, batch_size))
         self.records_max = records_max if records_max > 0 else (<int64_t>1 << 62)
         self.batch_records_max = batch_records_max if batch_records_max > 0 else INT32_MAX
         self.adaptive = adaptive_partitioning
@@ -686,10 +708,10 @@ cdef class Accumulator:
             return NO_ROOM
         limit = partition.target_bytes
         if partition.topic.codec:
-            limit = max(limit, min(<Py_ssize_t>(limit / (partition.topic.compression_ratio * 1.05)), RAW_BYTES_MAX))
+            limit = max(limit, min(<Py_ssize_t>(limit / (partition.topic.compression_ratio * 1.05)), self.raw_bytes_max))
         if limit > partition.topic.batch_bytes_max and not partition.topic.codec:
             limit = partition.topic.batch_bytes_max
-        limit = max(limit, BATCH_OVERHEAD_BYTES + need)
+        limit = max(min(limit, self.pool.limit_bytes), BATCH_OVERHEAD_BYTES + need)
         capacity = rounded_capacity(limit)
         if capacity > self.pool.limit_bytes and limit <= self.pool.limit_bytes:
             capacity = limit
@@ -786,7 +808,10 @@ cdef class Accumulator:
         self.mark_ready(partition)
 
     def split(self, Batch batch, object decompressor):
-        """Replace a batch that its broker finds too large by its halves, at the same place of the queue."""
+        """Replace a batch that its broker finds too large by its halves, at the same place of the queue.
+
+        Halves with a codec are CLOSING: the caller compresses them.
+        """
         cdef PartitionState partition = batch.partition
         self.requeue(batch)
         place = partition.queue.index(batch)
@@ -794,11 +819,9 @@ cdef class Accumulator:
         del partition.queue[place]
         for child in reversed(children):
             partition.queue.insert(place, child)
-            if (<Batch>child).state_ == BATCH_CLOSING:
-                self.to_compress.append(child)
         del self.incomplete[batch]
-        for child in children:
-            self.incomplete[child] = None
+        self.incomplete.update(dict.fromkeys(children))
+        self.incomplete = dict.fromkeys(sorted(self.incomplete, key=_age))
         self.attention = True
         return children
 
@@ -841,6 +864,14 @@ cdef class Accumulator:
                 self._finish(batch.parent)
         return 0
 
+    def has_room(self, Py_ssize_t need):
+        """Whether a batch for a record of `need` bytes could be begun now."""
+        cdef Py_ssize_t capacity = rounded_capacity(max(need + BATCH_OVERHEAD_BYTES, self.batch_size_max))
+        return (
+            self.pool.used_bytes + min(capacity, self.pool.limit_bytes) <= self.pool.limit_bytes
+            and self.buffered_records < self.records_max
+        )
+
     def abort(self, object error):
         """Fail every batch that has no fate yet; answers how many records that were."""
         lost = 0
@@ -856,3 +887,6 @@ cdef bint _before(Batch a, Batch b) noexcept:
         return False
     return ((<uint32_t>b.base_sequence - <uint32_t>a.base_sequence) & 0x7FFFFFFF) < 0x40000000
 
+
+def _age(Batch batch):
+    return batch.created_s

@@ -1,0 +1,66 @@
+"""Interceptors: code that sees every record on its way out, and what became of it.
+
+Rules, after Kafka's ProducerInterceptor: they run in the order in which they are given; an exception of one is logged, and
+the record goes on as it was; `on_send` runs in the thread that calls send, before serializers and partitioner;
+`on_acknowledgement` where callbacks run.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fastq.producer.delivery import RecordMetadata
+
+logger = logging.getLogger("fastq.producer")
+
+
+@dataclass(frozen=True)
+class ProducerRecord:
+    """A record on its way out. Change it with `dataclasses.replace`."""
+
+    topic: str
+    value: Any = None
+    key: Any = None
+    headers: Any = None
+    partition: int | None = None
+    timestamp_ms: int | None = None
+
+
+class ProducerInterceptor:
+    """Base of interceptors; both methods may stay as they are."""
+
+    def on_send(self, record: ProducerRecord) -> ProducerRecord:
+        """What is sent instead of `record`; most return it, or a copy with a header more."""
+        return record
+
+    def on_acknowledgement(self, metadata: RecordMetadata | None, error: BaseException | None) -> None:
+        """The record was delivered (`metadata`), or failed (`error`)."""
+
+
+def apply_on_send(interceptors: Iterable[ProducerInterceptor], record: ProducerRecord) -> ProducerRecord:
+    """`record` after all interceptors."""
+    for interceptor in interceptors:
+        try:
+            changed = interceptor.on_send(record)
+            if isinstance(changed, ProducerRecord):
+                record = changed
+            else:
+                logger.error("interceptor %r answered %r, not a ProducerRecord: ignored", interceptor, changed)
+        except Exception:
+            logger.exception("interceptor %r failed; the record goes on as it was", interceptor)
+    return record
+
+
+def apply_on_acknowledgement(
+    interceptors: Iterable[ProducerInterceptor], metadata: RecordMetadata | None, error: BaseException | None
+) -> None:
+    """Tell all interceptors."""
+    for interceptor in interceptors:
+        try:
+            interceptor.on_acknowledgement(metadata, error)
+        except Exception:
+            logger.exception("interceptor %r failed", interceptor)

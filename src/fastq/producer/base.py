@@ -1,0 +1,239 @@
+"""What the blocking and the asyncio producer share: how one is put together, prepared records, metrics.
+
+Rules: nothing here waits. The parts are an Accumulator (records), a ClientCore (connections) and a Sender between them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import time
+import weakref
+from functools import partial
+from typing import Any, NamedTuple
+
+from fastq import compression
+from fastq._native.accumulator import (
+    CLOSED,
+    FORKED,
+    INTERCEPTORS,
+    PARTITIONER,
+    SERIALIZERS,
+    SYNC,
+    Accumulator,
+    Batch,
+    TopicState,
+)
+from fastq._native.producer_core import DeliveryBase
+from fastq.errors import BufferTimeout, ClientClosed, FastqError, ForkedClient, error_for_code
+from fastq.interceptors import ProducerRecord, apply_on_acknowledgement, apply_on_send
+from fastq.net.core import ClientCore
+from fastq.producer.config import ProducerConfig
+from fastq.producer.partitioners import choose_partition
+from fastq.producer.sender import Sender, SenderSettings
+from fastq.serializers import serialize
+
+logger = logging.getLogger("fastq.producer")
+
+
+class Prepared(NamedTuple):
+    """A record whose key and value are bytes-like: what the native send takes."""
+
+    topic: str
+    value: Any
+    key: Any
+    headers: Any
+    partition: int | None
+    timestamp_ms: int | None
+
+
+class Parts:
+    """The parts of one producer, put together from its configuration."""
+
+    def __init__(self, config: ProducerConfig) -> None:
+        self.config = config
+        batch_bytes, batch_bytes_max = config.batch_bytes
+        self.core = ClientCore(config, allow_auto_topic_creation=config.allow_auto_create_topics)
+        self.accumulator = Accumulator(
+            buffer_memory=config.buffer_memory,
+            batch_size=batch_bytes,
+            batch_size_max=batch_bytes_max,
+            max_request_size=config.max_request_size,
+            clock=time.monotonic,
+            seed=random.getrandbits(63),
+            records_max=config.buffer_records_max,
+            batch_records_max=config.batch_records_max,
+            adaptive_partitioning=config.partitioner_adaptive_partitioning_enable,
+            ignore_keys=config.partitioner_ignore_keys,
+            precise_clock=config.linger_ms == 0,
+        )
+        self.accumulator.slow = (
+            (SERIALIZERS if config.key_serializer is not None or config.value_serializer is not None else 0)
+            | (INTERCEPTORS if config.interceptors else 0)
+            | (PARTITIONER if config.partitioner is not None else 0)
+            | (SYNC if config.wait_for_delivery else 0)
+        )
+        self.compressor = partial(_compress, level=config.compression_level)
+        self.sender = Sender(self.core, self.accumulator, self._settings())
+        _alive.add(self)
+
+    def _settings(self) -> SenderSettings:
+        config = self.config
+        return SenderSettings(
+            acks=int(config.acks),
+            idempotent=config.is_idempotent,
+            max_in_flight=config.max_in_flight_requests_per_connection,
+            max_request_size=config.max_request_size,
+            request_timeout_s=config.request_timeout_ms / 1000,
+            delivery_timeout_s=config.delivery_timeout_ms / 1000,
+            retries=config.retries,
+            retry_backoff_ms=config.retry_backoff_ms,
+            retry_backoff_max_ms=config.retry_backoff_max_ms,
+            codec_of=config.codec_of,
+            compressor=self.compressor,
+        )
+
+    # -- records --------------------------------------------------------------------------------------------------
+
+    def check_usable(self) -> None:
+        """Raise ClientClosed or ForkedClient when that is so."""
+        if self.accumulator.slow & FORKED:
+            raise ForkedClient()
+        if self.accumulator.slow & CLOSED:
+            raise ClientClosed("the producer is closed: the record was not accepted")
+
+    def intercept(self, record: ProducerRecord) -> ProducerRecord:
+        """The record after the interceptors."""
+        return apply_on_send(self.config.interceptors, record)
+
+    def prepare(self, record: ProducerRecord, topic: TopicState) -> Prepared:
+        """Serialize a record and ask the partitioner. Raises SerializationError, and what a partitioner raises."""
+        config = self.config
+        key = serialize(config.key_serializer, record.topic, record.key, "key")
+        value = serialize(config.value_serializer, record.topic, record.value, "value")
+        index = record.partition
+        if index is None and config.partitioner is not None:
+            index = choose_partition(
+                config.partitioner,
+                record.topic,
+                record.key,
+                key,
+                record.value,
+                value,
+                range(len(topic.partitions)),
+                [partition.index for partition in topic.available],
+            )
+        return Prepared(record.topic, value, key, record.headers, index, record.timestamp_ms)
+
+    def acknowledge(self, delivery: DeliveryBase) -> None:
+        """Tell the interceptors what became of a record."""
+        error = delivery.exception()  # type: ignore[attr-defined]
+        metadata = None if error is not None else delivery.result()  # type: ignore[attr-defined]
+        apply_on_acknowledgement(self.config.interceptors, metadata, error)
+
+    def refused(self, error: BaseException) -> None:
+        """Tell the interceptors that a record was not accepted."""
+        apply_on_acknowledgement(self.config.interceptors, None, error)
+
+    # -- batches --------------------------------------------------------------------------------------------------
+
+    def compress_pending(self) -> None:
+        """Compress the closed batches that wait for it; the compressors release the GIL."""
+        pending = self.accumulator.to_compress
+        while pending:
+            try:
+                batch: Batch = pending.popleft()
+            except IndexError:
+                return
+            try:
+                batch.compress(self.compressor)
+            except Exception:
+                logger.exception("compression with %s failed; the batch is sent without", self.config.compression_type)
+
+    def run_callbacks_of(self, batch: Batch) -> None:
+        """Run the callbacks of a completed batch. An exception in one is logged and stops nothing."""
+        for _index, callback, argument in batch.take_callbacks():
+            try:
+                callback(argument)
+            except Exception:
+                logger.exception("a delivery callback failed")
+
+    # -- errors ---------------------------------------------------------------------------------------------------
+
+    def no_room(self, topic: str) -> BufferTimeout:
+        """The error of a send that found no room within max_block_ms."""
+        pool = self.accumulator.pool
+        return BufferTimeout(
+            f"no room for a record within max_block_ms={self.config.max_block_ms}: {pool.used_bytes} of "
+            f"buffer_memory={pool.limit_bytes} bytes wait for the brokers in {len(self.accumulator.incomplete)} batches"
+            f"{self._last_error()}; send less, or raise buffer_memory or max_block_ms",
+            topic=topic,
+        )
+
+    def no_metadata(self, topic: str) -> FastqError:
+        """The error of a send whose topic did not become known within max_block_ms."""
+        known = self.core.metadata.topic(topic)
+        if known is not None and known.error:
+            return error_for_code(known.error, topic=topic, hint="create the topic, or check its name")
+        return BufferTimeout(
+            f"no metadata of the topic within max_block_ms={self.config.max_block_ms}{self._last_error()}; "
+            f"check bootstrap_servers={','.join(self.config.bootstrap_servers)}",
+            topic=topic,
+        )
+
+    def no_partition(self, topic: str, index: int, count: int) -> FastqError:
+        """The error of a send to a partition that the topic does not have."""
+        return error_for_code(3, f"the topic has partitions 0 to {count - 1}", topic=topic, partition=index)
+
+    def _last_error(self) -> str:
+        error = self.core.last_error
+        return f" (last error: {error})" if error is not None else ""
+
+    # -- metrics --------------------------------------------------------------------------------------------------
+
+    def metrics(self) -> dict[str, float]:
+        """Counters since the start, and what waits now; units are in the names."""
+        accumulator, sender = self.accumulator, self.sender
+        batches = max(accumulator.batches_total, 1)
+        return {
+            "records_sent_total": accumulator.records_total,
+            "batches_total": accumulator.batches_total,
+            "bytes_total": accumulator.bytes_total,
+            "requests_total": sender.requests_total,
+            "retries_total": sender.retries_total,
+            "record_errors_total": sender.errors_total,
+            "epoch_bumps_total": sender.identity.epoch_bumps,
+            "records_per_batch_avg": accumulator.records_total / batches,
+            "batch_bytes_avg": accumulator.bytes_total / batches,
+            "buffered_records": accumulator.buffered_records,
+            "buffer_used_bytes": accumulator.pool.used_bytes,
+            "buffer_free_bytes": accumulator.pool.limit_bytes - accumulator.pool.used_bytes,
+            "batches_incomplete": len(accumulator.incomplete),
+        }
+
+
+def _compress(codec: int, data: Any, *, level: int | None) -> bytes:
+    return compression.compress(codec, data, level)
+
+
+def report_lost(lost: int, why: str) -> None:
+    """Say loudly that records were not delivered: in the log, which a program that ends may not show, and on stderr."""
+    if lost:
+        logger.error("%d records were not delivered: %s", lost, why)
+        try:
+            os.write(2, f"fastq: {lost} records were not delivered: {why}\n".encode())
+        except OSError:
+            pass
+
+
+_alive: weakref.WeakSet[Parts] = weakref.WeakSet()
+
+
+def _mark_forked() -> None:
+    for parts in list(_alive):
+        parts.accumulator.slow |= FORKED
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_mark_forked)

@@ -1,0 +1,253 @@
+"""The producer's configuration: Kafka's keys and defaults, and the names of the 0.8 era.
+
+Rules: one option a key, see fastq.config; what depends on several keys is settled in `resolve`. Defaults are Kafka's, but
+`batch_size`, which may grow while it is not given (see `batch_bytes_max`). Source: Kafka's ProducerConfig.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, ClassVar
+
+from fastq.compression import LEVELS, Codec, codec_by_name
+from fastq.config import INT32_MAX, ClientConfig, ClientOptions, ConfigError, Renamed, option, renamed
+from fastq.serializers import Serializer, find_serializer
+
+logger = logging.getLogger("fastq.producer")
+
+COMPRESSION_TYPES = ("none", "gzip", "snappy", "lz4", "zstd")
+BATCH_SIZE_DEFAULT = 16_384
+BATCH_BYTES_GROWN = 256 * 1024
+_ACKS = {"all": -1, "-1": -1, "0": 0, "1": 1}
+
+
+def _check_acks(value: Any) -> int:
+    found = _ACKS.get(str(value).strip().lower())
+    if found is None or isinstance(value, bool):
+        raise ValueError("'all' (the same as -1), 0 or 1")
+    return found
+
+
+def _check_partitioner(value: Any) -> Any:
+    if isinstance(value, str):
+        value = load_object(value)
+    if isinstance(value, type):
+        value = value()
+    if not callable(value) and not callable(getattr(value, "partition", None)):
+        raise ValueError("an object with partition(...), a function, or the dotted name of one")
+    return value
+
+
+def _check_interceptors(value: Any) -> tuple[Any, ...]:
+    items = value if isinstance(value, list | tuple) else (value,)
+    return tuple(load_object(item)() if isinstance(item, str) else item for item in items)
+
+
+def load_object(name: str) -> Any:
+    """What a dotted name stands for. ValueError when there is no such thing."""
+    module, _, attribute = name.strip().replace(":", ".").rpartition(".")
+    try:
+        return getattr(import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"the dotted name of something importable ({error})") from None
+
+
+def _codec_of_the_past(value: Any) -> Mapping[str, Any]:
+    names = {"0": "none", "1": "gzip", "2": "snappy", "3": "lz4", "4": "zstd"}
+    name = names.get(str(value).strip(), str(value).strip().lower())
+    if name not in COMPRESSION_TYPES:
+        raise ValueError("none, gzip, snappy, lz4 or zstd, or its number from 0 to 4")
+    return {"compression_type": name}
+
+
+def _serializer_of_the_past(value: Any) -> Mapping[str, Any]:
+    found = find_serializer(value)
+    return {"key_serializer": found, "value_serializer": found}
+
+
+def _producer_type(value: Any) -> Mapping[str, Any]:
+    name = str(value).strip().lower()
+    if name not in ("sync", "async"):
+        raise ValueError("sync or async")
+    return {"wait_for_delivery": name == "sync"}
+
+
+def _queue_timeout(value: Any) -> Mapping[str, Any]:
+    timeout_ms = int(value)
+    return {"max_block_ms": INT32_MAX if timeout_ms < 0 else timeout_ms}
+
+
+class ProducerOptions(ClientOptions, total=False):
+    """The keyword arguments of Producer and AsyncProducer; the same names as the fields of `ProducerConfig`."""
+
+    acks: int | str
+    enable_idempotence: bool | None
+    linger_ms: float
+    batch_size: int | None
+    batch_bytes_max: int | None
+    batch_records_max: int
+    buffer_memory: int
+    buffer_records_max: int
+    max_block_ms: int
+    max_request_size: int
+    max_in_flight_requests_per_connection: int
+    delivery_timeout_ms: int
+    compression_type: str
+    compression_level: int | None
+    compressed_topics: str | Sequence[str]
+    partitioner: Any
+    partitioner_ignore_keys: bool
+    partitioner_adaptive_partitioning_enable: bool
+    key_serializer: Any
+    value_serializer: Any
+    interceptors: Any
+    wait_for_delivery: bool
+    allow_auto_create_topics: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProducerConfig(ClientConfig):
+    """Everything a producer can be told. Settings without a Kafka namesake end in their unit."""
+
+    acks: int | str = option("all", kind=object, convert=_check_acks, doc="who must have a record: all, 1 (leader), 0")
+    enable_idempotence: bool | None = option(
+        None, kind=bool, nullable=True, doc="no record twice, order kept; None: as acks, retries and in-flight allow"
+    )
+    linger_ms: float = option(5.0, low=0, high=INT32_MAX, doc="how long a batch that is not full waits for records")
+    batch_size: int | None = option(
+        None, kind=int, low=0, high=INT32_MAX, doc="bytes of a batch; 0: no batching; None: 16384, and grows on demand"
+    )
+    batch_bytes_max: int | None = option(
+        None, kind=int, low=1, high=INT32_MAX, doc="how far batches grow; None: batch_size if given, else 262144"
+    )
+    batch_records_max: int = option(0, low=0, high=INT32_MAX, doc="records of a batch; 0: no bound")
+    buffer_memory: int = option(33_554_432, low=1024, high=2**62, doc="bytes of all records that wait or are in flight")
+    buffer_records_max: int = option(0, low=0, high=2**62, doc="records that wait or are in flight; 0: no bound")
+    max_block_ms: int = option(60_000, low=0, high=INT32_MAX, doc="how long send waits for room or for metadata")
+    max_request_size: int = option(1_048_576, low=1024, high=INT32_MAX, doc="bytes of a request, so of a record too")
+    max_in_flight_requests_per_connection: int = option(
+        5, low=1, high=INT32_MAX, aliases=("max_in_flight",), doc="requests without an answer; 5 or fewer if idempotent"
+    )
+    delivery_timeout_ms: int = option(
+        120_000, low=1, high=INT32_MAX, aliases=("message_timeout_ms",), doc="after this time a record has failed"
+    )
+    compression_type: str = option("none", choices=COMPRESSION_TYPES, doc="the codec of batches")
+    compression_level: int | None = option(
+        None,
+        kind=int,
+        low=-131072,
+        high=22,
+        aliases=("compression_gzip_level", "compression_lz4_level", "compression_zstd_level"),
+        doc="of that codec; None: its default",
+    )
+    compressed_topics: str | Sequence[str] = option((), kind=tuple, doc="compress only these topics; empty: all")
+    partitioner: Any = option(
+        None, kind=object, nullable=True, aliases=("partitioner_class",), convert=lambda v: v and _check_partitioner(v),
+        doc="a partitioner of your own; None: murmur2 of the key, sticky without a key",
+    )  # fmt: skip
+    partitioner_ignore_keys: bool = option(False, doc="spread keyed records as keyless ones")
+    partitioner_adaptive_partitioning_enable: bool = option(True, doc="send less to partitions with long queues")
+    key_serializer: Serializer | None = option(
+        None, kind=object, nullable=True, convert=find_serializer, doc="None: keys are bytes already"
+    )
+    value_serializer: Serializer | None = option(
+        None, kind=object, nullable=True, convert=find_serializer, doc="None: values are bytes already"
+    )
+    interceptors: Any = option(
+        (), kind=object, aliases=("interceptor_classes",), convert=_check_interceptors, doc="see fastq.interceptors"
+    )
+    wait_for_delivery: bool = option(False, doc="send returns once the broker has answered")
+    allow_auto_create_topics: bool = option(True, doc="let the broker make a topic that does not exist")
+
+    RENAMED: ClassVar[Mapping[str, Renamed]] = {
+        "producer_type": Renamed("wait_for_delivery", _producer_type),
+        "request_required_acks": renamed("acks"),
+        "request_timeout": renamed("request_timeout_ms"),
+        "message_send_max_retries": renamed("retries"),
+        "queue_buffering_max_ms": renamed("linger_ms"),
+        "queue_buffering_max_messages": renamed("buffer_records_max"),
+        "queue_buffering_max_kbytes": renamed("buffer_memory", scale=1024),
+        "queue_enqueue_timeout_ms": Renamed("max_block_ms", _queue_timeout),
+        "batch_num_messages": renamed("batch_records_max"),
+        "compression_codec": Renamed("compression_type", _codec_of_the_past),
+        "serializer_class": Renamed("value_serializer and key_serializer", _serializer_of_the_past),
+        "key_serializer_class": Renamed("key_serializer", lambda value: {"key_serializer": find_serializer(value)}),
+    }
+    IGNORED: ClassVar[Mapping[str, str]] = {
+        "partitioner_availability_timeout_ms": "keyless records go to partitions that have a leader",
+        "metadata_max_idle_ms": "a topic stays known for as long as the producer lives",
+        "sticky_partitioning_linger_ms": "the sticky partition changes with the batch",
+    }
+
+    @property
+    def is_idempotent(self) -> bool:
+        """Whether retries can neither duplicate nor reorder."""
+        return bool(self.enable_idempotence)
+
+    @property
+    def batch_bytes(self) -> tuple[int, int]:
+        """Where the batch size starts, and how far it may grow."""
+        start = BATCH_SIZE_DEFAULT if self.batch_size is None else self.batch_size
+        if self.batch_bytes_max is not None:
+            return min(start, self.batch_bytes_max), self.batch_bytes_max
+        grown = min(BATCH_BYTES_GROWN, max(self.max_request_size // 2, start))
+        return start, grown if self.batch_size is None else start
+
+    @property
+    def codec(self) -> Codec:
+        """`compression_type` as a number."""
+        return codec_by_name(self.compression_type)
+
+    def codec_of(self, topic: str) -> int:
+        """The codec of a topic's batches."""
+        if self.compressed_topics and topic not in self.compressed_topics:
+            return 0
+        return int(self.codec)
+
+    def resolve(self) -> None:
+        super().resolve()
+        self._resolve_idempotence()
+        if self.delivery_timeout_ms < self.linger_ms + self.request_timeout_ms:
+            # As Kafka: an explicit delivery_timeout_ms must leave room for one request; a default one follows.
+            if self.delivery_timeout_ms != 120_000:
+                raise ConfigError(
+                    f"bad value for delivery_timeout_ms: {self.delivery_timeout_ms}; allowed: at least linger_ms + "
+                    f"request_timeout_ms = {self.linger_ms + self.request_timeout_ms:g}"
+                )
+            self._set("delivery_timeout_ms", int(self.linger_ms + self.request_timeout_ms))
+        level = LEVELS.get(self.codec)
+        if self.compression_level is not None and (level is None or not level[0] <= self.compression_level <= level[1]):
+            allowed = "None" if level is None else f"{level[0]} to {level[1]}"
+            raise ConfigError(
+                f"bad value for compression_level: {self.compression_level}; allowed for {self.compression_type}: {allowed}"
+            )
+
+    def _resolve_idempotence(self) -> None:
+        conflict = None
+        if self.acks != -1:
+            conflict = f"acks={self.acks}"
+        elif self.retries == 0:
+            conflict = "retries=0"
+        elif self.max_in_flight_requests_per_connection > 5:
+            conflict = f"max_in_flight_requests_per_connection={self.max_in_flight_requests_per_connection}"
+        if self.enable_idempotence and conflict:
+            raise ConfigError(
+                f"enable_idempotence=True needs acks='all', retries above 0 and at most 5 requests in flight, "
+                f"but {conflict}; drop one of the two"
+            )
+        if self.enable_idempotence is None:
+            self._set("enable_idempotence", conflict is None)
+            if conflict is not None:
+                logger.info("idempotence is off because of %s: a retry may write a record twice or out of order", conflict)
+
+
+def make_config(config: Mapping[str, Any] | ProducerConfig | None, options: Mapping[str, Any]) -> ProducerConfig:
+    """A ProducerConfig from what a constructor was given."""
+    if isinstance(config, ProducerConfig):
+        return config.replace(**options) if options else config
+    return ProducerConfig.from_mapping(config, **options)
+
+

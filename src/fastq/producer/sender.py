@@ -1,0 +1,417 @@
+"""The sender: from queues of closed batches to Produce requests, and from answers to the fate of batches. Sans-I/O.
+
+Rules, after Kafka's Sender:
+- `run` is one turn: expire, look at the metadata, drain. It sends through the core and never waits.
+- A request holds at most one batch of a partition, and never more than max_request_size, unless one batch alone does.
+- At most `max_in_flight` requests a broker, and batches a partition.
+- A batch gets its sequence when it is drained first (see identity.py) and keeps its order through retries.
+- Every batch is completed exactly once: by its answer, by a fatal error, or by delivery_timeout_ms.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from fastq import compression
+from fastq._native.accumulator import CLOSING, DONE, OPEN, Accumulator, Batch, PartitionState, TopicState
+from fastq.errors import (
+    DeliveryTimeout,
+    ErrorCode,
+    FastqError,
+    KafkaError,
+    NetworkException,
+    ProtocolError,
+    UnsupportedVersion,
+    error_for_code,
+)
+from fastq.metadata import ZERO_UUID
+from fastq.net.backoff import backoff_s
+from fastq.net.core import ClientCore, EncodedRequest
+from fastq.producer.identity import ProducerIdentity, error_is_retriable
+from fastq.producer.produce_codec import (
+    API_KEY,
+    MAX_VERSION,
+    MIN_VERSION,
+    TOPIC_ID_VERSION,
+    PartitionAnswer,
+    ProduceAnswer,
+    decode_produce,
+    encode_produce,
+)
+from fastq.protocol.api import ApiKey
+from fastq.protocol.messages import InitProducerIdRequest, InitProducerIdResponse
+
+logger = logging.getLogger("fastq.producer")
+
+DECOMPRESSED_BYTES_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class SenderSettings:
+    """What the sender needs of the configuration; times in seconds. `codec_of` is the codec of a topic, `compressor`
+    compresses with it at the configured level."""
+
+    acks: int
+    idempotent: bool
+    max_in_flight: int
+    max_request_size: int
+    request_timeout_s: float
+    delivery_timeout_s: float
+    retries: int
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+    codec_of: Callable[[str], int] = lambda topic: 0
+    compressor: Callable[[int, Any], bytes] = compression.compress
+
+
+class Sender:
+    """Drains an accumulator into a core.
+
+    Invariants: a batch IN_FLIGHT belongs to exactly one request; `work` is True whenever a turn could do something
+    that the last one could not. Thread rule: `run` and the completions belong to whoever holds the driver.
+    """
+
+    def __init__(self, core: ClientCore, accumulator: Accumulator, settings: SenderSettings) -> None:
+        self.core = core
+        self.accumulator = accumulator
+        self.settings = settings
+        self.identity = ProducerIdentity()
+        self.work = True
+        self.requests_total = 0
+        self.retries_total = 0
+        self.errors_total = 0
+        self.fatal_error: FastqError | None = None
+        self._generation = -1
+        self._id_requested = False
+        self._id_retry_at = 0.0
+        self._id_failures = 0
+        self._next_at: float | None = None
+
+    # -- topics ---------------------------------------------------------------------------------------------------
+
+    def topic_ready(self, name: str) -> TopicState | None:
+        """The state of a topic once its partitions are known; None before. Raises an error that waiting cannot mend."""
+        metadata = self.core.metadata.topic(name)
+        if metadata is None:
+            return None
+        if metadata.error and not error_is_retriable(metadata.error):
+            raise error_for_code(metadata.error, topic=name)
+        if not metadata.partitions:
+            return None
+        topic = self.accumulator.update_topic(name, len(metadata.partitions), codec=self.settings.codec_of(name))
+        self._follow(topic)
+        return topic
+
+    def _follow_metadata(self) -> None:
+        metadata = self.core.metadata
+        if self._generation == metadata.generation:
+            return
+        self._generation = metadata.generation
+        for name in self.accumulator.topic_names():
+            known = metadata.topic(name)
+            if known is not None and known.partitions:
+                self._follow(self.accumulator.update_topic(name, len(known.partitions)))
+
+    def _follow(self, topic: TopicState) -> None:
+        known = self.core.metadata.topic(topic.name)
+        if known is None:
+            return
+        topic.topic_id = known.topic_id
+        for partition, entry in zip(topic.partitions, known.partitions, strict=False):
+            partition.leader_id, partition.leader_epoch = entry.leader_id, entry.leader_epoch
+        topic.available = [partition for partition in topic.partitions if partition.leader_id >= 0]
+
+    # -- the turn -------------------------------------------------------------------------------------------------
+
+    def run(self, now: float) -> float | None:
+        """Do what can be done now; answers when the next turn is due without any event, or None."""
+        self.work = False
+        self._next_at = None
+        self._expire(now)
+        self._follow_metadata()
+        if self.settings.idempotent:
+            self.identity.step()
+            if not self.identity.is_known and self.accumulator.incomplete:
+                self._request_producer_id(now)
+        if self.accumulator.ready:
+            self._drain(now)
+        return self._next_at
+
+    def _due(self, when: float) -> None:
+        if self._next_at is None or when < self._next_at:
+            self._next_at = when
+
+    def _expire(self, now: float) -> None:
+        """Fail what has waited for delivery_timeout_ms since its first record."""
+        timeout = self.settings.delivery_timeout_s
+        while self.accumulator.incomplete:
+            batch: Batch = next(iter(self.accumulator.incomplete))
+            if batch.created_s + timeout > now:
+                self._due(batch.created_s + timeout)
+                return
+            cause = f"; the last error was: {batch.last_error}" if batch.last_error is not None else ""
+            state = "was never sent" if batch.attempts == 0 else f"was sent {batch.attempts} times"
+            error = DeliveryTimeout(
+                f"{len(batch)} records for {batch.partition.topic.name}-{batch.partition.index} were not acknowledged "
+                f"within delivery_timeout_ms={timeout * 1000:.0f}: the batch {state}{cause}",
+                topic=batch.partition.topic.name,
+                partition=batch.partition.index,
+            )
+            self._give_up(batch, error, maybe_written=batch.attempts > 0)
+            self.work = True
+
+    def _drain(self, now: float) -> None:
+        """Send the first batches of the ready partitions, request by request, until brokers or batches run out."""
+        by_node: dict[int, list[PartitionState]] = {}
+        ready = self.accumulator.ready
+        leaderless: PartitionState | None = None
+        for _ in range(len(ready)):
+            partition: PartitionState = ready.popleft()
+            partition.in_ready = False
+            if not partition.queue:
+                continue
+            self.accumulator.mark_ready(partition)
+            if partition.leader_id < 0:
+                leaderless = partition
+            else:
+                by_node.setdefault(partition.leader_id, []).append(partition)
+        if leaderless is not None:
+            self.core.request_metadata_update(f"no leader for {leaderless.topic.name}-{leaderless.index}")
+        for node_id, partitions in by_node.items():
+            if self.core.can_send(node_id, now):
+                self._drain_node(node_id, partitions, now)
+
+    def _drain_node(self, node_id: int, partitions: list[PartitionState], now: float) -> None:
+        in_flight = self.core.in_flight(node_id)
+        while partitions and in_flight < self.settings.max_in_flight:
+            batches: list[Batch] = []
+            size = 0
+            waiting: list[PartitionState] = []
+            for place, partition in enumerate(partitions):
+                if not self._may_drain(partition, now):
+                    continue
+                head: Batch = partition.queue[0]
+                if batches and size + head.size_bytes > self.settings.max_request_size:
+                    waiting.extend(partitions[place:])
+                    break
+                batches.append(self._take(partition))
+                size += head.size_bytes
+                if partition.queue:
+                    waiting.append(partition)
+            if not batches:
+                return
+            self._send(node_id, batches)
+            in_flight += 1
+            partitions = waiting
+            if not self.core.can_send(node_id, now):
+                return
+
+    def _may_drain(self, partition: PartitionState, now: float) -> bool:
+        if not partition.queue or len(partition.in_flight) >= self.settings.max_in_flight:
+            return False
+        head: Batch = partition.queue[0]
+        if head.state == CLOSING:
+            return False
+        if head.retry_at_s > now:
+            self._due(head.retry_at_s)
+            return False
+        return not self.settings.idempotent or self.identity.may_drain(partition)
+
+    def _take(self, partition: PartitionState) -> Batch:
+        batch = self.accumulator.take_head(partition)
+        if self.settings.idempotent:
+            self.identity.number(batch)
+        elif not batch.sealed:
+            batch.stamp(-1, -1, -1)
+        batch.attempts += 1
+        return batch
+
+    def _send(self, node_id: int, batches: list[Batch]) -> None:
+        has_ids = all(batch.partition.topic.topic_id != ZERO_UUID for batch in batches)
+        newest = MAX_VERSION if has_ids else TOPIC_ID_VERSION - 1
+        oldest = 7 if any(batch.codec == compression.Codec.ZSTD for batch in batches) else MIN_VERSION
+        try:
+            version = self.core.api_version(node_id, API_KEY, min_version=oldest, max_version=newest)
+        except FastqError as error:
+            self._failed(batches, error)
+            return
+        acks = self.settings.acks
+        timeout_ms = int(self.settings.request_timeout_s * 1000)
+        request = EncodedRequest(
+            API_KEY,
+            version,
+            encode_produce(version, acks, timeout_ms, batches),
+            partial(decode_produce, version=version),
+            acks != 0,
+        )
+        self.requests_total += 1
+        self.core.send(
+            node_id, request, partial(self._answered, node_id, batches), timeout_s=self.settings.request_timeout_s
+        )
+
+    # -- answers --------------------------------------------------------------------------------------------------
+
+    def _answered(
+        self, node_id: int, batches: list[Batch], answer: ProduceAnswer | None, error: FastqError | None
+    ) -> None:
+        self.work = True
+        if error is not None:
+            self._failed(batches, error)
+            return
+        if answer is None:  # acks=0: the request has left
+            for batch in batches:
+                self.accumulator.complete(batch)
+            return
+        if answer.throttle_time_ms > 0:
+            now = self.core.clock()
+            self.core.throttle(node_id, answer.throttle_time_ms / 1000, now)
+        named = self._by_partition(answer)
+        label = self.core.broker_label(node_id)
+        for batch in batches:
+            topic = batch.partition.topic
+            found = named.get((topic.name, batch.partition.index)) or named.get((topic.topic_id, batch.partition.index))
+            if found is None:
+                problem = ProtocolError(
+                    "a Produce response leaves a partition out",
+                    broker=label,
+                    api="Produce",
+                    topic=topic.name,
+                    partition=batch.partition.index,
+                )
+                self._settle(batch, problem, -1)
+            elif found.error_code in (0, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
+                self._acknowledge(batch, found)
+            else:
+                self._refused(batch, found, answer, label)
+
+    @staticmethod
+    def _by_partition(answer: ProduceAnswer) -> Mapping[tuple[str | bytes, int], PartitionAnswer]:
+        return {(entry.topic, entry.partition): entry for entry in answer.partitions}
+
+    def _acknowledge(self, batch: Batch, answer: PartitionAnswer) -> None:
+        if self.settings.idempotent and batch.state != DONE:
+            self.identity.acknowledged(batch, answer.base_offset)
+        offset = answer.base_offset if answer.error_code == 0 else -1
+        self.accumulator.complete(batch, None, offset, answer.log_append_time_ms)
+
+    def _refused(self, batch: Batch, answer: PartitionAnswer, whole: ProduceAnswer, label: str) -> None:
+        partition = batch.partition
+        batch.record_errors = answer.record_errors
+        error = error_for_code(
+            answer.error_code, answer.message, broker=label, topic=partition.topic.name, partition=partition.index
+        )
+        if answer.error_code == ErrorCode.MESSAGE_TOO_LARGE and len(batch) > 1 and batch.state != DONE:
+            self._split(batch)
+            return
+        if error.refresh_metadata:
+            if answer.leader_id >= 0:
+                self.core.metadata.update_leader(
+                    partition.topic.name, partition.index, answer.leader_id, answer.leader_epoch, whole.nodes
+                )
+            self.core.request_metadata_update(f"{error.name} for {partition.topic.name}-{partition.index}")
+        self._settle(batch, error, answer.log_start_offset)
+
+    def _failed(self, batches: list[Batch], error: FastqError) -> None:
+        """A whole request failed: by its connection, its time-out, or before it was sent."""
+        if error.retriable:
+            self.core.request_metadata_update(f"a Produce request failed: {error}")
+        for batch in batches:
+            self._settle(batch, error, -1)
+
+    def _settle(self, batch: Batch, error: FastqError, log_start_offset: int) -> None:
+        """Retry a batch or give it up."""
+        if batch.state == DONE:
+            if self.settings.idempotent:
+                self.work = True
+            return
+        batch.last_error = error
+        if batch.attempts <= self.settings.retries and self._may_retry(batch, error, log_start_offset):
+            settings = self.settings
+            pause = backoff_s(
+                settings.retry_backoff_ms, settings.retry_backoff_max_ms, batch.attempts, self.core.random
+            )
+            batch.retry_at_s = self.core.clock() + pause
+            self.retries_total += 1
+            logger.debug("%r goes again in %.3f s: %s", batch, pause, error)
+            self.accumulator.requeue(batch)
+        else:
+            # No answer came for a batch that a connection took with it: it may have been written.
+            maybe_written = not isinstance(error, KafkaError) or isinstance(error, NetworkException)
+            self._give_up(batch, error, maybe_written=maybe_written)
+
+    def _may_retry(self, batch: Batch, error: FastqError, log_start_offset: int) -> bool:
+        if isinstance(error, KafkaError) and not isinstance(error, UnsupportedVersion):
+            if self.settings.idempotent:
+                return self.identity.may_retry(batch, int(error.code), log_start_offset)
+            return error.retriable
+        return error.retriable
+
+    def _give_up(self, batch: Batch, error: FastqError, *, maybe_written: bool) -> None:
+        self.errors_total += len(batch)
+        if self.settings.idempotent and batch.state != OPEN:
+            self.identity.failed(batch, maybe_written=maybe_written)
+        self.accumulator.complete(batch, error)
+
+    def _split(self, batch: Batch) -> None:
+        """Halve a batch that is above the topic's max.message.bytes, and the size of those that follow."""
+        topic = batch.partition.topic
+        logger.info("%r is too large for its topic: sent again in halves", batch)
+        topic.batch_bytes_max = max(min(topic.batch_bytes_max, batch.size_bytes) // 2, 1024)
+        topic.compression_ratio = 1.0
+        batch.attempts -= 1
+        for child in self.accumulator.split(batch, _decompress):
+            child.compress(self.settings.compressor)
+
+    # -- producer id ----------------------------------------------------------------------------------------------
+
+    def _request_producer_id(self, now: float) -> None:
+        if self._id_requested:
+            return
+        if now < self._id_retry_at:
+            self._due(self._id_retry_at)
+            return
+        node_id = self.core.least_loaded(now)
+        if node_id is None or not self.core.can_send(node_id, now):
+            if node_id is None:
+                self._due(now + 0.05)
+            return
+        self._id_requested = True
+        request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2**31 - 1)
+        self.core.send(
+            node_id,
+            request,
+            partial(self._identified, node_id),
+            timeout_s=self.settings.request_timeout_s,
+            versions=(0, 5),
+        )
+
+    def _identified(self, node_id: int, answer: InitProducerIdResponse | None, error: FastqError | None) -> None:
+        self._id_requested = False
+        self.work = True
+        if answer is not None and answer.error_code:
+            error = error_for_code(
+                answer.error_code, broker=self.core.broker_label(node_id), api=ApiKey.INIT_PRODUCER_ID.name
+            )
+        if error is None and answer is not None:
+            self._id_failures = 0
+            self.fatal_error = None
+            self.identity.assume(answer.producer_id, answer.producer_epoch)
+            return
+        assert error is not None
+        self._id_failures += 1
+        pause = backoff_s(
+            self.settings.retry_backoff_ms, self.settings.retry_backoff_max_ms, self._id_failures, self.core.random
+        )
+        self._id_retry_at = self.core.clock() + pause
+        if not error.retriable:
+            self.fatal_error = error
+            for batch in list(self.accumulator.incomplete):
+                self._give_up(batch, error, maybe_written=batch.attempts > 0)
+
+
+def _decompress(codec: int, data: Any) -> bytes:
+    return compression.decompress(compression.Codec(codec), data, DECOMPRESSED_BYTES_MAX)

@@ -1,0 +1,128 @@
+"""Serializers: from what a program has to the bytes of a key or a value, and back by name.
+
+Rules: a serializer is any callable `(value) -> bytes-like`, or an object with `serialize(topic, value)`; None always stays
+None (a tombstone). They are immutable and may be used from any thread. Formats are those of Kafka's Java serializers:
+integers 8 bytes big-endian, floats IEEE 754 double, UUIDs as their text.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import uuid
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+from typing_extensions import Buffer
+
+from fastq.errors import SerializationError
+
+
+@runtime_checkable
+class TopicSerializer(Protocol):
+    """A serializer that wants to know the topic."""
+
+    def serialize(self, topic: str, value: Any) -> Buffer | None:
+        """The bytes of `value`, which is not None."""
+        ...
+
+
+Serializer: TypeAlias = "Callable[[Any], Buffer | None] | TopicSerializer"
+
+
+def bytes_serializer(value: Any) -> Buffer:
+    """Anything bytes-like, as it is."""
+    memoryview(value)
+    return value  # type: ignore[no-any-return]
+
+
+def str_serializer(value: str) -> bytes:
+    """Text as UTF-8."""
+    if not isinstance(value, str):
+        raise TypeError(f"expected str, got {type(value).__name__}")
+    return value.encode()
+
+
+def json_serializer(value: Any) -> bytes:
+    """Anything the json module takes, without blanks, as UTF-8."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def int_serializer(value: int) -> bytes:
+    """A signed 64-bit integer, big-endian, as Kafka's LongSerializer."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"expected int, got {type(value).__name__}")
+    return value.to_bytes(8, "big", signed=True)
+
+
+def float_serializer(value: float) -> bytes:
+    """A double, big-endian, as Kafka's DoubleSerializer."""
+    return struct.pack(">d", value)
+
+
+def uuid_serializer(value: uuid.UUID | str) -> bytes:
+    """A UUID as its 36 characters, as Kafka's UUIDSerializer."""
+    return str(value if isinstance(value, uuid.UUID) else uuid.UUID(value)).encode()
+
+
+BY_NAME: dict[str, Callable[[Any], Buffer | None]] = {
+    "bytes": bytes_serializer,
+    "str": str_serializer,
+    "string": str_serializer,
+    "json": json_serializer,
+    "int": int_serializer,
+    "long": int_serializer,
+    "float": float_serializer,
+    "double": float_serializer,
+    "uuid": uuid_serializer,
+}
+_BY_TYPE: dict[type, str] = {bytes: "bytes", str: "str", int: "int", float: "float", uuid.UUID: "uuid"}
+# The class names that configurations of the Java clients carry, old and new.
+_JAVA = {
+    "kafka.serializer.DefaultEncoder": "bytes",
+    "kafka.serializer.StringEncoder": "str",
+    "org.apache.kafka.common.serialization.ByteArraySerializer": "bytes",
+    "org.apache.kafka.common.serialization.StringSerializer": "str",
+    "org.apache.kafka.common.serialization.LongSerializer": "int",
+    "org.apache.kafka.common.serialization.DoubleSerializer": "float",
+    "org.apache.kafka.common.serialization.UUIDSerializer": "uuid",
+}
+
+
+def find_serializer(value: Any) -> Serializer | None:
+    """The serializer that a configuration means: a callable, an object with `serialize`, a type (str, int, ...), a name
+    of BY_NAME, a dotted name, or a class name of the Java client. ValueError for anything else.
+    """
+    if value is None:
+        return None
+    if isinstance(value, str):
+        name = _JAVA.get(value, value)
+        if name in BY_NAME:
+            return BY_NAME[name]
+        module, _, attribute = name.rpartition(".")
+        try:
+            value = getattr(import_module(module), attribute)
+        except (ImportError, AttributeError, ValueError):
+            raise ValueError(f"one of {', '.join(BY_NAME)}, a callable, or the dotted name of one") from None
+    if isinstance(value, type):
+        if value in _BY_TYPE:
+            return BY_NAME[_BY_TYPE[value]]
+        value = value()
+    if isinstance(value, TopicSerializer) or callable(value):
+        return value  # type: ignore[no-any-return]
+    raise ValueError(f"one of {', '.join(BY_NAME)}, a callable, or an object with serialize(topic, value)")
+
+
+def serialize(serializer: Serializer | None, topic: str, value: Any, what: str) -> Buffer | None:
+    """`value` as bytes; None stays None. Raises SerializationError that names topic and `what` (key or value)."""
+    if value is None or serializer is None:
+        return value  # type: ignore[no-any-return]
+    try:
+        if isinstance(serializer, TopicSerializer):
+            return serializer.serialize(topic, value)
+        return serializer(value)
+    except Exception as error:
+        raise SerializationError(
+            f"the {what} serializer failed on {type(value).__name__}: {error}", topic=topic
+        ) from error

@@ -1,0 +1,283 @@
+"""The sender against a cluster in memory: nothing lost, nothing twice, nothing out of order, whatever the network does."""
+
+import itertools
+from random import Random
+
+import pytest
+from fake_cluster import FakeCore
+
+from fastq._native.accumulator import Accumulator
+from fastq._native.producer_core import SyncProducerCore
+from fastq.errors import DeliveryTimeout, InvalidTimestamp, MessageTooLarge
+from fastq.producer.sender import Sender, SenderSettings
+
+
+class Bench(SyncProducerCore):
+    """A producer without threads: the test decides when the sender runs."""
+
+    def __init__(self, core, *, codec=0, batch_size=2000, grown=2000, buffer_memory=1 << 22, **settings):
+        super().__init__(
+            Accumulator(
+                buffer_memory=buffer_memory,
+                batch_size=batch_size,
+                batch_size_max=grown,
+                max_request_size=1 << 20,
+                clock=core.clock,
+                seed=3,
+            )
+        )
+        values = dict(
+            acks=-1, idempotent=True, max_in_flight=5, max_request_size=1 << 20, request_timeout_s=30.0,
+            delivery_timeout_s=1e6, retries=2**31 - 1, retry_backoff_ms=5, retry_backoff_max_ms=50,
+            codec_of=lambda topic: codec,
+        )  # fmt: skip
+        values.update(settings)
+        self.core = core
+        self.sender = Sender(core, self.accumulator, SenderSettings(**values))
+        for name in {name for name, _ in core.logs}:
+            self.sender.topic_ready(name)
+
+    def _attend(self):
+        while self.accumulator.to_compress:
+            self.accumulator.to_compress.popleft().compress(self.sender.settings.compressor)
+
+    def turn(self, until=0.05):
+        self.accumulator.close_due(self.core.now, 0.005)
+        self._attend()
+        due = self.sender.run(self.core.now)
+        self.core.step(min(self.core.now + until, due if due is not None else 1e12))
+
+    def drain(self, seconds=1e4):
+        self.accumulator.close_all()
+        self._attend()
+        end = self.core.now + seconds
+        while self.accumulator.incomplete:
+            assert self.core.now < end, f"stuck: {list(self.accumulator.incomplete)}"
+            self.turn()
+
+
+def values_of(core, name="t"):
+    return {index: [r[0] for r in log.records] for (n, index), log in core.logs.items() if n == name}
+
+
+def test_one_record_arrives_whole():
+    core = FakeCore()
+    bench = Bench(core)
+    delivery = bench.send("t", b"value", key=b"key", headers=[("h", b"1"), ("n", None)], timestamp_ms=1234)
+    assert not delivery.done()
+    bench.drain()
+    assert core.logs["t", 0].records == [(b"value", b"key", [("h", b"1"), ("n", None)], 1234)]
+    metadata = delivery.result()
+    assert metadata == ("t", 0, 0, 1234, 3, 5)
+    assert bench.accumulator.pool.used_bytes == 0
+    assert bench.accumulator.buffered_records == 0
+
+
+@pytest.mark.parametrize("version", [3, 5, 7, 8, 9, 12, 13])
+def test_every_version_of_produce(version):
+    core = FakeCore(version=version, topics={"t": 3})
+    bench = Bench(core)
+    deliveries = [bench.send("t", b"%d" % i, partition=i % 3) for i in range(300)]
+    bench.drain()
+    assert values_of(core) == {p: [b"%d" % i for i in range(p, 300, 3)] for p in range(3)}
+    assert [d.result().offset for d in deliveries] == [i // 3 for i in range(300)]
+
+
+@pytest.mark.parametrize("codec", [1, 2, 3, 4])
+def test_codecs_and_incompressible_values(codec):
+    core = FakeCore()
+    bench = Bench(core, codec=codec)
+    random = Random(codec)
+    values = [random.randbytes(90) if i % 2 else b"abc" * 30 for i in range(500)]
+    for value in values:
+        bench.send("t", value)
+    bench.drain()
+    assert values_of(core)[0] == values
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_idempotent_through_a_lossy_network(seed):
+    """Every value once and in order, with connections that break before or after the append, and moving leaders."""
+    core = FakeCore(seed, topics={"t": 4}, nodes=3, trouble=0.15)
+    bench = Bench(core, codec=seed % 2 * 4)
+    random = Random(seed)
+    sent = {p: [] for p in range(4)}
+    deliveries = []
+    for i in range(3000):
+        p = random.randrange(4)
+        value = b"%d-%d" % (p, i)
+        sent[p].append(value)
+        deliveries.append((value, bench.send("t", value, partition=p)))
+        if random.random() < 0.05:
+            bench.turn(random.random() * 0.01)
+        if random.random() < 0.002:
+            core.move_leaders()
+    bench.drain()
+    assert values_of(core) == sent
+    for value, delivery in deliveries:
+        metadata = delivery.result()
+        assert core.logs["t", metadata.partition].records[metadata.offset][0] == value
+    assert bench.accumulator.pool.used_bytes == 0
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_refused_batches_leave_no_gap(seed):
+    """A batch that the broker refuses for good fails alone: what follows it is numbered anew and arrives in order."""
+    core = FakeCore(seed, trouble=0.05)
+    bench = Bench(core)
+    random = Random(seed)
+    deliveries = []
+    for i in range(1500):
+        deliveries.append((b"%d" % i, bench.send("t", b"%d" % i)))
+        if random.random() < 0.05:
+            bench.turn(0.003)
+        if random.random() < 0.005:
+            core.refuse.append(32)
+    bench.drain()
+    failed = [value for value, d in deliveries if d.exception() is not None]
+    assert all(isinstance(d.exception(), InvalidTimestamp) for _, d in deliveries if d.exception() is not None)
+    delivered = [value for value, d in deliveries if d.exception() is None]
+    assert failed
+    assert values_of(core)[0] == delivered
+    assert bench.sender.identity.epoch_bumps > 0
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_expiry_is_never_a_duplicate(seed):
+    """With a delivery time-out in the order of the outages: what was acknowledged is there once and in order, and
+    what expired is there at most once."""
+    core = FakeCore(seed, trouble=0.3)
+    bench = Bench(core, delivery_timeout_s=0.25)
+    deliveries = []
+    for i in range(1500):
+        deliveries.append((b"%d" % i, bench.send("t", b"%d" % i)))
+        if i % 20 == 0:
+            bench.turn(0.01)
+    bench.drain()
+    stored = values_of(core)[0]
+    acknowledged = [value for value, d in deliveries if d.exception() is None]
+    assert len(set(stored)) == len(stored)
+    assert [value for value in stored if value in set(acknowledged)] == acknowledged
+    assert all(isinstance(d.exception(), DeliveryTimeout) for _, d in deliveries if d.exception() is not None)
+    assert stored == sorted(stored, key=int)
+
+
+def test_without_idempotence_nothing_is_lost():
+    core = FakeCore(5, trouble=0.1)
+    bench = Bench(core, idempotent=False, max_in_flight=1)
+    for i in range(1000):
+        bench.send("t", b"%d" % i)
+    bench.drain()
+    stored = values_of(core)[0]
+    assert sorted(set(stored), key=int) == [b"%d" % i for i in range(1000)]
+
+
+def test_too_large_a_batch_is_halved_until_it_fits():
+    core = FakeCore(max_bytes=700)
+    for codec in (0, 4):
+        core.logs["t", 0].__init__()
+        bench = Bench(core, codec=codec, batch_size=20000)
+        random = Random(1)
+        values = [random.randbytes(60) for _ in range(200)]
+        deliveries = [bench.send("t", value) for value in values]
+        called = []
+        deliveries[150].add_done_callback(called.append)
+        bench.drain()
+        assert values_of(core)[0] == values
+        assert [d.result().offset for d in deliveries] == list(range(200))
+        assert [b.take_callbacks() for b in bench.accumulator.callbacks] == [[(150, called.append, deliveries[150])]]
+        assert bench.accumulator.pool.used_bytes == 0
+
+
+def test_one_record_too_large_for_the_topic_fails():
+    core = FakeCore(max_bytes=700)
+    bench = Bench(core)
+    delivery = bench.send("t", bytes(1000))
+    bench.drain()
+    with pytest.raises(MessageTooLarge, match="h:9000"):
+        delivery.result()
+
+
+def test_a_new_leader_in_the_answer_is_followed():
+    core = FakeCore(topics={"t": 1}, nodes=2)
+    bench = Bench(core)
+    core.leaders["t", 0] = 1
+    delivery = bench.send("t", b"x")
+    bench.drain()
+    assert delivery.result().offset == 0
+    assert core.updates > 0
+
+
+def test_acks_zero_completes_without_an_answer():
+    core = FakeCore()
+    bench = Bench(core, acks=0, idempotent=False)
+    delivery = bench.send("t", b"x")
+    bench.drain()
+    assert delivery.result().offset == -1
+
+
+def test_sequence_wraps_at_two_to_the_31():
+    core = FakeCore()
+    bench = Bench(core)
+    bench.send("t", b"first")
+    bench.drain()
+    partition = bench.accumulator.topic("t").partitions[0]
+    start = 2**31 - 150
+    partition.next_sequence, partition.last_acked_sequence = start, start - 1
+    state = core.logs["t", 0].producers[bench.sender.identity.producer_id]
+    state[1][-1] = (start - 1, start - 1, 0)
+    for i in range(400):
+        bench.send("t", b"%d" % i)
+        if i % 30 == 0:
+            bench.turn(0.001)
+    bench.drain()
+    assert values_of(core)[0] == [b"first", *[b"%d" % i for i in range(400)]]
+    assert partition.next_sequence == 250
+    assert bench.sender.identity.epoch_bumps == 0
+
+
+def test_last_epoch_leads_to_a_new_producer_id():
+    core = FakeCore()
+    bench = Bench(core)
+    bench.send("t", b"a")
+    bench.drain()
+    old = bench.sender.identity.producer_id
+    bench.sender.identity.epoch = bench.accumulator.topic("t").partitions[0].producer_epoch = 2**15 - 1
+    core.logs["t", 0].producers[old][0] = 2**15 - 1
+    core.refuse.append(32)
+    failed, delivery = bench.send("t", b"b"), None
+    bench.drain()
+    delivery = bench.send("t", b"c")
+    bench.drain()
+    assert isinstance(failed.exception(), InvalidTimestamp)
+    assert delivery.result().offset == 1
+    assert bench.sender.identity.producer_id != old
+
+
+def test_in_flight_bounds():
+    core = FakeCore(topics={"t": 1})
+    bench = Bench(core, max_in_flight=2)
+    for i in range(2000):
+        bench.send("t", b"%d" % i)
+    most = 0
+    bench.accumulator.close_all()
+    while bench.accumulator.incomplete:
+        bench.turn()
+        most = max(most, core.in_flight(0), len(bench.accumulator.topic("t").partitions[0].in_flight))
+    assert most == 2
+    assert values_of(core)[0] == [b"%d" % i for i in range(2000)]
+
+
+def test_keyless_records_spread_over_partitions():
+    core = FakeCore(topics={"t": 4})
+    bench = Bench(core, batch_size=1000, grown=1000)
+    for i in itertools.count():
+        bench.send("t", bytes(100))
+        if i % 50 == 0:
+            bench.turn()
+        if i == 4000:
+            break
+    bench.drain()
+    counts = [len(values) for values in values_of(core).values()]
+    assert sum(counts) == 4001
+    assert min(counts) > 500
