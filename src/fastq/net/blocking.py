@@ -73,7 +73,7 @@ class BlockingDriver:
 
     def run_once(self, timeout_s: float, *, background: bool = False) -> int:
         """One turn, with the lock held: write, wait up to `timeout_s` for something to happen (0: only what is there),
-        read, act on time-outs, run callbacks. Returns the number of callbacks that ran.
+        read, act on time-outs, run callbacks. Returns the number of callbacks that ran, timers among them.
 
         Raises ForkedClient in a child process and ClientClosed after `close`.
         """
@@ -149,14 +149,14 @@ class BlockingDriver:
     # -- turns -----------------------------------------------------------------------------------------------------------
 
     def _pump(self) -> int:
-        """Everything that can be done without waiting; the number of callbacks that ran."""
+        """Everything that can be done without waiting; the number of callbacks that ran, timers among them."""
         core, done = self.core, 0
         while self._resolved:
             core.resolved(*self._resolved.popleft())
         while True:
             now = core.clock()
             if now >= core.deadline:
-                core.tick(now)
+                done += core.tick(now)
             if core.effects:
                 self._run_effects()
             if core.writable:

@@ -277,14 +277,15 @@ class ClientCore:
         else:
             self._attempt_failed(peer, diagnosis.name_not_resolved(peer.label, error or "no address"), now)
 
-    def tick(self, now: float) -> None:
-        """Do what is due: time-outs, timers, idle connections, metadata. Sets `deadline` anew."""
+    def tick(self, now: float) -> int:
+        """Do what is due: time-outs, timers, idle connections, metadata. Sets `deadline` anew; how many timers ran."""
         self.deadline = NEVER
         for peer in list(self._peers.values()):
             self._tick_peer(peer, now)
         self.metadata_updater.tick(now)
-        self._run_timers(now)
+        ran = self._run_timers(now)
         self.deadline = min(self.deadline, self._next_deadline())
+        return ran
 
     def close(self) -> None:
         """Close every connection; what is not done fails with ClientClosed. Idempotent."""
@@ -408,16 +409,18 @@ class ClientCore:
             peer.queue.remove(pending)
             self._fail(pending, diagnosis.timed_out(peer.label, "connect", now - pending.deadline))
 
-    def _run_timers(self, now: float) -> None:
-        timers = self._timers
+    def _run_timers(self, now: float) -> int:
+        timers, ran = self._timers, 0
         while timers and (timers[0][0] <= now or timers[0][2].callback is None):
             timer = heapq.heappop(timers)[2]
             callback, timer.callback = timer.callback, None
             if callback is not None:
+                ran += 1
                 try:
                     callback(now)
                 except Exception:
                     logger.exception("a timer callback failed")
+        return ran
 
     def _retire(self, peer: Peer, connection: Connection, now: float) -> None:
         peer.connection = None
