@@ -6,6 +6,8 @@ Rules, after Kafka's TransactionManager:
   partition starts again at sequence 0; batches of it that still wait are numbered anew.
 - A batch that expired after it was sent leaves its sequence unresolved: nothing new goes to the partition until what
   is in flight has been answered. If the gap is real then, the epoch is raised.
+- The first batch of a partition and epoch goes alone: a broker that does not know the producer takes any sequence for the
+  first one, so a second batch that overtook a failed first one would be accepted, and the first never again.
 - A partition takes a new epoch up only when nothing of it is in flight or waiting with a sequence.
 """
 
@@ -58,9 +60,9 @@ class ProducerIdentity:
         if head.base_sequence >= 0:
             # A retry: it waits until nothing that comes before it is in flight.
             return not partition.in_flight or comes_before(head.base_sequence, partition.in_flight[0].base_sequence)
-        if partition.unresolved:
-            return False
-        return self._is_current(partition) or not partition.in_flight
+        if not partition.in_flight:
+            return not partition.unresolved
+        return not partition.unresolved and self._is_current(partition) and partition.last_acked_sequence >= 0
 
     def number(self, batch: Batch) -> None:
         """Give a batch that is being drained its sequence, or write the one it has into its header again."""

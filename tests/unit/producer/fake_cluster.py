@@ -28,7 +28,7 @@ class FakePartition:
         self.producers = {}  # producer id -> [epoch, deque of (first sequence, last sequence, base offset)]
         self.batches = 0
 
-    def append(self, data, max_bytes):
+    def append(self, data, max_bytes, refuse):
         """(error code, base offset) for one batch."""
         header = read_header(data)
         assert verify_crc(data), "a batch with a bad checksum was sent"
@@ -39,6 +39,8 @@ class FakePartition:
             error, offset = self._check_sequence(header)
             if error or offset is not None:
                 return error, -1 if offset is None else offset
+        if refuse:  # a duplicate is recognised before that: what is in the log is not refused afterwards
+            return refuse.popleft(), -1
         base = len(self.records)
         records = decode_records(data)
         assert [record.offset - records[0].offset for record in records] == list(range(header.record_count))
@@ -218,8 +220,6 @@ class FakeCore:
     def _append(self, node, name, part):
         if self.leaders[name, part.index] != node:
             return 6, -1
-        if self.refuse:
-            return self.refuse.popleft(), -1
         if self.random.random() < self.trouble / 2:
             return self.random.choice([7, 19]), -1
-        return self.logs[name, part.index].append(bytes(part.records), self.max_bytes)
+        return self.logs[name, part.index].append(bytes(part.records), self.max_bytes, self.refuse)
