@@ -1,0 +1,187 @@
+"""Which room may know which: the import directions of the house, read from the sources.
+
+Rules: a room is a module or package directly under `fastq`, or the whole of `fastq_broker`. Imports for type checkers
+alone do not count; imports inside functions do. An exception has its reason beside it, and must still be in use.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+CLIENT = ROOT / "src" / "fastq"
+BROKER = ROOT / "broker" / "fastq_broker"
+
+FLOOR = {"errors", "_native", "compression"}  # bytes and records
+CORE = FLOOR | {"protocol", "net", "config", "metadata"}  # talking to brokers
+USERS = {"serializers", "interceptors"}  # what users plug in
+
+MAY_IMPORT = {
+    "errors": set[str](),
+    "_native": FLOOR,
+    "compression": FLOOR,
+    "serializers": {"errors"},
+    "interceptors": {"errors"},
+    "protocol": FLOOR,
+    "metadata": FLOOR | {"protocol"},
+    "config": FLOOR | {"protocol", "net"},
+    "net": CORE,
+    "producer": CORE | USERS,
+    "consumer": CORE | USERS,
+    "admin": CORE,
+    "cli": CORE | USERS | {"", "producer", "consumer", "admin", "testing"},
+    "spark": CORE | USERS | {"", "producer", "consumer", "admin"},
+    "testing": CORE | {"", "admin"},
+    "": CORE | USERS | {"producer", "consumer", "admin"},  # fastq/__init__.py: the public names
+}
+BROKER_MAY_IMPORT = {"errors", "_native", "compression", "protocol", "net"}
+BROKER_AS_A_CLIENT = BROKER / "mirror"  # copies between clusters, so it is a producer and a consumer itself
+
+EXCEPTIONS = {
+    ("_native/send_many.pyx", "producer"): "the classes of results, loaded when the first one is made",
+    ("_native/producer_core.pyx", "producer"): "the class of results, loaded when the first one is made",
+}
+
+
+def is_for_type_checkers(node: ast.If) -> bool:
+    return "TYPE_CHECKING" in ast.unparse(node.test)
+
+
+def python_imports(body: list[ast.stmt], package: str) -> Iterator[str]:
+    """Full names of what a module imports, in functions and branches too."""
+    for node in body:
+        if isinstance(node, ast.If) and is_for_type_checkers(node):
+            yield from python_imports(node.orelse, package)
+            continue
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                base = ".".join(
+                    [*package.split(".")[: len(package.split(".")) - node.level + 1], *filter(None, [base])]
+                )
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+        for field in ("body", "orelse", "finalbody", "handlers"):
+            inner = getattr(node, field, None)
+            if isinstance(inner, list):
+                for item in inner:
+                    yield from python_imports(item.body if isinstance(item, ast.ExceptHandler) else [item], package)
+
+
+CYTHON_IMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+c?import\s+(.*)|c?import\s+([\w.]+))")
+
+
+def cython_imports(text: str) -> Iterator[str]:
+    for line in text.splitlines():
+        match = CYTHON_IMPORT.match(line)
+        if match is None:
+            continue
+        if match[3]:
+            yield match[3]
+        else:
+            names = re.findall(r"\w+", match[2]) or [""]
+            yield f"{match[1]}.{names[0]}" if match[1] == "fastq" else match[1]
+
+
+def imports_of(path: Path) -> set[str]:
+    text = path.read_text(encoding="utf-8")
+    if path.suffix in (".pyx", ".pxd"):
+        return set(cython_imports(text))
+    base = CLIENT.parent if path.is_relative_to(CLIENT) else BROKER.parent
+    package = ".".join(path.parent.relative_to(base).parts)
+    return set(python_imports(ast.parse(text).body, package))
+
+
+def sources(folder: Path) -> list[Path]:
+    return [path for pattern in ("*.py", "*.pyx", "*.pxd") for path in sorted(folder.rglob(pattern))]
+
+
+def room_of(path: Path) -> str:
+    first = path.relative_to(CLIENT).parts[0]
+    return "" if first == "__init__.py" else first.removesuffix(".py")
+
+
+def imported_room(name: str) -> str | None:
+    """The room of `fastq` that a full name is in; None for names of other packages."""
+    parts = name.split(".")
+    if parts[0] != "fastq":
+        return None
+    return parts[1] if len(parts) > 1 and parts[1] in MAY_IMPORT else ""
+
+
+def short(path: Path) -> str:
+    return path.relative_to(CLIENT).as_posix()
+
+
+@pytest.mark.parametrize("path", sources(CLIENT), ids=short)
+def test_a_room_of_the_client_knows_only_what_it_may(path: Path) -> None:
+    room = room_of(path)
+    assert room in MAY_IMPORT, f"{path} is in a room that this test does not know"
+    allowed = MAY_IMPORT[room] | {room}
+    known = {imported_room(name) for name in imports_of(path)} - {None}
+    excused = {target for source, target in EXCEPTIONS if source == short(path)}
+    assert known - allowed - excused == set()
+
+
+@pytest.mark.parametrize("path", sources(CLIENT), ids=short)
+def test_the_client_does_not_know_the_broker(path: Path) -> None:
+    if room_of(path) != "testing":
+        assert not any(name.split(".")[0] == "fastq_broker" for name in imports_of(path))
+
+
+@pytest.mark.parametrize("path", sources(BROKER), ids=lambda path: path.relative_to(BROKER).as_posix())
+def test_the_broker_knows_only_the_lower_rooms(path: Path) -> None:
+    known = {imported_room(name) for name in imports_of(path)} - {None}
+    allowed = BROKER_MAY_IMPORT
+    if path.is_relative_to(BROKER_AS_A_CLIENT):
+        allowed = allowed | {"", "producer", "consumer", "admin", "config", "metadata"}
+    assert known - allowed == set()
+
+
+@pytest.mark.parametrize("path", sources(BROKER / "log"), ids=lambda path: path.name)
+def test_the_log_does_not_know_who_uses_it(path: Path) -> None:
+    above = {name for name in imports_of(path) if name.startswith("fastq_broker.")}
+    assert {name for name in above if not name.startswith("fastq_broker.log")} == set()
+
+
+def test_exceptions_are_still_needed() -> None:
+    for source, target in EXCEPTIONS:
+        assert target in {imported_room(name) for name in imports_of(CLIENT / source)}, source
+
+
+def test_the_test_sees_imports_of_every_kind() -> None:
+    code = """
+import fastq.net
+from fastq import Producer
+from fastq.errors import X
+from . import sibling
+from ..admin import y
+if TYPE_CHECKING:
+    import fastq.cli
+else:
+    import one
+def f():
+    try:
+        import two
+    except ImportError:
+        from three import z
+"""
+    found = set(python_imports(ast.parse(code).body, "fastq.consumer"))
+    assert found == {
+        "fastq.net",
+        "fastq.Producer",
+        "fastq.errors.X",
+        "fastq.consumer.sibling",
+        "fastq.admin.y",
+        "one",
+        "two",
+        "three.z",
+    }
+    cython = "cimport cython\nfrom fastq._native.bits cimport (\n    a,\n)\n    from fastq.producer.delivery import B\n"
+    assert set(cython_imports(cython)) == {"cython", "fastq._native.bits", "fastq.producer.delivery"}
