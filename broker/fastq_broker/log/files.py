@@ -30,8 +30,6 @@ class Files:
     Subclasses change single operations; every write, truncation and sync of the log passes here.
     """
 
-    __slots__ = ("__dict__",)
-
     pwrite = staticmethod(os.pwrite)
     pread = staticmethod(os.pread)
     truncate = staticmethod(os.ftruncate)

@@ -29,7 +29,18 @@ class IndexFile:
 
     ENTRY_BYTES: ClassVar[int]
 
-    __slots__ = ("_budget", "_files", "_map", "_mapped", "_pending", "_written", "base_offset", "path", "recently_used")
+    __slots__ = (
+        "_budget",
+        "_files",
+        "_map",
+        "_mapped",
+        "_pending",
+        "_written",
+        "base_offset",
+        "path",
+        "recently_used",
+        "unsynced",
+    )
 
     def __init__(self, files: Files, budget: FdBudget, path: str, base_offset: int) -> None:
         self._files = files
@@ -37,6 +48,8 @@ class IndexFile:
         self.path = path
         self.base_offset = base_offset
         self.recently_used = False
+        self.unsynced = False
+        """Whether the file has changed since it was last handed to a sync."""
         self._pending = bytearray()
         self._written = -1  # entries in the file; -1 until it has been looked at
         self._map: mmap.mmap | None = None
@@ -114,6 +127,7 @@ class IndexFile:
         self._files.write_all(handle.fd, self._pending, self._written * self.ENTRY_BYTES)
         self._written += len(self._pending) // self.ENTRY_BYTES
         self._pending.clear()
+        self.unsynced = True
 
     def truncate_entries(self, count: int) -> None:
         """Keep the first `count` entries, in memory and in the file."""
@@ -137,6 +151,7 @@ class IndexFile:
         size = self._written * self.ENTRY_BYTES
         if os.fstat(handle.fd).st_size != size:
             self._files.truncate(handle.fd, size)
+            self.unsynced = True
         self.write_pending()
 
     # -- descriptors

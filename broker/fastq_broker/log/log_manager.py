@@ -272,10 +272,16 @@ class LogManager:
             try:
                 self.write_checkpoints(log_dir, sync=True)
                 marker = os.path.join(log_dir.path, CLEAN_SHUTDOWN)
-                self.files.write_file(marker, json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode(), sync=True)
+                self.files.write_file(
+                    marker, json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode(), sync=True
+                )
             except OSError as error:
                 log_dir.fail("closing the log directory", error.filename or log_dir.path, error)
         self.flusher.close()
+        self.release_locks()
+
+    def release_locks(self) -> None:
+        """Let others have the directories. Without a `close` before it, what they find is what a crash leaves."""
         self._locks.clear()
 
     # -- partitions

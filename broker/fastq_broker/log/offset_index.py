@@ -11,6 +11,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
+from fastq._native.index import lookup_offset
+
 from .index_file import IndexFile
 
 _ENTRY = struct.Struct(">ii")
@@ -38,40 +40,51 @@ class OffsetIndex(IndexFile):
 
     def lookup(self, offset: int) -> int:
         """A position at or before the batch that holds `offset`: from there on, a scan finds it."""
-        return self._floor(offset - self.base_offset, 0)
+        relative = offset - self.base_offset
+        found = None
+        if self._pending:
+            found = lookup_offset(self._pending, relative)
+        if found is None and self.entry_count > len(self._pending) // 8:
+            found = lookup_offset(self._mapping(), relative, self._written)
+        return found[1] if found else 0
 
     def lookup_position(self, position: int) -> int:
         """The highest indexed batch start at or below `position`; 0 when there is none."""
-        return self._floor(position, 1)
+        rank = self._rank(position)
+        return self.entry_at(rank - 1)[1] if rank else 0
 
-    def count_up_to(self, offset: int) -> int:
-        """How many entries are at or below `offset`."""
-        return self._rank(offset - self.base_offset, 0)
+    def trusted_count(self, position: int, offset: int | None = None) -> int:
+        """How many entries from the first on ascend and point below `position` (with `offset`: and lie below that offset).
 
-    def count_before_position(self, position: int) -> int:
-        """How many entries point below `position`."""
-        return self._rank(position - 1, 1)
+        Unlike a search it does not believe that what follows is sorted.
+        """
+        limit = (1 << 31) - 1 if offset is None else offset - self.base_offset
+        last_relative, last_position = -1, 0
+        count = 0
+        for entry in range(self.entry_count):
+            relative, at = _ENTRY.unpack(self.entry(entry))
+            if not last_relative < relative < limit or not last_position < at < position:
+                break
+            last_relative, last_position = relative, at
+            count += 1
+        return count
 
     def entries(self) -> Iterator[tuple[int, int]]:
         for number in range(self.entry_count):
             yield self.entry_at(number)
 
-    def _floor(self, key: int, column: int) -> int:
-        rank = self._rank(key, column)
-        return self.entry_at(rank - 1)[1] if rank else 0
-
-    def _rank(self, key: int, column: int) -> int:
-        """Number of entries whose column is <= key."""
+    def _rank(self, position: int) -> int:
+        """Number of entries that point at or below `position`."""
         low, high = 0, self.entry_count
         written = self._written
         data = self._mapping() if written else b""
         while low < high:
             middle = (low + high) // 2
             if middle < written:
-                value = _ENTRY.unpack_from(data, middle * 8)[column]
+                value = _ENTRY.unpack_from(data, middle * 8)[1]
             else:
-                value = _ENTRY.unpack_from(self._pending, (middle - written) * 8)[column]
-            if value <= key:
+                value = _ENTRY.unpack_from(self._pending, (middle - written) * 8)[1]
+            if value <= position:
                 low = middle + 1
             else:
                 high = middle

@@ -629,12 +629,15 @@ class PartitionLog:
         new_names = not self._name_synced
         for segment in self.segments[first:]:
             handles.append(segment.log.handle())
-            if full:
-                segment.index.write_pending()
-                segment.time_index.write_pending()
-                handles += [FileHandle(self.files, index.path, READ) for index in (segment.index, segment.time_index)]
             if not segment.name_synced:
                 new_names = segment.name_synced = True
+        if full:
+            for segment in self.segments:  # a roll may have changed the indexes of a segment that was flushed before it
+                for index in (segment.index, segment.time_index):
+                    index.write_pending()
+                    if index.unsynced:
+                        index.unsynced = False
+                        handles.append(FileHandle(self.files, index.path, READ))
         if full:
             handles.append(FileHandle(self.files, self.take_producer_snapshot(), READ))
             if self.epochs.unsynced:
@@ -789,7 +792,6 @@ class PartitionLog:
             for segment in self.segments:
                 if segment is self._active or segment.log.is_open():
                     segment.finish()
-            self.epochs.unsynced = True
         except OSError as error:
             self.dir.fail("closing a log", error.filename or self.path, error)
             return

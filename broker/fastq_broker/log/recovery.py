@@ -139,9 +139,25 @@ def load_log(log: PartitionLog) -> RecoveryReport:
     epochs.truncate_from_start(start)
     _remove_stray_snapshots(log, snapshots, segments, end)
     log.install(segments, epochs, producers, end, start)
-    log.recovery_point = min(log.recovery_point, end) if not log.clean else end
     log.recovery = report
+    if log.clean:
+        log.recovery_point = end
+        return report
+    log.recovery_point = min(log.recovery_point, end)
+    log.on_disk_offset = log.recovery_point
+    if log.config.synchronous:
+        _sync_recovered(log)
     return report
+
+
+def _sync_recovered(log: PartitionLog) -> None:
+    """With durability "fsync" nothing is visible that is not on disk: sync what a crash may have left in the page cache."""
+    ends = [segment.base_offset for segment in log.segments[1:]] + [log.log_end_offset]
+    for segment, end in zip(log.segments, ends, strict=True):
+        if end > log.recovery_point:
+            log.files.sync_data(segment.log.handle().fd)
+    log.files.sync_directory(log.path)
+    log.on_disk_offset = log.log_end_offset
 
 
 def _is_offset_file(name: str, suffix: str) -> bool:
@@ -245,6 +261,7 @@ def _recover(
     point = log.recovery_point
     number = max((n for n, segment in enumerate(segments) if segment.base_offset <= point), default=0)
     position, offset = _trusted_position(log.files, segments[number], point)
+    log.recovery_point = min(point, offset)  # index entries from there on are written anew, and not synced
     _load_snapshot(log, producers, snapshots, min(point, offset) if position else segments[number].base_offset)
     if producers.end_offset < offset:
         _replay(log, producers, segments, producers.end_offset, offset)
@@ -276,18 +293,16 @@ def _trusted_position(files: Files, segment: Segment, point: int) -> tuple[int, 
 
     It is the last index entry below the recovery point, if the log bears it out; else the segment's begin.
     """
-    count = segment.index.count_up_to(point - 1)
-    while count:
+    count = segment.index.trusted_count(segment.size, point)
+    if count:
         offset, position = segment.index.entry_at(count - 1)
-        if 0 < position <= segment.size - HEADER_BYTES:
-            try:
-                bounds = next(iter_bounds(files, segment.log.handle(), position, segment.size))
-            except CorruptSegment:
-                break
-            if bounds.last_offset == offset:
-                segment.forget_indexes(position, bounds.base_offset)
-                return position, bounds.base_offset
-        break
+        try:
+            bounds = next(iter_bounds(files, segment.log.handle(), position, segment.size))
+        except CorruptSegment:
+            bounds = None
+        if bounds is not None and bounds.last_offset == offset:
+            segment.forget_indexes(position, bounds.base_offset)
+            return position, bounds.base_offset
     segment.forget_indexes(0, segment.base_offset)
     return 0, segment.base_offset
 

@@ -212,9 +212,12 @@ class Segment:
         return self._first_timestamp
 
     def forget_indexes(self, position: int, offset: int) -> None:
-        """Drop index entries of batches at or above `position`, whose first offset is `offset`, to note those batches again."""
-        self.index.truncate_entries(self.index.count_before_position(position))
-        self.time_index.truncate_entries(self.time_index.count_up_to_offset(offset - 1))
+        """Drop index entries of batches at or above `position`, whose first offset is `offset`, to note those batches again.
+
+        Past them the files may hold anything, as after a loss of power.
+        """
+        self.index.truncate_entries(self.index.trusted_count(position) if position else 0)
+        self.time_index.truncate_entries(self.time_index.trusted_count(offset) if position else 0)
         self.max_timestamp, self.max_timestamp_offset = self.time_index.last()
         self._timestamps_known = True
         self._first_timestamp = None

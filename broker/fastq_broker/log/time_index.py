@@ -12,6 +12,8 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
+from fastq._native.index import lookup_timestamp
+
 from .index_file import IndexFile
 
 _ENTRY = struct.Struct(">qi")
@@ -40,26 +42,24 @@ class TimeIndex(IndexFile):
         return self.entry_at(count - 1) if count else (NO_TIMESTAMP, self.base_offset)
 
     def lookup(self, timestamp: int) -> int:
-        """An offset before which all records of the segment are earlier than `timestamp`."""
-        low, high = 0, self.entry_count
-        while low < high:
-            middle = (low + high) // 2
-            if self.entry_at(middle)[0] < timestamp:
-                low = middle + 1
-            else:
-                high = middle
-        return self.entry_at(low - 1)[1] if low else self.base_offset
+        """An offset before whose batch all records of the segment are earlier than `timestamp`."""
+        found = None
+        if self._pending:
+            found = lookup_timestamp(self._pending, timestamp)
+        if found is None and self.entry_count > len(self._pending) // 12:
+            found = lookup_timestamp(self._mapping(), timestamp, self._written)
+        return self.base_offset + found[1] if found else self.base_offset
 
-    def count_up_to_offset(self, offset: int) -> int:
-        """How many entries are at or below `offset`."""
-        low, high = 0, self.entry_count
-        while low < high:
-            middle = (low + high) // 2
-            if self.entry_at(middle)[1] <= offset:
-                low = middle + 1
-            else:
-                high = middle
-        return low
+    def trusted_count(self, offset: int) -> int:
+        """How many entries from the first on ascend and lie below `offset`; what follows need not be sorted."""
+        last_timestamp, last_offset = NO_TIMESTAMP, self.base_offset
+        count = 0
+        for timestamp, at in self.entries():
+            if timestamp <= last_timestamp or not last_offset <= at < offset:
+                break
+            last_timestamp, last_offset = timestamp, at
+            count += 1
+        return count
 
     def entries(self) -> Iterator[tuple[int, int]]:
         for number in range(self.entry_count):

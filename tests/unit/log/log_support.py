@@ -1,0 +1,86 @@
+"""What the log's tests share: a clock that stands still, managers without a lock or threads, batches."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from fastq_broker.log import LogConfig, LogManager, LogSlice
+from fastq_broker.log.faults import FaultyFiles
+from fastq_broker.log.flusher import ManualFlusher
+
+from fastq._native.records import DecodedRecord, build_batch, decode_records, iter_headers
+
+START_MS = 1_700_000_000_000
+TOPIC_ID = bytes(range(16))
+
+
+class StandingClock:
+    """Milliseconds that move only when told to."""
+
+    def __init__(self, now_ms: int = START_MS) -> None:
+        self.now_ms = now_ms
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+    def advance(self, ms: int) -> int:
+        self.now_ms += ms
+        return self.now_ms
+
+
+def open_manager(
+    directory: Path | list[Path],
+    config: LogConfig | None = None,
+    *,
+    clock: StandingClock | None = None,
+    files: FaultyFiles | None = None,
+    **settings: object,
+) -> LogManager:
+    """A started manager whose flushes happen when its flusher is drained."""
+    files = files or FaultyFiles()
+    manager = LogManager(
+        directory if isinstance(directory, list) else [directory],
+        default_config=config or LogConfig(),
+        clock=clock or StandingClock(),
+        files=files,
+        flusher=ManualFlusher(files),
+        randomness=random.Random(7),
+        **settings,  # type: ignore[arg-type]
+    )
+    manager.start()
+    return manager
+
+
+def crash(manager: LogManager) -> None:
+    """End a manager as `kill -9` does: what was written stays, nothing else is done."""
+    manager.release_locks()
+
+
+def one_batch(
+    values: list[bytes],
+    *,
+    timestamp_ms: int = START_MS,
+    producer_id: int = -1,
+    epoch: int = -1,
+    sequence: int = -1,
+    codec: int = 0,
+    transactional: bool = False,
+) -> bytearray:
+    return build_batch(
+        [(timestamp_ms + number, b"key", value) for number, value in enumerate(values)],
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        codec=codec,
+        transactional=transactional,
+    )
+
+
+def records_of(data: LogSlice | bytes) -> list[DecodedRecord]:
+    """All records of the whole batches in some bytes."""
+    raw = data.read() if isinstance(data, LogSlice) else data
+    found: list[DecodedRecord] = []
+    for position, _ in iter_headers(raw, strict=True):
+        found += decode_records(raw, position)
+    return found
