@@ -29,7 +29,7 @@ class ErrorCode(IntEnum):
     refresh_metadata: bool  # but only once the client's metadata is fresh
     meaning: str
 
-    def __new__(cls, code: int, action: tuple[bool, bool], meaning: str) -> ErrorCode:
+    def __new__(cls, code: int, action: tuple[bool, bool] = _FATAL, meaning: str = "") -> ErrorCode:
         member = int.__new__(cls, code)
         member._value_ = code
         member.retriable, member.refresh_metadata = action

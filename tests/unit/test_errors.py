@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import pickle
+from typing import Any
 
 import kafka.errors
 import pytest
@@ -32,7 +33,7 @@ def test_codes_are_dense_from_minus_one_to_133() -> None:
 
 
 def test_names_and_what_to_do_agree_with_kafka_python() -> None:
-    theirs = {
+    theirs: dict[int, Any] = {
         cls.errno: cls
         for cls in vars(kafka.errors).values()
         if inspect.isclass(cls) and isinstance(getattr(cls, "errno", None), int) and "errno" in vars(cls)
@@ -80,7 +81,13 @@ def test_every_exception_survives_pickling(cls: type[FastqError]) -> None:
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is cls
     assert str(again) == str(error)
-    assert (again.broker, again.topic, again.partition, again.hint, again.raw) == ("h:1", "t", 0, "Do this.", b"x")
+    assert (again.broker, again.topic, again.partition, again.hint, again.context["raw"]) == (
+        "h:1",
+        "t",
+        0,
+        "Do this.",
+        b"x",
+    )
     assert str(again.context["cause"]) == str(cause)
     assert str(cls()) != ""
     assert pickle.loads(pickle.dumps(cls())).args == cls().args

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeVar
 
-from fastq._native.wire import DecodeError, Reader, Writer
+from fastq._native.wire import DecodeError, EncodeError, Reader, Writer
 from fastq.protocol.api import APIS, api_name, request_header_version, response_header_version
 from fastq.protocol.message import Message
 
@@ -51,7 +51,7 @@ def encode_request(correlation_id: int, client_id: str | None, request: Message,
     """A whole request frame. EncodeError when the version cannot carry the request."""
     writer = Writer()
     begin_request(writer, request.API_KEY, version, correlation_id, client_id)
-    request.encode(writer, version)
+    _encode_body(writer, request, version)
     end_frame(writer)
     return writer.getvalue()
 
@@ -63,9 +63,18 @@ def encode_response(correlation_id: int, response: Message, version: int) -> byt
     writer.write_int32(correlation_id)
     if response_header_version(response.API_KEY, version) >= 1:
         writer.write_uvarint(0)
-    response.encode(writer, version)
+    _encode_body(writer, response, version)
     end_frame(writer)
     return writer.getvalue()
+
+
+def _encode_body(writer: Writer, message: Message, version: int) -> None:
+    try:
+        message.encode(writer, version)
+    except (OverflowError, TypeError) as error:  # from the writer, which does not know what it writes
+        raise EncodeError(
+            f"{type(message).__name__} v{version} has a value of the wrong type or range: {error}"
+        ) from error
 
 
 def decode_request_header(reader: Reader) -> RequestHeader:

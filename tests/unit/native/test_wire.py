@@ -355,7 +355,7 @@ def test_a_view_pins_the_writer() -> None:
     writer = Writer()
     writer.write_int8(1)
     with writer.view() as view:
-        assert view == b"\x01"
+        assert bytes(view) == b"\x01"
         assert view.readonly
         with pytest.raises(BufferError):
             writer.write_int8(2)

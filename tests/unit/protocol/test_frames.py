@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from typing import Any
 
 import pytest
 
@@ -118,3 +119,10 @@ def test_every_truncated_header_is_a_decode_error() -> None:
         reader = Reader(frame, 0, size)
         with pytest.raises(DecodeError):
             frames.decode_request(frames.decode_request_header(reader), reader)
+
+
+@pytest.mark.parametrize("generation", [2**31, "1", None])
+def test_a_value_that_does_not_fit_names_the_message(generation: Any) -> None:
+    request = HeartbeatRequest(group_id="g", generation_id=generation, member_id="m")
+    with pytest.raises(EncodeError, match="HeartbeatRequest v4"):
+        frames.encode_request(1, None, request, 4)
