@@ -9,6 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from fastq import Admin, AsyncAdmin, AsyncConsumer, AsyncProducer, Consumer, KafkaError, Producer, TopicPartition
+from fastq.admin import OffsetSpec
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 BASE_MS = 1_700_000_000_000
@@ -136,8 +137,8 @@ def test_admin(servers: str, new_topic_name: Callable[[], str]) -> None:
         with pytest.raises(KafkaError, match=r"already exists|TOPIC_ALREADY_EXISTS"):
             admin.create_topic(name, partitions=2, replication_factor=1)
         assert name in admin.list_topics()
-        admin.create_partitions(name, 4)
-        described = admin.describe_topics([name])[name]
+        admin.create_partitions({name: 4}).results()
+        described = admin.describe_topic(name)
         assert len(described.partitions) == 4
         cluster = admin.describe_cluster()
         assert cluster.nodes
@@ -145,9 +146,9 @@ def test_admin(servers: str, new_topic_name: Callable[[], str]) -> None:
             for _ in range(10):
                 producer.send(name, b"v", partition=0)
         partition = TopicPartition(name, 0)
-        admin.delete_records({partition: 4})
-        assert admin.list_offsets({partition: "earliest"})[partition].offset == 4
-        admin.delete_topics([name])
+        assert admin.delete_records({partition: 4}).results() == {partition: 4}
+        assert admin.list_offsets({partition: OffsetSpec.EARLIEST}).results()[partition].offset == 4
+        admin.delete_topic(name)
 
 
 def test_async_admin(servers: str, new_topic_name: Callable[[], str]) -> None:
@@ -157,7 +158,7 @@ def test_async_admin(servers: str, new_topic_name: Callable[[], str]) -> None:
         async with AsyncAdmin(bootstrap_servers=servers) as admin:
             await admin.create_topic(name, partitions=1, replication_factor=1)
             assert name in await admin.list_topics()
-            await admin.delete_topics([name])
+            await admin.delete_topic(name)
 
     asyncio.run(main())
 

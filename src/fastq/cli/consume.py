@@ -76,15 +76,16 @@ def _print_all(consumer: Consumer, options: argparse.Namespace) -> int:
 
 
 def _shown(record: Record, options: argparse.Namespace) -> bytes:
-    value = record.value if record.value is not None else b"null"
+    value: bytes = record.value if record.value is not None else b"null"
     if options.json:
         return json.dumps(as_document(record), ensure_ascii=False).encode() + b"\n"
     if options.verbose:
-        key = record.key if record.key is not None else b"null"
+        key: bytes = record.key if record.key is not None else b"null"
         head = f"{record.topic}-{record.partition}@{record.offset} {record.timestamp_ms} "
         return head.encode() + key + b" " + value + b"\n"
     if options.key_separator:
-        return (record.key or b"") + options.key_separator.encode() + value + b"\n"
+        front: bytes = record.key or b""
+        return front + options.key_separator.encode() + value + b"\n"
     return value + b"\n"
 
 

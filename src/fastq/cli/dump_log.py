@@ -21,6 +21,10 @@ from fastq.compression import Codec, decompress
 PRODUCER_ENTRY = struct.Struct(">qhiqiqiq")
 
 
+class Fault(ValueError):
+    """A place in a file that is not as its format has it."""
+
+
 def register(commands: Any) -> None:
     parser = Subparsers(commands).add(
         "dump-log",
@@ -41,10 +45,11 @@ def run(options: argparse.Namespace) -> int:
         if reader is None:
             raise ValueError(f"{path}: a name ending in {', '.join(READERS)} is expected")
         rows: list[dict[str, Any]] = []
-        fault = None
+        fault: ValueError | None = None
         try:
-            rows.extend(islice(reader(path, options), options.limit))
-        except DecodeError as error:
+            for row in islice(reader(path, options), options.limit):
+                rows.append(row)  # noqa: PERF402  (what came before a fault is kept)
+        except (Fault, DecodeError) as error:
             fault = error
         if options.json:
             print_json({"file": str(path), "entries": rows, "fault": str(fault) if fault else None})
@@ -60,19 +65,19 @@ def run(options: argparse.Namespace) -> int:
 
 
 def read_log(path: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Batches of a segment (or its records with `--records`); raises DecodeError at the first bad one."""
+    """Batches of a segment (or its records with `--records`); raises Fault at the first bad one."""
     data = memoryview(path.read_bytes())
     end = 0
     for position, header in iter_headers(data):
         end = position + header.size_bytes
         if not verify_crc(data, position):
-            raise DecodeError(f"the batch at position {position} (base offset {header.base_offset}) fails its checksum")
+            raise Fault(f"the batch at position {position} (base offset {header.base_offset}) fails its checksum")
         if options.records:
             yield from _records(data, position, header)
         else:
             yield _batch(position, header)
     if end < len(data):
-        raise DecodeError(f"{len(data) - end} bytes from position {end} on are no whole batch")
+        raise Fault(f"{len(data) - end} bytes from position {end} on are no whole batch")
 
 
 def _batch(position: int, header: BatchHeader) -> dict[str, Any]:
@@ -127,11 +132,11 @@ def _entries(path: Path, layout: str) -> Iterator[tuple[int, int]]:
     data = path.read_bytes()
     size = struct.calcsize(layout)
     if len(data) % size:
-        raise DecodeError(f"{len(data)} bytes are no multiple of an entry's {size}")
+        raise Fault(f"{len(data)} bytes are no multiple of an entry's {size}")
     for number, entry in enumerate(struct.iter_unpack(layout, data)):
         if number and not any(entry):
             return
-        yield entry  # type: ignore[misc]
+        yield entry
 
 
 def read_snapshot(path: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
@@ -139,7 +144,7 @@ def read_snapshot(path: Path, options: argparse.Namespace) -> Iterator[dict[str,
     data = path.read_bytes()
     version, _, count = struct.unpack_from(">hIi", data)
     if version != 1 or len(data) != 10 + count * PRODUCER_ENTRY.size:
-        raise DecodeError(f"version {version} with {count} producers in {len(data)} bytes is no producer snapshot")
+        raise Fault(f"version {version} with {count} producers in {len(data)} bytes is no producer snapshot")
     names = "producer_id producer_epoch last_sequence last_offset offset_delta timestamp_ms coordinator_epoch first_txn_offset"
     for entry in PRODUCER_ENTRY.iter_unpack(data[10:]):
         yield dict(zip(names.split(), entry, strict=True))

@@ -1,0 +1,94 @@
+"""`fastq configs`: show and change the settings of a topic or a broker."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from fastq.cli.output import (
+    Subparsers,
+    add_client_options,
+    add_json_option,
+    client_settings,
+    key_values,
+    print_json,
+    print_records,
+)
+
+if TYPE_CHECKING:
+    from fastq.admin import ConfigResource
+
+
+def register(commands: Any) -> None:
+    parser = Subparsers(commands).add(
+        "configs", "Show and change settings of topics and brokers.", "fastq configs show --topic logs"
+    )
+    kinds = Subparsers(parser.add_subparsers(title="actions", metavar="ACTION", required=True))
+
+    show = kinds.add(
+        "show", "Settings with their values and where they come from.", "fastq configs show --topic logs --all"
+    )
+    show.add_argument("--all", action="store_true", help="those left at their default too")
+    show.set_defaults(run=run_show)
+
+    change = kinds.add(
+        "set",
+        "Change settings; an empty value takes one back to its default.",
+        "fastq configs set --topic logs retention.ms=3600000",
+    )
+    change.add_argument("settings", nargs="+", metavar="KEY=VALUE")
+    change.set_defaults(run=run_set)
+
+    for action in (show, change):
+        which = action.add_mutually_exclusive_group(required=True)
+        which.add_argument("--topic")
+        which.add_argument("--broker", metavar="ID", help='the id of a broker, or "default" for all of them')
+        add_client_options(action)
+        add_json_option(action)
+
+
+def _resource(options: argparse.Namespace) -> ConfigResource:
+    from fastq.admin import ConfigResource
+
+    if options.topic is not None:
+        return ConfigResource.topic(options.topic)
+    return ConfigResource.broker(None if options.broker == "default" else int(options.broker))
+
+
+def run_show(options: argparse.Namespace) -> int:
+    from fastq import Admin
+
+    resource = _resource(options)
+    with Admin(**client_settings(options)) as admin:
+        entries = admin.describe_configs([resource])[resource].result()
+    rows: list[dict[str, object]] = [
+        {
+            "name": entry.name,
+            "value": "(hidden)" if entry.is_sensitive else entry.value,
+            "source": entry.source.name.lower().replace("_", "-"),
+            "read_only": "yes" if entry.is_read_only else "no",
+        }
+        for entry in sorted(entries.values(), key=lambda entry: entry.name)
+        if options.all or not entry.is_default
+    ]
+    print_records(["name", "value", "source", "read_only"], rows, options.json)
+    return 0
+
+
+def run_set(options: argparse.Namespace) -> int:
+    from fastq import Admin
+
+    resource = _resource(options)
+    values = {key: value or None for key, value in key_values(options.settings, "KEY=VALUE").items()}
+    with Admin(**client_settings(options)) as admin:
+        admin.set_configs(resource, values)
+    if options.json:
+        print_json({"resource": str(resource), "set": values})
+    else:
+        print(
+            f"{resource}: "
+            + ", ".join(
+                f"{key} {'back to its default' if value is None else f'= {value}'}" for key, value in values.items()
+            )
+        )
+    return 0

@@ -1,0 +1,173 @@
+"""`fastq topics`: list, describe, create, alter and delete topics, add partitions, delete records."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from fastq.cli.output import (
+    Subparsers,
+    add_client_options,
+    add_json_option,
+    client_settings,
+    key_values,
+    print_json,
+    print_records,
+)
+
+
+def register(commands: Any) -> None:
+    parser = Subparsers(commands).add(
+        "topics", "List, make, change and delete topics.", "fastq topics create logs --partitions 6"
+    )
+    kinds = Subparsers(parser.add_subparsers(title="actions", metavar="ACTION", required=True))
+
+    listing = kinds.add("list", "Names of all topics.", "fastq topics list")
+    listing.add_argument("--internal", action="store_true", help="those of the brokers' own too")
+    listing.set_defaults(run=run_list)
+
+    describe = kinds.add("describe", "Partitions of topics: leader, replicas, offsets.", "fastq topics describe logs")
+    describe.add_argument("topics", nargs="+", metavar="TOPIC")
+    describe.set_defaults(run=run_describe)
+
+    create = kinds.add(
+        "create", "Make a topic.", "fastq topics create logs --partitions 6 --config retention.ms=3600000"
+    )
+    create.add_argument("topic")
+    create.add_argument("--partitions", type=int, default=-1, help="how many (default: the broker's)")
+    create.add_argument("--replication-factor", type=int, default=-1, help="copies of each (default: the broker's)")
+    create.add_argument(
+        "--config", metavar="KEY=VALUE", action="append", default=[], help="a topic setting; may be repeated"
+    )
+    create.add_argument("--validate-only", action="store_true", help="check all and make nothing")
+    create.set_defaults(run=run_create)
+
+    grow = kinds.add(
+        "add-partitions", "Raise the number of partitions to a total.", "fastq topics add-partitions logs 12"
+    )
+    grow.add_argument("topic")
+    grow.add_argument("total", type=int, help="the new number of partitions; it cannot be lowered")
+    grow.set_defaults(run=run_add_partitions)
+
+    delete = kinds.add("delete", "Delete topics with all their records.", "fastq topics delete logs")
+    delete.add_argument("topics", nargs="+", metavar="TOPIC")
+    delete.set_defaults(run=run_delete)
+
+    records = kinds.add(
+        "delete-records", "Delete a partition's records before an offset.", "fastq topics delete-records logs:0:5000"
+    )
+    records.add_argument(
+        "places", nargs="+", metavar="TOPIC:PARTITION:OFFSET", help="offset -1: all that are there now"
+    )
+    records.set_defaults(run=run_delete_records)
+
+    for action in (listing, describe, create, grow, delete, records):
+        add_client_options(action)
+        add_json_option(action)
+
+
+def run_list(options: argparse.Namespace) -> int:
+    from fastq import Admin
+
+    with Admin(**client_settings(options)) as admin:
+        names = sorted(admin.list_topics(include_internal=options.internal))
+    if options.json:
+        print_json(names)
+    else:
+        print("\n".join(names)) if names else None
+    return 0
+
+
+def run_describe(options: argparse.Namespace) -> int:
+    from fastq import Admin, TopicPartition
+    from fastq.admin import OffsetSpec
+
+    rows: list[dict[str, object]] = []
+    with Admin(**client_settings(options)) as admin:
+        topics = admin.describe_topics(options.topics).results()
+        places = [TopicPartition(name, part.index) for name, topic in topics.items() for part in topic.partitions]
+        first = admin.list_offsets(dict.fromkeys(places, OffsetSpec.EARLIEST))
+        last = admin.list_offsets(dict.fromkeys(places, OffsetSpec.LATEST))
+        for name, topic in topics.items():
+            for part in topic.partitions:
+                place = TopicPartition(name, part.index)
+                ends = (found[place].value for found in (first, last))
+                start, end = (found.offset if found is not None else None for found in ends)
+                rows.append(
+                    {
+                        "topic": name,
+                        "partition": part.index,
+                        "leader": part.leader.node_id if part.leader is not None else None,
+                        "replicas": list(part.replicas),
+                        "isr": list(part.isr),
+                        "epoch": part.leader_epoch,
+                        "start": start,
+                        "end": end,
+                    }
+                )
+    print_records(["topic", "partition", "leader", "replicas", "isr", "epoch", "start", "end"], rows, options.json)
+    return 0
+
+
+def run_create(options: argparse.Namespace) -> int:
+    from fastq import Admin
+
+    with Admin(**client_settings(options)) as admin:
+        made = admin.create_topic(
+            options.topic,
+            options.partitions,
+            options.replication_factor,
+            configs=dict(key_values(options.config, "--config")),
+            validate_only=options.validate_only,
+        )
+    if options.json:
+        print_json({"topic": made.name, "partitions": made.partitions, "replication_factor": made.replication_factor})
+    else:
+        verb = "would make" if options.validate_only else "made"
+        print(f"{verb} {made.name}: {made.partitions} partitions, {made.replication_factor} copies of each")
+    return 0
+
+
+def run_add_partitions(options: argparse.Namespace) -> int:
+    from fastq import Admin
+
+    with Admin(**client_settings(options)) as admin:
+        admin.create_partitions({options.topic: options.total})[options.topic].result()
+    _tell(
+        options,
+        {"topic": options.topic, "partitions": options.total},
+        f"{options.topic} has {options.total} partitions now",
+    )
+    return 0
+
+
+def run_delete(options: argparse.Namespace) -> int:
+    from fastq import Admin
+
+    with Admin(**client_settings(options)) as admin:
+        admin.delete_topics(options.topics).results()
+    _tell(options, {"deleted": options.topics}, f"deleted {', '.join(options.topics)}")
+    return 0
+
+
+def run_delete_records(options: argparse.Namespace) -> int:
+    from fastq import Admin, TopicPartition
+
+    wanted = {}
+    for place in options.places:
+        parts = place.rsplit(":", 2)
+        if len(parts) != 3 or not parts[1].isdigit() or not parts[2].lstrip("-").isdigit():
+            raise ValueError(f"TOPIC:PARTITION:OFFSET is expected, not {place!r}")
+        wanted[TopicPartition(parts[0], int(parts[1]))] = int(parts[2])
+    with Admin(**client_settings(options)) as admin:
+        starts = admin.delete_records(wanted).results()
+    rows = [{"topic": place.topic, "partition": place.partition, "start": start} for place, start in starts.items()]
+    print_records(["topic", "partition", "start"], rows, options.json)
+    return 0
+
+
+def _tell(options: argparse.Namespace, document: dict[str, object], sentence: str) -> None:
+    if options.json:
+        print_json(document)
+    else:
+        print(sentence)
