@@ -102,7 +102,7 @@ def decompress(codec: int, data: Buffer, limit_bytes: int) -> bytes:
     if decompressor is None:
         raise DecodeError("a compression codec of 0 to 4", 0, f"got {codec}")
     try:
-        return decompressor(memoryview(data), limit_bytes)
+        return decompressor(memoryview(data).cast("B"), limit_bytes)
     except (zlib.error, zstandard.ZstdError, cramjam.DecompressionError, RuntimeError) as error:
         raise DecodeError(f"{Codec(codec).name.lower()} data", 0, str(error)) from error
 

@@ -132,7 +132,7 @@ cdef object default_compress():
 
 @cython.final
 cdef class DecodedRecord:
-    """One record: `timestamp_ms` -1 for none, `key` and `value` bytes or None, `headers` a list of (str, bytes or None).
+    """One record: `timestamp_ms` -1 for none, `key` and `value` nullable, `headers` a list of (str, nullable bytes).
 
     `timestamp_type` is 0 for create time, 1 for log-append time, -1 for a v0 message, which has no timestamp.
     Header keys that are not UTF-8 keep their bytes as surrogate escapes, which build_batch turns back.

@@ -87,7 +87,7 @@ static inline uint64_t fastq_crc_load64(const uint8_t *p) {
 #endif
 
 #ifdef FASTQ_CRC_X86
-/* x^(8 n - 33) mod P, reflected: clmul by it and one crc32 instruction (which brings x^33) shift a register by n bytes. */
+/* x^(8 n - 33) mod P, reflected: clmul by it and a crc32 instruction, which brings x^33, shift by n bytes. */
 #define FASTQ_CRC_SHIFT_BY(n) FASTQ_CRC_SHIFT_##n
 #define FASTQ_CRC_SHIFT_168 0x1B3D8F29u
 #define FASTQ_CRC_SHIFT_336 0xA60CE07Bu

@@ -2,5 +2,5 @@
 
 from libc.stdint cimport uint8_t, uint32_t
 
-# `crc` and the answer are finished checksums (0 for "nothing yet"), so crc32c_update(crc32c_update(0, a), b) is that of a + b.
+# `crc` and the answer are finished checksums (0 for "nothing yet"): what b makes of the checksum of a is that of a + b.
 cdef uint32_t crc32c_update(uint32_t crc, const uint8_t* p, size_t n) noexcept nogil

@@ -2,8 +2,8 @@
 
 Rules
 - Nothing is copied or kept: the buffer is held during the call only.
-- `count` says how many entries are real, since Kafka preallocates index files and pads them with zeros; without it every
-  whole entry of the buffer counts.
+- `count` says how many entries are real, since Kafka preallocates index files and pads them with zeros; without it
+  every whole entry of the buffer counts.
 - Entries ascend; a search answers the last entry that is not above its target, or None when even the first one is.
 Both formats are big-endian and have no header (Kafka's OffsetIndex and TimeIndex):
     .index      8 bytes: offset relative to the segment's base offset 4, position in the log file 4
@@ -84,7 +84,7 @@ def lookup_offset(data, int64_t relative_offset, count=None):
 
 
 def lookup_timestamp(data, int64_t timestamp, count=None):
-    """(timestamp, relative offset) of the last `.timeindex` entry at or below `timestamp` (ms); None when there is none.
+    """(timestamp, relative offset) of the last `.timeindex` entry at or below `timestamp` (ms); None if there is none.
 
     Records at or after `timestamp` lie behind that offset. Raises ValueError when `count` is more than `data` holds.
     """

@@ -110,8 +110,10 @@ cdef DecodedRecord record_of(const Message* m):
     return record
 
 
-cdef Py_ssize_t read_set(data, Py_ssize_t start, Py_ssize_t end, int wrapper_magic, list out, _Options options) except -1:
-    """Append the records of `data[start:end]` to `out`; answers where the set ends. Inside of a wrapper it must fill it."""
+cdef Py_ssize_t read_set(
+    data, Py_ssize_t start, Py_ssize_t end, int wrapper_magic, list out, _Options options
+) except -1:
+    """Append the records of `data[start:end]` to `out`; answers where the set ends. In a wrapper it must fill it."""
     cdef Py_buffer view
     cdef Message m
     cdef Py_ssize_t position = start

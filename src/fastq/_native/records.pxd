@@ -247,7 +247,7 @@ cdef inline uint8_t* write_record_fields(
     const uint8_t* value,
     int32_t value_length,
 ) noexcept nogil:
-    """Write a record up to its value. The caller goes on with the header count (store_varint) and write_record_header."""
+    """Write a record up to its value; header count (store_varint) and write_record_header are to follow."""
     p = store_varint(p, body_size)
     p[0] = 0
     p = store_varint(p + 1, timestamp_delta)

@@ -89,7 +89,7 @@ cdef int invalid(int code, str reason, int64_t record_index=-1) except -1:
 cdef class BatchHeader:
     """The 61 bytes before the records of a batch, as they were when read: no reference to the buffer stays.
 
-    `records_max_timestamp` is the largest timestamp that validate_batch saw in the records; -1 when it did not walk them.
+    `records_max_timestamp` is the largest timestamp that validate_batch saw in the records, -1 when it walked none.
     """
 
     def __cinit__(self):
@@ -368,7 +368,7 @@ cdef inline bint add_overflows(int64_t a, int64_t b) noexcept nogil:
 
 
 cdef int walk_records(Walk* w) noexcept nogil:
-    """Check the records from where `w` stands to the end, or to the first that is at fault (then `index` is its number).
+    """Check the records from where `w` stands to the end, or to the first at fault (then `index` is its number).
 
     After WALK_NO_KEY and WALK_TIMESTAMP another call goes on behind that record.
     """
@@ -413,7 +413,7 @@ cdef int check_walk(Walk* w) except -1:
         if answer == WALK_OK:
             break
         if answer == WALK_MALFORMED:
-            invalid(INVALID_RECORD, "the batch holds a malformed record, or fewer records than its header says", w.index)
+            invalid(INVALID_RECORD, "a record is malformed, or there are fewer than the header says", w.index)
         if answer == WALK_BYTES_LEFT:
             invalid(INVALID_RECORD, "the batch holds bytes behind the last record that its header counts")
         if answer == WALK_OFFSET_DELTA:
@@ -428,6 +428,17 @@ cdef int check_walk(Walk* w) except -1:
     if errors:
         raise InvalidBatch(errors[0][1], errors[0][0], code, errors)
     return 0
+
+
+cdef int refuse_header(int answer, const CBatchHeader* h, Py_ssize_t available) except -1:
+    """Kafka sees no batch where one is cut off, and corruption in a length or magic that cannot be."""
+    if answer == HEADER_TRUNCATED:
+        return invalid(INVALID_RECORD, f"one whole batch expected, {available} bytes are there")
+    if answer == HEADER_OLD_MAGIC:
+        return invalid(INVALID_RECORD, f"magic is {h.magic}, only record batches of magic 2 are taken")
+    if answer == HEADER_BAD_MAGIC:
+        return invalid(CORRUPT_MESSAGE, f"magic is {h.magic}, which no version of the format has")
+    return invalid(CORRUPT_MESSAGE, f"batch length {h.batch_length} is below {BATCH_LENGTH_MIN}")
 
 
 cdef int check_client_header(const CBatchHeader* h) except -1:
@@ -493,10 +504,8 @@ def validate_batch(
             raise ValueError(f"range {position}:{stop} is outside of a buffer of {view.len} bytes")
         p = <const uint8_t*>view.buf + position
         answer = parse_header(p, p + (stop - position), &h)
-        if answer == HEADER_OLD_MAGIC or answer == HEADER_BAD_MAGIC:
-            invalid(INVALID_RECORD, f"magic is {h.magic}, only record batches of magic 2 are taken")
         if answer != HEADER_OK:
-            invalid(CORRUPT_MESSAGE, f"a batch of wrong length or cut off: {stop - position} bytes are there")
+            refuse_header(answer, &h, stop - position)
         if check_crc and not verify(p, batch_size(&h)):
             invalid(CORRUPT_MESSAGE, f"the CRC of the batch is not {h.crc:#010x}")
         if batch_size(&h) != stop - position:

@@ -379,7 +379,7 @@ def test_a_good_batch_is_taken_whatever_surrounds_it():
         ({"producer_id": 5, "producer_epoch": 0}, 87, "base sequence"),
         ({"producer_id": 5, "base_sequence": 0}, 87, "epoch"),
         ({"magic": 1}, 87, "magic"),
-        ({"magic": 3}, 87, "magic"),
+        ({"magic": 3}, 2, "magic"),
     ],
 )
 def test_bad_headers_are_refused(changes, code, match):
@@ -396,7 +396,7 @@ def test_damage_is_a_corrupt_message():
         damaged[at] ^= 0x40
         assert refused(damaged).error_code == 2
     for cut in (0, 5, 16, 17, 60, 61, len(batch) - 1):
-        assert refused(batch[:cut]).error_code == 2
+        assert refused(batch[:cut]).error_code == 87
     short = bytearray(batch)
     struct.pack_into(">i", short, 8, 48)
     assert refused(short).error_code == 2
@@ -559,7 +559,7 @@ def mutate(random_, batch):
 def test_mutated_batches_decode_as_the_slow_version_says(seed):
     random_ = random.Random(seed)
     taken = 0
-    for number in range(10_000):
+    for number in range(25_000):
         count = random_.randrange(1, 5)
         batch = mutate(random_, build_batch(random_.choices(SAMPLE, k=count), base_offset=number))
         data = bytes(batch)  # its own allocation: a sanitizer sees a read past its end
@@ -581,7 +581,7 @@ def test_mutated_batches_decode_as_the_slow_version_says(seed):
             assert header.codec or [row[0] for row in expected] == [
                 oracle.wrap64(header.base_offset + delta) for delta in range(len(expected))
             ]
-    assert 300 < taken < 9_700
+    assert 1_000 < taken < 24_000
 
 
 @settings(max_examples=300, deadline=None)
