@@ -88,10 +88,7 @@ def _jsonable(value: object) -> object:
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     """A table with left-aligned text and right-aligned numbers; the header alone when there are no rows."""
-    cells = [
-        [f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else _shown(value) for value in row]
-        for row in rows
-    ]
+    cells = [[_shown(value) for value in row] for row in rows]
     widths = [max([len(name), *(len(row[at]) for row in cells)]) for at, name in enumerate(columns)]
     numeric = [bool(rows) and all(isinstance(row[at], (int, float)) for row in rows) for at in range(len(columns))]
 

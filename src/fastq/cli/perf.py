@@ -94,9 +94,10 @@ def run_consume(options: argparse.Namespace) -> int:
             else:
                 batch = consumer.poll_batch(timeout=options.timeout)
                 count = len(batch)
-                size += (
-                    batch.to_arrow(columns=["value"]).nbytes if options.shape == "arrow" and count else batch.size_bytes
-                )
+                if options.shape == "arrow" and count:
+                    size += batch.to_arrow(columns=["value"]).nbytes
+                else:
+                    size += sum(len(value or b"") for value in batch.values)
             if not count:
                 break
             done += count
