@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fastq._native.wire import Reader, Writer
-from fastq.protocol.api import APIS, request_header_version, response_header_version
+from fastq.protocol.api import APIS, ApiKey, request_header_version, response_header_version
 from fastq.protocol.frames import decode_body
 from fastq.protocol.message import Message
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from fastq.errors import FastqError
 
+_UNSUPPORTED_VERSION = b"\x00\x23"  # error code 35
 _HEADER = struct.Struct(">ihhih")
 
 Done: TypeAlias = "Callable[[Any, FastqError | None], object]"
@@ -138,4 +139,8 @@ def decode_response(pending: PendingRequest, frame: memoryview) -> Any:
         start = reader.position
     if isinstance(request, EncodedRequest):
         return request.decode(frame[start:])
-    return decode_body(APIS[pending.api_key].response_class(), Reader(frame, start), pending.version)
+    version = pending.version
+    if pending.api_key == ApiKey.API_VERSIONS and frame[start : start + 2] == _UNSUPPORTED_VERSION:
+        # A broker that does not know the request's version answers in version 0 (KIP-511).
+        version = 0
+    return decode_body(APIS[pending.api_key].response_class(), Reader(frame, start), version)
