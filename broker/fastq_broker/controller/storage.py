@@ -104,11 +104,13 @@ class QuorumState:
         """The state in `directory`; None when there is none. ConfigError when it makes no sense."""
         path = directory / QUORUM_STATE
         try:
-            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+            found: Any = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
         except ValueError as error:
             raise ConfigError(f"{path} is not JSON: {error}") from error
+        if not isinstance(found, dict):
+            raise ConfigError(f"{path} is not a quorum state: it holds {type(found).__name__}, expected an object")
         try:
             voted = found.get("votedDirectoryId")
             return cls(

@@ -6,8 +6,6 @@ import logging
 from pathlib import Path
 
 import pytest
-
-from fastq.errors import ConfigError
 from fastq_broker.config import (
     ATTRIBUTES,
     BrokerConfig,
@@ -17,6 +15,8 @@ from fastq_broker.config import (
 )
 from fastq_broker.config_keys import INT64_MAX, ConfigSource, ConfigType, Status
 from fastq_broker.config_table import BROKER_KEYS, DONE, REMOVED, TARGETS
+
+from fastq.errors import ConfigError
 
 
 def load(**settings: object) -> BrokerConfig:
@@ -28,7 +28,7 @@ def of(*pairs: tuple[str, object]) -> BrokerConfig:
 
 
 def test_every_key_that_does_something_is_an_attribute_and_no_other() -> None:
-    assert ATTRIBUTES == {key.attribute for key in DONE}
+    assert {key.attribute for key in DONE} == ATTRIBUTES
 
 
 def test_every_default_passes_its_own_check() -> None:
@@ -144,7 +144,7 @@ def test_a_bad_value_names_key_value_and_what_is_allowed(settings: dict[str, obj
 def test_an_unknown_key_names_the_nearest_one() -> None:
     with pytest.raises(ConfigError, match=r"log\.retention\.hour; did you mean log\.retention\.hours\?"):
         of(("log.retention.hour", "1"))
-    with pytest.raises(ConfigError, match="unknown broker setting zzzz$"):
+    with pytest.raises(ConfigError, match=r"unknown broker setting zzzz$"):
         of(("zzzz", "1"))
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-
-from fastq.errors import ConfigError
 from fastq_broker import topic_config
 from fastq_broker.config import BrokerConfig
 from fastq_broker.config_keys import ConfigSource, ConfigType, Status
 from fastq_broker.config_table import BROKER_KEYS
 from fastq_broker.log.config import LogConfig
 from fastq_broker.topic_config import TOPIC_KEYS, BrokerLayers, ConfigEntry, TopicDefaults
+
+from fastq.errors import ConfigError
 
 # As Apache Kafka 4.3 describes a topic that overrides nothing: name, value, type.
 KAFKA_TOPIC_CONFIGS = """
@@ -66,7 +66,9 @@ def test_all_of_kafkas_topic_configs_with_their_types_and_defaults() -> None:
     for line in KAFKA_TOPIC_CONFIGS.split("\n")[1:-1]:
         name, value, kind = line.split()
         expected[name] = ("" if value == "-" else value, kind)
-    assert {name: (entry.value, entry.key.type.name) for name, entry in found.items() if name not in OUR_OWN} == expected
+    assert {
+        name: (entry.value, entry.key.type.name) for name, entry in found.items() if name not in OUR_OWN
+    } == expected
     assert set(found) - set(expected) == OUR_OWN
     assert all(entry.source is ConfigSource.DEFAULT_CONFIG for entry in found.values())
 
@@ -114,7 +116,10 @@ def test_the_chain_from_topic_to_default() -> None:
         ({"cleanup.policy": "compact,shred"}, ["cleanup.policy", "compact, delete"]),
         ({"retention.mss": "1"}, ["retention.mss", "retention.ms"]),
         ({"retention.ms": None}, ["retention.ms"]),
-        ({"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "4"}, ["min.compaction.lag.ms", "max.compaction.lag.ms"]),
+        (
+            {"min.compaction.lag.ms": "5", "max.compaction.lag.ms": "4"},
+            ["min.compaction.lag.ms", "max.compaction.lag.ms"],
+        ),
         ({"compression.gzip.level": "0"}, ["compression.gzip.level", "1 to 9"]),
         ({"remote.storage.enable": "true"}, ["remote.storage.enable", "tiered storage"]),
         ({"leader.replication.throttled.replicas": "1-2"}, ["partition:broker"]),

@@ -5,8 +5,6 @@ from __future__ import annotations
 import random
 
 import pytest
-
-from fastq.protocol import messages
 from fastq_broker.controller.image import (
     UNASSIGNED_DIRECTORY,
     MetadataDelta,
@@ -14,6 +12,8 @@ from fastq_broker.controller.image import (
     MetadataImage,
     Record,
 )
+
+from fastq.protocol import messages
 
 A, B = b"a" * 16, b"b" * 16
 DIRECTORY = b"d" * 16
