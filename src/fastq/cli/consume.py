@@ -84,8 +84,8 @@ def _shown(record: Record, options: argparse.Namespace) -> bytes:
         head = f"{record.topic}-{record.partition}@{record.offset} {record.timestamp_ms} "
         return head.encode() + key + b" " + value + b"\n"
     if options.key_separator:
-        front: bytes = record.key or b""
-        return front + options.key_separator.encode() + value + b"\n"
+        separator: str = options.key_separator
+        return (record.key or b"") + separator.encode() + value + b"\n"
     return value + b"\n"
 
 
