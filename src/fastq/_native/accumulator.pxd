@@ -29,7 +29,7 @@ cdef enum:
     SLOW_INTERCEPTORS = 8
     SLOW_PARTITIONER = 16
     SLOW_SYNC = 32
-    SLOW_TASK = 64          # reserved for a transaction that must be begun first
+    SLOW_NOT_STARTED = 64   # the asyncio producer has not met its event loop yet
 
     # Most bytes of a record beside key, value and headers: five varints of up to 5 bytes, one of 10, and attributes.
     RECORD_OVERHEAD_MAX = 36

@@ -51,6 +51,7 @@ SERIALIZERS = SLOW_SERIALIZERS
 INTERCEPTORS = SLOW_INTERCEPTORS
 PARTITIONER = SLOW_PARTITIONER
 SYNC = SLOW_SYNC
+NOT_STARTED = SLOW_NOT_STARTED
 
 # Uncompressed bytes that one batch may take however well its topic compresses.
 cdef Py_ssize_t RAW_BYTES_MAX = 1024 * 1024

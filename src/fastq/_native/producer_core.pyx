@@ -444,6 +444,32 @@ cdef class AsyncProducerCore(ProducerCore):
             return None
         return self.try_enqueue(state, value, key, headers, partition, timestamp_ms, False)
 
+    def _close_full(self, topic, value, key, partition):
+        """Close the batch that such a record would go to and does not fit into; True when one was closed."""
+        cdef TopicState state = self.topic_state(topic)
+        cdef PartitionState chosen
+        cdef Field key_field
+        cdef Field value_field
+        if state is None:
+            return False
+        key_field.held = False
+        take_field(value, &value_field, "value")
+        try:
+            take_field(key, &key_field, "key")
+            if partition is not None:
+                if not 0 <= partition < state.partition_count:
+                    return False
+                chosen = state.partitions[partition]
+            else:
+                chosen = self.accumulator.pick(state, key_field.data, <int32_t>key_field.length)
+            if chosen.open_ is None or self.accumulator.fits(chosen, self.bytes_needed(&key_field, &value_field, 1)):
+                return False
+            self.accumulator.close_batch(chosen, True)
+            return True
+        finally:
+            drop_field(&value_field)
+            drop_field(&key_field)
+
     cdef AsyncDelivery try_enqueue(
         self, TopicState state, value, key, headers, partition, timestamp_ms, bint only_if_fits
     ):

@@ -1,0 +1,63 @@
+"""Producing records: Producer, AsyncProducer, and what they answer.
+
+Rules: names are imported when they are first used, so that the asyncio side costs a blocking program nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fastq._native.producer_core import AsyncDelivery as AsyncDelivery
+    from fastq._native.producer_core import Delivery as Delivery
+    from fastq._native.send_many import ManyDelivery as ManyDelivery
+    from fastq.producer.async_producer import AsyncProducer as AsyncProducer
+    from fastq.producer.config import ProducerConfig as ProducerConfig
+    from fastq.producer.delivery import RecordMetadata as RecordMetadata
+    from fastq.producer.delivery import SendManyError as SendManyError
+    from fastq.producer.delivery import SendManyResult as SendManyResult
+    from fastq.producer.partitioners import Murmur2Partitioner as Murmur2Partitioner
+    from fastq.producer.partitioners import RoundRobinPartitioner as RoundRobinPartitioner
+    from fastq.producer.producer import Producer as Producer
+
+_WHERE = {
+    "AsyncDelivery": "fastq._native.producer_core",
+    "AsyncProducer": "fastq.producer.async_producer",
+    "Delivery": "fastq._native.producer_core",
+    "ManyDelivery": "fastq._native.send_many",
+    "Murmur2Partitioner": "fastq.producer.partitioners",
+    "Producer": "fastq.producer.producer",
+    "ProducerConfig": "fastq.producer.config",
+    "RecordMetadata": "fastq.producer.delivery",
+    "RoundRobinPartitioner": "fastq.producer.partitioners",
+    "SendManyError": "fastq.producer.delivery",
+    "SendManyResult": "fastq.producer.delivery",
+}
+
+__all__ = [
+    "AsyncDelivery",
+    "AsyncProducer",
+    "Delivery",
+    "ManyDelivery",
+    "Murmur2Partitioner",
+    "Producer",
+    "ProducerConfig",
+    "RecordMetadata",
+    "RoundRobinPartitioner",
+    "SendManyError",
+    "SendManyResult",
+]
+
+
+def __getattr__(name: str) -> Any:
+    module = _WHERE.get(name)
+    if module is None:
+        raise AttributeError(f"module 'fastq.producer' has no attribute {name!r}")
+    value = getattr(import_module(module), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
