@@ -84,11 +84,11 @@ class FaultyFiles(Files):
             return written
         raise OSError(fault.code, os.strerror(fault.code), path)
 
-    def pread(self, fd: int, size: int, position: int) -> bytes:  # type: ignore[override]
+    def pread(self, fd: int, size: int, position: int) -> bytes:
         self._check("read", self._paths[fd])
         return os.pread(fd, size, position)
 
-    def truncate(self, fd: int, size: int) -> None:  # type: ignore[override]
+    def truncate(self, fd: int, size: int) -> None:
         self._check("truncate", self._paths[fd])
         os.ftruncate(fd, size)
 

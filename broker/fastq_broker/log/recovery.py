@@ -11,7 +11,6 @@ Source: LogLoader, LogSegment.recover.
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import struct
@@ -108,7 +107,7 @@ def load_log(log: PartitionLog) -> RecoveryReport:
         log.topic_id = _read_topic_id(files, os.path.join(log.path, PARTITION_METADATA))
     report = RecoveryReport()
     segments = []
-    for base in sorted(int(name[: -len(LOG_SUFFIX)]) for name in names if _is_offset_file(name, LOG_SUFFIX)):
+    for base in sorted(int(name[: -len(LOG_SUFFIX)]) for name in names if is_offset_file(name, LOG_SUFFIX)):
         path = os.path.join(log.path, f"{base:020d}{LOG_SUFFIX}")
         stat = os.stat(path)
         segments.append(log.make_segment(base, size=stat.st_size, created_ms=int(stat.st_mtime * 1000)))
@@ -120,8 +119,8 @@ def load_log(log: PartitionLog) -> RecoveryReport:
     epochs = LeaderEpochs(files, log.path)
     epochs_lost = not _load_epochs(epochs)
     producers = ProducerState(log.name, expiration_ms=log.producer_expiration_ms)
-    snapshots = sorted(int(name[: -len(SNAPSHOT_SUFFIX)]) for name in names if _is_offset_file(name, SNAPSHOT_SUFFIX))
-    end = _find_end(files, segments[-1]) if log.clean else None
+    snapshots = sorted(int(name[: -len(SNAPSHOT_SUFFIX)]) for name in names if is_offset_file(name, SNAPSHOT_SUFFIX))
+    end = find_end(files, segments[-1]) if log.clean else None
     if end is not None:
         _rebuild_missing_indexes(log, segments, names, report)
         load_producers(log, producers, segments, snapshots, end)
@@ -130,7 +129,7 @@ def load_log(log: PartitionLog) -> RecoveryReport:
     start = max(log.checkpointed_start_offset, segments[0].base_offset)
     if start > end:
         logger.warning("%s: the log start offset %d lies past the end %d: starting anew there", log.path, start, end)
-        segments = _start_anew(log, segments, start)
+        segments = start_anew(log, segments, start)
         producers.clear(start)
         end = start
     if epochs_lost:
@@ -144,7 +143,7 @@ def load_log(log: PartitionLog) -> RecoveryReport:
         log.recovery_point = end
         return report
     log.recovery_point = min(log.recovery_point, end)
-    log.on_disk_offset = log.recovery_point
+    log.durability.on_disk_offset = log.recovery_point
     if log.config.synchronous:
         _sync_recovered(log)
     return report
@@ -157,10 +156,10 @@ def _sync_recovered(log: PartitionLog) -> None:
         if end > log.recovery_point:
             log.files.sync_data(segment.log.handle().fd)
     log.files.sync_directory(log.path)
-    log.on_disk_offset = log.log_end_offset
+    log.durability.on_disk_offset = log.log_end_offset
 
 
-def _is_offset_file(name: str, suffix: str) -> bool:
+def is_offset_file(name: str, suffix: str) -> bool:
     return len(name) == 20 + len(suffix) and name.endswith(suffix) and name[:20].isdigit()
 
 
@@ -201,7 +200,7 @@ def _rebuild_epochs(files: Files, segments: list[Segment], epochs: LeaderEpochs)
     epochs.write()
 
 
-def _find_end(files: Files, segment: Segment) -> int | None:
+def find_end(files: Files, segment: Segment) -> int | None:
     """The offset after the last batch of an active segment that was closed; None when it is not whole."""
     if not segment.size:
         return segment.base_offset
@@ -364,7 +363,7 @@ def _remove_from(log: PartitionLog, segments: list[Segment], number: int, report
     del segments[number:]
 
 
-def _start_anew(log: PartitionLog, segments: list[Segment], start: int) -> list[Segment]:
+def start_anew(log: PartitionLog, segments: list[Segment], start: int) -> list[Segment]:
     for segment in segments:
         log.remove_files(segment)
     fresh = log.make_segment(start, size=0, created_ms=log.clock())
@@ -473,60 +472,3 @@ def _remove_stray_snapshots(log: PartitionLog, snapshots: list[int], segments: l
     for offset in snapshots:
         if offset not in keep:
             log.files.remove_if_exists(os.path.join(log.path, f"{offset:020d}{SNAPSHOT_SUFFIX}"))
-
-
-# -- truncation
-
-
-def truncate_log(log: PartitionLog, offset: int) -> None:
-    """Remove the records at and above `offset`, which lies within the log's segments. Raises OSError."""
-    segments = list(log.segments)
-    while segments[-1].base_offset > offset or (segments[-1].base_offset == offset and len(segments) > 1):
-        log.remove_files(segments.pop())
-    segment = segments[-1]
-    position = segment.index.lookup(offset)
-    handle = segment.log.handle()
-    for bounds in iter_bounds(log.files, handle, position, segment.size):
-        if bounds.last_offset >= offset:
-            position = bounds.position
-            break
-        position = bounds.end
-    segment.forget_indexes(position, offset)
-    segment.log.truncate(position)
-    txn_index.truncate(log.files, segment.path_of(TXN_INDEX_SUFFIX), offset)
-    end = _find_end(log.files, segment)
-    if end is None:
-        raise OSError(errno.EIO, "the rest of the segment cannot be read", segment.log.path)
-    _note_tail(log.files, segment)
-    _finish_truncation(log, segments, end, min(log.log_start_offset, end))
-
-
-def _note_tail(files: Files, segment: Segment) -> None:
-    """Take the timestamps of the batches after the last index entry, and the cadence of index entries, from the file."""
-    position = segment.index.last()[1]
-    segment.forget_indexes(position, segment.base_offset if not position else segment.index.last()[0])
-    for at, header, data in iter_batches(files, segment.log.handle(), position, segment.size):
-        segment.note_batch(at, len(data), header.last_offset, header.max_timestamp)
-
-
-def truncate_fully(log: PartitionLog, offset: int) -> None:
-    """Remove all records; the log begins anew at `offset`. Raises OSError."""
-    segments = _start_anew(log, log.segments, offset)
-    log.epochs.clear()
-    _finish_truncation(log, segments, offset, offset)
-
-
-def _finish_truncation(log: PartitionLog, segments: list[Segment], end: int, start: int) -> None:
-    epochs, producers = log.epochs, log.producers
-    epochs.truncate_from_end(end)
-    names = log.files.listdir(log.path)
-    snapshots = sorted(int(name[: -len(SNAPSHOT_SUFFIX)]) for name in names if _is_offset_file(name, SNAPSHOT_SUFFIX))
-    for snapshot in snapshots:
-        if snapshot > end:
-            log.files.remove_if_exists(os.path.join(log.path, f"{snapshot:020d}{SNAPSHOT_SUFFIX}"))
-    load_producers(log, producers, segments, [snapshot for snapshot in snapshots if snapshot <= end], end)
-    watermark, on_disk = min(log.high_watermark, end), min(log.on_disk_offset, end)
-    log.install(segments, epochs, producers, end, start)
-    log.high_watermark, log.on_disk_offset = watermark, on_disk
-    log.last_stable_offset = min(log.last_stable_offset, watermark)
-    log.recovery_point = min(log.recovery_point, end)

@@ -1,0 +1,158 @@
+"""What a log takes from a client: the checks before an append, and what the broker changes in a batch.
+
+Rules
+- Of an uncompressed batch every record is walked; of a compressed one only header and checksum are looked at, unless the topic is
+  compacted, which needs the keys. A topic with a `compression.type` of its own gets the batch in that codec.
+- Nothing here touches the log: a refused batch leaves no trace. Source: LogValidator, UnifiedLog.analyzeAndValidateRecords.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NoReturn
+
+from fastq._native.records import (
+    BatchHeader,
+    InvalidBatch,
+    recompress,
+    stamp_log_append_time,
+    stamp_max_timestamp,
+    validate_batch,
+)
+from fastq.compression import Codec, codec_by_name, decompress
+from fastq.errors import ErrorCode, KafkaError, error_for_code
+
+from .config import LogConfig
+
+_UNCOMPRESSED: Final = frozenset({"uncompressed", "none"})
+
+
+class Admission:
+    """The checks of one partition under one configuration; immutable, so a change of settings makes another."""
+
+    __slots__ = (
+        "_after_max_ms",
+        "_before_max_ms",
+        "_codec",
+        "_config",
+        "_decompress",
+        "_partition",
+        "_topic",
+        "log_append_time",
+    )
+
+    def __init__(self, topic: str, partition: int, config: LogConfig) -> None:
+        self._topic = topic
+        self._partition = partition
+        self._config = config
+        self.log_append_time = 1 if config.message_timestamp_type == "LogAppendTime" else 0
+        self._before_max_ms = config.message_timestamp_before_max_ms
+        self._after_max_ms = config.message_timestamp_after_max_ms
+        self._decompress = decompress if config.compacted else None
+        name = config.compression_type
+        if name == "producer":
+            self._codec = -1
+        else:
+            self._codec = int(Codec.NONE) if name in _UNCOMPRESSED else int(codec_by_name(name))
+
+    def validate(self, batch: bytearray | memoryview, now_ms: int, from_client: bool) -> BatchHeader:
+        """Judge the one batch that fills `batch`. The broker's own batches are checked for structure only.
+
+        Raises MessageTooLarge, CorruptMessage, InvalidRecord and InvalidTimestamp (with `record_errors`), UnsupportedCompressionType.
+        """
+        size = len(batch)
+        if from_client and size > self._config.max_message_bytes:
+            self._too_large(size)
+        try:
+            header = validate_batch(
+                batch,
+                0,
+                size,
+                from_client=from_client,
+                compacted=self._decompress is not None,
+                timestamp_type=self.log_append_time,
+                now_ms=now_ms if from_client else -1,
+                before_max_ms=self._before_max_ms,
+                after_max_ms=self._after_max_ms,
+                decompress=self._decompress,
+            )
+        except InvalidBatch as error:
+            raise self.refusal(error) from None
+        if from_client and header.base_offset:
+            self.invalid_record(f"the base offset of a produced batch must be 0, got {header.base_offset}")
+        return header
+
+    def prepare(
+        self, batch: bytearray | memoryview, header: BatchHeader, now_ms: int, from_client: bool
+    ) -> tuple[bytearray | memoryview, int]:
+        """(batch, largest timestamp): the batch in the topic's codec and with the times that the topic demands.
+
+        Raises InvalidTimestamp, CorruptMessage when the records cannot be decompressed.
+        """
+        if from_client and self._codec >= 0 and header.codec != self._codec:
+            batch = self._recompress(batch)
+        if self.log_append_time:
+            stamp_log_append_time(batch, 0, now_ms)
+            return batch, now_ms
+        largest = header.max_timestamp
+        if from_client and header.records_max_timestamp != largest:
+            if (
+                not header.codec or self._decompress is not None
+            ):  # the records were walked: they are right, the header is not
+                largest = header.records_max_timestamp
+                stamp_max_timestamp(batch, 0, largest)
+            elif largest != -1 and not -self._before_max_ms <= largest - now_ms <= self._after_max_ms:
+                self._bad_time(largest, now_ms)
+        return batch, largest
+
+    def check_segment_size(self, size: int) -> None:
+        """Raises RecordListTooLarge for a batch that fits into no segment."""
+        if size > self._config.segment_bytes:
+            self._fail(
+                ErrorCode.RECORD_LIST_TOO_LARGE,
+                f"a batch of {size} bytes does not fit into a segment of {self._config.segment_bytes} bytes (segment.bytes)",
+            )
+
+    def _recompress(self, batch: bytearray | memoryview) -> bytearray:
+        config = self._config
+        levels = {
+            Codec.GZIP: config.compression_gzip_level,
+            Codec.LZ4: config.compression_lz4_level,
+            Codec.ZSTD: config.compression_zstd_level,
+        }
+        try:
+            return recompress(batch, 0, self._codec, level=levels.get(Codec(self._codec)))
+        except ValueError as error:
+            self._fail(ErrorCode.CORRUPT_MESSAGE, f"the records cannot be decompressed: {error}")
+
+    # -- refusals
+
+    def refusal(self, error: InvalidBatch) -> KafkaError:
+        """The protocol's error for a batch that failed its checks."""
+        return error_for_code(
+            error.error_code,
+            str(error),
+            topic=self._topic,
+            partition=self._partition,
+            record_errors=error.record_errors or None,
+        )
+
+    def invalid_record(self, message: str) -> NoReturn:
+        """Raises InvalidRecord."""
+        self._fail(ErrorCode.INVALID_RECORD, message)
+
+    def _fail(self, code: ErrorCode, message: str) -> NoReturn:
+        raise error_for_code(code, message, topic=self._topic, partition=self._partition)
+
+    def _too_large(self, size: int) -> NoReturn:
+        self._fail(
+            ErrorCode.MESSAGE_TOO_LARGE,
+            f"a batch of {size} bytes is above the topic's max.message.bytes {self._config.max_message_bytes}: "
+            "send smaller batches or raise the topic's limit",
+        )
+
+    def _bad_time(self, timestamp: int, now_ms: int) -> NoReturn:
+        self._fail(
+            ErrorCode.INVALID_TIMESTAMP,
+            f"timestamp {timestamp} is not within {self._before_max_ms} ms before and {self._after_max_ms} ms after "
+            f"the broker's time {now_ms} (message.timestamp.before.max.ms, message.timestamp.after.max.ms)",
+        )

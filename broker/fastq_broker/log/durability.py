@@ -1,0 +1,165 @@
+"""Getting a log onto the disk: flushes, group commit, and who waits for them.
+
+Rules
+- A log has one sync job in flight at a time. What is appended meanwhile is covered by the next one: that is the group commit.
+- A plain job syncs the records; a full one also what recovery would otherwise rebuild (indexes, producer snapshot, leader epochs), and
+  moves the recovery point.
+- After a failed sync nothing is tried again: the directory is offline, and whoever waits gets its error.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fastq.errors import KafkaError
+
+from .files import READ, FileHandle
+from .segment import SNAPSHOT_SUFFIX, offset_file_name
+
+if TYPE_CHECKING:
+    from .partition_log import PartitionLog
+
+Waiter = Callable[[KafkaError | None], None]
+
+
+class Durability:
+    """The sync jobs of one log.
+
+    Invariants: records below `on_disk_offset` are on disk; `recovery_point` of the log is at or below it after a full job.
+    Event-loop thread only.
+    """
+
+    __slots__ = ("_again", "_flushing", "_log", "_name_synced", "_snapshot_offset", "_waiters", "on_disk_offset")
+
+    def __init__(self, log: PartitionLog) -> None:
+        self._log = log
+        self.on_disk_offset = 0
+        self._flushing = False
+        self._again: bool | None = None  # None: no further job is asked for; else whether it is a full one
+        self._name_synced = False
+        self._snapshot_offset = -1
+        self._waiters: deque[tuple[int, Waiter]] = deque()
+
+    @property
+    def flushing(self) -> bool:
+        return self._flushing
+
+    def request(self, *, full: bool) -> None:
+        """Have everything synced that has been appended up to now."""
+        if not self._flushing:
+            self._start(full)
+        elif full:
+            self._again = True
+        elif self._again is None:
+            self._again = False
+
+    def wait(self, offset: int, callback: Waiter) -> None:
+        """Call back once the records below `offset` are on disk, or with the error that has taken the directory offline."""
+        log = self._log
+        if self.on_disk_offset >= offset:
+            callback(None)
+        elif log.dir.offline is not None:
+            callback(log.dir.offline)
+        else:
+            if (
+                self._waiters
+            ):  # in order of offsets: a duplicate waits with the append before it, which the same job covers
+                offset = max(offset, self._waiters[-1][0])
+            self._waiters.append((offset, callback))
+            if not self._flushing:
+                self._start(full=False)
+
+    def fail(self, error: KafkaError) -> None:
+        """Tell all who wait that it will not happen."""
+        waiters, self._waiters = self._waiters, deque()
+        for _, callback in waiters:
+            callback(error)
+
+    def truncated(self, end: int) -> None:
+        """The log ends at `end` now, which was below its end before."""
+        self.on_disk_offset = min(self.on_disk_offset, end)
+
+    # -- jobs
+
+    def _start(self, full: bool) -> None:
+        log = self._log
+        if log.dir.offline is not None:
+            self.fail(log.dir.offline)
+            return
+        target = log.log_end_offset
+        try:
+            handles = self._handles(full)
+        except OSError as error:
+            self.fail(log.dir.fail("preparing a flush", error.filename or log.path, error))
+            return
+        self._flushing = True
+        log.dir.flusher.submit(handles, lambda error: self._ended(target, full, error))
+
+    def _handles(self, full: bool) -> list[FileHandle]:
+        """The files of one job, in the order in which they are synced: records first, names last."""
+        log = self._log
+        files = log.files
+        since = min(log.recovery_point, self.on_disk_offset) if full else self.on_disk_offset
+        handles: list[FileHandle] = []
+        new_names = not self._name_synced
+        for segment in log.segments_from(since):
+            handles.append(segment.log.handle())
+            if not segment.name_synced:
+                new_names = segment.name_synced = True
+        if full:
+            for segment in log.segments:  # a roll may have changed the indexes of a segment that was flushed before it
+                for index in (segment.index, segment.time_index):
+                    index.write_pending()
+                    if index.unsynced:
+                        index.unsynced = False
+                        handles.append(FileHandle(files, index.path, READ))
+            handles.append(FileHandle(files, self.take_snapshot(), READ))
+            if log.epochs.unsynced:
+                log.epochs.unsynced = False
+                handles.append(FileHandle(files, log.epochs.path, READ))
+            new_names = True
+        if new_names:
+            handles.append(FileHandle(files, log.path, READ))
+        if not self._name_synced:
+            self._name_synced = True
+            handles.append(FileHandle(files, log.dir.path, READ))
+        return handles
+
+    def take_snapshot(self) -> str:
+        """Write the producers as of the log's end, and answer the file's path; of those between rolls one is kept. Raises OSError."""
+        log = self._log
+        path = os.path.join(log.path, offset_file_name(log.log_end_offset, SNAPSHOT_SUFFIX))
+        log.files.write_file(path, log.producers.encode(), sync=False)
+        previous, self._snapshot_offset = self._snapshot_offset, log.log_end_offset
+        if previous not in (-1, log.log_end_offset) and all(previous != s.base_offset for s in log.segments):
+            log.files.remove_if_exists(os.path.join(log.path, offset_file_name(previous, SNAPSHOT_SUFFIX)))
+        return path
+
+    def _ended(self, target: int, full: bool, error: OSError | None) -> None:
+        self._flushing = False
+        log = self._log
+        if error is not None:
+            self.fail(log.dir.fail("syncing", error.filename or log.path, error))
+            return
+        target = min(target, log.log_end_offset)  # a truncation may have come between
+        self.on_disk_offset = max(self.on_disk_offset, target)
+        if full:
+            log.recovery_point = max(log.recovery_point, target)
+        log.on_disk(self.on_disk_offset)
+        waiters = self._waiters
+        while waiters and waiters[0][0] <= self.on_disk_offset:
+            waiters.popleft()[1](None)
+        if self._flushing:  # a callback has appended
+            return
+        if self._again is not None or (log.config.synchronous and log.log_end_offset > self.on_disk_offset):
+            again, self._again = bool(self._again), None
+            self._start(again)
+
+
+def first_segment_from(bases: list[int], offset: int) -> int:
+    """Number of the segment that holds `offset`; 0 when it lies before all."""
+    return max(bisect_right(bases, offset) - 1, 0)

@@ -1,0 +1,77 @@
+"""Cutting a log back: to an offset, as a follower does that has diverged, or altogether.
+
+Rules
+- Batches go whole: the one that holds the offset goes too.
+- Producers and leader epochs are set back with the records; the recovery point and the high watermark never lie past the end.
+Source: UnifiedLog.truncateTo, truncateFullyAndStartAt.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import TYPE_CHECKING
+
+from . import txn_index
+from .files import Files
+from .recovery import find_end, is_offset_file, iter_batches, load_producers, start_anew
+from .scan import iter_bounds
+from .segment import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, Segment
+
+if TYPE_CHECKING:
+    from .partition_log import PartitionLog
+
+
+def truncate_log(log: PartitionLog, offset: int) -> None:
+    """Remove the records at and above `offset`, which lies within the log's segments. Raises OSError."""
+    segments = list(log.segments)
+    while segments[-1].base_offset > offset or (segments[-1].base_offset == offset and len(segments) > 1):
+        log.remove_files(segments.pop())
+    segment = segments[-1]
+    position = segment.index.lookup(offset)
+    handle = segment.log.handle()
+    for bounds in iter_bounds(log.files, handle, position, segment.size):
+        if bounds.last_offset >= offset:
+            position = bounds.position
+            break
+        position = bounds.end
+    segment.forget_indexes(position, offset)
+    segment.log.truncate(position)
+    txn_index.truncate(log.files, segment.path_of(TXN_INDEX_SUFFIX), offset)
+    end = find_end(log.files, segment)
+    if end is None:
+        raise OSError(errno.EIO, "the rest of the segment cannot be read", segment.log.path)
+    _note_tail(log.files, segment)
+    _finish_truncation(log, segments, end, min(log.log_start_offset, end))
+
+
+def _note_tail(files: Files, segment: Segment) -> None:
+    """Take the timestamps of the batches after the last index entry, and the cadence of index entries, from the file."""
+    position = segment.index.last()[1]
+    segment.forget_indexes(position, segment.base_offset if not position else segment.index.last()[0])
+    for at, header, data in iter_batches(files, segment.log.handle(), position, segment.size):
+        segment.note_batch(at, len(data), header.last_offset, header.max_timestamp)
+
+
+def truncate_fully(log: PartitionLog, offset: int) -> None:
+    """Remove all records; the log begins anew at `offset`. Raises OSError."""
+    segments = start_anew(log, log.segments, offset)
+    log.epochs.clear()
+    _finish_truncation(log, segments, offset, offset)
+
+
+def _finish_truncation(log: PartitionLog, segments: list[Segment], end: int, start: int) -> None:
+    epochs, producers = log.epochs, log.producers
+    epochs.truncate_from_end(end)
+    names = log.files.listdir(log.path)
+    snapshots = sorted(int(name[: -len(SNAPSHOT_SUFFIX)]) for name in names if is_offset_file(name, SNAPSHOT_SUFFIX))
+    for snapshot in snapshots:
+        if snapshot > end:
+            log.files.remove_if_exists(os.path.join(log.path, f"{snapshot:020d}{SNAPSHOT_SUFFIX}"))
+    load_producers(log, producers, segments, [snapshot for snapshot in snapshots if snapshot <= end], end)
+    watermark = min(log.high_watermark, end)
+    log.install(segments, epochs, producers, end, start)
+    log.high_watermark = watermark
+    log.last_stable_offset = min(log.last_stable_offset, watermark)
+    log.recovery_point = min(log.recovery_point, end)
+    log.durability.truncated(end)
