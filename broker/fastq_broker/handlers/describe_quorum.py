@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fastq.errors import ErrorCode
 from fastq.protocol.messages import DescribeQuorumRequest, DescribeQuorumResponse
+from fastq.protocol.uuid import ZERO_UUID
 from fastq_broker.controller.storage import METADATA_TOPIC
 
 if TYPE_CHECKING:
@@ -18,27 +19,31 @@ if TYPE_CHECKING:
 API_KEY = 55
 VERSIONS = (0, 2)
 
+FIRST_VERSION_WITH_DIRECTORIES = 2
+
 PartitionData = DescribeQuorumResponse.PartitionData
 
 
 def handle(context: RequestContext, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
     """Answer the state of the quorum; any other partition is unknown here."""
     controller = context.broker.controller
+    with_directories = context.api_version >= FIRST_VERSION_WITH_DIRECTORIES
     return DescribeQuorumResponse(
         topics=[
             DescribeQuorumResponse.TopicData(
                 topic_name=topic.topic_name,
                 partitions=[
-                    _partition(controller, topic.topic_name, item.partition_index) for item in topic.partitions
+                    _partition(controller, topic.topic_name, item.partition_index, with_directories)
+                    for item in topic.partitions
                 ],
             )
             for topic in request.topics
         ],
-        nodes=_nodes(controller),
+        nodes=_nodes(controller) if with_directories else [],
     )
 
 
-def _partition(controller: Controller, topic: str, number: int) -> PartitionData:
+def _partition(controller: Controller, topic: str, number: int, with_directories: bool) -> PartitionData:
     if (topic, number) != (METADATA_TOPIC, 0):
         return PartitionData(
             partition_index=number,
@@ -50,7 +55,7 @@ def _partition(controller: Controller, topic: str, number: int) -> PartitionData
     now_ms = controller.clock()
     voter = DescribeQuorumResponse.ReplicaState(
         replica_id=controller.node_id,
-        replica_directory_id=controller.log.voter_directory,
+        replica_directory_id=controller.log.voter_directory if with_directories else ZERO_UUID,
         log_end_offset=controller.log.end_offset,
         last_fetch_timestamp=now_ms,
         last_caught_up_timestamp=now_ms,
