@@ -1,0 +1,58 @@
+"""Cutting a stream into responses: every way of cutting gives the same frames, in memory of their own."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from fastq.net.framing import CHUNK_BYTES, FrameReceiver, FrameSizeError
+
+
+def feed(receiver: FrameReceiver, data: bytes, random: Random) -> list[memoryview]:
+    frames = []
+    while data:
+        buffer = receiver.get_buffer()
+        assert len(buffer) > 0
+        count = min(len(buffer), len(data), random.choice((1, 3, 100, 5000, CHUNK_BYTES)))
+        buffer[:count] = data[:count]
+        data = data[count:]
+        frames += receiver.buffer_updated(count)
+    return frames
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_any_cut_gives_the_same_frames(seed: int) -> None:
+    random = Random(seed)
+    sizes = [random.choice((4, 5, 60, 1000, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 200_000)) for _ in range(25)]
+    bodies = [random.randbytes(size) for size in sizes]
+    receiver = FrameReceiver(1_000_000)
+    frames = feed(receiver, b"".join(len(body).to_bytes(4, "big") + body for body in bodies), random)
+    assert [bytes(frame) for frame in frames] == bodies
+    assert not receiver.is_mid_frame
+
+
+def test_frames_stay_valid_while_more_is_received() -> None:
+    receiver, random = FrameReceiver(1_000_000), Random(1)
+    first = feed(receiver, (8).to_bytes(4, "big") + b"abcdefgh", random)[0]
+    large = feed(receiver, (100_000).to_bytes(4, "big") + b"x" * 100_000, random)[0]
+    feed(receiver, (8).to_bytes(4, "big") + b"12345678", random)
+    assert bytes(first) == b"abcdefgh" and bytes(large) == b"x" * 100_000
+
+
+def test_a_large_frame_is_received_straight_into_its_own_buffer() -> None:
+    receiver = FrameReceiver(10_000_000)
+    head = (5_000_000).to_bytes(4, "big") + b"head"
+    receiver.get_buffer()[: len(head)] = head
+    assert receiver.buffer_updated(len(head)) == []
+    assert len(receiver.get_buffer()) == 5_000_000 - 4 and receiver.is_mid_frame
+
+
+@pytest.mark.parametrize("size", [-1, 0, 3, 1001, 2**31 - 1, -(2**31)])
+def test_a_size_out_of_bounds_takes_no_memory(size: int) -> None:
+    receiver = FrameReceiver(1000)
+    data = size.to_bytes(4, "big", signed=True) + b"rest"
+    receiver.get_buffer()[: len(data)] = data
+    with pytest.raises(FrameSizeError) as caught:
+        receiver.buffer_updated(len(data))
+    assert caught.value.size == size and caught.value.head == data
