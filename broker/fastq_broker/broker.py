@@ -16,6 +16,7 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fastq.errors import FastqError
@@ -80,7 +81,8 @@ class Broker:
         self.advertised_listeners: list[Listener] = []
         self.listening: list[str] = []
         self._housekeeper: asyncio.TimerHandle | None = None
-        self._opened = False
+        self._opened: list[Callable[[], None]] = []
+        """How to close what a start has opened so far. What was not opened must not be closed: that writes checkpoints."""
 
     async def start(self) -> None:
         """Start serving. Raises StartFailed, ConfigError."""
@@ -88,8 +90,8 @@ class Broker:
             self.logs.lock()
             await self._bind()
             self.logs.attach(self.loop)
-            self._opened = True
             self.controller.open()
+            self._opened.append(self.controller.close)
             self.controller.register_broker(self.advertised_listeners)
             self._attach_logs()
             await self.server.serve()
@@ -105,9 +107,9 @@ class Broker:
             self._housekeeper.cancel()
         self.purgatory.end_all()
         await self.server.stop()
-        if self._opened:
-            self.controller.close()
-            self.logs.close(broker_epoch=self.controller.broker_epoch)
+        for close in self._opened:
+            close()
+        self._opened.clear()
 
     def _metadata_dir(self) -> LogDir | None:
         """The log directory that holds the metadata log, where it is one of log.dirs: they share its flusher and its fate."""
@@ -142,6 +144,7 @@ class Broker:
                 if kind == ResourceType.TOPIC
             }
         )
+        self._opened.append(lambda: self.logs.close(broker_epoch=self.controller.broker_epoch))
         for topic in image.topics_by_name.values():
             self._apply_topic(image, topic)
         self.controller.subscribe(self._metadata_changed)
@@ -165,6 +168,8 @@ class Broker:
         """Create the logs of new partitions and take over leaders and in-sync replicas."""
         overrides = image.topic_configs(topic.name)
         defaults = self.controller.topic_defaults
+        values = defaults.resolve(overrides) if overrides else defaults.values
+        min_insync_replicas = int(values["min.insync.replicas"])
         for number, partition_image in enumerate(topic.partitions):
             if self.node_id not in partition_image.replicas:
                 continue
@@ -172,7 +177,7 @@ class Broker:
             if replica is None:
                 log = self.logs.create(topic.name, number, topic.topic_id, defaults.log_config_of(overrides))
                 replica = self._add_replica(log, topic, number)
-                replica.min_insync_replicas = int(defaults.resolve(overrides)["min.insync.replicas"])
+                replica.apply_config(log.config, min_insync_replicas)
             if replica.leader_epoch != partition_image.leader_epoch:
                 replica.log.assign_leader_epoch(partition_image.leader_epoch)
                 replica.leader_epoch = partition_image.leader_epoch
@@ -183,8 +188,7 @@ class Broker:
     def _add_replica(self, log: PartitionLog, topic: TopicImage, number: int) -> Replica:
         replica = Replica(log, topic.name, topic.topic_id, number)
         self.replicas.add(replica)
-        advanced = self.purgatory.advanced
-        log.on_advance(lambda _: advanced(replica))
+        log.on_advance(partial(self.purgatory.advanced, replica))
         return replica
 
     def _delete_topic(self, topic: TopicImage) -> None:
@@ -200,9 +204,10 @@ class Broker:
         overrides = image.topic_configs(topic)
         defaults = self.controller.topic_defaults
         values = defaults.resolve(overrides)
-        self.logs.update_config(topic, defaults.log_config_of(overrides))
+        config = defaults.log_config_of(overrides)
+        self.logs.update_config(topic, config)
         for replica in self.replicas.by_name.get(topic.encode(), {}).values():
-            replica.min_insync_replicas = int(values["min.insync.replicas"])
+            replica.apply_config(config, int(values["min.insync.replicas"]))
 
     # --- housekeeping ---
 

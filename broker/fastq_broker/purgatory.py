@@ -60,8 +60,8 @@ class Purgatory:
         self._count += 1
         fetch.timer = self._loop.call_later(max_wait_s, self._expire, fetch)
 
-    def advanced(self, key: Hashable) -> None:
-        """More can be read of a partition."""
+    def advanced(self, key: Hashable, _source: object = None) -> None:
+        """More can be read of a partition. A listener of its log, which says which one it is (`_source`)."""
         watchers = self._watchers.get(key)
         if watchers is None:
             return

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from .controller.topics import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
-    from .log import PartitionLog
+    from .log import LogConfig, PartitionLog
 
 UNKNOWN_TOPIC_OR_PARTITION = 3
 NOT_LEADER_OR_FOLLOWER = 6
@@ -33,6 +33,7 @@ class Replica:
         "log",
         "min_insync_replicas",
         "partition",
+        "synchronous",
         "topic",
         "topic_id",
     )
@@ -47,6 +48,12 @@ class Replica:
         self.leader_epoch = -1
         self.isr_size = 0
         self.min_insync_replicas = 1
+        self.synchronous = False
+
+    def apply_config(self, config: LogConfig, min_insync_replicas: int) -> None:
+        """Note what the request path needs of the topic's settings."""
+        self.synchronous = config.synchronous
+        self.min_insync_replicas = min_insync_replicas
 
     def epoch_error(self, requested: int) -> int:
         """0, or the error for a request that was made under another leader epoch; -1 asks for no check (KIP-320)."""

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fastq._native.wire import Reader
+from fastq._native.wire import DecodeError, EncodeError, Reader
 from fastq.errors import KafkaError
 from fastq.protocol.api import APIS
 from fastq.protocol.frames import decode_body, encode_response
@@ -153,15 +153,21 @@ class Router:
             raise ProtocolViolation(
                 f"{route.name} version {header[1]} is not supported; the broker serves {versions[0]} to {versions[1]}"
             )
-        if route.handle_frame is not None:
-            result: Result = route.handle_frame(connection, self._broker, buffer, header)
-            return result
-        return self._call(route, connection, buffer, header)
+        try:
+            if route.handle_frame is not None:
+                result: Result = route.handle_frame(connection, self._broker, buffer, header)
+                return result
+            return self._call(route, connection, buffer, header)
+        except (DecodeError, ProtocolViolation):
+            raise
+        except Exception as error:
+            logger.exception("%s version %d failed", route.name, header[1])
+            raise ProtocolViolation(f"{route.name} failed: {error}") from error
 
     def _call(self, route: Route, connection: Connection, buffer: bytearray, header: Header) -> Result:
         """Decode, call, encode: the way of every API but the hot ones."""
         api_key, version, correlation_id, client_id, start, end = header
-        request = decode_body(APIS[api_key].request_class(), Reader(buffer, start, end), version)
+        request = decode_body(APIS[api_key].request_class(), Reader(buffer, start, end), version, exact=False)
         context = RequestContext(self._broker, connection, version, client_id)
         try:
             assert route.handle is not None
@@ -170,26 +176,35 @@ class Router:
             response = self._error_response(route, header, error)
         if inspect.isawaitable(response):
             return self._later(route, connection, header, response)
-        return encode_response(correlation_id, response, version)
+        return self._encode(route, header, response)
 
     def _later(self, route: Route, connection: Connection, header: Header, response: Awaitable[Any]) -> Deferred:
         """Answer when the handler's coroutine is done."""
 
         async def run() -> None:
             try:
-                result = await response
-            except Exception as error:
                 try:
+                    result = await response
+                except Exception as error:
                     result = self._error_response(route, header, error)
-                except ProtocolViolation as violation:
-                    deferred.refuse(str(violation))
-                    return
-            deferred.complete(encode_response(header[2], result, header[1]))
+                frame = self._encode(route, header, result)
+            except ProtocolViolation as violation:
+                deferred.refuse(str(violation))
+            else:
+                deferred.complete(frame)
 
         coroutine: Coroutine[Any, Any, None] = run()
         task = self._broker.loop.create_task(coroutine)
         deferred = Deferred(connection, on_cancel=task.cancel)
         return deferred
+
+    def _encode(self, route: Route, header: Header, response: Any) -> bytes:
+        """The response frame; one that its version cannot carry is a mistake of the broker, and closes the connection."""
+        try:
+            return encode_response(header[2], response, header[1])
+        except EncodeError as error:
+            logger.error("%s version %d: the response cannot be encoded", route.name, header[1], exc_info=error)
+            raise ProtocolViolation(f"{route.name} failed") from error
 
     def _error_response(self, route: Route, header: Header, error: Exception) -> Any:
         """The API's response with a top-level error code; ProtocolViolation where it has none."""

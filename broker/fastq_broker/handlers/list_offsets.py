@@ -37,6 +37,8 @@ LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 FIRST_VERSION_OF = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 
+FIRST_VERSION_WITH_LEADER_EPOCH = 4
+
 READ_COMMITTED = 1
 NO_REPLICA = -1
 CORRUPT_MESSAGE = 2
@@ -65,7 +67,9 @@ def handle(
             for topic in request.topics
         ]
     )
-    return _search_all(context, request, response, searches) if searches else response
+    if searches:
+        return _search_all(context, request, response, searches)
+    return _fitting(response, context.api_version)
 
 
 def _answer(
@@ -140,4 +144,13 @@ async def _search_all(
             continue
         if found is not None and found.offset < _end_for(request, replica):
             answer.timestamp, answer.offset, answer.leader_epoch = found
+    return _fitting(response, context.api_version)
+
+
+def _fitting(response: ListOffsetsResponse, api_version: int) -> ListOffsetsResponse:
+    """The response without what its version cannot carry."""
+    if api_version < FIRST_VERSION_WITH_LEADER_EPOCH:
+        for topic in response.topics:
+            for partition in topic.partitions:
+                partition.leader_epoch = -1
     return response

@@ -69,13 +69,12 @@ def handle_frame(connection: Connection, broker: Broker, buffer: bytearray, head
         if replica is None or code != 0:
             results.append((topic, index, code, -1, -1, -1, None, _PRECHECK_MESSAGES.get(code)))
             continue
-        log = replica.log
         try:
-            done = log.append(view[start:end], leader_epoch=replica.leader_epoch, now_ms=now_ms)
+            done = replica.log.append(view[start:end], leader_epoch=replica.leader_epoch, now_ms=now_ms)
         except Exception as error:
             results.append(_refused(topic, index, error, connection))
             continue
-        if log.config.synchronous and acks != 0:
+        if replica.synchronous and acks != 0:
             waiting.append((len(results), replica, done.last_offset + 1))
         results.append((topic, index, 0, done.base_offset, done.log_append_time_ms, done.log_start_offset, None, None))
     if waiting:

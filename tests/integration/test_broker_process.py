@@ -1,0 +1,169 @@
+"""The command `fastq-broker`: its ready line, its errors, its ends, and what a restart finds."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from raw_kafka import RawConnection, batch, create_topic, fetch, fetch_request, produce
+
+from fastq._native.records import read_header
+from fastq.testing import Broker, BrokerFailed
+
+
+def run_broker(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the command to its end: for starts that must fail."""
+    command = [sys.executable, "-m", "fastq_broker", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30)
+
+
+def refused(*arguments: str) -> tuple[int, str]:
+    """Exit code and the one line of a start that fails."""
+    result = run_broker(*arguments)
+    assert result.stdout == ""
+    lines = [line for line in result.stderr.splitlines() if line.startswith("fastq-broker:")]
+    assert "Traceback" not in result.stderr
+    assert len(lines) == 1, result.stderr
+    return result.returncode, lines[0]
+
+
+def test_the_ready_line_is_all_of_standard_output(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fastq_broker", "--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    rest = process.stdout.read()
+    process.stdout.close()
+    assert process.wait(20) == 0
+    head, _, seconds = line.rpartition(" in ")
+    assert head.startswith("fastq-broker ready on 127.0.0.1:")
+    assert int(head.rsplit(":", 1)[1]) > 0
+    assert seconds.endswith(" s\n")
+    assert float(seconds[:-3]) < 10
+    assert rest == ""
+
+
+def test_a_port_in_use(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        code, line = refused("--data-dir", str(tmp_path), "--listen", f"127.0.0.1:{port}")
+    assert code == 1
+    assert f"127.0.0.1:{port}" in line
+    assert "in use" in line
+
+
+def test_a_directory_that_another_broker_has() -> None:
+    with Broker() as broker:
+        code, line = refused("--data-dir", str(broker.data_dir), "--listen", "127.0.0.1:0")
+        assert code == 1
+        assert str(broker.data_dir) in line
+        with RawConnection(broker.bootstrap_servers) as connection:
+            create_topic(connection, "unharmed")
+
+
+def test_a_directory_that_cannot_be_one(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("not a directory")
+    code, line = refused("--data-dir", str(tmp_path / "file"), "--listen", "127.0.0.1:0")
+    assert code == 1
+    assert str(tmp_path / "file") in line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--set", "log.retention.hour=1"], ["log.retention.hour", "log.retention.hours"]),
+        (["--set", "num.partitions=many"], ["num.partitions", "many"]),
+        (["--set", "nonsense"], ["nonsense", "KEY=VALUE"]),
+        (["--listen", "nowhere"], ["nowhere"]),
+        (["--config", "/no/such/file.toml"], ["/no/such/file.toml"]),
+    ],
+)
+def test_a_bad_configuration(tmp_path: Path, arguments: list[str], words: list[str]) -> None:
+    code, line = refused("--data-dir", str(tmp_path / "data"), *arguments)
+    assert code == 2
+    for word in words:
+        assert word in line
+
+
+def test_the_node_of_a_directory_is_kept(tmp_path: Path) -> None:
+    with Broker(tmp_path / "data", node_id=7):
+        pass
+    code, line = refused("--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0", "--node-id", "8")
+    assert code == 1
+    assert "node 7" in line
+
+
+@pytest.mark.parametrize("crash", [False, True])
+def test_a_restart_keeps_what_was_acknowledged(crash: bool) -> None:
+    with Broker() as broker:
+        with RawConnection(broker.bootstrap_servers) as connection:
+            create_topic(connection, "kept", partitions=3)
+            for i in range(30):
+                assert produce(connection, "kept", batch(b"%d" % i), partition=i % 3).error_code == 0
+        if crash:
+            broker.kill()
+            broker.start()
+        else:
+            broker.restart()
+        with RawConnection(broker.bootstrap_servers) as connection:
+            for partition in range(3):
+                answer = fetch(connection, "kept", 0, partition=partition)
+                assert answer.high_watermark == 10
+                produced = produce(connection, "kept", batch(b"after"), partition=partition)
+                assert (produced.error_code, produced.base_offset) == (0, 10)
+            epoch = read_header(fetch(connection, "kept", 10).records).partition_leader_epoch
+            assert epoch == (1 if crash else 0), "a new leader epoch begins only where the stop was not clean"
+
+
+def test_a_stop_answers_long_polls_and_ends_soon() -> None:
+    with Broker() as broker, RawConnection(broker.bootstrap_servers) as connection:
+        create_topic(connection, "t")
+        connection.send(fetch_request("t", 0, max_wait_ms=60_000), 12)
+        time.sleep(0.1)
+        started = time.monotonic()
+        broker.stop()
+        assert time.monotonic() - started < 5
+        assert bytes(connection.receive().responses[0].partitions[0].records) == b""
+        assert connection.closed()
+
+
+def test_ipv6_and_an_advertised_address() -> None:
+    from fastq.protocol.messages import MetadataRequest
+
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        pytest.skip("this machine has no IPv6 loopback")
+    config = {"advertised.listeners": "PLAINTEXT://broker.example:19092"}
+    with Broker(host="::1", config=config) as broker, RawConnection(broker.bootstrap_servers) as connection:
+        (node,) = connection.call(MetadataRequest(topics=[]), 12).brokers
+        assert (node.host, node.port) == ("broker.example", 19092)
+
+
+def test_a_failed_start_shows_the_log(tmp_path: Path) -> None:
+    broker = Broker(tmp_path / "data", config={"num.partitions": "many"})
+    with pytest.raises(BrokerFailed, match=r"num\.partitions"):
+        broker.start()
+
+
+def test_memory_of_an_idle_broker_stays_small() -> None:
+    with Broker() as broker:
+        time.sleep(0.2)
+        status = Path(f"/proc/{broker.pid}/status")
+        if not status.exists():
+            pytest.skip("needs /proc")
+        resident = next(line for line in status.read_text().splitlines() if line.startswith("VmRSS:"))
+        assert int(resident.split()[1]) < 80 * 1024
