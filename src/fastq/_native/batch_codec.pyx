@@ -15,7 +15,7 @@ from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_GET_SIZE, PyBy
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, INT64_MAX, int16_t, int32_t, uint32_t
-from libc.string cimport memcpy
+from libc.string cimport memset
 
 from fastq._native.bits cimport load_i16, load_i32, store_varint
 from fastq._native.records cimport (
@@ -166,6 +166,7 @@ cdef list headers_of(const CRecord* record):
     cdef const uint8_t* p = record.headers
     cdef int32_t i
     cdef list headers = []
+    memset(&header, 0, sizeof(header))   # the compiler does not see that it is set wherever it is read
     for i in range(record.header_count):
         p = parse_record_header(p, record.end, &header)
         if p == NULL:
