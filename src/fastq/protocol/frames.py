@@ -97,12 +97,12 @@ def decode_request_header(reader: Reader) -> RequestHeader:
 
 
 def decode_request(header: RequestHeader, reader: Reader) -> Message:
-    """Read the body behind `header`, to its end. DecodeError as well when the API or version is not known."""
+    """Read the body behind `header`; bytes behind it are let pass. DecodeError as well when the API or version is not known."""
     info = APIS.get(header.api_key)
     if info is None or not info.supports(header.api_version):
         detail = f"api key {header.api_key}, version {header.api_version}"
         raise DecodeError("a known API and version", header.position, detail, "request header")
-    return decode_body(info.request_class(), reader, header.api_version)
+    return decode_body(info.request_class(), reader, header.api_version, exact=False)
 
 
 def decode_response_header(reader: Reader, api_key: int, version: int) -> int:
@@ -129,13 +129,17 @@ def decode_response(data: bytes | bytearray | memoryview, api_key: int, version:
     return correlation_id, decode_body(response_class, reader, version)
 
 
-def decode_body(message: type[M], reader: Reader, version: int) -> M:
-    """Read a message that ends where the reader ends. An error names the message and its version."""
+def decode_body(message: type[M], reader: Reader, version: int, *, exact: bool = True) -> M:
+    """Read a message that ends where the reader ends. An error names the message and its version.
+
+    Not `exact`: bytes behind the message are let pass, as Apache Kafka does with a request's; librdkafka's Metadata
+    v13 ends in three of them.
+    """
     try:
         body = message.decode(reader, version)
     except DecodeError as error:
         raise named(error, f"{message.__name__} v{version}") from None
-    if reader.remaining:
+    if exact and reader.remaining:
         detail = f"{reader.remaining} bytes left over"
         raise DecodeError("the end of the message", reader.position, detail, f"{message.__name__} v{version}")
     return body

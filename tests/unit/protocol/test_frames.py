@@ -100,7 +100,9 @@ def test_errors_name_the_message() -> None:
     good = frames.encode_request(1, "c", MetadataRequest(topics=None), 12)
     reader = Reader(good + b"!", 4)
     with pytest.raises(DecodeError, match=r"the end of the message .* in MetadataRequest v12: 1 bytes left over"):
-        frames.decode_request(frames.decode_request_header(reader), reader)
+        frames.decode_body(MetadataRequest, Reader(MetadataRequest(topics=None).to_bytes(12) + b"!"), 12)
+    # a request's are let pass: librdkafka's Metadata v13 ends in three bytes too many, and Apache Kafka takes it
+    assert frames.decode_request(frames.decode_request_header(reader), reader) == MetadataRequest(topics=None)
     reader = Reader(struct.pack(">hhihb", 999, 0, 1, 1, 65))
     header = frames.decode_request_header(reader)
     with pytest.raises(DecodeError, match="api key 999"):
