@@ -54,7 +54,8 @@ _ZSTD_LEVEL = 3
 
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
 _PIECE_BYTES = 1024 * 1024  # most that the LZ4 library is asked for at a time: it allocates that much first
-_STEP_BYTES_MIN = 512  # input given to a second and later member of a stream, doubled as it goes on
+_STEP_BYTES_MIN = 512  # input given to a second and later member of a stream, doubled as it goes on,
+_STEP_BYTES_MAX = 4 * _PIECE_BYTES  # up to this: what a member has not got to is copied with every piece
 
 _XERIAL_HEADER = b"\x82SNAPPY\x00" + b"\x00\x00\x00\x01" * 2
 _XERIAL_MAGIC = _XERIAL_HEADER[:8]
@@ -172,7 +173,7 @@ def _read_members(new_member: Callable[[], Any], data: memoryview, limit_bytes: 
     pieces: list[bytes] = []
     room = limit_bytes
     position = 0
-    step = data.nbytes
+    step = _STEP_BYTES_MAX
     while True:
         member: _Member = new_member()
         while not member.eof:
@@ -180,7 +181,7 @@ def _read_members(new_member: Callable[[], Any], data: memoryview, limit_bytes: 
                 raise _cut_off("the end of a gzip member or LZ4 frame", position)
             chunk: Buffer = data[position : position + step]
             position = min(position + step, data.nbytes)
-            step *= 2
+            step = min(2 * step, _STEP_BYTES_MAX)
             room = _drain(member, chunk, pieces, room, limit_bytes)
         position -= len(member.unused_data or b"")
         if position == data.nbytes:

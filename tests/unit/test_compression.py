@@ -94,6 +94,15 @@ def test_concatenated_streams_are_one(codec):
 
 
 @pytest.mark.parametrize("codec", PACKING)
+def test_more_than_one_step_of_input(codec):
+    data = random.Random(4).randbytes(9 << 20)
+    packed = compress(codec, data)
+    assert decompress(codec, packed + compress(codec, LINES), len(data) + len(LINES)) == data + LINES
+    with pytest.raises(DecodeError):
+        decompress(codec, packed[:-1], len(data))
+
+
+@pytest.mark.parametrize("codec", PACKING)
 @pytest.mark.parametrize("data", [b"a", LINES[:5000], LINES], ids=["one byte", "short", "long"])
 def test_cut_off_and_followed_by_rubbish(codec, data):
     packed = compress(codec, data)
