@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import NamedTuple
 
@@ -50,7 +52,7 @@ from fastq_broker.controller.storage import (
     METADATA_TOPIC,
     QuorumState,
     format_directories,
-    write_file,
+    sync_directory,
 )
 from fastq_broker.log import checkpoints
 from fastq_broker.log.config import LogConfig
@@ -65,6 +67,7 @@ logger = logging.getLogger(__name__)
 CONTROLLER_PORT = 9093
 READ_BYTES = 8 << 20
 FILES_PER_TICK = 50
+UNFINISHED = ".part"
 
 
 class LogPoint(NamedTuple):
@@ -103,6 +106,8 @@ class MetadataLog:
         self._bytes_since_snapshot = 0
         self._last_snapshot_ms = 0
         self._last_snapshot_offset = 0
+        self._writer: ThreadPoolExecutor | None = None
+        self._snapshot: Future[None] | None = None
 
     def _make_log_dir(self) -> LogDir:
         files = Files()
@@ -144,7 +149,10 @@ class MetadataLog:
         return self.cluster_id
 
     def _format(self, cluster_id: str) -> None:
-        """Write what a new metadata directory begins with: bootstrap records, identity, voters."""
+        """Write what a new metadata directory begins with: bootstrap records, identity, voters.
+
+        The directory is filled under another name and renamed, so that one that has its name is whole.
+        """
         now_ms = self._clock()
         level = features.BOOTSTRAP[features.METADATA_VERSION]
         values = [
@@ -160,11 +168,14 @@ class MetadataLog:
             kraft_version=None,
             voters=None,
         )
-        self.directory.mkdir()
-        identity = checkpoints.format_partition_metadata(METADATA_TOPIC_ID)
-        write_file(self.directory / checkpoints.PARTITION_METADATA, identity)
+        unfinished = self._root / f"{METADATA_DIRECTORY}{UNFINISHED}"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir()
+        (unfinished / checkpoints.PARTITION_METADATA).write_bytes(
+            checkpoints.format_partition_metadata(METADATA_TOPIC_ID)
+        )
         write_snapshot(
-            self.directory / SnapshotId(0, 0).file_name,
+            unfinished / SnapshotId(0, 0).file_name,
             [],
             epoch=0,
             timestamp_ms=now_ms,
@@ -172,6 +183,8 @@ class MetadataLog:
             kraft_version=1,
             voters=self._own_voters(),
         )
+        unfinished.rename(self.directory)
+        sync_directory(self._root)
         logger.info("formatted %s for cluster %s", self._root, cluster_id)
 
     def _own_voters(self) -> VotersRecord:
@@ -199,7 +212,7 @@ class MetadataLog:
 
     def _remove_unfinished(self) -> None:
         for name in os.listdir(self.directory):
-            if name.endswith((".part", ".checkpoint.deleted")):
+            if name.endswith((UNFINISHED, ".checkpoint.deleted")):
                 (self.directory / name).unlink()
 
     def _read_bootstrap(self) -> None:
@@ -221,12 +234,12 @@ class MetadataLog:
 
     def replay(self, delta: MetadataDelta) -> None:
         """Feed the latest snapshot and the log behind it to `delta`. MetadataError when something is damaged."""
-        snapshots = list_snapshots(self.directory)
         start = 0
-        if snapshots:
-            latest = snapshots[-1]
+        found = self._latest_snapshot()
+        if found is not None:
+            latest, batches = found
             start = latest.end_offset
-            for batch in read_snapshot(self.directory / latest.file_name):
+            for batch in batches:
                 self._take(batch, delta)
             self.last = LogPoint(start - 1, latest.epoch, self.last.timestamp_ms)
         if self._log.log_start_offset > start:
@@ -238,6 +251,15 @@ class MetadataLog:
         self._last_snapshot_ms = self.last.timestamp_ms or self._clock()
         self._replay_log(start, delta)
         self._check_voters()
+
+    def _latest_snapshot(self) -> tuple[SnapshotId, list[Batch]] | None:
+        """The newest snapshot that is whole; one that is damaged is stepped over with an error in the log."""
+        for snapshot in reversed(list_snapshots(self.directory)):
+            try:
+                return snapshot, list(read_snapshot(self.directory / snapshot.file_name))
+            except MetadataError as error:
+                logger.error("%s; the snapshot before it is tried", error)
+        return None
 
     def _replay_log(self, start: int, delta: MetadataDelta) -> None:
         held: list[Record] | None = None
@@ -387,21 +409,40 @@ class MetadataLog:
     # Snapshots
 
     def tick(self, image: MetadataImage, now_ms: int) -> None:
-        """Write a snapshot of `image` when metadata.log.max.record.bytes.between.snapshots were written or
-        metadata.log.max.snapshot.interval.ms went by since the last one, and something is new."""
+        """Begin a snapshot of `image` when metadata.log.max.record.bytes.between.snapshots were written or
+        metadata.log.max.snapshot.interval.ms went by since the last one, and something is new.
+
+        It is written in another thread; the tick after its end drops what it makes superfluous.
+        """
         if self._own_flusher is not None:
+            self._own_flusher.wait()
             self._log_dir.run_deletions(now_ms, FILES_PER_TICK)
-        if image.offset + 1 <= self._last_snapshot_offset or self._bytes_since_snapshot == 0:
-            return
+        if self._snapshot is not None:
+            if self._snapshot.done():
+                self._end_snapshot(now_ms)
+        elif self._is_snapshot_due(image, now_ms):
+            self._begin_snapshot(image, now_ms)
+
+    def _is_snapshot_due(self, image: MetadataImage, now_ms: int) -> bool:
+        if image.offset + 1 <= self._last_snapshot_offset or not self._bytes_since_snapshot or self.offline:
+            return False
+        if image.offset >= self.high_watermark:
+            return False  # not on disk yet: a snapshot must not know more than the log
         interval = self._config.metadata_log_max_snapshot_interval_ms
         late = interval > 0 and now_ms - self._last_snapshot_ms >= interval
-        if late or self._bytes_since_snapshot >= self._config.metadata_log_max_record_bytes_between_snapshots:
-            self.snapshot(image, now_ms)
+        return late or self._bytes_since_snapshot >= self._config.metadata_log_max_record_bytes_between_snapshots
 
-    def snapshot(self, image: MetadataImage, now_ms: int) -> SnapshotId:
-        """Write a snapshot of `image`, then drop the segments and snapshots it makes superfluous."""
-        self.flush()
+    def _begin_snapshot(self, image: MetadataImage, now_ms: int) -> None:
         made = SnapshotId(image.offset + 1, image.epoch)
+        self._last_snapshot_offset = made.end_offset
+        self._last_snapshot_ms = now_ms
+        self._bytes_since_snapshot = 0
+        if self._writer is None:
+            self._writer = ThreadPoolExecutor(1, thread_name_prefix="fastq-snapshot")
+        self._snapshot = self._writer.submit(self._write_snapshot, made, image, now_ms)
+
+    def _write_snapshot(self, made: SnapshotId, image: MetadataImage, now_ms: int) -> None:
+        """Runs in another thread: reads the image, which never changes, and nothing else that does."""
         write_snapshot(
             self.directory / made.file_name,
             list(image_records(image)),
@@ -411,11 +452,31 @@ class MetadataLog:
             kraft_version=self.kraft_version,
             voters=self.voters,
         )
-        self._last_snapshot_offset = made.end_offset
-        self._last_snapshot_ms = now_ms
-        self._bytes_since_snapshot = 0
+
+    def _end_snapshot(self, now_ms: int) -> None:
+        """Take down how the last snapshot ended; a failed one takes the directory offline as any failed write does."""
+        ended, self._snapshot = self._snapshot, None
+        assert ended is not None
+        try:
+            ended.result()
+        except OSError as error:
+            self._log_dir.fail("writing a metadata snapshot", error.filename or str(self.directory), error)
+            return
         self._clean(now_ms)
-        return made
+
+    def snapshot(self, image: MetadataImage, now_ms: int) -> SnapshotId:
+        """Write a snapshot of `image` and wait for it. KafkaStorageError when the disk fails."""
+        self.flush()
+        if self._snapshot is not None:
+            wait([self._snapshot])
+            self._end_snapshot(now_ms)
+        self._begin_snapshot(image, now_ms)
+        assert self._snapshot is not None
+        wait([self._snapshot])
+        self._end_snapshot(now_ms)
+        if self._log_dir.offline is not None:
+            raise self._log_dir.offline
+        return SnapshotId(image.offset + 1, image.epoch)
 
     def _clean(self, now_ms: int) -> None:
         """Keep the two latest snapshots and the log from the older of them on: a damaged one can be stepped over."""
@@ -427,5 +488,7 @@ class MetadataLog:
 
     def close(self) -> None:
         """Write everything to disk and close the log."""
+        if self._writer is not None:
+            self._writer.shutdown()
         self._log.close()
         self._log_dir.flusher.wait()

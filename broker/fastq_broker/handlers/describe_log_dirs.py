@@ -50,7 +50,7 @@ def _result(path: str, logs: list[PartitionLog]) -> Result:
     for log in logs:
         topics.setdefault(log.topic, []).append(
             DescribeLogDirsResponse.DescribeLogDirsPartition(
-                partition_index=log.partition, partition_size=log.size_bytes, offset_lag=0, is_future_key=False
+                partition_index=log.partition, partition_size=_size_bytes(log), offset_lag=0, is_future_key=False
             )
         )
     room = os.statvfs(path)
@@ -63,3 +63,11 @@ def _result(path: str, logs: list[PartitionLog]) -> Result:
         total_bytes=room.f_blocks * room.f_frsize,
         usable_bytes=room.f_bavail * room.f_frsize,
     )
+
+
+def _size_bytes(log: PartitionLog) -> int:
+    """Bytes of the segments; of a log that nobody has touched yet as the file system tells, without loading it."""
+    if log.loaded:
+        return log.size_bytes
+    with os.scandir(log.path) as entries:
+        return sum(entry.stat().st_size for entry in entries if entry.name.endswith(".log"))

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import Callable
+from concurrent.futures import wait
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,14 @@ def open_controller(tmp_path: Path, clock: Clock) -> Open:
 
 def directory(tmp_path: Path) -> Path:
     return tmp_path / "data" / "__cluster_metadata-0"
+
+
+def settle(controller: Controller, clock: Clock) -> None:
+    """Wait for a snapshot that was begun, and let the next tick take it down."""
+    running = controller.log._snapshot
+    if running is not None:
+        wait([running])
+        controller.tick(clock.now)
 
 
 def same(one: MetadataImage, other: MetadataImage) -> bool:
@@ -374,6 +383,7 @@ def test_a_snapshot_replaces_the_log_before_it(open_controller: Open, tmp_path: 
         controller.create_topics([NewTopic(f"t{number}", 2, configs=[("retention.ms", "1")])])
         clock.now += 1
         controller.tick(clock.now)
+        settle(controller, clock)
     found = list_snapshots(directory(tmp_path))
     assert len(found) == 2
     assert controller.log.start_offset == found[0].end_offset
@@ -383,7 +393,8 @@ def test_a_snapshot_replaces_the_log_before_it(open_controller: Open, tmp_path: 
     again = open_controller()
     assert again.image.topic_configs("t1") == {"retention.ms": "2"}
     assert set(again.image.topics_by_name) == set(controller.image.topics_by_name)
-    (directory(tmp_path) / found[1].file_name).unlink()
+    damaged = directory(tmp_path) / found[1].file_name
+    damaged.write_bytes(damaged.read_bytes()[:-10])
     assert set(open_controller().image.topics_by_name) == set(controller.image.topics_by_name)
 
 
@@ -409,11 +420,35 @@ def test_snapshots_come_with_time_when_there_is_something_new(
     assert len(list_snapshots(directory(tmp_path))) == 1
     clock.now += 3600_000
     controller.tick(clock.now)
+    settle(controller, clock)
     made = list_snapshots(directory(tmp_path))
     assert made[-1].end_offset == controller.log.end_offset
     clock.now += 3600_000
     controller.tick(clock.now)
     assert list_snapshots(directory(tmp_path)) == made
+
+
+def test_a_snapshot_that_cannot_be_written_takes_the_directory_offline(
+    open_controller: Open, tmp_path: Path, clock: Clock
+) -> None:
+    controller = open_controller()
+    name = f"{controller.image.offset + 1:020}-{controller.image.epoch:010}.checkpoint.part"
+    (directory(tmp_path) / name).mkdir()
+    clock.now += 3600_000
+    controller.tick(clock.now)
+    settle(controller, clock)
+    assert controller.log.offline
+    with pytest.raises(KafkaError, match="offline"):
+        controller.create_topics([NewTopic("a")])
+
+
+def test_a_directory_that_was_left_half_formatted_is_formatted_again(tmp_path: Path, open_controller: Open) -> None:
+    half = tmp_path / "data" / "__cluster_metadata-0.part"
+    half.mkdir(parents=True)
+    (half / "rest").touch()
+    open_controller()
+    assert not half.exists()
+    assert not (directory(tmp_path) / "rest").exists()
 
 
 def test_what_was_left_unfinished_is_removed(open_controller: Open, tmp_path: Path) -> None:
