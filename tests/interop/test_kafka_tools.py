@@ -124,8 +124,7 @@ def test_data_directory_moves_to_apache_kafka_and_back(tmp_path: Path, new_topic
                               "--create", "--topic", "moved", "--partitions", "1", "--config", "retention.ms=987654321")  # fmt: skip
         with Producer(bootstrap_servers=ours.bootstrap_servers) as producer:
             producer.send_many("moved", values).result(10)
-        node_id = ours.node_id
-    with apache_kafka.ApacheKafka(data_dir, properties={"node.id": str(node_id)}, heap="512m") as kafka:
+    with apache_kafka.ApacheKafka(data_dir, heap="512m") as kafka:
         with Consumer("moved", bootstrap_servers=kafka.bootstrap_servers, auto_offset_reset="earliest") as consumer:
             assert [record.value for record in consumer.read_to_end()] == values
         described = apache_kafka.run_tool(
