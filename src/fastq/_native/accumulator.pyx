@@ -873,6 +873,12 @@ cdef class Accumulator:
             and self.buffered_records < self.records_max
         )
 
+    def has_ample_room(self, Py_ssize_t need):
+        """Whether an eighth of the buffer is free as well: who had to wait waits until going on is worth it."""
+        return not self.incomplete or (
+            self.has_room(need + self.pool.limit_bytes // 8) and self.buffered_records <= self.records_max // 8 * 7
+        )
+
     def abort(self, object error):
         """Fail every batch that has no fate yet; answers how many records that were."""
         lost = 0

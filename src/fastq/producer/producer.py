@@ -277,7 +277,7 @@ class Producer(SyncProducerCore):
         def room() -> bool:
             if self.accumulator.slow & CLOSED:
                 raise ClientClosed("the producer was closed while send waited for room")
-            if self.accumulator.has_room(need):
+            if self.accumulator.has_ample_room(need):
                 return True
             self.accumulator.close_all()
             return False

@@ -1,0 +1,566 @@
+"""The blocking producer against a broker of ours: delivery, threads, memory, exits, forks, interrupts."""
+
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections import defaultdict
+
+import pyarrow as pa
+import pytest
+
+from fastq._native.records import decode_records, iter_headers
+from fastq.errors import (
+    BufferTimeout,
+    ClientClosed,
+    ConfigError,
+    ConnectionFailed,
+    ForkedClient,
+    MessageTooLarge,
+    SerializationError,
+    UnknownTopicOrPartition,
+)
+from fastq.interceptors import ProducerInterceptor
+from fastq.producer import Producer, RoundRobinPartitioner, SendManyError
+
+
+class Log:
+    """What the broker stored, read from its segment files."""
+
+    def __init__(self, broker, topic):
+        self.broker, self.topic = broker, topic
+
+    def partitions(self):
+        found = {}
+        for directory in sorted(self.broker.data_dir.glob(f"{self.topic}-*")):
+            records = []
+            for segment in sorted(directory.glob("*.log")):
+                data = segment.read_bytes()
+                for position, _header in iter_headers(data):
+                    records.extend(decode_records(data, position))
+            found[int(directory.name.rsplit("-", 1)[1])] = records
+        return found
+
+    def values(self):
+        return [record.value for records in self.partitions().values() for record in records]
+
+
+@pytest.fixture
+def topic(new_topic_name):
+    return new_topic_name()
+
+
+@pytest.fixture
+def wide(shared_broker, new_topic_name):
+    """A topic with four partitions."""
+    from fastq.admin import Admin, NewTopic
+
+    name = new_topic_name()
+    with Admin(bootstrap_servers=shared_broker.bootstrap_servers) as admin:
+        admin.create_topics([NewTopic(name, partitions=4)])
+    return name
+
+
+@pytest.fixture
+def make(shared_broker):
+    """Producers for the shared broker, closed at the end."""
+    made = []
+
+    def make(**options):
+        made.append(Producer(bootstrap_servers=shared_broker.bootstrap_servers, **options))
+        return made[-1]
+
+    yield make
+    for producer in made:
+        producer.close(10)
+
+
+def test_send_and_result(make, topic, shared_broker):
+    producer = make()
+    delivery = producer.send(topic, b"line", key=b"host-1", headers=[("trace", b"1"), ("none", None)], timestamp_ms=1500000)
+    metadata = delivery.result(10)
+    assert (metadata.topic, metadata.partition, metadata.offset, metadata.timestamp_ms) == (topic, 0, 0, 1500000)
+    assert (metadata.serialized_key_size, metadata.serialized_value_size) == (6, 4)
+    assert delivery.done() and delivery.exception() is None
+    (record,) = Log(shared_broker, topic).partitions()[0]
+    assert (record.key, record.value, record.timestamp_ms) == (b"host-1", b"line", 1500000)
+    assert record.headers == [("trace", b"1"), ("none", None)]
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_any_buffer_and_codec(make, topic, shared_broker, codec):
+    import array
+
+    producer = make(compression_type=codec)
+    sent = [b"a", bytearray(b"b" * 300), memoryview(b"xcx")[1:2], array.array("B", [1, 2]), None, b"", b"z" * 100_000]
+    for value in sent:
+        producer.send(topic, value, key=b"k")
+    producer.flush(10)
+    assert Log(shared_broker, topic).values() == [None if v is None else bytes(v) for v in sent]
+
+
+def test_timestamps_are_the_clocks(make, topic):
+    before = int(time.time() * 1000)
+    metadata = make().send(topic, b"x").result(10)
+    assert before - 10 <= metadata.timestamp_ms <= time.time() * 1000 + 10
+
+
+def test_keys_go_where_every_client_sends_them(make, wide, shared_broker):
+    from kafka.partitioner.default import murmur2
+
+    producer = make()
+    keys = [b"key-%d" % i for i in range(500)]
+    for key in keys:
+        producer.send(wide, b"", key=key)
+    producer.flush(10)
+    for index, records in Log(shared_broker, wide).partitions().items():
+        for record in records:
+            assert (murmur2(record.key) & 0x7FFFFFFF) % 4 == index
+
+
+def test_partition_asked_for_and_one_that_is_not_there(make, wide, shared_broker):
+    producer = make(request_timeout_ms=300, delivery_timeout_ms=2000)
+    assert producer.send(wide, b"x", partition=3).result(10).partition == 3
+    for index in (4, -1):
+        with pytest.raises(UnknownTopicOrPartition, match="partitions 0 to 3"):
+            producer.send(wide, b"x", partition=index)
+
+
+def test_unknown_topic_without_auto_creation(make):
+    producer = make(allow_auto_create_topics=False, max_block_ms=400)
+    started = time.monotonic()
+    with pytest.raises((UnknownTopicOrPartition, BufferTimeout), match="no-such-topic"):
+        producer.send("no-such-topic", b"x")
+    assert 0.3 < time.monotonic() - started < 5
+
+
+def test_nobody_listens():
+    import socket
+
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
+    producer = Producer(bootstrap_servers=f"127.0.0.1:{port}", max_block_ms=300)
+    with pytest.raises((BufferTimeout, ConnectionFailed), match=str(port)):
+        producer.send("t", b"x")
+    producer.close(1)
+
+
+def test_bad_arguments(make, topic):
+    producer = make()
+    producer.send(topic, b"first").result(10)
+    with pytest.raises(SerializationError, match="value is str"):
+        producer.send(topic, "text")
+    with pytest.raises(SerializationError, match="key is int"):
+        producer.send(topic, b"x", key=5)
+    with pytest.raises(TypeError, match="topic is a str"):
+        producer.send(7, b"x")
+    with pytest.raises(TypeError, match="pairs"):
+        producer.send(topic, b"x", headers=["ab c"])
+    with pytest.raises(TypeError, match="header 'a' is a str"):
+        producer.send(topic, b"x", headers=[("a", "b")])
+    with pytest.raises(ValueError, match="timestamp_ms"):
+        producer.send(topic, b"x", timestamp_ms=-5)
+    with pytest.raises(MessageTooLarge, match="max_request_size=1048576"):
+        producer.send(topic, bytes(1_048_577))
+    assert producer.send(topic, b"last").result(10).offset == 1
+
+
+def test_callbacks_run_one_at_a_time_and_their_errors_stop_nothing(make, topic, caplog):
+    producer = make()
+    seen, inside = [], []
+
+    def callback(delivery):
+        inside.append(1)
+        assert len(inside) == 1
+        seen.append(delivery.result().offset)
+        if seen[-1] == 3:
+            inside.pop()
+            raise RuntimeError("the callback's own")
+        if seen[-1] == 5:
+            producer.send(topic, b"from the callback")
+        inside.pop()
+
+    for _ in range(100):
+        producer.send(topic, b"x").add_done_callback(callback)
+    producer.flush(10)
+    deadline = time.monotonic() + 10
+    while len(seen) < 100 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert seen == list(range(100))
+    assert "the callback's own" in caplog.text
+    late = []
+    delivery = producer.send(topic, b"y")
+    assert delivery.result(10).offset in (100, 101)
+    delivery.add_done_callback(late.append)
+    assert late == [delivery]
+
+
+def test_threads_hammer_one_producer(make, wide, shared_broker):
+    """Each thread's records are there once, and in the thread's order within each partition."""
+    producer = make(batch_size=2000, linger_ms=1, buffer_memory=1 << 20)
+    threads, failures = [], []
+
+    def work(number):
+        try:
+            for i in range(4000):
+                producer.send(wide, b"%d:%d" % (number, i), partition=i % 4 if number % 2 else None)
+                if i % 1500 == 0:
+                    producer.flush(20)
+                if i % 701 == 0:
+                    producer.send(wide, b"%d:result" % number).result(20)
+        except BaseException as error:
+            failures.append(error)
+
+    for number in range(6):
+        threads.append(threading.Thread(target=work, args=(number,)))
+        threads[-1].start()
+    for thread in threads:
+        thread.join(60)
+    producer.flush(20)
+    assert not failures
+    counts = defaultdict(list)
+    for index, records in Log(shared_broker, wide).partitions().items():
+        for record in records:
+            number, what = record.value.split(b":")
+            if what != b"result":
+                counts[number, index].append(int(what))
+    assert all(numbers == sorted(numbers) for numbers in counts.values())
+    for number in range(6):
+        mine = sorted(i for (n, _), numbers in counts.items() if n == b"%d" % number for i in numbers)
+        assert mine == list(range(4000))
+    assert producer.metrics()["buffered_records"] == 0
+
+
+def test_memory_is_bounded_and_callers_wait(make, topic):
+    producer = make(buffer_memory=256 * 1024, batch_size=16384)
+    most = 0
+    for i in range(30000):
+        producer.send(topic, bytes(100))
+        if i % 97 == 0:
+            most = max(most, producer.accumulator.pool.used_bytes + producer.accumulator.pool.free_bytes)
+    producer.flush(20)
+    assert most <= 256 * 1024
+    assert producer.accumulator.pool.used_bytes == 0
+
+
+def test_buffer_timeout_names_topic_and_remedy(make, topic, shared_broker):
+    producer = make(buffer_memory=65536, max_block_ms=200, batch_size=16384)
+    producer.send(topic, b"x").result(10)
+    os.kill(shared_broker.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(BufferTimeout, match="buffer_memory") as caught:
+            for _ in range(10000):
+                producer.send(topic, bytes(1000))
+        assert caught.value.topic == topic
+    finally:
+        os.kill(shared_broker.pid, signal.SIGCONT)
+    producer.flush(20)
+
+
+def test_bound_on_buffered_records(make, topic):
+    producer = make(buffer_records_max=50)
+    for _ in range(500):
+        producer.send(topic, b"x")
+        assert producer.accumulator.buffered_records <= 50
+    producer.flush(10)
+
+
+def test_names_of_the_past(shared_broker, topic):
+    with pytest.warns(UserWarning, match="bootstrap_servers"):
+        producer = Producer(
+            {
+                "metadata.broker.list": shared_broker.bootstrap_servers,
+                "producer.type": "sync",
+                "request.required.acks": "-1",
+                "queue.buffering.max.messages": 100,
+                "compression.codec": "gzip",
+                "compressed.topics": topic,
+                "serializer.class": "kafka.serializer.StringEncoder",
+                "linger.ms": 0,
+            }
+        )
+    with producer:
+        assert producer.send(topic, "text").done()
+        assert producer.config.codec_of(topic) == 1
+        assert producer.config.codec_of("another") == 0
+
+
+def test_configuration_errors():
+    with pytest.raises(ConfigError, match="enable_idempotence"):
+        Producer(acks=1, enable_idempotence=True)
+    with pytest.raises(ConfigError, match="linger_ms"):
+        Producer(lingerms=5)
+    with pytest.raises(ConfigError, match="delivery_timeout_ms"):
+        Producer(delivery_timeout_ms=100)
+    with pytest.raises(ConfigError, match="compression_level"):
+        Producer(compression_type="zstd", compression_level=23)
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+def test_other_acks_say_that_idempotence_is_off(make, topic, caplog, acks):
+    with caplog.at_level(logging.INFO, "fastq.producer"):
+        producer = make(acks=acks)
+    assert [r for r in caplog.records if "idempotence is off" in r.message]
+    metadata = producer.send(topic, b"x").result(10)
+    assert metadata.offset == (-1 if acks == 0 else 0)
+
+
+def test_serializers_partitioner_interceptors(make, wide):
+    acknowledged = []
+
+    class Stamp(ProducerInterceptor):
+        def on_send(self, record):
+            import dataclasses
+
+            return dataclasses.replace(record, value={**record.value, "stamped": True})
+
+        def on_acknowledgement(self, metadata, error):
+            acknowledged.append((metadata, error))
+
+    class Broken(ProducerInterceptor):
+        def on_send(self, record):
+            raise RuntimeError("broken")
+
+    producer = make(
+        key_serializer="str",
+        value_serializer="json",
+        partitioner=RoundRobinPartitioner(),
+        interceptors=[Stamp(), Broken()],
+        linger_ms=0,
+    )
+    places = [producer.send(wide, {"n": n}, key="same").result(10) for n in range(8)]
+    assert sorted(m.partition for m in places) == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert places[0].serialized_value_size == len(b'{"n":0,"stamped":true}')
+    with pytest.raises(SerializationError, match="json|dict|serial"):
+        producer.send(wide, {"n": object()})
+    producer.flush(5)
+    assert [error is None for _, error in acknowledged] == [True] * 8 + [False]
+
+
+def test_send_many_of_every_kind(make, wide, shared_broker):
+    producer = make()
+    values = [b"%d" % i for i in range(5000)]
+    keys = [b"k%d" % (i % 7) for i in range(5000)]
+    result = producer.send_many(wide, values).result(20)
+    assert result.count == sum(len(r) for ranges in result.offsets.values() for r in ranges) == 5000
+    producer.send_many(wide, iter(values), keys=iter(keys), timestamps=range(5000)).result(20)
+    producer.send_many(wide, (v for v in values), partition=2, headers=([("h", v)] for v in values)).result(20)
+    producer.send_many(wide, [None, bytearray(b"x")]).result(20)
+    assert producer.send_many(wide, []).result(1).count == 0
+    stored = Log(shared_broker, wide).partitions()
+    assert sorted(v.value for records in stored.values() for v in records if v.value and v.value != b"x") == sorted(values * 3)
+    keyed = {r.key: i for i, records in stored.items() for r in records if r.key}
+    assert len(keyed) == 7
+    assert [r.headers[0][1] for r in stored[2] if r.headers] == values
+
+
+def test_send_many_arrow(make, wide, shared_broker):
+    producer = make()
+    values = [b"v%d" % i if i % 5 else None for i in range(1000)]
+    for kind in (pa.binary(), pa.large_binary(), pa.binary_view()):
+        producer.send_many(wide, pa.array(values, kind), partition=0).result(20)
+    producer.send_many(wide, pa.array(["a" * 20, None, "b"]).slice(1), partition=1).result(20)
+    producer.send_many(wide, pa.chunked_array([[b"1", b"2"], [b"3"]]), keys=pa.array([b"a", b"b", b"c"]), partition=1).result(20)
+    headers = pa.array(
+        [[("h", b"1"), ("i", None)], None, []], pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+    )
+    table = pa.table(
+        {
+            "key": pa.array([b"k", None, b"l"]),
+            "value": pa.array([b"x", b"y", None]),
+            "partition": pa.array([2, 3, 2], pa.int32()),
+            "timestamp": pa.array([1_000_000, 2_000_000, 3_000_000], pa.timestamp("us")),
+            "headers": headers,
+        }
+    )
+    result = producer.send_many(wide, table.slice(0, 3)).result(20)
+    assert {p: [list(r) for r in ranges] for p, ranges in result.offsets.items()} == {2: [[0, 1]], 3: [[0]]}
+    stored = Log(shared_broker, wide).partitions()
+    assert [r.value for r in stored[0]] == values * 3
+    assert [(r.key, r.value) for r in stored[1]] == [(None, None), (None, b"b"), (b"a", b"1"), (b"b", b"2"), (b"c", b"3")]
+    assert [(r.key, r.value, r.timestamp_ms, r.headers) for r in stored[2]] == [
+        (b"k", b"x", 1000, [("h", b"1"), ("i", None)]),
+        (b"l", None, 3000, []),
+    ]
+    with pytest.raises(ValueError, match="columns other"):
+        producer.send_many(wide, pa.table({"value": [b"x"], "other": [1]}))
+    with pytest.raises(TypeError, match="expected bytes"):
+        producer.send_many(wide, pa.array([1, 2]))
+
+
+def test_send_many_errors_say_how_far_it_came(make, topic):
+    producer = make()
+    with pytest.raises(TypeError, match="values is one bytes"):
+        producer.send_many(topic, b"abc")
+    with pytest.raises(SerializationError) as caught:
+        producer.send_many(topic, [b"a", b"b", "c", b"d"])
+    assert caught.value.accepted == 2
+    with pytest.raises(ValueError, match="keys has 1 records"):
+        producer.send_many(topic, [b"a", b"b"], keys=[b"k"])
+    with pytest.raises(ValueError, match="longer than values"):
+        producer.send_many(topic, [b"a"], keys=[b"k", b"l"])
+
+
+def test_send_many_names_the_records_that_failed(make, wide):
+    """A refused timestamp fails one partition's batch; the handle names its positions and delivers the rest."""
+    from fastq.admin import Admin
+
+    producer = make(linger_ms=50)
+    with Admin(bootstrap_servers=producer.config.bootstrap_servers) as admin:
+        from fastq.admin import ConfigResource
+
+        admin.set_config(ConfigResource.topic(wide), "message.timestamp.before.max.ms", "1000")
+    now = int(time.time() * 1000)
+    keys = [b"a%d" % (i % 3) for i in range(30)]
+    spots = {producer.send(wide, b"", key=key).result(10).partition for key in set(keys)}
+    bad = 7
+    delivery = producer.send_many(wide, [b"x"] * 30, keys=keys, timestamps=[1 if i == bad else now for i in range(30)])
+    with pytest.raises(SendManyError, match="not delivered") as caught:
+        delivery.result(10)
+    ((error, positions),) = caught.value.failures
+    assert bad in positions
+    assert error.name == "INVALID_TIMESTAMP"
+    assert caught.value.delivered.count == 30 - len(positions)
+    assert len(spots) == 1 or len(positions) < 30
+
+
+def test_close_is_final_and_idempotent(shared_broker, topic):
+    producer = Producer(bootstrap_servers=shared_broker.bootstrap_servers)
+    delivery = producer.send(topic, b"x")
+    producer.close()
+    producer.close()
+    assert delivery.result(0).offset == 0
+    with pytest.raises(ClientClosed):
+        producer.send(topic, b"y")
+    with pytest.raises(ClientClosed):
+        producer.send_many(topic, [b"y"])
+
+
+def test_close_with_a_timeout_counts_what_is_lost(shared_broker, topic, capfd):
+    producer = Producer(bootstrap_servers=shared_broker.bootstrap_servers)
+    producer.send(topic, b"x").result(10)
+    os.kill(shared_broker.pid, signal.SIGSTOP)
+    try:
+        lost = [producer.send(topic, b"y") for _ in range(7)]
+        producer.close(0.1)
+    finally:
+        os.kill(shared_broker.pid, signal.SIGCONT)
+    assert "7 records were not delivered" in capfd.readouterr().err
+    with pytest.raises(ClientClosed):
+        lost[0].result(1)
+
+
+def test_pickles_as_its_configuration(make):
+    producer = make(linger_ms=7)
+    with pickle.loads(pickle.dumps(producer)) as copy:
+        assert copy.config == producer.config
+        assert copy is not producer
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_forked_child_may_not_use_it(make, topic, shared_broker):
+    producer = make()
+    producer.send(topic, b"parent").result(10)
+    producer.send(topic, b"pending")
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            producer.send(topic, b"child")
+        except ForkedClient:
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitpid(child, 0)[1] == 0
+    producer.flush(10)
+    producer.send(topic, b"after").result(10)
+    assert Log(shared_broker, topic).values() == [b"parent", b"pending", b"after"]
+
+
+ENDINGS = {
+    "falls off the end": "",
+    "sys.exit": "sys.exit(3)",
+    "an exception": "raise RuntimeError('boom')",
+    "a thread still runs": "threading.Thread(target=lambda: time.sleep(0.3)).start()",
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_everything_is_delivered_at_exit(shared_broker, topic, ending):
+    program = f"""
+        import sys, threading, time
+        from fastq.producer import Producer
+        producer = Producer(bootstrap_servers={shared_broker.bootstrap_servers!r}, linger_ms=60000, request_timeout_ms=1000,
+                            delivery_timeout_ms=100000)
+        for i in range(1000):
+            producer.send({topic!r}, b"%d" % i)
+        {ENDINGS[ending]}
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], timeout=30, capture_output=True, text=True)
+    assert Log(shared_broker, topic).values() == [b"%d" % i for i in range(1000)], done.stderr
+    assert "not delivered" not in done.stderr
+
+
+@pytest.mark.parametrize("call", ["flush", "result", "send", "metadata", "close"])
+def test_interrupt_ends_a_wait_at_once(shared_broker, topic, call):
+    """SIGINT raises KeyboardInterrupt within 50 ms (with a margin for a loaded machine) and nothing is torn."""
+    program = f"""
+        import os, signal, sys, threading, time
+        from fastq.producer import Producer
+        producer = Producer(bootstrap_servers={shared_broker.bootstrap_servers!r}, buffer_memory=65536, batch_size=16384)
+        producer.send({topic!r}, b"first").result(10)
+        os.kill({shared_broker.pid}, signal.SIGSTOP)
+        calls = dict(
+            flush=lambda: (producer.send({topic!r}, b"x"), producer.flush()),
+            result=lambda: producer.send({topic!r}, b"x").result(),
+            send=lambda: [producer.send({topic!r}, bytes(1000)) for _ in range(1000)],
+            metadata=lambda: producer.send("another-topic", b"x"),
+            close=lambda: (producer.send({topic!r}, b"x"), producer.close()),
+        )
+        at = []
+        def interrupt():
+            time.sleep(0.4)
+            at.append(time.monotonic())
+            os.kill(os.getpid(), signal.SIGINT)
+        threading.Thread(target=interrupt).start()
+        try:
+            calls[{call!r}]()
+        except KeyboardInterrupt:
+            print(time.monotonic() - at[0])
+        finally:
+            os.kill({shared_broker.pid}, signal.SIGCONT)
+        if {call!r} != "close":
+            producer.flush(10)
+            producer.send({topic!r}, b"last").result(10)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], timeout=40, capture_output=True, text=True)
+    os.kill(shared_broker.pid, signal.SIGCONT)
+    assert done.stdout, done.stderr
+    assert float(done.stdout) < 0.25
+    if call != "close":
+        assert done.returncode == 0, done.stderr
+        assert Log(shared_broker, topic).values()[-1] == b"last"
+
+
+def test_broker_restarts_while_records_flow(tmp_path):
+    from fastq.testing import Broker
+
+    with Broker(data_dir=tmp_path / "data") as broker:
+        with Producer(bootstrap_servers=broker.bootstrap_servers, linger_ms=1, retry_backoff_ms=20) as producer:
+            deliveries = []
+            for i in range(6000):
+                deliveries.append(producer.send("t", b"%d" % i))
+                if i % 50 == 0:
+                    time.sleep(0.002)
+                if i in (2000, 4000):
+                    broker.kill()
+                    broker.start()
+            producer.flush(30)
+            assert [d.result().offset for d in deliveries] == list(range(6000))
+        assert Log(broker, "t").values() == [b"%d" % i for i in range(6000)]
