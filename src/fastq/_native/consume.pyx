@@ -341,8 +341,11 @@ cdef class FetchedRecords:
                                     size - BATCH_OVERHEAD_BYTES)
             span.p = <const uint8_t*>PyBytes_AS_STRING(owner)
             span.end = span.p + PyBytes_GET_SIZE(owner)
-        if h.record_count < 0 or <int64_t>h.record_count * RECORD_BYTES_MIN > span.end - span.p:
-            self.corrupt(f"record count {h.record_count} in {span.end - span.p} bytes")
+        if (
+            h.record_count < 0 or h.record_count > <int64_t>h.last_offset_delta + 1
+            or <int64_t>h.record_count * RECORD_BYTES_MIN > span.end - span.p
+        ):
+            self.corrupt(f"record count {h.record_count} in {span.end - span.p} bytes and {h.last_offset_delta + 1} offsets")
         span.base_offset = h.base_offset
         span.base_timestamp = h.base_timestamp
         span.append_timestamp = h.max_timestamp

@@ -20,8 +20,9 @@ from fastq.net.aio import AsyncDriver
 
 T = TypeVar("T")
 Partition = TopicPartition | tuple[str, int]
-# While a connection or metadata is awaited, which nobody announces.
+# Connections and metadata come without an announcement: how often to look while they are awaited, and otherwise.
 LOOK_AGAIN_S = 0.005
+LOOK_AROUND_S = 0.5
 
 
 class AsyncConsumer(ConsumerBase):
@@ -162,9 +163,12 @@ class AsyncConsumer(ConsumerBase):
         driver = self._start()
         self._step()
         driver.kick()
-        wait = LOOK_AGAIN_S if self._sends_blocked else self._wakeup_in()
-        if wait is not None and self._timer is None:
-            self._timer = driver.loop.call_later(max(wait, LOOK_AGAIN_S), self._on_timer)
+        wait = LOOK_AGAIN_S if self._sends_blocked else min(self._wakeup_in() or LOOK_AROUND_S, LOOK_AROUND_S)
+        due = driver.loop.time() + max(wait, LOOK_AGAIN_S)
+        if self._timer is None or due < self._timer.when():
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = driver.loop.call_at(due, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None

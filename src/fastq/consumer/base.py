@@ -134,7 +134,7 @@ class ConsumerBase:
         if core.metadata.generation != self._metadata_generation:
             self._metadata_generation = core.metadata.generation
             self._follow_topics(now)
-        self._sends_blocked = False
+        self._sends_blocked = any(core.metadata.topic(topic) is None for topic in self._topics)
         wants = None
         sources: list[Fetcher | OffsetQuery] = [fetcher, *self._queries]
         for source in sources:

@@ -1,0 +1,40 @@
+"""Fetched records made of batches, for the tests of the native consumer code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from fastq._native.consume import FetchedRecords, Record
+from fastq._native.fetch import decode_fetch_response
+from fastq.protocol.messages import FetchResponse
+
+
+def fetched(
+    records: bytes,
+    position: int = 0,
+    *,
+    topic: str = "logs",
+    partition: int = 3,
+    aborted: Iterable[tuple[int, int]] | None = None,
+    **options: Any,
+) -> FetchedRecords:
+    """The chunk that a fetch of these bytes gives."""
+    transactions = None
+    if aborted is not None:
+        transactions = [FetchResponse.AbortedTransaction(producer_id=pid, first_offset=first) for pid, first in aborted]
+    part = FetchResponse.PartitionData(
+        partition_index=partition,
+        high_watermark=0,
+        last_stable_offset=0,
+        aborted_transactions=transactions,
+        records=bytes(records),
+    )
+    response = FetchResponse(responses=[FetchResponse.FetchableTopicResponse(topic=topic, partitions=[part])])
+    decoded = decode_fetch_response(bytearray(response.to_bytes(12)), 12)
+    return FetchedRecords(decoded.partitions[0], topic, position, broker="fake:1", **options)
+
+
+def drain(chunk: FetchedRecords) -> list[Record]:
+    """All records that are left."""
+    return chunk.take(1_000_000)
