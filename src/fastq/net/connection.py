@@ -205,12 +205,14 @@ class Connection:
         """The system took the first `count` bytes of `outgoing`."""
         self._bytes_sent += count
         outgoing = self.outgoing
-        while count:
+        while outgoing:
             first = outgoing[0]
             size = first.nbytes if type(first) is memoryview else len(first)  # type: ignore[arg-type]
             if count < size:
-                outgoing[0] = memoryview(first).cast("B")[count:]
+                if count:
+                    outgoing[0] = memoryview(first).cast("B")[count:]
                 break
+            # Empty buffers (a body without fields) go with what is before them.
             outgoing.popleft()
             count -= size
         # A request that expects no response is done when the system has its last byte.
