@@ -89,7 +89,11 @@ class Admission:
         Raises InvalidTimestamp, CorruptMessage when the records cannot be decompressed.
         """
         if from_client and self._codec >= 0 and header.codec != self._codec:
+            if header.codec and self._decompress is None:
+                self._walk_compressed(batch)
             batch = self._recompress(batch)
+            if len(batch) > self._config.max_message_bytes:
+                self._too_large(len(batch))
         if self.log_append_time:
             stamp_log_append_time(batch, 0, now_ms)
             return batch, now_ms
@@ -111,6 +115,13 @@ class Admission:
                 ErrorCode.RECORD_LIST_TOO_LARGE,
                 f"a batch of {size} bytes does not fit into a segment of {self._config.segment_bytes} bytes (segment.bytes)",
             )
+
+    def _walk_compressed(self, batch: bytearray | memoryview) -> None:
+        """Check the records of a batch that is about to be encoded anew: what is stored then is the broker's own work."""
+        try:
+            validate_batch(batch, 0, len(batch), decompress=decompress)
+        except InvalidBatch as error:
+            raise self.refusal(error) from None
 
     def _recompress(self, batch: bytearray | memoryview) -> bytearray:
         config = self._config
