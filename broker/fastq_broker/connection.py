@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 LARGE_FRAME_BYTES = 32 << 10
 """After a frame of this size or more, the next read asks for HEAD_BYTES only: the next large frame is not copied."""
 HEAD_BYTES = 512
-FIRST_CAPACITY_BYTES = 1 << 20
-"""The buffer of a large frame starts with this, and doubles as data arrives."""
+FIRST_CAPACITY_BYTES = 128 << 10
+"""The buffer of a connection's first large frame starts with this, and doubles as data arrives."""
 SPARE_BYTES_MAX = 8 << 20
 """A frame buffer up to this size is kept for the connection's next large frame."""
 OUTPUT_TURN_BYTES = 64 << 10
@@ -191,7 +191,8 @@ class Connection(asyncio.BufferedProtocol):
         if spare is not None and len(spare) >= self._wanted and self._wanted >= LARGE_FRAME_BYTES:
             self._spare = None
         else:
-            spare = bytearray(min(self._wanted, max(FIRST_CAPACITY_BYTES, 2 * size)))
+            proven = 0 if spare is None else len(spare)  # the connection has sent a frame of that size
+            spare = bytearray(min(self._wanted, max(FIRST_CAPACITY_BYTES, 2 * size, proven)))
         self._frame = spare
         self._frame_view = memoryview(spare)
         self._frame_view[:size] = piece
