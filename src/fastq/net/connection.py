@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from fastq.config import ClientConfig
 
 SOFTWARE_NAME, SOFTWARE_VERSION = "fastq", "0.1.0"
+SETUP_RESPONSE_BYTES_MAX = 1024 * 1024
 _UNSUPPORTED_VERSION = 35
 NEVER = float("inf")
 
@@ -149,7 +150,8 @@ class Connection:
         self._owner = owner
         self._settings = settings
         self._hostname = hostname
-        self._frames = FrameReceiver(settings.config.response_bytes_max)
+        # Set-up responses are small; a TLS record or a line of text read as a size is not.
+        self._frames = FrameReceiver(min(SETUP_RESPONSE_BYTES_MAX, settings.config.response_bytes_max))
         self._tls: TlsLayer | None = None
         self._cipher: memoryview | None = None
         self._sasl: Mechanism | None = None
@@ -314,6 +316,7 @@ class Connection:
             self._authenticate(self._sasl.first(), now)
         else:
             self.reached_ready = True
+            self._frames.limit = config.response_bytes_max
             self._owner.connection_ready(self, now)
 
     def _ask(self, request: Any, version: int, now: float) -> None:

@@ -25,14 +25,16 @@ class FrameSizeError(ValueError):
 class FrameReceiver:
     """Buffers to receive into, and the complete frames that come of it. Not thread-safe: the driver's turn only.
 
+    `limit` bounds the size of the frames that begin from now on.
+
     Invariants: either `_body` is None and the chunk holds the unparsed bytes [0, _end), less than one frame; or the
     chunk is empty and `_body` is a large frame of which `_filled` bytes are there.
     """
 
-    __slots__ = ("_body", "_chunk", "_end", "_filled", "_limit")
+    __slots__ = ("_body", "_chunk", "_end", "_filled", "limit")
 
     def __init__(self, frame_bytes_max: int) -> None:
-        self._limit = frame_bytes_max
+        self.limit = frame_bytes_max
         self._chunk = memoryview(bytearray(CHUNK_BYTES + 4))
         self._end = 0
         self._body: memoryview | None = None
@@ -72,8 +74,8 @@ class FrameReceiver:
         chunk, frames, position = self._chunk, [], 0
         while end - position >= 4:
             size = int.from_bytes(chunk[position : position + 4], "big", signed=True)
-            if not 4 <= size <= self._limit:
-                raise FrameSizeError(size, self._limit, bytes(chunk[position : min(end, position + 64)]))
+            if not 4 <= size <= self.limit:
+                raise FrameSizeError(size, self.limit, bytes(chunk[position : min(end, position + 64)]))
             start, available = position + 4, end - position - 4
             if size <= available:
                 frames.append(memoryview(bytes(chunk[start : start + size])))

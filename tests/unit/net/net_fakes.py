@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import ssl
 import threading
@@ -70,17 +71,17 @@ class FakeBroker:
 
     def close(self) -> None:
         self._closing = True
+        # accept() on another thread does not notice a close, and goes on listening; a shutdown ends it.
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        # accept() on another thread does not notice a close; a connection of our own does wake it.
         self.drop_connections()
 
     def drop_connections(self) -> None:
         """Close what is open, as a broker that dies does."""
         for sock in self.connections:
-            try:
+            with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
             sock.close()
         self.connections.clear()
 

@@ -1,0 +1,600 @@
+"""Both drivers over real sockets, against a small broker: what works, and each distinct way to fail."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from net_fakes import FakeBroker, receive_exactly
+
+from fastq.config import ClientConfig
+from fastq.errors import (
+    BrokerNotAvailable,
+    ClientClosed,
+    ConfigError,
+    ConnectionClosed,
+    ConnectionRefused,
+    ConnectionTimeout,
+    FastqError,
+    ForkedClient,
+    NameNotResolved,
+    NotAKafkaBroker,
+    ProtocolError,
+    SaslAuthenticationFailed,
+    TlsExpected,
+    UnknownTopicOrPartition,
+    UnsupportedSaslMechanism,
+    UnsupportedVersion,
+)
+from fastq.net import addresses
+from fastq.net.client import AsyncClient, BlockingClient
+from fastq.net.operations import ANY, CONTROLLER, Broker, Leader
+from fastq.net.requests import EncodedRequest
+from fastq.protocol.api import ApiKey
+from fastq.protocol.messages import (
+    ApiVersionsResponse,
+    MetadataRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeResponse,
+)
+
+PEM = Path(__file__).with_name("loopback.pem")
+Caller = Callable[..., Any]
+
+
+def call_blocking(config: dict[str, Any], route: Any = ANY, request: Any = None, timeout_s: float = 5.0) -> Any:
+    client = BlockingClient(ClientConfig.from_mapping(config))
+    try:
+        return client.call(route, request or MetadataRequest(topics=None), timeout_s)
+    finally:
+        client.close()
+
+
+def call_async(config: dict[str, Any], route: Any = ANY, request: Any = None, timeout_s: float = 5.0) -> Any:
+    async def main() -> Any:
+        client = AsyncClient(ClientConfig.from_mapping(config))
+        try:
+            return await client.call(route, request or MetadataRequest(topics=None), timeout_s)
+        finally:
+            await client.close()
+
+    return asyncio.run(main())
+
+
+def call_uvloop(*arguments: Any, **options: Any) -> Any:
+    uvloop = pytest.importorskip("uvloop", reason="there is no uvloop on this platform")
+    asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+    try:
+        return call_async(*arguments, **options)
+    finally:
+        asyncio.set_event_loop_policy(None)
+
+
+@pytest.fixture(params=[call_blocking, call_async, call_uvloop], ids=["blocking", "asyncio", "uvloop"])
+def call(request: pytest.FixtureRequest) -> Caller:
+    return request.param  # type: ignore[no-any-return]
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with FakeBroker() as broker:
+        broker.topics = {"logs": 3}
+        yield broker
+
+
+def server_context() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(PEM)
+    return context
+
+
+# -- what works --------------------------------------------------------------------------------------------------------------
+
+
+def test_call(call: Caller, broker: FakeBroker) -> None:
+    response = call({"bootstrap.servers": broker.address})
+    assert [topic.name for topic in response.topics] == ["logs"]
+
+
+def test_routes(call: Caller, broker: FakeBroker) -> None:
+    for route in (CONTROLLER, Broker(1), Leader("logs", 2)):
+        assert call({"bootstrap.servers": broker.address}, route).cluster_id == "fake"
+
+
+def test_ipv6_and_a_dead_bootstrap_server(call: Caller) -> None:
+    with FakeBroker("::1") as broker:
+        assert call({"bootstrap.servers": f"127.0.0.1:1,{broker.address}"}).cluster_id == "fake"
+
+
+def test_a_name_with_several_addresses(call: Caller, broker: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = addresses.Endpoint(socket.AF_INET, ("127.0.0.1", 1))
+    live = addresses.Endpoint(socket.AF_INET, (broker.host, broker.port))
+    monkeypatch.setattr(addresses, "lookup", lambda address: [closed, live])
+    assert (
+        call({"bootstrap.servers": f"several.example:{broker.port}", "reconnect.backoff.ms": 60_000}).cluster_id
+        == "fake"
+    )
+
+
+def test_tls(call: Caller) -> None:
+    with FakeBroker(tls=server_context()) as broker:
+        config = {"bootstrap.servers": broker.address, "security.protocol": "SSL", "ssl.truststore.location": str(PEM)}
+        assert call(config).cluster_id == "fake"
+        with pytest.raises(TlsExpected, match="certificate is not trusted"):
+            call({"bootstrap.servers": broker.address, "security.protocol": "SSL"})
+
+
+def test_a_large_response_over_tls_and_plain(call: Caller) -> None:
+    for tls in (None, server_context()):
+        with FakeBroker(tls=tls) as broker:
+            broker.topics = {f"topic-{i:06}": 20 for i in range(1500)}
+            config = {"bootstrap.servers": broker.address, "ssl.truststore.location": str(PEM)}
+            config["security.protocol"] = "PLAINTEXT" if tls is None else "SSL"
+            response = call(config, timeout_s=30.0)
+            assert len(response.topics) == 1500 and len(response.topics[-1].partitions) == 20
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_sasl(call: Caller, broker: FakeBroker, mechanism: str) -> None:
+    from test_net_sasl import SlowServer
+
+    servers: list[SlowServer] = []
+    broker.handlers[ApiKey.SASL_HANDSHAKE] = lambda request, version: SaslHandshakeResponse(mechanisms=[mechanism])
+
+    def authenticate(request: Any, version: int) -> SaslAuthenticateResponse:
+        message = request.auth_bytes
+        if mechanism == "PLAIN":
+            good = message == b"\0ann\0secret"
+            return SaslAuthenticateResponse(
+                error_code=0 if good else 58, error_message=None if good else "no such login"
+            )
+        if message.startswith(b"n,,"):
+            servers.append(SlowServer("sha256" if "256" in mechanism else "sha512", "secret"))
+            return SaslAuthenticateResponse(auth_bytes=servers[-1].first(message))
+        answer = servers[-1].final(message)
+        if answer.startswith(b"e="):
+            return SaslAuthenticateResponse(error_code=58, error_message="no such login")
+        return SaslAuthenticateResponse(auth_bytes=answer)
+
+    broker.handlers[ApiKey.SASL_AUTHENTICATE] = authenticate
+    config = {
+        "bootstrap.servers": broker.address,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": mechanism,
+        "sasl.username": "ann",
+        "sasl.password": "secret",
+    }
+    assert call(config).cluster_id == "fake"
+    started = time.monotonic()
+    with pytest.raises(SaslAuthenticationFailed, match="no such login") as caught:
+        call({**config, "sasl.password": "wrong-guess"})
+    assert time.monotonic() - started < 3.0, "a failed login must not be retried to the time-out"
+    assert caught.value.broker == broker.address and caught.value.hint and "wrong-guess" not in str(caught.value)
+
+
+def test_sasl_mechanism_not_offered(call: Caller, broker: FakeBroker) -> None:
+    broker.handlers[ApiKey.SASL_HANDSHAKE] = lambda request, version: SaslHandshakeResponse(
+        error_code=33, mechanisms=["GSSAPI"]
+    )
+    config = {"bootstrap.servers": broker.address, "security.protocol": "SASL_PLAINTEXT"}
+    with pytest.raises(UnsupportedSaslMechanism, match="It offers GSSAPI"):
+        call({**config, "sasl.username": "a", "sasl.password": "b"})
+
+
+def test_an_old_broker_answers_api_versions_in_version_0(call: Caller, broker: FakeBroker) -> None:
+    asked: list[int] = []
+
+    def api_versions(request: Any, version: int) -> ApiVersionsResponse:
+        asked.append(version)
+        ranges = [ApiVersionsResponse.ApiVersion(api_key=k, max_version=2) for k in (3, 18)]
+        return ApiVersionsResponse(error_code=35 if version > 2 else 0, api_keys=ranges)
+
+    broker.handlers[ApiKey.API_VERSIONS] = api_versions
+    assert call({"bootstrap.servers": broker.address}).cluster_id == "fake"
+    assert asked[:2] == [4, 2] and broker.requests[-1][1] == 2
+
+
+# -- what fails, and how -----------------------------------------------------------------------------------------------------
+
+
+def babbling(data: bytes, wait: bool = True) -> Callable[[socket.socket], None]:
+    """A server that is not Kafka's: reads something, says `data`, and goes."""
+
+    def serve(sock: socket.socket) -> None:
+        sock.settimeout(5)
+        sock.recv(1000)
+        sock.sendall(data)
+        if wait:
+            sock.recv(1000)
+
+    return serve
+
+
+def check(error: FastqError, broker: str, phase: str) -> None:
+    assert error.broker is not None and error.broker.startswith(broker), error
+    assert getattr(error, "phase", None) == phase and error.hint, error
+    assert broker in str(error) and error.hint in str(error)
+
+
+def test_refused(call: Caller) -> None:
+    with pytest.raises(ConnectionRefused) as caught:
+        call({"bootstrap.servers": "127.0.0.1:1"}, timeout_s=0.4)
+    check(caught.value, "127.0.0.1:1", "connect")
+
+
+def test_name_not_resolved(call: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(address: object) -> list[addresses.Endpoint]:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(addresses, "lookup", fail)
+    with pytest.raises(NameNotResolved) as caught:
+        call({"bootstrap.servers": "no.such.host.invalid:9"})
+    check(caught.value, "no.such.host.invalid:9", "resolve")
+
+
+def test_a_resolver_that_hangs(call: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+
+    def hang(address: object) -> list[addresses.Endpoint]:
+        release.wait(10)
+        return []
+
+    monkeypatch.setattr(addresses, "lookup", hang)
+    try:
+        with pytest.raises(ConnectionTimeout) as caught:
+            call({"bootstrap.servers": "slow.example:9", "socket.connection.setup.timeout.ms": 100}, timeout_s=5)
+        check(caught.value, "slow.example:9", "resolve")
+    finally:
+        release.set()
+
+
+def test_a_silent_server_times_out(call: Caller, broker: FakeBroker) -> None:
+    broker.on_connect = lambda sock: sock.settimeout(5) or receive_exactly(sock, 10_000)  # type: ignore[func-returns-value]
+    config = {"bootstrap.servers": broker.address, "socket.connection.setup.timeout.ms": 100}
+    with pytest.raises(ConnectionTimeout) as caught:
+        call(config, timeout_s=0.5)
+    check(caught.value, broker.address, "api versions")
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "HTTP server"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "SSH server"),
+        (b"\x00\x00\x00\x08rubbishh", "rubbishh"),
+        (b"\xff\xff\xff\xff", "-1 bytes announced"),
+    ],
+)
+def test_not_kafka(call: Caller, broker: FakeBroker, answer: bytes, words: str) -> None:
+    broker.on_connect = babbling(answer)
+    with pytest.raises(NotAKafkaBroker, match=words) as caught:
+        call({"bootstrap.servers": broker.address})
+    check(caught.value, broker.address, "api versions")
+
+
+def test_tls_expected(call: Caller, broker: FakeBroker) -> None:
+    broker.on_connect = babbling(b"\x15\x03\x01\x00\x02\x02\x16")
+    with pytest.raises(TlsExpected, match="security_protocol=SSL") as caught:
+        call({"bootstrap.servers": broker.address})
+    check(caught.value, broker.address, "api versions")
+
+
+def test_plain_text_expected(call: Caller, broker: FakeBroker) -> None:
+    config = {"bootstrap.servers": broker.address, "security.protocol": "SSL", "ssl.truststore.location": str(PEM)}
+    broker.on_connect = babbling(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    with pytest.raises(TlsExpected, match="security_protocol=PLAINTEXT") as caught:
+        call(config)
+    check(caught.value, broker.address, "tls")
+    # A Kafka broker sees a request of 369 MB in the hello, and hangs up.
+    broker.on_connect = babbling(b"", wait=False)
+    with pytest.raises(ConnectionClosed, match="may be plain text") as closed:
+        call(config, timeout_s=0.4)
+    check(closed.value, broker.address, "tls")
+
+
+def test_unsupported_version(call: Caller, broker: FakeBroker) -> None:
+    broker.versions = [ApiVersionsResponse.ApiVersion(api_key=18, max_version=3)]
+    with pytest.raises(UnsupportedVersion, match="does not offer the Metadata API") as caught:
+        call({"bootstrap.servers": broker.address})
+    assert caught.value.broker == broker.address and caught.value.api == "Metadata"
+
+
+def test_rubbish_from_a_broker_names_broker_and_api(call: Caller, broker: FakeBroker) -> None:
+    good = broker.handlers[ApiKey.METADATA]
+    broker.handlers[ApiKey.METADATA] = lambda request, version: (
+        b"\x00\x00\x00\x05abcde" if request.topics is None else good(request, version)
+    )
+    with pytest.raises(ProtocolError, match="malformed") as caught:
+        call({"bootstrap.servers": broker.address})
+    assert caught.value.broker and broker.address in caught.value.broker and caught.value.api == "Metadata"
+
+
+def test_a_response_over_the_bound_is_refused(call: Caller, broker: FakeBroker) -> None:
+    broker.topics = {f"topic-{i}": 10 for i in range(100)}
+    with pytest.raises(ProtocolError, match="at most 4096 are accepted"):
+        call({"bootstrap.servers": broker.address, "response_bytes_max": 4096})
+
+
+def test_an_unknown_broker_and_an_unknown_topic(call: Caller, broker: FakeBroker) -> None:
+    with pytest.raises(BrokerNotAvailable, match="no broker with id 42"):
+        call({"bootstrap.servers": broker.address}, Broker(42))
+    with pytest.raises(UnknownTopicOrPartition) as caught:
+        call({"bootstrap.servers": broker.address}, Leader("nope", 0), timeout_s=0.5)
+    assert caught.value.topic == "nope"
+
+
+def test_bad_tls_files() -> None:
+    with pytest.raises(ConfigError, match="ssl_truststore_location cannot be used"):
+        BlockingClient(ClientConfig(security_protocol="SSL", ssl_truststore_location="/no/such/file.pem"))
+
+
+def test_a_broker_that_restarts_is_found_again(broker: FakeBroker) -> None:
+    client = BlockingClient(ClientConfig(bootstrap_servers=broker.address))
+    for _ in range(3):
+        assert client.call(Broker(1), MetadataRequest(topics=[]), 5.0).cluster_id == "fake"
+        broker.drop_connections()
+    client.close()
+    with pytest.raises(ClientClosed):
+        client.call(ANY, MetadataRequest(topics=[]), 5.0)
+    client.close()
+
+
+# -- threads, processes, interrupts ------------------------------------------------------------------------------------------
+
+
+def test_many_threads_share_one_driver(broker: FakeBroker) -> None:
+    client = BlockingClient(ClientConfig(bootstrap_servers=broker.address))
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for _ in range(50):
+                assert client.call(Broker(1), MetadataRequest(topics=[]), 10.0).cluster_id == "fake"
+        except BaseException as error:
+            failed.append(error)
+
+    background_runs = threading.Event()
+
+    def background() -> None:
+        while not background_runs.is_set():
+            with client.driver.lock:
+                client.driver.run_once(5.0, background=True)
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    helper = threading.Thread(target=background, daemon=True)
+    helper.start()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    background_runs.set()
+    client.driver.wakeup()
+    helper.join(5)
+    assert not helper.is_alive() and not failed
+    client.close()
+
+
+def test_close_wakes_every_waiting_thread(broker: FakeBroker) -> None:
+    good = broker.handlers[ApiKey.METADATA]
+    broker.handlers[ApiKey.METADATA] = lambda request, version: None if request.topics == [] else good(request, version)
+    broker.topics = {"logs": 1}
+    client = BlockingClient(ClientConfig(bootstrap_servers=broker.address))
+    client.core.watch_topics(["logs"])
+    assert client.driver.wait_until(lambda: client.core.metadata.topic("logs"), 5.0)
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            client.call(Broker(1), MetadataRequest(topics=[]), 20.0)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.2)
+    client.close()
+    for thread in threads:
+        thread.join(5)
+        assert not thread.is_alive()
+    assert len(errors) == 4 and all(isinstance(error, ClientClosed) for error in errors)
+
+
+def test_a_request_without_a_response_is_done_once_written(broker: FakeBroker) -> None:
+    client = BlockingClient(ClientConfig(bootstrap_servers=broker.address))
+    client.call(Broker(1), MetadataRequest(topics=[]), 5.0)
+    core, driver, done = client.core, client.driver, []
+    broker.handlers[ApiKey.METADATA] = lambda request, version: None
+    version = core.api_version(1, ApiKey.METADATA)
+    body = MetadataRequest(topics=[]).to_bytes(version)
+    pieces = [body[:1], memoryview(bytearray(body[1:]))]
+    request = EncodedRequest(ApiKey.METADATA, version, pieces, bytes, expects_response=False)
+    with driver.lock:
+        core.send(1, request, lambda response, error: done.append((response, error)))
+    assert driver.wait_until(lambda: done, 5.0) and done == [(None, None)]
+    assert core.in_flight(1) == 0
+    client.close()
+
+
+def test_large_requests_in_many_buffers_are_written_in_full(broker: FakeBroker) -> None:
+    client = BlockingClient(ClientConfig(bootstrap_servers=broker.address))
+    client.call(Broker(1), MetadataRequest(topics=[]), 5.0)
+    names = [f"{i:06}" + "x" * 200 for i in range(40_000)]
+    request = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in names])
+    version = client.core.api_version(1, ApiKey.METADATA)
+    body = memoryview(request.to_bytes(version))
+    pieces = [body[i : i + 50_001] for i in range(0, len(body), 50_001)]
+    received: list[Any] = []
+    answered = broker.handlers[ApiKey.METADATA]
+
+    def handler(request: Any, version: int) -> Any:
+        received.append(request)
+        request.topics = []
+        return answered(request, version)
+
+    broker.handlers[ApiKey.METADATA] = handler
+    response = client.call(Broker(1), EncodedRequest(ApiKey.METADATA, version, pieces, lambda view: len(view)), 20.0)
+    assert response > 10 and len(body) > 8_000_000
+    client.close()
+
+
+def test_a_slow_reader_gives_back_pressure(broker: FakeBroker) -> None:
+    client = BlockingClient(ClientConfig(bootstrap_servers=broker.address, send_buffer_bytes=4096))
+    client.call(Broker(1), MetadataRequest(topics=[]), 5.0)
+    gate = threading.Event()
+    broker.handlers[ApiKey.METADATA] = lambda request, version: gate.wait(20) and None
+    version, done = client.core.api_version(1, ApiKey.METADATA), []
+    for _ in range(12):
+        request = EncodedRequest(ApiKey.METADATA, version, [bytes(4 << 20)], bytes, expects_response=False)
+        with client.driver.lock:
+            if not client.core.can_send(1):
+                break
+            client.core.send(1, request, lambda response, error: done.append(error))
+            client.driver.run_once(0)
+    else:
+        pytest.fail("48 MiB were taken for a socket that nobody reads")
+    gate.set()
+    client.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this platform")
+def test_a_forked_child_raises_and_leaves_the_parents_sockets_alone(broker: FakeBroker) -> None:
+    client = BlockingClient(ClientConfig(bootstrap_servers=broker.address))
+    client.call(Broker(1), MetadataRequest(topics=[]), 5.0)
+    accepted = broker.accepted
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            client.call(Broker(1), MetadataRequest(topics=[]), 5.0)
+        except ForkedClient:
+            status = 0
+        except BaseException:
+            status = 2
+        client.close()
+        os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    gc.collect()
+    assert client.call(Broker(1), MetadataRequest(topics=[]), 5.0).cluster_id == "fake"
+    assert broker.accepted == accepted, "the parent had to reconnect"
+    client.close()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are sent the POSIX way")
+def test_an_interrupt_ends_a_blocking_call_at_once() -> None:
+    program = """
+import signal, sys, threading, time, os
+from fastq.config import ClientConfig
+from fastq.net.client import BlockingClient
+from fastq.net.operations import ANY
+from fastq.protocol.messages import MetadataRequest
+client = BlockingClient(ClientConfig(bootstrap_servers=sys.argv[1], socket_connection_setup_timeout_ms=60000))
+at = []
+def interrupt():
+    time.sleep(0.3)
+    at.append(time.monotonic())
+    os.kill(os.getpid(), signal.SIGINT)
+threading.Thread(target=interrupt, daemon=True).start()
+try:
+    client.call(ANY, MetadataRequest(topics=None), 30.0)
+except KeyboardInterrupt:
+    print(time.monotonic() - at[0])
+"""
+    with FakeBroker() as broker:
+        broker.on_connect = lambda sock: receive_exactly(sock, 100_000) and None
+        done = subprocess.run(
+            [sys.executable, "-c", program, broker.address], capture_output=True, text=True, timeout=30, check=True
+        )
+    assert float(done.stdout) < 0.5, "the bound is 50 ms; the rest is room for a busy machine"
+
+
+def test_an_interrupt_in_the_middle_of_a_read_closes_that_connection(broker: FakeBroker) -> None:
+    client = BlockingClient(ClientConfig(bootstrap_servers=broker.address))
+    version = 1
+
+    def interrupted(view: memoryview) -> None:
+        raise KeyboardInterrupt
+
+    client.call(Broker(1), MetadataRequest(topics=[]), 5.0)
+    version = client.core.api_version(1, ApiKey.METADATA)
+    body = MetadataRequest(topics=[]).to_bytes(version)
+    with pytest.raises(KeyboardInterrupt):
+        client.call(Broker(1), EncodedRequest(ApiKey.METADATA, version, [body], interrupted), 5.0)
+    assert client.call(Broker(1), MetadataRequest(topics=[]), 5.0).cluster_id == "fake"
+    client.close()
+
+
+# -- asyncio -----------------------------------------------------------------------------------------------------------------
+
+
+def test_cancelling_an_await_leaves_the_client_whole(broker: FakeBroker) -> None:
+    async def main() -> None:
+        client = AsyncClient(ClientConfig(bootstrap_servers=broker.address))
+        await client.call(Broker(1), MetadataRequest(topics=[]), 5.0)
+        for delay in (0.0, 0.0005, 0.002, 0.01):
+            task = asyncio.ensure_future(client.call(Broker(1), MetadataRequest(topics=[]), 5.0))
+            await asyncio.sleep(delay)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        results = await asyncio.gather(*(client.call(Broker(1), MetadataRequest(topics=[]), 5.0) for _ in range(20)))
+        assert len(results) == 20
+        assert not client.core.on_close
+        waiting = asyncio.ensure_future(client.call(Broker(1), MetadataRequest(topics=[]), 5.0))
+        await asyncio.sleep(0)
+        await client.close()
+        with pytest.raises(ClientClosed):
+            await waiting
+        with pytest.raises(ClientClosed):
+            await client.call(ANY, MetadataRequest(topics=[]), 5.0)
+
+    asyncio.run(main())
+
+
+def test_asyncio_back_pressure_holds_what_the_transport_does_not_take(broker: FakeBroker) -> None:
+    async def main() -> None:
+        client = AsyncClient(ClientConfig(bootstrap_servers=broker.address, send_buffer_bytes=4096))
+        await client.call(Broker(1), MetadataRequest(topics=[]), 5.0)
+        gate = threading.Event()
+        broker.handlers[ApiKey.METADATA] = lambda request, version: gate.wait(20) and None
+        version = client.core.api_version(1, ApiKey.METADATA)
+        sent = 0
+        while client.core.can_send(1) and sent < 12:
+            request = EncodedRequest(ApiKey.METADATA, version, [bytes(4 << 20)], bytes, expects_response=False)
+            client.core.send(1, request, lambda response, error: None)
+            client.driver.kick()
+            await asyncio.sleep(0)
+            sent += 1
+        assert sent <= 3
+        gate.set()
+        await client.close()
+
+    asyncio.run(main())
+
+
+def test_a_loop_that_closes_with_the_client_open_is_no_error(broker: FakeBroker) -> None:
+    async def main() -> AsyncClient:
+        client = AsyncClient(ClientConfig(bootstrap_servers=broker.address))
+        await client.call(ANY, MetadataRequest(topics=[]), 5.0)
+        return client
+
+    client = asyncio.run(main())
+    client.driver.close()
+
+
+def test_the_signal_module_is_left_alone(broker: FakeBroker) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    call_blocking({"bootstrap.servers": broker.address})
+    assert signal.getsignal(signal.SIGINT) is before
