@@ -117,7 +117,9 @@ class Durability:
                     if index.unsynced:
                         index.unsynced = False
                         handles.append(FileHandle(files, index.path, READ))
-            handles.append(FileHandle(files, self.take_snapshot(), READ))
+            snapshot = self.take_snapshot()
+            if snapshot is not None:
+                handles.append(FileHandle(files, snapshot, READ))
             if log.epochs.unsynced:
                 log.epochs.unsynced = False
                 handles.append(FileHandle(files, log.epochs.path, READ))
@@ -129,9 +131,14 @@ class Durability:
             handles.append(FileHandle(files, log.dir.path, READ))
         return handles
 
-    def take_snapshot(self) -> str:
-        """Write the producers as of the log's end, and answer the file's path; of those between rolls one is kept. Raises OSError."""
+    def take_snapshot(self) -> str | None:
+        """Write the producers as of the log's end, and answer the file's path; of those between rolls one is kept.
+
+        There is none at offset 0. Raises OSError.
+        """
         log = self._log
+        if not log.log_end_offset:
+            return None
         path = os.path.join(log.path, offset_file_name(log.log_end_offset, SNAPSHOT_SUFFIX))
         log.files.write_file(path, log.producers.encode(), sync=False)
         previous, self._snapshot_offset = self._snapshot_offset, log.log_end_offset

@@ -54,8 +54,11 @@ class LogDir:
         advice = _ADVICE.get(error.errno or 0, "check the disk and its mount, then restart the broker")
         failure = error_for_code(
             KAFKA_STORAGE_ERROR,
-            f"log directory {self.path} is offline: {action} failed on {path}: "
-            f"{os.strerror(error.errno or 0)} ({name}); nothing of it was acknowledged; {advice}",
+            f"{action} failed: {os.strerror(error.errno or 0)}; the log directory is offline and nothing of this was acknowledged",
+            log_dir=self.path,
+            file=path,
+            errno=name,
+            hint=advice[0].upper() + advice[1:],
         )
         if self.offline is None:
             self.offline = failure

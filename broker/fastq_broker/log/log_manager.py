@@ -35,7 +35,7 @@ from .checkpoints import (
     format_partition_metadata,
     read_offsets,
 )
-from .config import LogConfig
+from .config import UNLIMITED, LogConfig
 from .files import READ_WRITE_CREATE, FdBudget, FileHandle, Files
 from .flusher import Flusher, open_flusher
 from .log_dir import LogDir
@@ -57,6 +57,7 @@ _LOG_NAME = re.compile(r"^(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)$")
 _DELETED_NAME = re.compile(r"^[a-zA-Z0-9._-]+\.[0-9a-f]{32}-delete$")
 _LOGS_PER_TICK: Final = 20
 _FILES_PER_TICK: Final = 50
+_FLUSH_CHECK_INTERVAL_MS: Final = 500
 
 
 def system_clock_ms() -> int:
@@ -113,6 +114,7 @@ class LogManager:
             "retention": retention_check_interval_ms,
             "checkpoint": checkpoint_interval_ms,
             "producers": producer_expiration_check_interval_ms,
+            "flush": _FLUSH_CHECK_INTERVAL_MS,
         }
         self._due: dict[str, int] = {}
         self._sweeps: dict[str, deque[PartitionLog]] = {"retention": deque(), "producers": deque(), "flush": deque()}
@@ -376,6 +378,8 @@ class LogManager:
         """Do what is due, in a bounded amount: flushes by time, retention, expiry of producers, checkpoints, deletions."""
         now = self.clock() if now_ms is None else now_ms
         self.flusher.drain()
+        if self._is_due("flush", now):
+            self._sweeps["flush"] = deque(log for log in self.logs.values() if log.config.flush_ms != UNLIMITED)
         self._sweep("flush", now, _LOGS_PER_TICK * 10, lambda log: log.flush_if_due(now), only_loaded=True)
         if self._is_due("retention", now):
             self._sweeps["retention"] = deque(self.logs.values())

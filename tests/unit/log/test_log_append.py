@@ -1,0 +1,259 @@
+"""Appends: offsets, checks, stamps, idempotence, rolls."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fastq_broker.log import AppendResult, LogConfig, PartitionLog
+from log_support import START_MS, StandingClock, crash, one_batch, open_manager, records_of
+
+from fastq._native.records import build_batch, decode_records, read_header, verify_crc
+from fastq.errors import (
+    CorruptMessage,
+    InvalidProducerEpoch,
+    InvalidRecord,
+    InvalidTimestamp,
+    KafkaError,
+    MessageTooLarge,
+    OutOfOrderSequenceNumber,
+    RecordListTooLarge,
+)
+
+INT32_MAX = (1 << 31) - 1
+
+
+def new_log(directory: Path, config: LogConfig | None = None, clock: StandingClock | None = None) -> PartitionLog:
+    return open_manager(directory, config, clock=clock).create("t", 0, bytes(16))
+
+
+def send(log: PartitionLog, batch: bytearray, now_ms: int = START_MS, leader_epoch: int = 0) -> AppendResult:
+    return log.append(batch, leader_epoch=leader_epoch, now_ms=now_ms)
+
+
+def test_offsets_are_dense_and_batches_are_stamped(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    assert send(log, one_batch([b"a", b"b"])) == AppendResult(0, 1, -1, 0, False)
+    assert send(log, one_batch([b"c"]), leader_epoch=3) == AppendResult(2, 2, -1, 0, False)
+    assert [(r.offset, r.value) for r in records_of(log.read(0, 1 << 20))] == [(0, b"a"), (1, b"b"), (2, b"c")]
+    header = read_header(log.read(2, 1 << 20).read())
+    assert (header.base_offset, header.partition_leader_epoch) == (2, 3)
+    assert (log.log_end_offset, log.high_watermark, log.last_stable_offset) == (3, 3, 3)
+    assert log.epochs.entries() == [(0, 0), (3, 2)]
+
+
+def refused(log: PartitionLog, batch: bytearray, error: type[KafkaError]) -> KafkaError:
+    size, end = log.size_bytes, log.log_end_offset
+    with pytest.raises(error) as caught:
+        send(log, batch)
+    assert (log.size_bytes, log.log_end_offset) == (size, end)
+    assert (caught.value.topic, caught.value.partition) == ("t", 0)
+    return caught.value
+
+
+def test_bad_batches_are_refused_and_leave_no_trace(tmp_path: Path) -> None:
+    log = new_log(tmp_path, LogConfig(max_message_bytes=2000, segment_bytes=1000))
+    flipped = one_batch([b"value"])
+    flipped[-1] ^= 1
+    refused(log, flipped, CorruptMessage)
+    refused(log, one_batch([b"x"])[:-3], InvalidRecord)
+    refused(log, one_batch([b"a"]) + one_batch([b"b"]), InvalidRecord)
+    refused(log, build_batch([(START_MS, None, b"v")], base_offset=5), InvalidRecord)
+    refused(log, build_batch([(START_MS, b"\0\0\0\0", b"")], control=True), InvalidRecord)
+    assert "2000" in str(refused(log, one_batch([bytes(3000)]), MessageTooLarge))
+    assert "segment.bytes" in str(refused(log, one_batch([bytes(1500)]), RecordListTooLarge))
+    assert send(log, one_batch([b"good"])).base_offset == 0
+
+
+def test_a_compacted_topic_refuses_records_without_a_key_and_names_them(tmp_path: Path) -> None:
+    log = new_log(tmp_path, LogConfig(cleanup_policy=frozenset({"compact"})))
+    for codec in (0, 1, 4):
+        batch = build_batch([(START_MS, b"k", b"1"), (START_MS, None, b"2")], codec=codec)
+        error = refused(log, batch, InvalidRecord)
+        assert [index for index, _ in getattr(error, "record_errors")] == [1]  # noqa: B009 - set by the context
+
+
+@pytest.mark.parametrize("codec", [0, 4])
+def test_timestamps_outside_of_the_bounds(tmp_path: Path, codec: int) -> None:
+    log = new_log(tmp_path, LogConfig(message_timestamp_before_max_ms=1000, message_timestamp_after_max_ms=500))
+    refused(log, one_batch([b"v"], timestamp_ms=START_MS + 501, codec=codec), InvalidTimestamp)
+    refused(log, one_batch([b"v"], timestamp_ms=START_MS - 1001, codec=codec), InvalidTimestamp)
+    send(log, one_batch([b"v"], timestamp_ms=START_MS + 500, codec=codec))
+    send(log, one_batch([b"v"], timestamp_ms=START_MS - 1000, codec=codec))
+
+
+def test_log_append_time_is_stamped_with_a_valid_checksum(tmp_path: Path) -> None:
+    log = new_log(tmp_path, LogConfig(message_timestamp_type="LogAppendTime"))
+    result = send(log, one_batch([b"a", b"b"], timestamp_ms=5), now_ms=START_MS + 9)
+    assert result.log_append_time_ms == START_MS + 9
+    raw = log.read(0, 1000).read()
+    header = read_header(raw)
+    assert (header.timestamp_type, header.max_timestamp, verify_crc(raw)) == (1, START_MS + 9, True)
+    assert {record.timestamp_ms for record in decode_records(raw)} == {START_MS + 9}
+
+
+def test_a_wrong_maximum_timestamp_is_corrected(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    send(log, build_batch([(START_MS, None, b"v")], max_timestamp=START_MS + 99))
+    raw = log.read(0, 1000).read()
+    assert (read_header(raw).max_timestamp, verify_crc(raw)) == (START_MS, True)
+
+
+def test_compression_type_of_the_topic(tmp_path: Path) -> None:
+    log = new_log(tmp_path, LogConfig(compression_type="zstd"))
+    values = [b"same again " * 20] * 5
+    for codec in (0, 1, 2, 3, 4):
+        send(log, one_batch(values, codec=codec))
+        raw = log.read(log.log_end_offset - 1, 10_000).read()
+        assert (read_header(raw).codec, verify_crc(raw)) == (4, True)
+        assert [record.value for record in decode_records(raw)] == values
+
+
+class TestIdempotence:
+    def test_the_last_five_batches_are_recognised(self, tmp_path: Path) -> None:
+        log = new_log(tmp_path)
+        for sequence in range(7):
+            send(log, one_batch([b"v"], producer_id=9, epoch=0, sequence=sequence))
+        for sequence in range(2, 7):
+            result = send(log, one_batch([b"v"], producer_id=9, epoch=0, sequence=sequence))
+            assert (result.base_offset, result.last_offset, result.duplicate) == (sequence, sequence, True)
+        with pytest.raises(OutOfOrderSequenceNumber):
+            send(log, one_batch([b"v"], producer_id=9, epoch=0, sequence=1))
+        assert log.log_end_offset == 7
+
+    def test_gaps_epochs_and_unknown_producers(self, tmp_path: Path) -> None:
+        log = new_log(tmp_path)
+        send(log, one_batch([b"v"], producer_id=9, epoch=1, sequence=40))  # unknown: any sequence
+        with pytest.raises(OutOfOrderSequenceNumber, match="expected sequence 41, got 43"):
+            send(log, one_batch([b"v"], producer_id=9, epoch=1, sequence=43))
+        with pytest.raises(InvalidProducerEpoch):
+            send(log, one_batch([b"v"], producer_id=9, epoch=0, sequence=41))
+        with pytest.raises(OutOfOrderSequenceNumber, match="expected sequence 0"):
+            send(log, one_batch([b"v"], producer_id=9, epoch=2, sequence=41))
+        assert send(log, one_batch([b"v"], producer_id=9, epoch=2, sequence=0)).base_offset == 1
+
+    def test_sequences_wrap_at_int32(self, tmp_path: Path) -> None:
+        log = new_log(tmp_path)
+        send(log, one_batch([b"a", b"b", b"c"], producer_id=9, epoch=0, sequence=INT32_MAX - 1))  # MAX-1, MAX, 0
+        assert send(log, one_batch([b"d"], producer_id=9, epoch=0, sequence=1)).base_offset == 3
+        again = send(log, one_batch([b"a", b"b", b"c"], producer_id=9, epoch=0, sequence=INT32_MAX - 1))
+        assert (again.base_offset, again.duplicate) == (0, True)
+        send(log, one_batch([b"v"], producer_id=10, epoch=0, sequence=INT32_MAX))
+        assert send(log, one_batch([b"v"], producer_id=10, epoch=0, sequence=0)).base_offset == 5
+
+    def test_duplicates_are_recognised_after_a_clean_restart(self, tmp_path: Path) -> None:
+        manager = open_manager(tmp_path)
+        log = manager.create("t", 0, bytes(16))
+        for sequence in range(6):
+            send(log, one_batch([b"v"], producer_id=9, epoch=0, sequence=sequence))
+        manager.close()
+        manager = open_manager(tmp_path)
+        reopened = manager.get("t", 0)
+        assert reopened is not None
+        for sequence in range(1, 6):  # the snapshot has only the last one, the log's tail the others
+            assert send(reopened, one_batch([b"v"], producer_id=9, epoch=0, sequence=sequence)).base_offset == sequence
+        assert send(reopened, one_batch([b"v"], producer_id=9, epoch=0, sequence=6)).duplicate is False
+
+    def test_a_forgotten_producer_may_go_on(self, tmp_path: Path) -> None:
+        clock = StandingClock()
+        manager = open_manager(
+            tmp_path, clock=clock, producer_expiration_ms=1000, producer_expiration_check_interval_ms=10
+        )
+        log = manager.create("t", 0, bytes(16))
+        send(log, one_batch([b"v"], producer_id=9, epoch=0, sequence=0))
+        manager.tick(clock.advance(999))
+        assert len(log.producers) == 1
+        manager.tick(clock.advance(11))
+        assert len(log.producers) == 0
+        assert send(log, one_batch([b"v"], producer_id=9, epoch=0, sequence=7), clock()).base_offset == 1
+
+
+class TestRolls:
+    def test_by_size(self, tmp_path: Path) -> None:
+        size = len(one_batch([b"v"]))
+        log = new_log(tmp_path, LogConfig(segment_bytes=3 * size))
+        for _ in range(7):
+            send(log, one_batch([b"v"]))
+        assert [segment.base_offset for segment in log.segments] == [0, 3, 6]
+
+    def test_by_time_of_the_records_less_the_jitter(self, tmp_path: Path) -> None:
+        log = new_log(tmp_path, LogConfig(segment_ms=1000, segment_jitter_ms=0))
+        send(log, one_batch([b"v"], timestamp_ms=START_MS))
+        send(log, one_batch([b"v"], timestamp_ms=START_MS + 1000))
+        assert len(log.segments) == 1
+        send(log, one_batch([b"v"], timestamp_ms=START_MS + 1001))
+        assert [segment.base_offset for segment in log.segments] == [0, 2]
+        jittered = new_log(tmp_path / "jitter", LogConfig(segment_ms=1000, segment_jitter_ms=500))
+        assert 0 <= jittered.active_segment.roll_jitter_ms < 500
+
+    def test_by_the_broker_s_clock_without_timestamps(self, tmp_path: Path) -> None:
+        log = new_log(tmp_path, LogConfig(segment_ms=1000))
+        send(log, one_batch([b"v"], timestamp_ms=-1))
+        created = log.active_segment.created_ms
+        send(log, one_batch([b"v"], timestamp_ms=-1), now_ms=created + 1000)
+        assert len(log.segments) == 1
+        send(log, one_batch([b"v"], timestamp_ms=-1), now_ms=created + 1001)
+        assert len(log.segments) == 2
+
+    def test_by_a_full_index(self, tmp_path: Path) -> None:
+        log = new_log(tmp_path, LogConfig(index_interval_bytes=0, segment_index_bytes=10 * 8))
+        for _ in range(13):
+            send(log, one_batch([b"v"], timestamp_ms=START_MS))
+        assert [segment.base_offset for segment in log.segments] == [0, 11]
+
+    def test_by_an_offset_too_far_from_the_base(self, tmp_path: Path) -> None:
+        log = new_log(tmp_path)
+        for offset in (0, INT32_MAX, INT32_MAX + 1):
+            batch = build_batch([(START_MS, None, b"v")], base_offset=offset)
+            log.append_as_follower(batch, now_ms=START_MS)
+        assert [segment.base_offset for segment in log.segments] == [0, INT32_MAX + 1]
+        assert records_of(log.read(INT32_MAX, 1000))[0].offset == INT32_MAX
+
+
+class TestFollower:
+    def test_takes_batches_as_they_are(self, tmp_path: Path) -> None:
+        leader = new_log(tmp_path / "leader")
+        for number in range(20):
+            send(leader, one_batch([b"v%d" % number]), leader_epoch=number // 8)
+        follower = new_log(tmp_path / "follower")
+        raw = leader.read(0, 1 << 20).read()
+        assert follower.append_as_follower(raw, now_ms=START_MS) == 20
+        assert follower.read(0, 1 << 20).read() == raw
+        assert follower.epochs.entries() == leader.epochs.entries() == [(0, 0), (1, 8), (2, 16)]
+
+    def test_refuses_what_does_not_follow(self, tmp_path: Path) -> None:
+        log = new_log(tmp_path)
+        log.append_as_follower(build_batch([(1, None, b"v")], base_offset=3), now_ms=START_MS)
+        with pytest.raises(InvalidRecord, match="does not follow"):
+            log.append_as_follower(build_batch([(1, None, b"v")], base_offset=3), now_ms=START_MS)
+        bad = build_batch([(1, None, b"v")], base_offset=4)
+        bad[-1] ^= 1
+        with pytest.raises(CorruptMessage):
+            log.append_as_follower(bad, now_ms=START_MS)
+
+
+def test_listeners_hear_of_each_append(tmp_path: Path) -> None:
+    log = new_log(tmp_path)
+    ends: list[int] = []
+
+    def listener(moved: PartitionLog) -> None:
+        ends.append(moved.high_watermark)
+
+    log.on_advance(listener)
+    send(log, one_batch([b"a"]))
+    send(log, one_batch([b"a", b"b"]))
+    log.remove_listener(listener)
+    send(log, one_batch([b"a"]))
+    assert ends == [1, 3]
+
+
+def test_leader_epochs_end_where_the_next_begins(tmp_path: Path) -> None:
+    manager = open_manager(tmp_path)
+    log = manager.create("t", 0, bytes(16))
+    for epoch in (1, 1, 4, 9):
+        send(log, one_batch([b"v"]), leader_epoch=epoch)
+    expected = {-1: (-1, -1), 0: (0, 0), 1: (1, 2), 2: (1, 2), 4: (4, 3), 8: (4, 3), 9: (9, 4), 10: (-1, -1)}
+    assert {epoch: log.epoch_end_offset(epoch) for epoch in expected} == expected
+    crash(manager)
+    reopened = open_manager(tmp_path).get("t", 0)
+    assert reopened is not None and reopened.epochs.entries() == [(1, 0), (4, 2), (9, 3)]

@@ -1,0 +1,174 @@
+"""Durability "fsync": group commit, visibility, failures; the native threads that sync."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import select
+import time
+from pathlib import Path
+
+import pytest
+from fastq_broker.log import LogConfig, LogManager
+from fastq_broker.log.faults import Fault, FaultyFiles
+from fastq_broker.log.files import READ_WRITE_CREATE, FileHandle, Files
+from fastq_broker.log.flusher import Flusher, ThreadFlusher
+from fastq_broker.log.native_flusher import NativeFlusher
+from log_support import START_MS, TOPIC_ID, one_batch, open_manager
+
+from fastq._native.flusher import SyncThreads
+from fastq.errors import KafkaError, KafkaStorageError
+
+FSYNC = LogConfig(durability="fsync")
+
+
+def test_nothing_is_visible_or_acknowledged_before_it_is_on_disk(tmp_path: Path) -> None:
+    manager = open_manager(tmp_path, FSYNC)
+    log = manager.create("t", 0, TOPIC_ID)
+    told: list[tuple[int, KafkaError | None]] = []
+    advances: list[int] = []
+    log.on_advance(lambda moved: advances.append(moved.high_watermark))
+    for number in range(3):
+        result = log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+        log.wait_durable(result.last_offset + 1, lambda error, number=number: told.append((number, error)))  # type: ignore[misc]
+    assert (log.log_end_offset, log.high_watermark, told) == (3, 0, [])
+    assert log.read(0, 1000, upper_offset=log.high_watermark).size == 0
+    manager.flusher.drain()  # the first append's job
+    assert (log.high_watermark, told) == (1, [(0, None)])
+    manager.flusher.drain()  # one job for both others
+    assert (log.high_watermark, told) == (3, [(0, None), (1, None), (2, None)])
+    assert advances[-1] == 3
+    assert manager.flusher.drain() == 0
+
+
+def test_one_sync_covers_all_appends_before_it(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    manager = open_manager(tmp_path, FSYNC, files=files)
+    log = manager.create("t", 0, TOPIC_ID)
+    log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+    manager.flusher.wait()
+    before = files.calls["sync"]
+    for _ in range(100):
+        log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+    manager.flusher.wait()
+    assert log.high_watermark == 101
+    assert files.calls["sync"] - before == 2
+
+
+def test_page_cache_acknowledges_at_once(tmp_path: Path) -> None:
+    log = open_manager(tmp_path).create("t", 0, TOPIC_ID)
+    log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+    told: list[KafkaError | None] = []
+    log.wait_durable(1, told.append)
+    assert (log.high_watermark, told) == (1, [None])
+
+
+def test_flush_messages_of_one_is_the_same_promise(tmp_path: Path) -> None:
+    log = open_manager(tmp_path, LogConfig(flush_messages=1)).create("t", 0, TOPIC_ID)
+    log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+    assert (log.log_end_offset, log.high_watermark) == (1, 0)
+
+
+def test_a_failed_sync_takes_the_directory_offline_for_good(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    manager = open_manager(tmp_path, FSYNC, files=files)
+    log = manager.create("t", 0, TOPIC_ID)
+    files.plan(Fault("sync", errno.EIO, repeat=False))  # a second sync would succeed, without the lost pages
+    told: list[KafkaError | None] = []
+    log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+    log.wait_durable(1, told.append)
+    manager.flusher.wait()
+    assert len(told) == 1 and isinstance(told[0], KafkaStorageError)
+    assert "syncing failed" in str(told[0].detail)
+    assert log.high_watermark == 0
+    with pytest.raises(KafkaStorageError):
+        log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+    log.wait_durable(1, told.append)
+    assert len(told) == 2 and told[1] is not None
+    manager.close()
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+
+
+def test_a_deleted_log_tells_those_who_wait(tmp_path: Path) -> None:
+    manager = open_manager(tmp_path, FSYNC)
+    log = manager.create("t", 0, TOPIC_ID)
+    told: list[KafkaError | None] = []
+    log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+    log.wait_durable(1, told.append)
+    manager.delete("t", 0)
+    assert len(told) == 1 and told[0] is not None
+    manager.flusher.wait()
+
+
+def test_an_event_loop_hears_of_the_sync(tmp_path: Path) -> None:
+    async def main() -> None:
+        manager = LogManager([tmp_path], default_config=FSYNC)
+        manager.start()
+        manager.attach(asyncio.get_running_loop())
+        logs = [manager.create("t", partition, TOPIC_ID) for partition in range(5)]
+        now = manager.clock()
+        for _ in range(20):
+            done = []
+            for log in logs:
+                future = asyncio.get_running_loop().create_future()
+                result = log.append(one_batch([b"v"], timestamp_ms=now), leader_epoch=0, now_ms=now)
+                log.wait_durable(result.last_offset + 1, future.set_result)
+                done.append(future)
+            assert await asyncio.wait_for(asyncio.gather(*done), 30) == [None] * 5
+        assert [log.high_watermark for log in logs] == [20] * 5
+        manager.close()
+
+    asyncio.run(main())
+
+
+@pytest.fixture(params=["native", "threads"])
+def flusher(request: pytest.FixtureRequest) -> Flusher:
+    return NativeFlusher(2) if request.param == "native" else ThreadFlusher(Files(), 2)
+
+
+def test_flushers_report_each_job_once(flusher: Flusher, tmp_path: Path) -> None:
+    handle = FileHandle(Files(), str(tmp_path / "f"), READ_WRITE_CREATE)
+    directory = FileHandle(Files(), str(tmp_path), os.O_RDONLY)
+    ended: list[tuple[int, OSError | None]] = []
+    for job in range(50):
+        os.pwrite(handle.fd, b"x" * 100, job * 100)
+        flusher.submit([handle, directory], lambda error, job=job: ended.append((job, error)))  # type: ignore[misc]
+    deadline = time.monotonic() + 30
+    while len(ended) < 50 and time.monotonic() < deadline:
+        select.select([flusher.fileno()], [], [], 1)
+        flusher.drain()
+    assert sorted(job for job, _ in ended) == list(range(50))
+    assert {error for _, error in ended} == {None}
+    assert flusher.drain() == 0
+    flusher.close()
+
+
+def test_flushers_report_errors(flusher: Flusher, tmp_path: Path) -> None:
+    read_end, write_end = os.pipe()
+    pipe = FileHandle.__new__(FileHandle)
+    pipe.fd, pipe.path = read_end, "pipe"
+    os.close(read_end)
+    ended: list[OSError | None] = []
+    flusher.submit([pipe], ended.append)
+    flusher.wait()
+    assert len(ended) == 1 and ended[0] is not None and ended[0].errno == errno.EBADF
+    pipe.fd = -1
+    os.close(write_end)
+    flusher.close()
+
+
+def test_sync_threads_refuse_what_they_cannot_do() -> None:
+    for count in (0, 65):
+        with pytest.raises(ValueError, match="1 to 64"):
+            SyncThreads(count)
+    threads = SyncThreads(1)
+    with pytest.raises((TypeError, OverflowError)):
+        threads.submit(1, ["no descriptor"])  # type: ignore[list-item]
+    threads.submit(2, [])
+    select.select([threads.fileno()], [], [], 10)
+    assert threads.drain() == [(2, 0)]
+    threads.close()
+    threads.close()
+    with pytest.raises(ValueError, match="closed"):
+        threads.fileno()

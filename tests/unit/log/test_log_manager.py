@@ -1,0 +1,214 @@
+"""The manager: start and stop of many logs, several directories, deletion, retention, background work."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+from fastq_broker.log import LogConfig
+from fastq_broker.log.faults import Fault, FaultyFiles
+from log_support import START_MS, TOPIC_ID, StandingClock, crash, one_batch, open_manager, records_of
+
+from fastq.errors import InconsistentTopicId, KafkaStorageError, OffsetOutOfRange, PolicyViolation
+
+SIZE = len(one_batch([b"v"]))
+
+
+def test_many_partitions_start_without_being_opened(tmp_path: Path) -> None:
+    manager = open_manager(tmp_path)
+    for partition in range(300):
+        manager.create("t", partition, TOPIC_ID)
+    log = manager.get("t", 7)
+    assert log is not None
+    log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+    manager.close()
+    files = FaultyFiles()
+    manager = open_manager(tmp_path, files=files)
+    assert len(manager.logs) == 300
+    assert files.calls["open"] <= 4  # the checkpoints
+    for partition in range(300):
+        known = manager.create("t", partition, TOPIC_ID, LogConfig())
+        known.assign_leader_epoch(3)
+        assert not known.loaded
+    assert files.calls["open"] <= 4
+    log = manager.logs["t", 7]
+    assert (log.log_end_offset, log.leader_epoch, log.epochs.entries()) == (1, 3, [(0, 0), (3, 1)])
+    manager.close()
+    assert (tmp_path / "recovery-point-offset-checkpoint").read_text().startswith("0\n300\n")
+    assert "t 7 1\n" in (tmp_path / "recovery-point-offset-checkpoint").read_text()
+
+
+def test_a_directory_serves_one_broker(tmp_path: Path) -> None:
+    manager = open_manager(tmp_path)
+    with pytest.raises(KafkaStorageError, match="another process holds the lock"):
+        open_manager(tmp_path)
+    manager.close()
+    open_manager(tmp_path).close()
+
+
+def test_a_log_of_a_deleted_topic_is_not_taken_for_a_new_one(tmp_path: Path) -> None:
+    manager = open_manager(tmp_path)
+    log = manager.create("t", 0, TOPIC_ID)
+    assert manager.create("t", 0, TOPIC_ID) is log
+    with pytest.raises(InconsistentTopicId):
+        manager.create("t", 0, bytes(16))
+    manager.close()
+    manager = open_manager(tmp_path)
+    assert manager.logs["t", 0].log_end_offset == 0
+    with pytest.raises(InconsistentTopicId):
+        manager.create("t", 0, bytes(16))
+
+
+def test_deletion_renames_at_once_and_empties_later(tmp_path: Path) -> None:
+    clock = StandingClock()
+    config = LogConfig(segment_bytes=2 * SIZE, file_delete_delay_ms=5000)
+    manager = open_manager(tmp_path, config, clock=clock)
+    log = manager.create("t", 0, TOPIC_ID)
+    for _ in range(100):
+        log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+    held = log.read(0, 100)
+    assert manager.delete("t", 0) is True
+    assert manager.delete("t", 0) is False
+    assert manager.get("t", 0) is None
+    names = [path.name for path in tmp_path.iterdir() if path.is_dir()]
+    assert len(names) == 1 and names[0].startswith("t-0.") and names[0].endswith("-delete")
+    again = manager.create("t", 0, bytes(16))
+    assert again.log_end_offset == 0
+    manager.tick(clock.advance(4999))
+    assert (tmp_path / names[0]).exists()
+    clock.advance(1)
+    ticks = 0
+    while (tmp_path / names[0]).exists():
+        manager.tick()
+        ticks += 1
+    assert ticks > 3  # in small steps
+    assert [record.offset for record in records_of(held)] == [0]
+
+
+def test_a_deletion_that_a_crash_interrupted_is_finished(tmp_path: Path) -> None:
+    manager = open_manager(tmp_path)
+    manager.create("t", 0, TOPIC_ID)
+    manager.delete("t", 0)
+    crash(manager)
+    manager = open_manager(tmp_path)
+    manager.tick()
+    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
+
+
+def test_unknown_files_are_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / "notes.txt").write_text("mine")
+    manager = open_manager(tmp_path)
+    assert manager.logs == {}
+    manager.close()
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+class TestDirectories:
+    def test_logs_are_spread_and_found_again(self, tmp_path: Path) -> None:
+        dirs = [tmp_path / "a", tmp_path / "b"]
+        manager = open_manager(dirs)
+        for partition in range(6):
+            manager.create("t", partition, TOPIC_ID)
+        assert [len(list(path.glob("t-*"))) for path in dirs] == [3, 3]
+        manager.close()
+        assert len(open_manager(dirs).logs) == 6
+
+    def test_one_that_fails_does_not_stop_the_other(self, tmp_path: Path) -> None:
+        files = FaultyFiles()
+        dirs = [tmp_path / "a", tmp_path / "b"]
+        manager = open_manager(dirs, files=files)
+        logs = [manager.create("t", partition, TOPIC_ID) for partition in range(2)]
+        gone: list[str] = []
+        manager.on_dir_offline = lambda log_dir: gone.append(log_dir.path)
+        files.plan(Fault("write", errno.EIO, str(dirs[0])))
+        bad, good = sorted(logs, key=lambda log: log.dir.path)
+        with pytest.raises(KafkaStorageError, match="EIO"):
+            bad.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+        assert gone == list(manager.offline_dirs) == [str(dirs[0])]
+        good.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+        assert manager.create("u", 0, TOPIC_ID).dir is good.dir
+        manager.close()
+        assert not (dirs[0] / ".kafka_cleanshutdown").exists()
+        assert (dirs[1] / ".kafka_cleanshutdown").exists()
+
+
+class TestRetention:
+    def fill(self, tmp_path: Path, **settings: object) -> tuple[StandingClock, object, object]:
+        clock = StandingClock()
+        config = LogConfig(segment_bytes=2 * SIZE, file_delete_delay_ms=0, **settings)  # type: ignore[arg-type]
+        manager = open_manager(tmp_path, config, clock=clock, retention_check_interval_ms=10)
+        log = manager.create("t", 0, TOPIC_ID)
+        for number in range(7):
+            log.append(one_batch([b"v"], timestamp_ms=START_MS + number), leader_epoch=0, now_ms=START_MS)
+        manager.flusher.wait()
+        return clock, manager, log
+
+    def test_by_time_goes_segment_by_segment_and_rolls_the_last(self, tmp_path: Path) -> None:
+        clock, manager, log = self.fill(tmp_path, retention_ms=1000)
+        manager.tick(clock.advance(1003))  # type: ignore[attr-defined]
+        assert log.log_start_offset == 2  # type: ignore[attr-defined]
+        manager.tick(clock.advance(10))  # type: ignore[attr-defined]
+        assert (log.log_start_offset, log.log_end_offset, len(log.segments)) == (7, 7, 1)  # type: ignore[attr-defined]
+        assert log.size_bytes == 0  # type: ignore[attr-defined]
+        manager.tick(clock.advance(10))  # type: ignore[attr-defined]
+        names = sorted(path.name for path in (tmp_path / "t-0").glob("*.log*"))
+        assert names == [f"{7:020d}.log"]
+
+    def test_by_size_keeps_at_least_that_much(self, tmp_path: Path) -> None:
+        clock, manager, log = self.fill(tmp_path, retention_bytes=3 * SIZE, retention_ms=-1)
+        manager.tick(clock.advance(10))  # type: ignore[attr-defined]
+        assert log.log_start_offset == 4  # type: ignore[attr-defined]
+
+    def test_nothing_goes_without_the_delete_policy(self, tmp_path: Path) -> None:
+        policy = frozenset({"compact"})
+        clock, manager, log = self.fill(tmp_path, retention_bytes=0, retention_ms=0, cleanup_policy=policy)
+        manager.tick(clock.advance(10_000))  # type: ignore[attr-defined]
+        assert log.log_start_offset == 0  # type: ignore[attr-defined]
+
+
+def test_delete_records_lasts_and_frees_segments(tmp_path: Path) -> None:
+    clock = StandingClock()
+    config = LogConfig(segment_bytes=2 * SIZE, retention_ms=-1, file_delete_delay_ms=0)
+    manager = open_manager(tmp_path, config, clock=clock)
+    log = manager.create("t", 0, TOPIC_ID)
+    for epoch in range(7):
+        log.append(one_batch([b"v"]), leader_epoch=epoch, now_ms=START_MS)
+    assert log.delete_records_before(5) == 5
+    assert log.delete_records_before(3) == 5
+    with pytest.raises(OffsetOutOfRange):
+        log.read(4, 100)
+    for offset in (8, -2):
+        with pytest.raises(OffsetOutOfRange, match="high watermark 7"):
+            log.delete_records_before(offset)
+    assert log.epochs.entries()[0] == (5, 5)
+    manager.close()
+    manager = open_manager(tmp_path, config, clock=clock)
+    log = manager.logs["t", 0]
+    assert log.log_start_offset == 5
+    manager.tick(clock.advance(300_000))
+    assert log.segments[0].base_offset == 4
+    assert log.delete_records_before(-1) == 7
+    log.apply_config(LogConfig(cleanup_policy=frozenset({"compact"})))
+    with pytest.raises(PolicyViolation):
+        log.delete_records_before(7)
+
+
+def test_flush_ms_moves_the_recovery_point(tmp_path: Path) -> None:
+    clock = StandingClock()
+    manager = open_manager(tmp_path, LogConfig(flush_ms=1000), clock=clock)
+    log = manager.create("t", 0, TOPIC_ID)
+    log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+    manager.tick(clock.advance(1000))
+    manager.tick(clock.advance(1))
+    assert log.recovery_point == 1
+
+
+def test_flush_messages_counts_records(tmp_path: Path) -> None:
+    manager = open_manager(tmp_path, LogConfig(flush_messages=3))
+    log = manager.create("t", 0, TOPIC_ID)
+    for expected in (0, 0, 3, 3, 3, 6):
+        log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+        manager.flusher.wait()
+        assert log.recovery_point == expected

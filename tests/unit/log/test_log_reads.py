@@ -1,0 +1,158 @@
+"""Reads: bounds, limits, cold pages, descriptors, corrupt segments, times."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from fastq_broker.log import LogConfig, PartitionLog
+from fastq_broker.log.faults import Fault, FaultyFiles
+from fastq_broker.log.retention import apply_retention
+from log_support import START_MS, StandingClock, one_batch, open_manager, records_of
+
+from fastq.errors import CorruptMessage, OffsetOutOfRange
+
+SIZE = len(one_batch([b"v00"]))
+
+
+def filled(
+    directory: Path, count: int, config: LogConfig | None = None, files: FaultyFiles | None = None, **settings: object
+) -> PartitionLog:
+    log = open_manager(directory, config, files=files, **settings).create("t", 0, bytes(16))
+    for number in range(count):
+        log.append(one_batch([b"v%02d" % number], timestamp_ms=START_MS + number), leader_epoch=0, now_ms=START_MS)
+    return log
+
+
+@pytest.mark.parametrize("interval", [0, 200, 100_000])
+def test_every_offset_and_limit(tmp_path: Path, interval: int) -> None:
+    log = filled(tmp_path, 90, LogConfig(segment_bytes=30 * SIZE, index_interval_bytes=interval))
+    assert len(log.segments) == 3
+    for offset in range(90):
+        left = 30 - offset % 30
+        for batches in (0, 1, 2, 29, 1000):
+            got = log.read(offset, batches * SIZE + 3)
+            assert got.size == min(max(batches, 1), left) * SIZE
+            assert records_of(got)[0].offset == offset
+        assert log.read(offset, SIZE - 1, min_one_batch=False).size == 0
+        assert log.read(offset, 1 << 20, upper_offset=offset + 2).size == min(2, left) * SIZE
+        assert log.read(offset, 1 << 20, upper_offset=offset).size == 0
+    assert (log.read(90, 100).size, log.read(90, 100).fd) == (0, -1)
+    for offset in (-1, 91):
+        with pytest.raises(OffsetOutOfRange, match=f"offset {offset} is outside of 0 to 90"):
+            log.read(offset, 100)
+
+
+def test_a_read_in_the_middle_of_a_batch_begins_with_it(tmp_path: Path) -> None:
+    log = open_manager(tmp_path).create("t", 0, bytes(16))
+    for _ in range(3):
+        log.append(one_batch([b"a", b"b", b"c"]), leader_epoch=0, now_ms=START_MS)
+    assert [record.offset for record in records_of(log.read(4, 1 << 20))] == [3, 4, 5, 6, 7, 8]
+
+
+def test_a_cold_page_makes_a_cold_slice_that_a_thread_finishes(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    log = filled(tmp_path, 90, LogConfig(segment_bytes=30 * SIZE, index_interval_bytes=200), files)
+    files.plan(Fault("read", errno.EAGAIN, ".log", repeat=False))
+    cold = log.read(7, 5 * SIZE)
+    assert (cold.cold, cold.is_cached(), cold.size) == (True, False, 0)
+    cold.warm()
+    assert (cold.cold, cold.size) == (False, 5 * SIZE)
+    assert [record.offset for record in records_of(cold)] == [7, 8, 9, 10, 11]
+    files.plan(Fault("read", errno.EAGAIN, ".log", repeat=False))
+    assert [record.offset for record in records_of(log.read(8, SIZE))] == [8]
+
+
+def test_probing_the_page_cache(tmp_path: Path) -> None:
+    log = filled(tmp_path, 10)
+    got = log.read(0, 1 << 20)
+    assert got.is_cached()  # it has just been written
+    assert log.read(10, 100).is_cached()
+
+
+def test_few_descriptors_serve_many_segments(tmp_path: Path) -> None:
+    log = filled(tmp_path, 300, LogConfig(segment_bytes=5 * SIZE, index_interval_bytes=0), fd_budget=6)
+    assert len(log.segments) >= 60
+    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None
+    for offset in [*range(300), *range(299, -1, -7)]:
+        assert records_of(log.read(offset, 1))[0].offset == offset
+    assert log.dir.budget.open_count() <= 6
+    if before is not None:
+        assert len(os.listdir("/proc/self/fd")) <= before + 6
+
+
+def test_a_slice_outlives_its_segment(tmp_path: Path) -> None:
+    clock = StandingClock()
+    log = filled(tmp_path, 9, LogConfig(segment_bytes=3 * SIZE, retention_bytes=0, file_delete_delay_ms=0), clock=clock)
+    held = log.read(0, 1 << 20)
+    assert apply_retention(log, clock()) == 3
+    log.dir.run_deletions(clock.advance(1), 100)
+    assert not (tmp_path / "t-0" / "00000000000000000000.log").exists()
+    assert not list((tmp_path / "t-0").glob("*.deleted"))
+    assert [record.offset for record in records_of(held)] == [0, 1, 2]
+    os.fstat(held.fd)
+
+
+def test_a_corrupt_place_is_named_and_the_rest_is_served(tmp_path: Path) -> None:
+    log = filled(tmp_path, 90, LogConfig(segment_bytes=30 * SIZE, index_interval_bytes=200))
+    path = tmp_path / "t-0" / "00000000000000000000.log"
+    with open(path, "r+b") as file:
+        file.seek(10 * SIZE + 8)
+        file.write(b"\xff\xff\xff\xff")  # the length of batch 10
+    with pytest.raises(CorruptMessage) as caught:
+        log.read(10, SIZE)
+    assert (getattr(caught.value, "file"), getattr(caught.value, "position")) == (str(path), 10 * SIZE)  # noqa: B009
+    assert [record.offset for record in records_of(log.read(8, 5 * SIZE))] == [8, 9]
+    assert records_of(log.read(20, SIZE))[0].offset == 20
+    assert records_of(log.read(45, SIZE))[0].offset == 45
+    assert log.dir.offline is None
+
+
+def test_an_index_of_rubbish_is_rebuilt_when_it_is_read(tmp_path: Path) -> None:
+    manager = open_manager(tmp_path, LogConfig(segment_bytes=30 * SIZE, index_interval_bytes=0))
+    log = manager.create("t", 0, bytes(16))
+    for number in range(60):
+        log.append(one_batch([b"v%02d" % number]), leader_epoch=0, now_ms=START_MS)
+    manager.close()
+    path = tmp_path / "t-0" / "00000000000000000000.index"
+    good = path.read_bytes()
+    path.write_bytes(b"\x00\x00\x00\x01\x7f\xff\xff\xff" * (len(good) // 8))
+    reopened = open_manager(tmp_path, manager.default_config).get("t", 0)
+    assert reopened is not None
+    assert records_of(reopened.read(17, 1))[0].offset == 17
+    assert path.read_bytes() == good
+
+
+class TestTimes:
+    def test_first_record_at_or_after_a_time(self, tmp_path: Path) -> None:
+        log = filled(tmp_path, 90, LogConfig(segment_bytes=30 * SIZE, index_interval_bytes=200))
+        for number in range(90):
+            found = log.offset_for_timestamp(START_MS + number)
+            assert found == (START_MS + number, number, 0)
+        first = log.offset_for_timestamp(0)
+        assert first is not None and first.offset == 0
+        assert log.offset_for_timestamp(START_MS + 90) is None
+        log.delete_records_before(40)
+        first = log.offset_for_timestamp(0)
+        assert first is not None and first.offset == 40
+
+    @pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
+    def test_inside_of_compressed_batches(self, tmp_path: Path, codec: int) -> None:
+        log = open_manager(tmp_path).create("t", 0, bytes(16))
+        log.append(one_batch([b"v"] * 10, timestamp_ms=START_MS, codec=codec), leader_epoch=2, now_ms=START_MS)
+        assert log.offset_for_timestamp(START_MS + 7) == (START_MS + 7, 7, 2)
+
+    def test_largest_timestamp(self, tmp_path: Path) -> None:
+        log = open_manager(tmp_path, LogConfig(segment_bytes=3 * SIZE)).create("t", 0, bytes(16))
+        assert log.offset_of_max_timestamp() is None
+        for timestamp in (5, 9, 7, 9, 1, 2):
+            log.append(one_batch([b"v00"], timestamp_ms=timestamp), leader_epoch=0, now_ms=START_MS)
+        assert log.offset_of_max_timestamp() == (9, 1, 0)
+
+    def test_records_without_a_timestamp(self, tmp_path: Path) -> None:
+        log = open_manager(tmp_path).create("t", 0, bytes(16))
+        log.append(one_batch([b"v"], timestamp_ms=-1), leader_epoch=0, now_ms=START_MS)
+        assert log.offset_for_timestamp(0) is None
+        assert log.offset_of_max_timestamp() is None

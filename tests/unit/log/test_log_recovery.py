@@ -1,0 +1,177 @@
+"""Recovery: what is read, what is cut off, what is rebuilt."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from fastq_broker.log import LogConfig, LogManager, PartitionLog
+from log_support import START_MS, crash, one_batch, open_manager, records_of
+
+SIZE = len(one_batch([b"v000"]))
+CONFIG = LogConfig(segment_bytes=100 * SIZE, index_interval_bytes=5 * SIZE)
+
+
+def fill(manager: LogManager, first: int, count: int) -> PartitionLog:
+    log = manager.create("t", 0, bytes(16))
+    for number in range(first, first + count):
+        batch = one_batch([b"v%03d" % number], timestamp_ms=START_MS + number, producer_id=5, epoch=0, sequence=number)
+        log.append(batch, leader_epoch=number // 50, now_ms=START_MS)
+    return log
+
+
+def reopen(directory: Path) -> PartitionLog:
+    log = open_manager(directory, CONFIG).get("t", 0)
+    assert log is not None
+    return log
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(directory.iterdir()) if path.is_file()}
+
+
+def test_nothing_is_read_after_a_clean_stop(tmp_path: Path) -> None:
+    manager = open_manager(tmp_path, CONFIG)
+    fill(manager, 0, 250)
+    manager.close()
+    log = reopen(tmp_path)
+    assert not log.loaded
+    assert (log.log_end_offset, log.recovery.bytes_read, log.recovery_point) == (250, 0, 250)
+
+
+def test_only_what_lies_past_the_recovery_point_is_read(tmp_path: Path) -> None:
+    manager = open_manager(tmp_path, CONFIG)
+    log = fill(manager, 0, 250)
+    log.flush()
+    manager.flusher.wait()
+    fill(manager, 250, 30)
+    manager.write_checkpoints(log.dir, sync=False)
+    assert log.recovery_point == 250
+    crash(manager)
+    log = reopen(tmp_path)
+    assert log.log_end_offset == 280
+    # 30 batches, and at most an index interval and a batch before them.
+    assert 30 * SIZE <= log.recovery.bytes_read <= (30 + 7) * SIZE
+    assert log.recovery.cut == []
+    entry = log.producers.get(5)
+    assert entry is not None and entry.next_sequence == 280
+
+
+@pytest.mark.parametrize("damage", ["torn", "flipped", "zeros", "rubbish"])
+def test_a_damaged_tail_is_cut_off_and_reported(tmp_path: Path, damage: str) -> None:
+    manager = open_manager(tmp_path, CONFIG)
+    fill(manager, 0, 250)
+    crash(manager)
+    path = tmp_path / "t-0" / f"{200:020d}.log"
+    with open(path, "r+b") as file:
+        if damage == "torn":
+            file.truncate(45 * SIZE + 20)
+        elif damage == "flipped":
+            file.seek(46 * SIZE - 1)
+            file.write(b"!")
+        else:
+            file.seek(45 * SIZE)
+            file.truncate()
+            file.write(bytes(500) if damage == "zeros" else os.urandom(500))
+    size = path.stat().st_size
+    log = reopen(tmp_path)
+    assert log.log_end_offset == 245
+    assert log.recovery.cut == [(str(path), 45 * SIZE, size - 45 * SIZE)]
+    assert path.stat().st_size == 45 * SIZE
+    assert [record.value for record in records_of(log.read(243, 10_000))] == [b"v243", b"v244"]
+    entry = log.producers.get(5)
+    assert entry is not None and entry.next_sequence == 245
+    log.append(one_batch([b"v245"], producer_id=5, epoch=0, sequence=245), leader_epoch=9, now_ms=START_MS)
+    assert log.log_end_offset == 246
+
+
+def test_segments_after_a_damaged_one_are_removed(tmp_path: Path) -> None:
+    manager = open_manager(tmp_path, CONFIG)
+    fill(manager, 0, 250)
+    crash(manager)  # no checkpoint: everything is checked
+    with open(tmp_path / "t-0" / f"{100:020d}.log", "r+b") as file:
+        file.seek(30 * SIZE + 70)
+        file.write(b"!")
+    log = reopen(tmp_path)
+    assert (log.log_end_offset, len(log.segments)) == (130, 2)
+    assert [place[1] for place in log.recovery.cut] == [30 * SIZE, 0]
+    assert log.epochs.entries() == [(0, 0), (1, 50), (2, 100)]
+
+
+def test_rebuilt_indexes_are_the_written_ones(tmp_path: Path) -> None:
+    manager = open_manager(tmp_path / "a", CONFIG)
+    fill(manager, 0, 250)
+    manager.close()
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    (tmp_path / "b" / ".kafka_cleanshutdown").unlink()
+    (tmp_path / "b" / "recovery-point-offset-checkpoint").unlink()
+    for path in (tmp_path / "b" / "t-0").glob("*index"):
+        path.write_bytes(os.urandom(60))
+    recovered = open_manager(tmp_path / "b", CONFIG)
+    log = recovered.get("t", 0)
+    assert log is not None
+    assert log.recovery.bytes_read >= 250 * SIZE
+    recovered.close()
+    assert contents(tmp_path / "b" / "t-0") == contents(tmp_path / "a" / "t-0")
+
+
+@pytest.mark.parametrize("suffix", ["index", "timeindex"])
+def test_a_missing_index_is_rebuilt(tmp_path: Path, suffix: str) -> None:
+    manager = open_manager(tmp_path, CONFIG)
+    fill(manager, 0, 250)
+    manager.close()
+    before = contents(tmp_path / "t-0")
+    (tmp_path / "t-0" / f"{100:020d}.{suffix}").unlink()
+    manager = open_manager(tmp_path, CONFIG)
+    log = manager.get("t", 0)
+    assert log is not None and log.log_end_offset == 250
+    manager.close()
+    assert contents(tmp_path / "t-0") == before
+
+
+def test_preallocated_indexes_of_apache_kafka_are_understood(tmp_path: Path) -> None:
+    manager = open_manager(tmp_path, CONFIG)
+    fill(manager, 0, 90)
+    manager.close()
+    for path in (tmp_path / "t-0").glob("*index"):
+        with open(path, "r+b") as file:
+            file.truncate(12 * 8 * 100)
+    log = reopen(tmp_path)
+    assert log.log_end_offset == 90
+    assert [record.offset for record in records_of(log.read(77, 1))] == [77]
+    assert log.offset_for_timestamp(START_MS + 33) == (START_MS + 33, 33, 0)
+    for number in range(90, 100):
+        log.append(one_batch([b"v%03d" % number]), leader_epoch=1, now_ms=START_MS)
+    assert [record.offset for record in records_of(log.read(95, 1))] == [95]
+
+
+def test_a_damaged_snapshot_is_replaced_by_an_earlier_one(tmp_path: Path) -> None:
+    manager = open_manager(tmp_path, CONFIG)
+    fill(manager, 0, 250)
+    manager.close()
+    (tmp_path / "t-0" / f"{250:020d}.snapshot").write_bytes(b"rubbish")
+    log = reopen(tmp_path)
+    entry = log.producers.get(5)
+    assert entry is not None and entry.next_sequence == 250
+    assert len(entry.batches) == 5
+
+
+def test_lost_leader_epochs_come_from_the_batches(tmp_path: Path) -> None:
+    manager = open_manager(tmp_path, CONFIG)
+    epochs = fill(manager, 0, 250).epochs.entries()
+    manager.close()
+    (tmp_path / "t-0" / "leader-epoch-checkpoint").write_bytes(b"")
+    assert reopen(tmp_path).epochs.entries() == epochs
+
+
+def test_leftovers_of_an_interrupted_deletion_go(tmp_path: Path) -> None:
+    manager = open_manager(tmp_path, CONFIG)
+    fill(manager, 0, 10)
+    manager.close()
+    leftovers = [tmp_path / "t-0" / name for name in (f"{5:020d}.log.deleted", "leader-epoch-checkpoint.tmp")]
+    for path in leftovers:
+        path.write_bytes(b"x")
+    assert reopen(tmp_path).log_end_offset == 10
+    assert not any(path.exists() for path in leftovers)

@@ -1,0 +1,84 @@
+"""The transaction bits: last stable offset, markers, the index of aborted transactions."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+from fastq_broker.log import LogConfig, PartitionLog
+from log_support import START_MS, crash, one_batch, open_manager
+
+from fastq.errors import InvalidProducerEpoch, InvalidTxnState, TransactionCoordinatorFenced
+
+
+def send(log: PartitionLog, producer_id: int, sequence: int, *, transactional: bool = True) -> int:
+    batch = one_batch([b"v"], producer_id=producer_id, epoch=0, sequence=sequence, transactional=transactional)
+    return log.append(batch, leader_epoch=0, now_ms=START_MS).base_offset
+
+
+def end(log: PartitionLog, producer_id: int, *, commit: bool, epoch: int = 0, coordinator_epoch: int = 5) -> int:
+    return log.append_transaction_marker(
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        coordinator_epoch=coordinator_epoch,
+        commit=commit,
+        leader_epoch=0,
+        now_ms=START_MS,
+    ).base_offset
+
+
+def test_the_stable_offset_waits_for_the_earliest_open_transaction(tmp_path: Path) -> None:
+    log = open_manager(tmp_path).create("t", 0, bytes(16))
+    assert [send(log, 1, 0), send(log, 2, 0), send(log, 1, 1)] == [0, 1, 2]
+    assert (log.last_stable_offset, log.high_watermark) == (0, 3)
+    end(log, 1, commit=True)
+    assert log.last_stable_offset == 1
+    end(log, 2, commit=False)
+    assert (log.last_stable_offset, log.log_end_offset) == (5, 5)
+    assert [tuple(entry) for entry in log.aborted_transactions(0, 5)] == [(2, 1, 4, 5)]
+    assert log.aborted_transactions(0, 1) == []
+    raw = (tmp_path / "t-0" / "00000000000000000000.txnindex").read_bytes()
+    assert raw == struct.pack(">hqqqq", 0, 2, 1, 4, 5)
+
+
+def test_refusals(tmp_path: Path) -> None:
+    log = open_manager(tmp_path).create("t", 0, bytes(16))
+    send(log, 1, 0)
+    with pytest.raises(InvalidTxnState):
+        send(log, 1, 1, transactional=False)
+    end(log, 1, commit=True, epoch=3, coordinator_epoch=5)
+    with pytest.raises(InvalidProducerEpoch):
+        end(log, 1, commit=True, epoch=2)
+    with pytest.raises(TransactionCoordinatorFenced):
+        end(log, 1, commit=True, epoch=3, coordinator_epoch=4)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_open_and_aborted_transactions_survive(tmp_path: Path, clean: bool) -> None:
+    config = LogConfig(segment_bytes=300)
+    manager = open_manager(tmp_path, config)
+    log = manager.create("t", 0, bytes(16))
+    send(log, 1, 0)
+    for sequence in range(4):
+        send(log, 2, sequence)
+    end(log, 2, commit=False)
+    before = log.aborted_transactions(0, 100)
+    assert before and len(log.segments) > 1
+    manager.close() if clean else crash(manager)
+    reopened = open_manager(tmp_path, config).get("t", 0)
+    assert reopened is not None
+    assert reopened.last_stable_offset == 0
+    assert reopened.aborted_transactions(0, 100) == before
+    end(reopened, 1, commit=True)
+    assert reopened.last_stable_offset == reopened.log_end_offset == 7
+
+
+def test_truncation_takes_aborts_back(tmp_path: Path) -> None:
+    log = open_manager(tmp_path).create("t", 0, bytes(16))
+    send(log, 1, 0)
+    marker = end(log, 1, commit=False)
+    assert log.truncate_to(marker)
+    assert (log.last_stable_offset, log.aborted_transactions(0, 10)) == (0, [])
+    end(log, 1, commit=False)
+    assert len(log.aborted_transactions(0, 10)) == 1
