@@ -15,8 +15,11 @@ from fastq.protocol.messages import ConfigRecord
 from fastq_broker import topic_config
 from fastq_broker.config_keys import ConfigKey, ConfigType, ResourceType, unknown_key
 from fastq_broker.config_table import BROKER_KEYS
+from fastq_broker.controller.features import ELIGIBLE_LEADER_REPLICAS
 from fastq_broker.controller.image import MetadataImage, Record
 from fastq_broker.controller.topics import Refused, Result, name_problem
+
+_MIN_ISR = "min.insync.replicas"
 
 
 class ConfigOperation(IntEnum):
@@ -63,7 +66,9 @@ def plan_changes(
         except Refused as refused:
             results.append(Result(refused.error, refused.message))
         except ConfigError as error:
-            results.append(Result(ErrorCode.INVALID_CONFIG, str(error)))
+            # Kafka answers a bad value of a topic with one code and that of a broker with another.
+            topic = item.resource_type == ResourceType.TOPIC
+            results.append(Result(ErrorCode.INVALID_CONFIG if topic else ErrorCode.INVALID_REQUEST, str(error)))
     return results, records
 
 
@@ -73,7 +78,8 @@ def _change(image: MetadataImage, item: ResourceChange, layers: topic_config.Bro
         raise Refused(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
     if "" in names:
         raise Refused(ErrorCode.INVALID_REQUEST, "A config key is empty")
-    check_resource(image, item.resource_type, item.name)
+    check_resource(image, item.resource_type, item.name, layers.config.node_id)
+    _check_eligible_replicas(image, item, names)
     old = image.configs_of(item.resource_type, item.name)
     new: dict[str, str] = {} if item.replace else dict(old)
     for change in item.changes:
@@ -85,9 +91,11 @@ def _change(image: MetadataImage, item: ResourceChange, layers: topic_config.Bro
     return _difference(item, old, new)
 
 
-def check_resource(image: MetadataImage, resource_type: int, name: str) -> None:
-    """Refuse a resource that does not exist, or that has no configuration which could be altered."""
+def check_resource(image: MetadataImage, resource_type: int, name: str, node_id: int) -> None:
+    """Refuse a resource that does not exist, that is another broker, or whose configuration nobody alters here."""
     if resource_type == ResourceType.TOPIC:
+        if not name:
+            raise Refused(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
         problem = name_problem(name)
         if problem is not None:
             raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
@@ -96,13 +104,36 @@ def check_resource(image: MetadataImage, resource_type: int, name: str) -> None:
     elif resource_type == ResourceType.BROKER:
         if name and not (name.isascii() and name.isdigit()):
             raise Refused(ErrorCode.INVALID_REQUEST, f"Unable to parse the broker id {name!r}: it takes a number or ''")
-        if name and int(name) not in image.brokers:
-            raise Refused(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No broker with id {name} found.")
+        if name and int(name) != node_id:
+            raise Refused(
+                ErrorCode.INVALID_REQUEST,
+                f"Unexpected broker id, expected {node_id}, but received {name}: ask that broker",
+            )
     else:
         raise Refused(
             ErrorCode.INVALID_REQUEST,
             f"Unexpected resource type {resource_type}: topics ({int(ResourceType.TOPIC)}) and brokers "
             f"({int(ResourceType.BROKER)}) have configuration that can be altered here",
+        )
+
+
+def _check_eligible_replicas(image: MetadataImage, item: ResourceChange, names: Sequence[str]) -> None:
+    """With eligible leader replicas min.insync.replicas has one value for the cluster, always set (KIP-966)."""
+    if not image.features.get(ELIGIBLE_LEADER_REPLICAS) or item.resource_type != ResourceType.BROKER:
+        return
+    if item.name and _MIN_ISR in names:
+        raise Refused(
+            ErrorCode.INVALID_CONFIG,
+            "Broker-level min.insync.replicas cannot be altered while ELR is enabled: alter it for all brokers ('')",
+        )
+    for change in item.changes:
+        if not item.name and change.name == _MIN_ISR and change.operation == ConfigOperation.DELETE:
+            raise Refused(
+                ErrorCode.INVALID_CONFIG, "Cluster-level min.insync.replicas cannot be removed while ELR is enabled."
+            )
+    if item.replace and not item.name and _MIN_ISR not in names:
+        raise Refused(
+            ErrorCode.INVALID_CONFIG, "Cluster-level min.insync.replicas cannot be removed while ELR is enabled."
         )
 
 

@@ -148,7 +148,7 @@ def _check_name(image: MetadataImage, name: str, colliding: Mapping[str, str]) -
     if problem is not None:
         raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
     if name == METADATA_TOPIC:
-        raise Refused(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic {name} is the metadata log and cannot be created")
+        raise Refused(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {name} is prohibited.")
     if name in image.topics_by_name:
         raise Refused(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
     other = colliding.get(collision_key(name)) if "." in name or "_" in name else None

@@ -51,7 +51,7 @@ def _result(
 def _entries(context: RequestContext, resource_type: int, name: str) -> Iterable[ConfigEntry]:
     controller = context.broker.controller
     if resource_type == ResourceType.TOPIC:
-        check_resource(controller.image, resource_type, name)
+        check_resource(controller.image, resource_type, name, controller.node_id)
         return topic_config.describe(controller.image.topic_configs(name), controller.layers)
     if resource_type == ResourceType.BROKER:
         if name == "":

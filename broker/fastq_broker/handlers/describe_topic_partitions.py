@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fastq.errors import ErrorCode, error_for_code
+from fastq.errors import ErrorCode
 from fastq.protocol.messages import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
-from fastq_broker.controller.image import MetadataImage, PartitionImage, TopicImage
+from fastq_broker.controller.image import PartitionImage, TopicImage
 from fastq_broker.controller.topics import INTERNAL_TOPICS, name_problem
 from fastq_broker.handlers import operations
 
@@ -26,19 +26,19 @@ Partition = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseParti
 
 
 def handle(context: RequestContext, request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
-    """Answer one page. InvalidRequest for a cursor that points nowhere."""
+    """Answer one page; INVALID_REQUEST for every topic when the cursor points nowhere."""
     image = context.broker.controller.image
+    asked = {topic.name for topic in request.topics}
     first_topic, first_partition = "", 0
     if request.cursor is not None:
         first_topic, first_partition = request.cursor.topic_name, request.cursor.partition_index
-        if first_partition < 0:
-            raise error_for_code(ErrorCode.INVALID_REQUEST, "the cursor's partition index is negative")
-    names = sorted({topic.name for topic in request.topics} or image.topics_by_name)
+        if first_partition < 0 or (asked and first_topic not in asked):
+            return DescribeTopicPartitionsResponse(topics=[_refused(name) for name in sorted(asked)])
     limit = context.broker.config.max_request_partition_size_limit
-    room = min(limit, request.response_partition_limit) if request.response_partition_limit > 0 else limit
+    room = max(1, min(limit, request.response_partition_limit))
     live = {broker.broker_id for broker in image.live_brokers()}
     response = DescribeTopicPartitionsResponse(topics=[])
-    for name in names:
+    for name in sorted(asked or image.topics_by_name):
         if name < first_topic:
             continue
         start = first_partition if name == first_topic else 0
@@ -50,7 +50,7 @@ def handle(context: RequestContext, request: DescribeTopicPartitionsRequest) -> 
             response.topics.append(_unknown(name))
             continue
         shown = topic.partitions[start : start + room]
-        response.topics.append(_topic(image, topic, start, shown, live))
+        response.topics.append(_topic(topic, start, shown, live))
         room -= len(shown)
         if start + len(shown) < len(topic.partitions):
             response.next_cursor = _cursor(name, start + len(shown))
@@ -62,15 +62,17 @@ def _cursor(name: str, partition: int) -> DescribeTopicPartitionsResponse.Cursor
     return DescribeTopicPartitionsResponse.Cursor(topic_name=name, partition_index=partition)
 
 
+def _refused(name: str) -> Topic:
+    return Topic(error_code=ErrorCode.INVALID_REQUEST, name=name, partitions=[])
+
+
 def _unknown(name: str) -> Topic:
     bad = name_problem(name) is not None
     error = ErrorCode.INVALID_TOPIC_EXCEPTION if bad else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     return Topic(error_code=error, name=name, is_internal=name in INTERNAL_TOPICS, partitions=[])
 
 
-def _topic(
-    image: MetadataImage, topic: TopicImage, start: int, shown: tuple[PartitionImage, ...], live: set[int]
-) -> Topic:
+def _topic(topic: TopicImage, start: int, shown: tuple[PartitionImage, ...], live: set[int]) -> Topic:
     return Topic(
         name=topic.name,
         topic_id=topic.topic_id,

@@ -22,7 +22,6 @@ from fastq_broker.handlers import (
 )
 
 from fastq._native.records import build_batch
-from fastq.errors import KafkaError
 from fastq.protocol import messages as m
 
 
@@ -357,8 +356,10 @@ def test_describe_topic_partitions_errors(bench: Any) -> None:
     bench.controller.create_topics([NewTopic("a", 1)])
     response = page(bench, "nope", "a", "x y")
     assert [(topic.name, topic.error_code) for topic in response.topics] == [("a", 0), ("nope", 3), ("x y", 17)]
-    with pytest.raises(KafkaError, match="negative"):
-        page(bench, "a", cursor=("a", -1))
+    for cursor in (("a", -1), ("b", 0)):
+        response = page(bench, "a", "c", cursor=cursor)
+        assert [(topic.name, topic.error_code) for topic in response.topics] == [("a", 42), ("c", 42)]
+    assert [len(topic.partitions) for topic in page(bench, "a", limit=0).topics] == [1]
 
 
 @pytest.mark.parametrize("version", versions(describe_log_dirs))
