@@ -48,6 +48,8 @@ from fastq.protocol.messages import InitProducerIdRequest, InitProducerIdRespons
 logger = logging.getLogger("fastq.producer")
 
 DECOMPRESSED_BYTES_MAX = 2**31 - 1
+LOOK_AGAIN_S = 0.02
+"""When to ask again for a broker that cannot take a request: nobody announces the end of a back-off."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,6 +186,8 @@ class Sender:
         for node_id, partitions in by_node.items():
             if self.core.can_send(node_id, now):
                 self._drain_node(node_id, partitions, now)
+            else:
+                self._due(now + LOOK_AGAIN_S)
 
     def _drain_node(self, node_id: int, partitions: list[PartitionState], now: float) -> None:
         in_flight = self.core.in_flight(node_id)
@@ -376,8 +380,7 @@ class Sender:
             return
         node_id = self.core.least_loaded(now)
         if node_id is None or not self.core.can_send(node_id, now):
-            if node_id is None:
-                self._due(now + 0.05)
+            self._due(now + LOOK_AGAIN_S)
             return
         self._id_requested = True
         request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=2**31 - 1)

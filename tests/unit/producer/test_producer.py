@@ -62,7 +62,7 @@ def wide(shared_broker, new_topic_name):
 
     name = new_topic_name()
     with Admin(bootstrap_servers=shared_broker.bootstrap_servers) as admin:
-        admin.create_topics([NewTopic(name, partitions=4)])
+        admin.create_topics([NewTopic(name=name, partitions=4)])
     return name
 
 
