@@ -27,7 +27,7 @@ _ADVICE = {
     errno.ENOSPC: "free space on that file system, then restart the broker",
     errno.EDQUOT: "raise the disk quota, then restart the broker",
     errno.EROFS: "the file system is read-only: check its health, remount it writable, then restart the broker",
-    errno.EIO: "the disk reports errors: check it before restarting the broker",
+    errno.EIO: "the disk reports errors: check it, then restart the broker",
     errno.EMFILE: "raise the limit of open files (ulimit -n), then restart the broker",
     errno.EACCES: "give the broker's user read and write access, then restart the broker",
 }
