@@ -66,7 +66,7 @@ def test_send_many_and_poll_batch(servers: str, make_topic: Callable[..., str]) 
     keys = [b"key %d" % (number % 100) for number in range(50_000)]
     with Producer(bootstrap_servers=servers) as producer:
         delivered = producer.send_many(topic, values, keys=keys).result(30)
-    assert sum(len(offsets) for offsets in delivered.values()) == 50_000
+    assert delivered.count == sum(len(part) for parts in delivered.offsets.values() for part in parts) == 50_000
     with Consumer(topic, bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
         pairs: list[tuple[bytes, bytes]] = []
         while len(pairs) < 50_000:
@@ -101,13 +101,13 @@ def test_seek_pause_and_offsets(servers: str, make_topic: Callable[..., str]) ->
         consumer.seek(partition, 90)
         assert [record.offset for record in consumer.poll(max_records=5, timeout=10.0)] == [90, 91, 92, 93, 94]
         assert consumer.position(partition) == 95
-        consumer.pause([partition])
+        consumer.pause(partition)
         assert consumer.poll(timeout=0.3) == []
-        consumer.resume([partition])
+        consumer.resume(partition)
         assert consumer.poll(max_records=1, timeout=10.0)[0].offset == 95
-        consumer.seek_to_end([partition])
+        consumer.seek_to_end(partition)
         assert consumer.poll(timeout=0.3) == []
-        consumer.seek_to_beginning([partition])
+        consumer.seek_to_beginning(partition)
         assert consumer.poll(max_records=1, timeout=10.0)[0].offset == 0
 
 

@@ -1,0 +1,149 @@
+"""The `fastq` command against a real broker: what is printed, and the exit codes."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fastq.cli import main
+from fastq.cli.main import build_parser
+from fastq.testing import Broker
+
+
+class Shell:
+    """Runs commands in this process against one broker."""
+
+    def __init__(self, broker: Broker, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("FASTQ_BOOTSTRAP", broker.bootstrap_servers)
+        self.capfd = capfd
+        self.monkeypatch = monkeypatch
+
+    def __call__(self, *arguments: str, stdin: bytes = b"", code: int = 0) -> str:
+        """What the command printed to standard output; fails when it ends with another code."""
+        self.monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
+        self.capfd.readouterr()
+        found = main(arguments)
+        self.out, self.err = self.capfd.readouterr()
+        assert found == code, self.err
+        return self.out
+
+    def json(self, *arguments: str) -> object:
+        return json.loads(self(*arguments, "--json"))
+
+
+@pytest.fixture
+def fastq(shared_broker: Broker, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
+    return Shell(shared_broker, capfd, monkeypatch)
+
+
+def test_topics_from_made_to_deleted(fastq: Shell, new_topic_name: Callable[[], str]) -> None:
+    name = new_topic_name()
+    assert f"made {name}: 3 partitions, 1 copies" in fastq("topics", "create", name, "--partitions", "3")
+    assert name in fastq("topics", "list").split()
+    assert "already exists" in _error(fastq, "topics", "create", name)
+    fastq("topics", "add-partitions", name, "5")
+    rows = fastq.json("topics", "describe", name)
+    assert [(row["partition"], row["start"], row["end"]) for row in rows] == [(index, 0, 0) for index in range(5)]
+    assert "cannot be taken away" in _error(fastq, "topics", "add-partitions", name, "2")
+    fastq("produce", name, "--partition", "1", stdin=b"a\nb\nc\n")
+    assert fastq.json("topics", "delete-records", f"{name}:1:2") == [{"topic": name, "partition": 1, "start": 2}]
+    assert "TOPIC:PARTITION:OFFSET is expected" in _error(fastq, "topics", "delete-records", name)
+    fastq("topics", "delete", name)
+    assert name not in fastq("topics", "list").split()
+
+
+def _error(fastq: Shell, *arguments: str) -> str:
+    fastq(*arguments, code=1)
+    assert fastq.err.startswith("fastq: ")
+    return fastq.err
+
+
+def test_lines_in_and_records_out(fastq: Shell, new_topic_name: Callable[[], str], tmp_path: Path) -> None:
+    name = new_topic_name()
+    fastq("topics", "create", name, "--partitions", "1")
+    source = tmp_path / "lines"
+    source.write_bytes(b"k1=one\nk2=two\nk3=NULL\n")
+    sent = ["--file", str(source), "--key-separator", "=", "--null-marker", "NULL", "--header", "from=test"]
+    fastq("produce", name, *sent, "--compression", "zstd")
+    assert fastq("consume", name, "--from-beginning", "--exit-at-end") == "one\ntwo\nnull\n"
+    assert fastq("consume", name, "--from-beginning", "--max-records", "1", "--key-separator", ":") == "k1:one\n"
+    last = fastq("consume", name, "--partition", "0", "--offset", "2", "--exit-at-end", "--json")
+    record = json.loads(last)
+    assert (record["offset"], record["key"], record["value"], record["headers"]) == (2, "k3", None, [["from", "test"]])
+    assert f"{name}-0@0 " in fastq("consume", name, "--from-beginning", "--max-records", "1", "--verbose")
+    assert "--offset needs --partition" in _error(fastq, "consume", name, "--offset", "1")
+
+
+def test_configs_offsets_and_log_dirs(fastq: Shell, new_topic_name: Callable[[], str]) -> None:
+    name = new_topic_name()
+    fastq("topics", "create", name, "--partitions", "2", "--config", "retention.ms=5000")
+    fastq("configs", "set", "--topic", name, "max.message.bytes=12345", "retention.ms=")
+    shown = {row["name"]: row["value"] for row in fastq.json("configs", "show", "--topic", name)}
+    assert shown["max.message.bytes"] == "12345"
+    assert "retention.ms" not in shown
+    assert "retention.ms" in fastq("configs", "show", "--topic", name, "--all")
+    assert "INVALID_CONFIG" in _error(fastq, "configs", "set", "--topic", name, "max.message.bytes=many")
+    fastq("produce", name, "--partition", "1", stdin=b"a\nb\n")
+    ends = fastq.json("offsets", name)
+    assert [(row["partition"], row["offset"]) for row in ends] == [(0, 0), (1, 2)]
+    assert [row["offset"] for row in fastq.json("offsets", name, "--at", "2001-01-01T00:00:00")] == [-1, 0]
+    assert "--at takes" in _error(fastq, "offsets", name, "--at", "yesterday")
+    sizes = {row["partition"]: row["bytes"] for row in fastq.json("log-dirs", "--topic", name)}
+    assert sizes[f"{name}-0"] == 0 < sizes[f"{name}-1"]
+
+
+def test_dump_log_reads_what_the_broker_wrote(
+    fastq: Shell, shared_broker: Broker, new_topic_name: Callable[[], str], tmp_path: Path
+) -> None:
+    name = new_topic_name()
+    fastq("topics", "create", name, "--partitions", "1")
+    fastq("produce", name, stdin=b"".join(b"line %d\n" % number for number in range(100)))
+    segment = shared_broker.data_dir / f"{name}-0" / "00000000000000000000.log"
+    document = fastq.json("dump-log", str(segment), "--records")
+    assert [(row["offset"], row["value"]) for row in document["entries"]] == [(n, f"line {n}") for n in range(100)]
+    damaged = tmp_path / segment.name
+    data = bytearray(segment.read_bytes())
+    data[100] ^= 1
+    damaged.write_bytes(data)
+    assert "fails its checksum" in fastq("dump-log", str(damaged), code=1)
+    damaged.write_bytes(segment.read_bytes()[:-5])
+    assert "are no whole batch" in fastq("dump-log", str(damaged), code=1)
+    assert "a name ending in" in _error(fastq, "dump-log", str(tmp_path / "other.txt"))
+
+
+@pytest.mark.parametrize("shape", ["records", "batches", "arrow"])
+def test_perf(fastq: Shell, new_topic_name: Callable[[], str], shape: str) -> None:
+    name = new_topic_name()
+    fastq("topics", "create", name, "--partitions", "2")
+    figures = fastq.json("perf", "produce", name, "--records", "20000", "--compression", "lz4")
+    assert figures["records"] == 20_000
+    assert fastq.json("perf", "consume", name, "--records", "20000", "--as", shape)["records"] == 20_000
+
+
+def test_no_broker_is_one_clear_line(fastq: Shell) -> None:
+    fastq("topics", "list", "--bootstrap", "127.0.0.1:1", "--property", "default.api.timeout.ms=1500", code=1)
+    assert "127.0.0.1:1" in fastq.err
+    assert "Traceback" not in fastq.err
+
+
+def test_every_help_page_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (
+        "topics",
+        "topics create",
+        "produce",
+        "consume",
+        "configs set",
+        "offsets",
+        "log-dirs",
+        "dump-log",
+        "perf produce",
+    ):
+        with pytest.raises(SystemExit) as ended:
+            build_parser().parse_args([*command.split(), "--help"])
+        assert ended.value.code == 0
+        assert "example" in capsys.readouterr().out
