@@ -86,6 +86,7 @@ class ClientCore:
         context = client_context(config) if config.uses_tls else None
         self._settings = ConnectionSettings(config, context)
         self._timers: list[tuple[float, int, Timer]] = []
+        self._metadata_waiters: list[Timer] = []
         self._timer_ids = itertools.count()
         self._bootstrap = {-1 - i: Peer(-1 - i, address) for i, address in enumerate(config.addresses)}
         self._peers: dict[int, Peer] = dict(self._bootstrap)
@@ -213,6 +214,12 @@ class ClientCore:
         if when < self.deadline:
             self.deadline = when
         return timer
+
+    def after_metadata(self, callback: Callable[[float], object]) -> Timer:
+        """Call `callback(now)` once, after the next answer to a metadata request or its failure."""
+        waiter = Timer(callback)
+        self._metadata_waiters.append(waiter)
+        return waiter
 
     def least_loaded(self, now: float) -> int | None:
         """The broker to ask what any broker can answer: a connected one with little to do, else one that is being
@@ -437,6 +444,13 @@ class ClientCore:
             for pending in peer.queue:
                 deadline = min(deadline, pending.deadline)
         return deadline
+
+    def metadata_answered(self, now: float) -> None:
+        """The updater has an answer, or has failed to get one: whoever waits for it is called as by a timer."""
+        waiters, self._metadata_waiters = self._metadata_waiters, []
+        for waiter in waiters:
+            heapq.heappush(self._timers, (now, next(self._timer_ids), waiter))
+        self.deadline = min(self.deadline, now)
 
     def metadata_changed(self, now: float) -> None:
         """The updater took over an answer: follow the brokers that came, moved or left."""

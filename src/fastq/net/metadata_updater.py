@@ -144,6 +144,7 @@ class MetadataUpdater:
         self._in_flight = False
         if core.closed:
             return
+        core.metadata_answered(now)
         if error is not None:
             self.failures += 1
             self.last_error = error

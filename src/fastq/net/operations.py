@@ -109,10 +109,24 @@ class _CallRun:
             return
         node_id = self._node(now)
         if node_id is None:
-            at = core.next_attempt_at() if isinstance(self._call.route, AnyBroker) else now + self._pause()
-            core.call_at(max(at, now + 0.001), self.attempt)
+            if isinstance(self._call.route, AnyBroker):
+                core.call_at(max(core.next_attempt_at(), now + 0.001), self.attempt)
+            else:
+                self._wait_for_metadata(now)
             return
         core.send(node_id, self._call.request, self._received, versions=self._call.versions)
+
+    def _wait_for_metadata(self, now: float) -> None:
+        """Try again after the next answer, and in any case after a while: no broker may be there to ask."""
+        waiters: list[Timer] = []
+
+        def again(now: float) -> None:
+            for waiter in waiters:
+                waiter.cancel()
+            self.attempt(now)
+
+        waiters.append(self._core.after_metadata(again))
+        waiters.append(self._core.call_at(now + max(0.1, self._pause()), again))
 
     def _node(self, now: float) -> int | None:
         route, core = self._call.route, self._core
