@@ -178,7 +178,9 @@ class Connection(asyncio.BufferedProtocol):
         if position == end or self._closed:
             return
         if self._busy:
-            self._backlog = self._backlog + memoryview(buffer)[position:end]  # a fresh one: views of the old may be about
+            self._backlog = (
+                self._backlog + memoryview(buffer)[position:end]
+            )  # a fresh one: views of the old may be about
             self._pause()
         else:
             self._begin_frame(memoryview(buffer)[position:end])
@@ -245,17 +247,23 @@ class Connection(asyncio.BufferedProtocol):
             except (DecodeError, ProtocolViolation) as error:
                 violation = error  # the requests before it are still answered
                 break
-            if response is None:
-                continue
             if type(response) is bytes:
                 responses.append(response)
                 size += len(response)
                 if size < OUTPUT_TURN_BYTES:
                     continue
-            elif type(response) is list:
+                break
+            if response is None:
+                continue
+            if type(response) is list:
                 responses += response
-            else:
+            elif not response.answered:
+                response.attached = True
                 self.pending = response
+            elif response.answer is None:
+                continue
+            else:
+                responses += [response.answer] if isinstance(response.answer, bytes) else response.answer
             break
         if responses and not self._writer.send(responses):  # type: ignore[union-attr]
             self._draining = True

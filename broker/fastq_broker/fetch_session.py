@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
     from typing import Any, TypeAlias
 
     Key: TypeAlias = tuple[bytes, int]
@@ -43,7 +42,9 @@ class FetchSession:
 
     __slots__ = ("answered", "epoch", "last_used_ms", "partitions", "session_id", "uses_topic_ids")
 
-    def __init__(self, session_id: int, uses_topic_ids: bool, partitions: Iterable[PartitionRequest], now_ms: int) -> None:
+    def __init__(
+        self, session_id: int, uses_topic_ids: bool, partitions: Iterable[PartitionRequest], now_ms: int
+    ) -> None:
         self.session_id = session_id
         self.uses_topic_ids = uses_topic_ids
         self.epoch = 1
@@ -95,7 +96,16 @@ def group_by_topic(results: list[PartitionResult]) -> list[PartitionResult]:
 class FetchContext:
     """How to serve one fetch request: what to read, and how to cut the answer. `error_code` other than 0 is the whole answer."""
 
-    __slots__ = ("_cache", "_now_ms", "error_code", "incremental", "partitions", "session", "uses_topic_ids", "wants_session")
+    __slots__ = (
+        "_cache",
+        "_now_ms",
+        "error_code",
+        "incremental",
+        "partitions",
+        "session",
+        "uses_topic_ids",
+        "wants_session",
+    )
 
     def __init__(
         self,
@@ -155,9 +165,7 @@ class FetchSessionCache:
             if session_id != NO_SESSION:
                 self.sessions.pop(session_id, None)
             wants = epoch == INITIAL_EPOCH and bool(partitions)
-            return FetchContext(
-                self, partitions, wants_session=wants, uses_topic_ids=uses_topic_ids, now_ms=now_ms
-            )
+            return FetchContext(self, partitions, wants_session=wants, uses_topic_ids=uses_topic_ids, now_ms=now_ms)
         session = self.sessions.get(session_id)
         if session is None:
             return FetchContext(self, [], error_code=FETCH_SESSION_ID_NOT_FOUND)

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 if TYPE_CHECKING:
     import asyncio
     from concurrent.futures import Future, ThreadPoolExecutor
-
     from typing import TypeAlias
 
 T = TypeVar("T")

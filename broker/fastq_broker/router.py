@@ -25,7 +25,6 @@ from .connection import Connection, ProtocolViolation
 
 if TYPE_CHECKING:
     from types import ModuleType
-
     from typing import TypeAlias
 
     from .broker import Broker
@@ -50,7 +49,6 @@ HANDLERS: dict[int, str] = {
     37: "create_partitions",
     44: "incremental_alter_configs",
     55: "describe_quorum",
-    55: "describe_quorum",
     60: "describe_cluster",
     75: "describe_topic_partitions",
 }
@@ -64,18 +62,28 @@ Header: TypeAlias = "tuple[int, int, int, bytes | None, int, int]"
 
 
 class Deferred:
-    """A response that comes later: created by the handler that waits, completed or cancelled once. Loop thread only."""
+    """A response that comes later: created by the handler that waits, completed or cancelled once. Loop thread only.
 
-    __slots__ = ("_connection", "cancelled", "on_cancel")
+    It may be completed before the handler returns it: the answer is kept in `answer` until the connection takes it up.
+    """
+
+    __slots__ = ("_connection", "answer", "answered", "attached", "cancelled", "on_cancel")
 
     def __init__(self, connection: Connection, on_cancel: Callable[[], None] | None = None) -> None:
         self._connection = connection
         self.on_cancel = on_cancel
         self.cancelled = False
+        self.attached = False
+        self.answered = False
+        self.answer: bytes | list[Part] | None = None
 
     def complete(self, response: bytes | list[Part] | None) -> None:
         """Answer; does nothing once the connection is gone."""
-        self._connection.complete(self, response)
+        if self.attached:
+            self._connection.complete(self, response)
+        else:
+            self.answered = True
+            self.answer = response
 
     def refuse(self, reason: str) -> None:
         """Close the connection instead of answering."""
@@ -166,7 +174,7 @@ class Router:
 
     def _call(self, route: Route, connection: Connection, buffer: bytearray, header: Header) -> Result:
         """Decode, call, encode: the way of every API but the hot ones."""
-        api_key, version, correlation_id, client_id, start, end = header
+        api_key, version, _, client_id, start, end = header
         request = decode_body(APIS[api_key].request_class(), Reader(buffer, start, end), version, exact=False)
         context = RequestContext(self._broker, connection, version, client_id)
         try:

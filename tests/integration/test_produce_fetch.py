@@ -221,6 +221,9 @@ def test_a_topic_with_fsync_durability(connection: RawConnection, new_topic_name
     for i in range(5):
         assert connection.receive().responses[0].partition_responses[0].base_offset == i
     assert fetch(connection, name, 0).high_watermark == 5
+    ids = {"producer_id": 77, "producer_epoch": 0, "base_sequence": 0}
+    again = [produce(connection, name, batch(b"once", **ids)) for _ in range(2)]
+    assert [(answer.error_code, answer.base_offset) for answer in again] == [(0, 5), (0, 5)], "on disk already: at once"
 
 
 # --- fetch ---

@@ -68,7 +68,19 @@ def handle_frame(connection: Connection, broker: Broker, buffer: bytearray, head
 class _Fetch:
     """One request being served. Loop thread only; `results` are those of the latest read."""
 
-    __slots__ = ("available", "body", "broker", "cold", "connection", "context", "header", "results", "table", "warmed", "watched")
+    __slots__ = (
+        "available",
+        "body",
+        "broker",
+        "cold",
+        "connection",
+        "context",
+        "header",
+        "results",
+        "table",
+        "warmed",
+        "watched",
+    )
 
     def __init__(
         self, broker: Broker, connection: Connection, header: Header, body: FetchBody, context: FetchContext
@@ -180,7 +192,7 @@ class _Fetch:
 
     def _read_one(self, replica: Replica, request: PartitionRequest, left: int, nothing_yet: bool) -> PartitionResult:
         """Read one partition within what is left of the request's size limit."""
-        topic, index, _, offset, fetched_epoch, _, bytes_max = request
+        _, index, _, offset, fetched_epoch, _, bytes_max = request
         log = replica.log
         try:
             if fetched_epoch >= 0:

@@ -61,7 +61,8 @@ def handle(
             ListOffsetsResponse.ListOffsetsTopicResponse(
                 name=topic.name,
                 partitions=[
-                    _answer(context, request, topic.name, partition, repeated, searches) for partition in topic.partitions
+                    _answer(context, request, topic.name, partition, repeated, searches)
+                    for partition in topic.partitions
                 ],
             )
             for topic in request.topics

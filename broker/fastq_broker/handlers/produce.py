@@ -9,6 +9,7 @@ Rules (Kafka's ReplicaManager.appendRecords and ProduceRequest.validateRecords)
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fastq._native.produce_path import decode_produce, encode_produce_response
@@ -24,9 +25,7 @@ if TYPE_CHECKING:
     from fastq_broker.replicas import Replica
     from fastq_broker.router import Header, Result
 
-    PartitionResult: TypeAlias = tuple[
-        bytes, int, int, int, int, int, list[tuple[int, str | None]] | None, str | None
-    ]
+    PartitionResult: TypeAlias = tuple[bytes, int, int, int, int, int, list[tuple[int, str | None]] | None, str | None]
 
 API_KEY = 0
 VERSIONS = (3, 13)
@@ -106,17 +105,23 @@ def _precheck(replica: Replica, node_id: int, acks: int, version: int, view: mem
         return NOT_ENOUGH_REPLICAS
     if start < 0 or start == end:
         return INVALID_RECORD
-    if version < FIRST_VERSION_WITH_ZSTD and end - start > ATTRIBUTES_POSITION + 1:
-        if view[start + ATTRIBUTES_POSITION + 1] & 7 == ZSTD:
-            return UNSUPPORTED_COMPRESSION_TYPE
+    if version < FIRST_VERSION_WITH_ZSTD and _codec(view[start:end]) == ZSTD:
+        return UNSUPPORTED_COMPRESSION_TYPE
     return 0
+
+
+def _codec(batch: memoryview) -> int:
+    """The codec that a batch claims; -1 when it is too short to claim one."""
+    return batch[ATTRIBUTES_POSITION + 1] & 7 if len(batch) > ATTRIBUTES_POSITION + 1 else -1
 
 
 def _refused(topic: bytes, index: int, error: Exception, connection: Connection) -> PartitionResult:
     """The result of an append that the log refused, with record errors where there are some."""
     code = int(error.code) if isinstance(error, KafkaError) else UNKNOWN_SERVER_ERROR
     if not isinstance(error, FastqError):
-        logger.error("append to %s-%d from %s failed", topic.decode("utf-8", "replace"), index, connection.peer, exc_info=error)
+        logger.error(
+            "append to %s-%d from %s failed", topic.decode("utf-8", "replace"), index, connection.peer, exc_info=error
+        )
     record_errors = getattr(error, "record_errors", None)
     return topic, index, code, -1, -1, -1, list(record_errors) if record_errors else None, str(error)
 
@@ -136,7 +141,7 @@ def _answer_when_durable(
     deferred = Deferred(connection)
     left = len(waiting)
 
-    def durable(position: int, error: Exception | None = None) -> None:
+    def durable(position: int, error: KafkaError | None) -> None:
         nonlocal left
         if error is not None:
             topic, index = results[position][:2]
@@ -146,5 +151,5 @@ def _answer_when_durable(
             deferred.complete(encode_produce_response(header[1], header[2], results))
 
     for position, replica, offset in waiting:
-        replica.log.wait_durable(offset, lambda error=None, position=position: durable(position, error))
+        replica.log.wait_durable(offset, partial(durable, position))
     return deferred

@@ -4,6 +4,7 @@ Rules
 - Frames are read where they were received; records are never copied, only their bounds are reported.
 - Topics come out as raw bytes: UTF-8 names up to Produce v12, 16-byte ids from v13. The caller's tables are keyed so.
 - Whatever is malformed raises DecodeError; the generated messages are the oracle of every version (see the tests).
+- Bytes behind a body are let pass, as Apache Kafka does: some clients send a few too many.
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
@@ -123,8 +124,8 @@ def decode_produce(object data, Py_ssize_t start, Py_ssize_t end, int version):
         acks = take_i16(&c)
         timeout_ms = take_i32(&c)
         take_topics(&c, version, <const uint8_t*>view.buf, partitions)
-        if c.failed or c.p != c.end:
-            fail("a body that fills its frame", c.p - <const uint8_t*>view.buf, f"{end - start} bytes", f"ProduceRequest v{version}")
+        if c.failed:
+            fail("a whole body", c.p - <const uint8_t*>view.buf, f"{end - start} bytes", f"ProduceRequest v{version}")
         return transactional_id, acks, timeout_ms, partitions
     finally:
         PyBuffer_Release(&view)

@@ -156,7 +156,15 @@ class Broker:
 
     def _command(self) -> list[str]:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        command = [sys.executable, "-m", "fastq_broker", "--data-dir", str(self.data_dir), "--listen", f"{host}:{self.port}"]
+        command = [
+            sys.executable,
+            "-m",
+            "fastq_broker",
+            "--data-dir",
+            str(self.data_dir),
+            "--listen",
+            f"{host}:{self.port}",
+        ]
         if self.node_id is not None:
             command += ["--node-id", str(self.node_id)]
         for name, value in self.config.items():

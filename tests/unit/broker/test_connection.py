@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from fastq_broker.connection import ProtocolViolation
 from fastq_broker.router import Deferred
 from fastq_broker.server import Limits, Server
@@ -184,7 +183,7 @@ def test_a_client_that_does_not_read_is_not_read_from(tmp_path: Path) -> None:
 
     async def scenario(server: Server, router: EchoRouter, port: int) -> None:
         router.file, router.file_bytes = os.open(tmp_path / "segment", os.O_RDONLY), 8 << 20
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 16)
+        _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 16)
         writer.write(b"".join(request(FILE, i, b"") for i in range(10)))
         for i in range(200):
             writer.write(request(ECHO, i, bytes(100_000)))

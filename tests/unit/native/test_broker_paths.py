@@ -272,10 +272,14 @@ def test_every_truncation_is_refused() -> None:
                 decode_produce(frame, header[4], end, version)
 
 
-def test_trailing_bytes_are_refused() -> None:
-    frame = encode_request(1, "c", ProduceRequest(acks=1, timeout_ms=1, topic_data=[]), 9) + b"\0"
-    with pytest.raises(DecodeError, match="fills its frame"):
-        decode_produce(frame, len(frame) - 10, len(frame), 9)
+def test_bytes_behind_a_body_are_let_pass() -> None:
+    frame = encode_request(1, None, ProduceRequest(acks=1, timeout_ms=7, topic_data=[]), 9)
+    header = scan_request(frame, 0, len(frame), FLEXIBLE, LIMIT)
+    assert header is not None
+    body = frame[header[4] :] + b"abc"
+    assert decode_produce(body, 0, len(body), 9) == (None, 1, 7, [])
+    fetch_body = FetchRequest(max_wait_ms=5, min_bytes=1).to_bytes(12) + b"abc"
+    assert decode_fetch(fetch_body, 0, len(fetch_body), 12).max_wait_ms == 5
 
 
 @pytest.mark.parametrize("count", [-2, -1, 1000, 2**31 - 1])

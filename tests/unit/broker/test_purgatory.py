@@ -1,0 +1,119 @@
+"""Waiting fetches: when they end, that they end once, and that nothing of them stays behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable
+
+import pytest
+from fastq_broker.purgatory import Purgatory, WaitingFetch
+
+
+class World:
+    """A purgatory with bytes per partition that a test moves."""
+
+    def __init__(self) -> None:
+        self.purgatory = Purgatory(asyncio.get_running_loop())
+        self.bytes: dict[Hashable, int] = {"a": 0, "b": 0}
+        self.ended: list[str] = []
+
+    def wait(self, name: str, keys: str, min_bytes: int, max_wait_s: float = 60.0) -> WaitingFetch:
+        available = {key: self.bytes[key] for key in keys}
+        fetch = WaitingFetch(available, min_bytes, self.bytes.__getitem__, lambda: self.ended.append(name))
+        self.purgatory.wait(fetch, max_wait_s)
+        return fetch
+
+    def append(self, key: str, size: int) -> None:
+        self.bytes[key] += size
+        self.purgatory.advanced(key)
+
+    async def turn(self) -> list[str]:
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        ended, self.ended = self.ended, []
+        return ended
+
+
+def run(scenario: Callable[[World], object]) -> None:
+    async def main() -> None:
+        world = World()
+        await scenario(world)  # type: ignore[misc]
+        assert len(world.purgatory) == 0
+        assert world.purgatory._watchers == {}
+
+    asyncio.run(main())
+
+
+def test_one_byte_ends_a_fetch_that_wants_one() -> None:
+    async def scenario(world: World) -> None:
+        world.wait("first", "a", 1)
+        world.wait("second", "ab", 1)
+        world.wait("third", "b", 1)
+        world.append("a", 10)
+        assert world.ended == [], "not within the append"
+        assert sorted(await world.turn()) == ["first", "second"]
+        world.append("b", 10)
+        assert await world.turn() == ["third"]
+
+    run(scenario)
+
+
+def test_bytes_add_up_over_appends_and_partitions() -> None:
+    async def scenario(world: World) -> None:
+        world.append("a", 30)
+        world.wait("f", "ab", 100)
+        for key, size in (("a", 30), ("b", 30)):
+            world.append(key, size)
+            assert await world.turn() == []
+        world.append("b", 10)
+        assert await world.turn() == ["f"]
+        world.append("b", 10)
+        assert await world.turn() == []
+
+    run(scenario)
+
+
+def test_time_ends_a_fetch_once() -> None:
+    async def scenario(world: World) -> None:
+        world.wait("f", "a", 1, max_wait_s=0.01)
+        await asyncio.sleep(0.05)
+        assert await world.turn() == ["f"]
+        world.append("a", 1)
+        assert await world.turn() == []
+
+    run(scenario)
+
+
+def test_a_change_of_the_partition_ends_a_fetch() -> None:
+    async def scenario(world: World) -> None:
+        world.wait("f", "ab", 1000)
+        world.purgatory.changed("b")
+        world.purgatory.changed("a")
+        assert await world.turn() == ["f"]
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("then", ["append", "expire"])
+def test_a_cancelled_fetch_never_ends(then: str) -> None:
+    async def scenario(world: World) -> None:
+        fetch = world.wait("f", "a", 1, max_wait_s=0.01)
+        world.purgatory.cancel(fetch)
+        world.purgatory.cancel(fetch)
+        if then == "append":
+            world.append("a", 5)
+        else:
+            await asyncio.sleep(0.03)
+        assert await world.turn() == []
+
+    run(scenario)
+
+
+def test_a_stop_ends_all() -> None:
+    async def scenario(world: World) -> None:
+        for name in "xyz":
+            world.wait(name, "ab", 10**9)
+        world.purgatory.end_all()
+        assert sorted(await world.turn()) == ["x", "y", "z"]
+
+    run(scenario)
