@@ -346,6 +346,7 @@ cdef class ConsumerBatch:
     cdef Py_ssize_t span_count
     cdef Py_ssize_t span_capacity
     cdef int64_t rows
+    cdef readonly int64_t size_bytes  # of keys, values and headers
     cdef const uint8_t** places      # of every row, made for the first index
     cdef dict columns
 
@@ -396,6 +397,10 @@ cdef class ConsumerBatch:
             batch.span.p = start
             batch.first_row = self.rows
             self.rows += batch.totals.rows
+            self.size_bytes += (
+                batch.totals.key_bytes + batch.totals.value_bytes
+                + batch.totals.header_key_bytes + batch.totals.header_value_bytes
+            )
             batch.next_row = self.rows
             self.owners.append(chunk.owner)
             self.span_count += 1
@@ -404,8 +409,9 @@ cdef class ConsumerBatch:
             return 0
         return 1
 
-    def add(self, FetchedRecords chunk not None):
-        """Move what is left of `chunk` (below its limit) to the end of this batch. Answers the count of records.
+    def add(self, FetchedRecords chunk not None, *, int64_t bytes_max=INT64_MAX):
+        """Move what is left of `chunk` (below its limit) to the end of this batch, until `size_bytes` reaches `bytes_max`.
+        Answers the count of records.
 
         Raises CorruptRecord when the next batch of `chunk` cannot be read and none was added from it; when some were,
         the next call raises.
@@ -419,7 +425,7 @@ cdef class ConsumerBatch:
         self.encoded_topics.append(chunk.topic.encode())
         self.partitions_of_parts.append(chunk.partition)
         try:
-            while True:
+            while self.size_bytes < bytes_max:
                 if chunk.span.count == 0:
                     if chunk.owner is not None:
                         chunk.close_span()
@@ -639,13 +645,13 @@ cdef class ConsumerBatch:
         Raises ImportError, naming the extra, where pyarrow is not installed.
         """
         try:
-            import pyarrow
+            from pyarrow import table
         except ImportError:
             raise ImportError(
                 "to_arrow() needs pyarrow: pip install 'fastq-sdk[arrow]'; "
                 "Polars, pandas and DuckDB take the batch itself, or batch.arrow(), without it"
             ) from None
-        return pyarrow.table(self.arrow(columns, headers=headers))
+        return table(self.arrow(columns, headers=headers))
 
     def __arrow_c_schema__(self):
         """The schema as an Arrow capsule."""

@@ -461,12 +461,13 @@ cdef class FetchedRecords:
             if self.open_batch() == 0:
                 return None
 
-    def take(self, Py_ssize_t count_max, transform=None):
+    def take(self, Py_ssize_t count_max, transform=None, *, bint quiet=False):
         """Up to `count_max` of the next records, as a list; empty at the end or the limit.
 
         transform: None, or called with every record; answers the record to hand over, or None to leave it out. What it
         raises, and CorruptRecord, comes out only when there is no record before it to hand over; the call after that one
-        raises. The position is then behind a record that `transform` refused, and at a corrupt one.
+        raises. The position is then behind a record that `transform` refused, and at a corrupt one. `quiet` keeps every error
+        for a later call.
         """
         cdef list records = []
         cdef Record record
@@ -474,7 +475,7 @@ cdef class FetchedRecords:
             try:
                 record = self.next_record()
             except Exception:
-                if not records:
+                if not records and not quiet:
                     raise
                 break
             if record is None:
@@ -484,7 +485,7 @@ cdef class FetchedRecords:
                 try:
                     record = transform(record)
                 except Exception:
-                    if not records:
+                    if not records and not quiet:
                         raise
                     self.span.p = self.last
                     self.span.count += 1

@@ -61,28 +61,23 @@ class AsyncConsumer(ConsumerBase):
         chunk = await self._run(self._fetcher.next_chunk, timeout)
         self._detach()
         records: list[Record] = []
-        while chunk is not None and len(records) < wanted:
-            try:
-                records += self._take(chunk, wanted - len(records))
-            except Exception:
-                if not records:
-                    raise
-                break
+        while chunk is not None and self._take(chunk, records, wanted):
             chunk = self._fetcher.next_chunk()
         self._pump()
         return self._hooks.intercept(records) if records and self._hooks.interceptors else records
 
     async def poll_batch(self, timeout: float | None = None) -> ConsumerBatch:
-        """All records at hand, or the first that come, as one object with columns; empty when none came in time.
+        """All records at hand, or the first that come, as one object with columns; empty when none came in time. Not more
+        than prefetch_bytes_max and a record batch, decompressed.
 
         Its keys and values are bytes: deserializers and interceptors do not see them.
         """
         chunk = await self._run(self._fetcher.next_chunk, timeout)
         self._detach()
         batch = ConsumerBatch()
-        while chunk is not None:
+        while chunk is not None and batch.size_bytes < self.config.prefetch_bytes_max:
             try:
-                batch.add(chunk)
+                batch.add(chunk, bytes_max=self.config.prefetch_bytes_max)
             except Exception:
                 if not len(batch):
                     raise

@@ -277,9 +277,13 @@ class ConsumerBase:
             return chunk
         return True if len(self._pending_ends(pending)) < len(pending) else None
 
-    def _take(self, chunk: FetchedRecords, count_max: int) -> list[Record]:
-        """Records of a chunk, through the deserializers."""
-        return chunk.take(count_max, self._hooks.deserialize)
+    def _take(self, chunk: FetchedRecords, records: list[Record], wanted: int) -> bool:
+        """Add records of a chunk to `records`, through the deserializers; whether another chunk may follow.
+
+        Only the first record of a call may raise: an error behind records that were taken is the next call's.
+        """
+        records += chunk.take(wanted - len(records), self._hooks.deserialize, quiet=bool(records))
+        return len(records) < wanted and chunk.exhausted
 
 
 def timestamps_of(partitions: Iterable[TopicPartition | tuple[str, int]], timestamp: int) -> dict[TopicPartition, int]:

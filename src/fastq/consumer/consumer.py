@@ -58,35 +58,31 @@ class Consumer(ConsumerBase):
             raise ValueError(f"max_records is 1 or more, got {wanted}")
         self._detach()
         records: list[Record] = []
-        while len(records) < wanted:
+        while True:
             chunk = self._chunk_for(records, timeout)
-            if chunk is None:
-                break
-            try:
-                records += self._take(chunk, wanted - len(records))
-            except Exception:
-                if not records:
-                    raise
+            if chunk is None or not self._take(chunk, records, wanted):
                 break
         return self._hooks.intercept(records) if records and self._hooks.interceptors else records
 
     def poll_batch(self, timeout: float | None = None) -> ConsumerBatch:
-        """All records at hand, or the first that come, as one object with columns; empty when none came in time.
+        """All records at hand, or the first that come, as one object with columns; empty when none came in time. Not more
+        than prefetch_bytes_max and a record batch, decompressed.
 
         Its keys and values are bytes: deserializers and interceptors do not see them.
         """
         self._detach()
         batch = ConsumerBatch()
-        while True:
+        while batch.size_bytes < self.config.prefetch_bytes_max:
             chunk = self._chunk_for(batch, timeout)
             if chunk is None:
-                return batch
+                break
             try:
-                batch.add(chunk)
+                batch.add(chunk, bytes_max=self.config.prefetch_bytes_max)
             except Exception:
                 if not len(batch):
                     raise
-                return batch
+                break
+        return batch
 
     def read_to_end(self, timeout: float | None = None) -> RecordIterator:
         """The records up to the end offsets of this moment, of all partitions assigned; then the iterator ends.

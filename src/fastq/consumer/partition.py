@@ -74,7 +74,7 @@ class PartitionState:
     def position(self) -> int:
         """The offset of the next record to hand out; -1 while it is not known."""
         for chunk in self.chunks:
-            if not chunk.exhausted:
+            if chunk.position < chunk.end_position:
                 return chunk.position
         return self.fetch_offset
 

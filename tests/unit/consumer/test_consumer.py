@@ -1,0 +1,516 @@
+"""The blocking and the asyncio consumer over real sockets, against a small cluster of our own."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import pickle
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from consumer_fakes import SocketCluster
+
+from fastq import AsyncConsumer, Consumer, TopicPartition
+from fastq.errors import (
+    ClientClosed,
+    ConfigError,
+    CorruptRecord,
+    DeserializationError,
+    ForkedClient,
+    OffsetOutOfRange,
+    TopicAuthorizationFailed,
+    UnknownTopicOrPartition,
+)
+
+T0_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def cluster() -> Iterator[SocketCluster]:
+    made = SocketCluster((1, 2))
+    yield made
+    made.close()
+
+
+def fill(cluster: SocketCluster, topic: str = "logs", partitions: int = 2, batches: int = 5, rows: int = 4) -> int:
+    """Batches of rows whose value is their offset; how many rows there are."""
+    for log in cluster.create(topic, partitions):
+        for _ in range(batches):
+            log.append([(b"k", b"%d" % (log.end + n)) for n in range(rows)])
+    return partitions * batches * rows
+
+
+def consumer(cluster: SocketCluster, *topics: str, **options: Any) -> Consumer:
+    return Consumer(*topics, **{"bootstrap_servers": cluster.bootstrap, "auto_offset_reset": "earliest", **options})
+
+
+def async_consumer(cluster: SocketCluster, *topics: str, **options: Any) -> AsyncConsumer:
+    return AsyncConsumer(
+        *topics, **{"bootstrap_servers": cluster.bootstrap, "auto_offset_reset": "earliest", **options}
+    )
+
+
+def in_order(records: Any, count: int) -> None:
+    """Every record once, in order within its partition."""
+    seen: dict[int, list[int]] = {}
+    for record in records:
+        assert record.value == b"%d" % record.offset
+        seen.setdefault(record.partition, []).append(record.offset)
+    assert sum(map(len, seen.values())) == count
+    assert all(offsets == list(range(len(offsets))) for offsets in seen.values())
+
+
+def test_iteration_poll_and_batches_go_on_where_the_last_one_stopped(cluster: SocketCluster) -> None:
+    count = fill(cluster)
+    with consumer(cluster, "logs") as reader:
+        records = list(itertools.islice(reader, 3))
+        records += reader.poll(max_records=5, timeout=5)
+        assert 3 < len(records) <= 8
+        records += list(itertools.islice(reader, 2))
+        while len(records) < count:
+            records += list(reader.poll_batch(timeout=5))
+        in_order(records, count)
+        assert reader.poll(timeout=0.05) == []
+        assert len(reader.poll_batch(timeout=0)) == 0
+        with pytest.raises(ValueError, match="max_records"):
+            reader.poll(0)
+
+
+def test_read_to_end_ends_at_the_end_of_the_call(cluster: SocketCluster) -> None:
+    count = fill(cluster)
+    with consumer(cluster, "logs") as reader:
+        records = reader.read_to_end()
+        for log in cluster.logs.values():
+            log.append([(None, b"later")])
+        in_order(records, count)
+        assert [record.value for record in reader.read_to_end()] == [b"later"] * 2
+        assert list(reader.read_to_end()) == []
+
+
+def test_read_to_end_over_what_no_reader_sees(cluster: SocketCluster) -> None:
+    (log,) = cluster.create("logs")
+    log.append([(None, b"a"), (None, b"b")])
+    log.transaction(5, [[(None, b"gone")]], commit=False)
+    with consumer(cluster, "logs", isolation_level="read_committed") as reader:
+        assert [record.value for record in reader.read_to_end()] == [b"a", b"b"]
+        assert reader.position(("logs", 0)) == log.end
+    with consumer(cluster, "logs") as reader:
+        assert [record.value for record in reader.read_to_end()] == [b"a", b"b", b"gone"]
+
+
+def test_position_in_the_middle_of_iteration(cluster: SocketCluster) -> None:
+    fill(cluster, partitions=1)
+    with consumer(cluster, "logs") as reader:
+        for record in itertools.islice(reader, 7):
+            assert reader.position(("logs", 0)) == record.offset + 1
+
+
+def test_seek_in_the_middle_of_iteration(cluster: SocketCluster) -> None:
+    fill(cluster, partitions=1)
+    with consumer(cluster, "logs") as reader:
+        offsets = []
+        for record in reader:
+            offsets.append(record.offset)
+            if len(offsets) == 3:
+                reader.seek(("logs", 0), 10)
+            if len(offsets) == 5:
+                reader.seek_to_beginning()
+            if len(offsets) == 6:
+                break
+        assert offsets == [0, 1, 2, 10, 11, 0]
+        reader.seek_to_end(("logs", 0))
+        assert reader.position(("logs", 0)) == 20
+        for call in (lambda: reader.seek(("logs", 0), -1), lambda: reader.seek(("logs", 9), 0)):
+            with pytest.raises(ValueError):
+                call()
+
+
+def test_pause_keeps_what_is_prefetched(cluster: SocketCluster) -> None:
+    fill(cluster)
+    with consumer(cluster, "logs") as reader:
+        first = next(iter(reader))
+        paused = TopicPartition("logs", first.partition)
+        reader.pause(paused)
+        assert reader.paused() == [paused]
+        others = list(itertools.islice(reader, 20))
+        assert {record.partition for record in others} == {1 - first.partition}
+        fetches = reader.metrics()["fetches"]
+        reader.resume(paused)
+        assert [record.offset for record in reader.poll(timeout=0)] == list(range(1, 20))
+        assert reader.metrics()["fetches"] <= fetches + 1
+
+
+def test_assign_replaces_the_topics(cluster: SocketCluster) -> None:
+    fill(cluster)
+    with consumer(cluster, "logs") as reader:
+        next(iter(reader))
+        reader.assign([("logs", 1)])
+        assert reader.assignment() == [("logs", 1)]
+        assert {record.partition for record in reader.read_to_end()} <= {1}
+        reader.assign([])
+        assert reader.poll(timeout=0.05) == []
+
+
+def test_offsets(cluster: SocketCluster) -> None:
+    fill(cluster)
+    with consumer(cluster) as reader:
+        parts = [("logs", 0), ("logs", 1)]
+        assert list(reader.beginning_offsets(parts).values()) == [0, 0]
+        assert list(reader.end_offsets(parts).values()) == [20, 20]
+        found = reader.offsets_for_times({("logs", 0): T0_MS + 7, ("logs", 1): T0_MS + 999})
+        assert found[TopicPartition("logs", 0)] == (7, T0_MS + 7, -1)
+        assert found[TopicPartition("logs", 1)] is None
+        with pytest.raises(UnknownTopicOrPartition, match="the topic has 2"):
+            reader.end_offsets([("logs", 5)])
+
+
+def test_new_partitions_are_read_from_their_beginning(cluster: SocketCluster) -> None:
+    fill(cluster, partitions=1)
+    with consumer(cluster, "logs", auto_offset_reset="latest", metadata_max_age_ms=100) as reader:
+        assert reader.poll(timeout=0.2) == []
+        cluster.create("logs", 1)[1].append([(None, b"new")])
+        cluster.logs[TopicPartition("logs", 0)].append([(None, b"old partition")])
+        values = {record.value for record in itertools.islice(reader, 2)}
+        assert values == {b"new", b"old partition"}
+
+
+def test_leader_changes_are_followed(cluster: SocketCluster) -> None:
+    count = fill(cluster)
+    with consumer(cluster, "logs", max_partition_fetch_bytes=150) as reader:
+        records = list(itertools.islice(reader, 5))
+        for log in cluster.logs.values():
+            log.leader, log.epoch = 3 - log.leader, log.epoch + 1
+        records += reader.read_to_end()
+        in_order(records, count)
+
+
+def test_truncation_by_a_new_leader_is_noticed(cluster: SocketCluster) -> None:
+    fill(cluster, partitions=1, batches=3)
+    with consumer(cluster, "logs", fetch_max_wait_ms=10) as reader:
+        assert len(list(reader.read_to_end())) == 12
+        log = cluster.logs[TopicPartition("logs", 0)]
+        with cluster.lock:
+            del log.entries[2:]
+            log.end, log.leader, log.epoch = 8, 3 - log.leader, 1
+            log.append([(None, b"other")] * 9)
+        assert [record.offset for record in itertools.islice(reader, 2)] == [8, 9]
+
+
+def test_offset_out_of_range(cluster: SocketCluster) -> None:
+    fill(cluster, partitions=1)
+    log = cluster.logs[TopicPartition("logs", 0)]
+    log.start, log.entries = 8, log.entries[2:]
+    with consumer(cluster, "logs") as reader:
+        reader.poll(timeout=5)
+        reader.seek(("logs", 0), 2)
+        assert next(iter(reader)).offset == 8
+    with consumer(cluster, auto_offset_reset="none") as reader:
+        reader.assign([("logs", 0)])
+        with pytest.raises(OffsetOutOfRange, match="seek"):
+            reader.poll(timeout=5)
+        assert reader.poll(timeout=0.05) == []  # raised once
+        reader.seek(("logs", 0), 99)
+        with pytest.raises(OffsetOutOfRange, match="offset 99 is not in the log"):
+            reader.poll(timeout=5)
+        reader.seek(("logs", 0), 9)
+        assert reader.poll(timeout=5)[0].offset == 9
+
+
+def test_corrupt_batch_is_raised_and_passed_by_a_seek(cluster: SocketCluster) -> None:
+    fill(cluster, partitions=1)
+    log = cluster.logs[TopicPartition("logs", 0)]
+    whole = log.entries[1].data
+    log.entries[1].data = whole[:-1] + b"!"
+    with consumer(cluster, "logs") as reader:
+        assert [record.offset for record in reader.poll(timeout=5)] == [0, 1, 2, 3]
+        for _ in range(2):
+            with pytest.raises(CorruptRecord, match=r"logs-0 at offset 4, fetched from 127.0.0.1.*seek past"):
+                reader.poll(timeout=5)
+        with pytest.raises(CorruptRecord):
+            next(iter(reader))
+        reader.seek(("logs", 0), 8)
+        assert next(iter(reader)).offset == 8
+        reader.seek(("logs", 0), 4)
+        log.entries[1].data = whole  # it was the wire, not the disk
+        assert next(iter(reader)).offset == 4
+
+
+def test_a_deserialization_error_behind_other_records_waits_for_the_next_call(cluster: SocketCluster) -> None:
+    for log in cluster.create("logs", 2):
+        log.append([(None, b"%d" % log.leader)])
+    cluster.logs[TopicPartition("logs", 1)].append([(None, b"5")])
+
+    def second_partition_fails(data: bytes) -> bytes:
+        if data == b"2":
+            raise ValueError(data)
+        return data
+
+    with consumer(cluster, "logs", value_deserializer=second_partition_fails) as reader:
+        values, errors = [], 0
+        while len(values) < 2:
+            try:
+                values += [record.value for record in reader.poll(timeout=5)]
+            except DeserializationError as error:
+                assert (error.partition, error.offset) == (1, 0)
+                errors += 1
+        assert (sorted(values), errors) == ([b"1", b"5"], 1)
+
+
+def bad_fifth(data: bytes) -> int:
+    if data == b"5":
+        raise ValueError("five")
+    return int(data)
+
+
+def test_deserialization_errors_raise_once_and_go_on(cluster: SocketCluster) -> None:
+    fill(cluster, partitions=1)
+    with consumer(cluster, "logs", key_deserializer="str", value_deserializer=bad_fifth) as reader:
+        records = reader.poll(timeout=5)
+        assert [record.value for record in records] == [0, 1, 2, 3, 4] and records[0].key == "k"
+        assert reader.position(("logs", 0)) == 5
+        with pytest.raises(DeserializationError, match=r"the value of logs-0 at offset 5.*five") as caught:
+            reader.poll(timeout=5)
+        error = caught.value
+        assert (error.topic, error.partition, error.offset, error.raw.value) == ("logs", 0, 5, b"5")
+        assert reader.position(("logs", 0)) == 6
+        assert reader.poll(timeout=5)[0].value == 6
+        reader.seek_to_beginning()
+        values, errors = [], 0
+        while len(values) < 19:
+            try:
+                for record in reader:
+                    values.append(record.value)
+                    if len(values) == 19:
+                        break
+            except DeserializationError:
+                errors += 1
+        assert values == [n for n in range(20) if n != 5] and errors == 1
+        reader.seek_to_beginning()
+        assert reader.poll_batch(timeout=5).values[5] == b"5"
+
+
+@pytest.mark.parametrize(("policy", "sixth"), [("skip", 6), ("raw", b"5")])
+def test_deserialization_error_policies(cluster: SocketCluster, policy: str, sixth: object) -> None:
+    fill(cluster, partitions=1)
+    with consumer(cluster, "logs", value_deserializer=bad_fifth, on_deserialization_error=policy) as reader:
+        assert [record.value for record in reader.poll(timeout=5)][5] == sixth
+        assert reader.metrics()["skipped_records"] == (policy == "skip")
+
+
+class Interceptor:
+    """Drops odd offsets, and fails once."""
+
+    def __init__(self) -> None:
+        self.closed = False
+        self.failed = False
+
+    def on_consume(self, records: list) -> list:
+        if not self.failed:
+            self.failed = True
+            raise RuntimeError("interceptor")
+        return [record for record in records if record.offset % 2 == 0]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_interceptors(cluster: SocketCluster) -> None:
+    fill(cluster, partitions=1)
+    interceptor = Interceptor()
+    with consumer(cluster, "logs", interceptors=[interceptor]) as reader:
+        assert [record.offset for record in itertools.islice(reader, 3)] == [0, 2, 4]
+        assert [record.offset for record in reader.poll(max_records=4, timeout=5)] == [6, 8]
+    assert interceptor.closed
+
+
+def test_errors_of_topics(cluster: SocketCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastq.consumer.base.UNKNOWN_TOPIC_GRACE_S", 0.1)
+    with consumer(cluster, "none-such", retry_backoff_ms=10) as reader:
+        with pytest.raises(UnknownTopicOrPartition, match="none-such"):
+            reader.poll(timeout=5)
+        assert reader.poll(timeout=0.2) == []  # once
+        cluster.create("none-such")[0].append([(None, b"there")])
+        assert reader.poll(timeout=5)[0].value == b"there"
+    cluster.bad_topics["secret"] = 29
+    with consumer(cluster, "secret") as reader, pytest.raises(TopicAuthorizationFailed, match="secret"):
+        reader.poll(timeout=5)
+
+
+def test_closed(cluster: SocketCluster) -> None:
+    fill(cluster)
+    reader = consumer(cluster, "logs")
+    iterator = iter(reader)
+    next(iterator)
+    reader.close()
+    reader.close()
+    calls = [
+        lambda: reader.poll(timeout=0),
+        lambda: reader.poll_batch(timeout=0),
+        lambda: next(iterator),
+        lambda: iter(reader),
+        lambda: reader.seek(("logs", 0), 1),
+        lambda: reader.read_to_end(),
+        lambda: reader.end_offsets([("logs", 0)]),
+        lambda: reader.assign([]),
+        lambda: reader.__enter__(),
+    ]
+    for call in calls:
+        with pytest.raises(ClientClosed):
+            call()
+
+
+def test_close_from_another_thread_ends_a_poll(cluster: SocketCluster) -> None:
+    cluster.create("logs")
+    reader = consumer(cluster, "logs")
+    threading.Timer(0.1, reader.close).start()
+    with pytest.raises(ClientClosed):
+        reader.poll(timeout=20)
+
+
+def test_interrupt_ends_a_poll_within_50_ms(cluster: SocketCluster) -> None:
+    cluster.create("logs")
+    with consumer(cluster, "logs") as reader:
+        reader.poll(timeout=0.1)
+        sent: list[float] = []
+
+        def interrupt() -> None:
+            sent.append(time.monotonic())
+            os.kill(os.getpid(), signal.SIGINT)
+
+        threading.Timer(0.1, interrupt).start()
+        with pytest.raises(KeyboardInterrupt):
+            reader.poll(timeout=20)
+        assert time.monotonic() - sent[0] < 1.0  # 50 ms, with room for a busy machine
+        cluster.logs[TopicPartition("logs", 0)].append([(None, b"after")])
+        assert reader.poll(timeout=5)[0].value == b"after"
+
+
+def test_a_child_process_cannot_use_it(cluster: SocketCluster) -> None:
+    fill(cluster)
+    with consumer(cluster, "logs") as reader:
+        iterator = iter(reader)
+        next(iterator)
+        child = os.fork()
+        if child == 0:
+            try:
+                next(iterator)
+            except ForkedClient:
+                os._exit(7)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert len(list(itertools.islice(iterator, 20))) == 20
+
+
+def test_pickles_as_what_it_was_made_with(cluster: SocketCluster) -> None:
+    count = fill(cluster)
+    with consumer(cluster, "logs", fetch_min_bytes=2, value_deserializer=bytes.upper) as reader:
+        next(iter(reader))
+        with pickle.loads(pickle.dumps(reader)) as other:
+            assert other.config == reader.config and type(other) is Consumer
+            in_order(other.read_to_end(), count)
+
+
+def test_arguments() -> None:
+    with pytest.raises(ConfigError, match="group"):
+        Consumer("logs", group_id="g")
+    with pytest.raises(TypeError, match="non-empty str"):
+        Consumer(["logs"])
+    with pytest.raises(ConfigError, match="did you mean auto_offset_reset"):
+        Consumer("logs", auto_ofset_reset="earliest")
+
+
+def test_metrics(cluster: SocketCluster) -> None:
+    fill(cluster, partitions=1)
+    with consumer(cluster, "logs") as reader:
+        assert len(reader.poll(max_records=5, timeout=5)) == 5
+        metrics = reader.metrics()
+        assert metrics["partitions"][("logs", 0)]["lag"] == 15
+        assert metrics["partitions"][("logs", 0)]["position"] == 5
+        assert metrics["fetched_bytes"] > metrics["buffered_bytes"] > 0
+
+
+# -- asyncio
+
+
+def test_async_reads_everything(cluster: SocketCluster) -> None:
+    count = fill(cluster)
+
+    async def main() -> None:
+        async with async_consumer(cluster, "logs") as reader:
+            records = []
+            async for record in reader:
+                records.append(record)
+                assert await reader.position((record.topic, record.partition)) == record.offset + 1
+                if len(records) == 5:
+                    break
+            records += await reader.poll(max_records=5, timeout=5)
+            records += list(await reader.poll_batch(timeout=5))
+            records += [record async for record in await reader.read_to_end()]
+            in_order(records, count)
+            assert await reader.poll(timeout=0.05) == []
+            reader.seek(("logs", 1), 18)
+            assert [r.offset for r in await reader.poll(timeout=5)] == [18, 19]
+            assert list((await reader.end_offsets([("logs", 0)])).values()) == [20]
+            assert list((await reader.beginning_offsets([("logs", 0)])).values()) == [0]
+            found = await reader.offsets_for_times({("logs", 0): T0_MS + 3})
+            assert found[TopicPartition("logs", 0)] == (3, T0_MS + 3, -1)
+            reader.pause(("logs", 0))
+            reader.seek_to_beginning()
+            assert {record.partition for record in await reader.poll(timeout=5)} == {1}
+            reader.resume(("logs", 0))
+            assert {record.partition for record in await reader.poll(timeout=5)} == {0}
+        for awaitable in (reader.poll(), reader.poll_batch(), reader.end_offsets([("logs", 0)])):
+            with pytest.raises(ClientClosed):
+                await awaitable
+
+    asyncio.run(main())
+
+
+def test_async_cancelling_loses_and_doubles_nothing(cluster: SocketCluster) -> None:
+    logs = cluster.create("logs", 1)
+
+    async def main() -> None:
+        async with async_consumer(cluster, "logs") as reader:
+            got: list[int] = []
+
+            async def read() -> None:
+                async for record in reader:
+                    got.append(record.offset)  # noqa: PERF401  (one at a time: it is cancelled)
+
+            async def poll() -> None:
+                while True:
+                    got.extend(record.offset for record in await reader.poll(max_records=3))
+
+            for round_ in range(20):
+                task = asyncio.create_task(read() if round_ % 2 else poll())
+                with cluster.lock:
+                    logs[0].append([(None, b"v")] * 7)
+                await asyncio.sleep(0.001 * (round_ % 5))
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            while len(got) < logs[0].end:
+                got.extend(record.offset for record in await reader.poll(timeout=5))
+            assert got == list(range(logs[0].end))
+
+    asyncio.run(main())
+
+
+def test_async_close_ends_a_wait(cluster: SocketCluster) -> None:
+    cluster.create("logs")
+
+    async def main() -> None:
+        reader = async_consumer(cluster, "logs")
+        waiting = asyncio.create_task(reader.poll())
+        await asyncio.sleep(0.1)
+        await reader.close()
+        with pytest.raises(ClientClosed):
+            await waiting
+
+    asyncio.run(main())

@@ -1,0 +1,106 @@
+"""Consumer configuration and deserializers."""
+
+import struct
+import uuid
+from typing import Any
+
+import pytest
+
+from fastq import serializers
+from fastq.config import ConfigWarning
+from fastq.consumer.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ConsumerConfig, duration_ms
+from fastq.consumer.deserializers import BY_NAME, find_deserializer
+from fastq.errors import ConfigError
+
+
+def test_defaults_are_kafkas() -> None:
+    config = ConsumerConfig()
+    assert (config.auto_offset_reset, config.fetch_min_bytes, config.fetch_max_wait_ms) == ("latest", 1, 500)
+    assert (config.fetch_max_bytes, config.max_partition_fetch_bytes) == (52428800, 1048576)
+    assert (config.max_poll_records, config.isolation_level, config.check_crcs) == (500, "read_uncommitted", True)
+    assert (config.default_api_timeout_ms, config.allow_auto_create_topics) == (60000, True)
+
+
+def test_dotted_names_and_names_of_other_clients() -> None:
+    config = ConsumerConfig.from_mapping({"fetch.min.bytes": "5", "fetch.wait.max.ms": 7, "fetch.message.max.bytes": 9})
+    assert (config.fetch_min_bytes, config.fetch_max_wait_ms, config.max_partition_fetch_bytes) == (5, 7, 9)
+    with pytest.warns(ConfigWarning, match="nothing is committed"):
+        ConsumerConfig.from_mapping({"enable.auto.commit": True})
+
+
+@pytest.mark.parametrize("key", ["group_id", "group.instance.id"])
+def test_groups_are_refused_clearly(key: str) -> None:
+    with pytest.raises(ConfigError, match=r"consumer groups are not part of this release.*leave group_id out"):
+        ConsumerConfig.from_mapping({key: "g"})
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        ("auto_offset_reset", "middle", "'earliest', 'latest', 'none' or 'by_duration:'"),
+        ("auto_offset_reset", "by_duration:1h", "ISO 8601"),
+        ("on_deserialization_error", "ignore", "'raise', 'skip', 'raw'"),
+        ("prefetch_bytes_max", 0, "from 1"),
+        ("value_deserializer", 5, "one of bytes, str"),
+        ("key_deserializer", "no.such.thing", "dotted name"),
+        ("interceptors", object(), "on_consume"),
+        ("isolation_level", "serializable", "'read_committed'"),
+    ],
+)
+def test_bad_values_say_what_is_allowed(key: str, value: Any, allowed: str) -> None:
+    with pytest.raises(ConfigError, match=allowed) as caught:
+        ConsumerConfig.from_mapping({key: value})
+    assert key in str(caught.value)
+
+
+def test_reset_policies() -> None:
+    def timestamp(policy: str) -> int | None:
+        return ConsumerConfig(auto_offset_reset=policy).reset_timestamp(10_000_000)
+
+    assert timestamp("earliest") == timestamp("smallest") == EARLIEST_TIMESTAMP
+    assert timestamp("latest") == timestamp("LARGEST") == LATEST_TIMESTAMP
+    assert timestamp("none") is None
+    assert timestamp("by_duration:PT1H") == 6_400_000
+    assert timestamp("by_duration:P99999D") == 0
+
+
+def test_durations() -> None:
+    assert duration_ms("P1DT2H30M0.5S") == ((26 * 60 + 30) * 60 * 1000) + 500
+    for text in ("", "P", "PT", "1H", "P1M", "PT-1S"):
+        with pytest.raises(ValueError, match="ISO 8601"):
+            duration_ms(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("bytes", b"x"),
+        ("str", "é"),
+        ("json", {"a": [1, None]}),
+        ("int", -5),
+        ("float", 2.5),
+        ("uuid", uuid.UUID(int=7)),
+    ],
+)
+def test_every_serializer_is_read_back_by_the_deserializer_of_its_name(name: str, value: Any) -> None:
+    assert BY_NAME[name](bytes(serializers.BY_NAME[name](value))) == value
+
+
+def test_same_names_on_both_sides() -> None:
+    assert BY_NAME.keys() == serializers.BY_NAME.keys()
+
+
+def test_numbers_of_all_widths() -> None:
+    assert [BY_NAME["int"](struct.pack(code, -2)) for code in (">b", ">h", ">i", ">q")] == [-2] * 4
+    assert BY_NAME["float"](struct.pack(">f", 0.5)) == 0.5
+    for name in ("int", "float"):
+        with pytest.raises(ValueError, match=r"3$"):
+            BY_NAME[name](b"abc")
+
+
+def test_find_deserializer() -> None:
+    assert find_deserializer(None) is None
+    assert find_deserializer(str) is find_deserializer("string") is BY_NAME["str"]
+    assert find_deserializer("org.apache.kafka.common.serialization.LongDeserializer") is BY_NAME["int"]
+    assert find_deserializer("json.loads")(b"[1]") == [1]
+    assert find_deserializer(bytes.upper)(b"a") == b"A"
