@@ -45,6 +45,31 @@ class Durability:
         self._waiters: deque[tuple[int, Waiter]] = deque()
 
     @property
+    def settled(self) -> bool:
+        """Whether nothing waits to be synced, and the recovery point is the log's end."""
+        log = self._log
+        return (
+            self._name_synced
+            and not log.epochs.unsynced
+            and log.recovery_point >= log.log_end_offset
+            and not any(segment.index.unsynced or segment.time_index.unsynced for segment in log.segments)
+        )
+
+    def all_on_disk(self) -> None:
+        """Everything of the log has been synced from outside, its names too."""
+        log = self._log
+        self._name_synced = True
+        log.epochs.unsynced = False
+        for segment in log.segments:
+            segment.name_synced = True
+            segment.index.unsynced = segment.time_index.unsynced = False
+        self._advance(log.log_end_offset, full=True)
+
+    def name_is_synced(self) -> None:
+        """The log's directory was there before this broker started."""
+        self._name_synced = True
+
+    @property
     def flushing(self) -> bool:
         return self._flushing
 
@@ -152,7 +177,16 @@ class Durability:
         if error is not None:
             self.fail(log.dir.fail("syncing", error.filename or log.path, error))
             return
-        target = min(target, log.log_end_offset)  # a truncation may have come between
+        self._advance(min(target, log.log_end_offset), full)  # a truncation may have come between
+        if self._flushing:  # a callback has appended
+            return
+        if self._again is not None or (log.config.synchronous and log.log_end_offset > self.on_disk_offset):
+            again, self._again = bool(self._again), None
+            self._start(again)
+
+    def _advance(self, target: int, full: bool) -> None:
+        """Records below `target` are on disk, in a full job with all that recovery would rebuild."""
+        log = self._log
         self.on_disk_offset = max(self.on_disk_offset, target)
         if full:
             log.recovery_point = max(log.recovery_point, target)
@@ -160,11 +194,6 @@ class Durability:
         waiters = self._waiters
         while waiters and waiters[0][0] <= self.on_disk_offset:
             waiters.popleft()[1](None)
-        if self._flushing:  # a callback has appended
-            return
-        if self._again is not None or (log.config.synchronous and log.log_end_offset > self.on_disk_offset):
-            again, self._again = bool(self._again), None
-            self._start(again)
 
 
 def first_segment_from(bases: list[int], offset: int) -> int:

@@ -16,6 +16,8 @@ import os
 from collections import deque
 from typing import Protocol
 
+from fastq._native.flusher import sync_filesystem
+
 READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
 READ_WRITE = os.O_RDWR | getattr(os, "O_CLOEXEC", 0)
 READ_WRITE_CREATE = READ_WRITE | os.O_CREAT
@@ -100,6 +102,10 @@ class Files:
                 raise
         finally:
             os.close(fd)
+
+    def sync_filesystem(self, fd: int) -> None:
+        """Make everything last that has been written on the file system of this descriptor."""
+        sync_filesystem(fd)
 
     def remove_if_exists(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):

@@ -10,6 +10,7 @@ Rules
 from __future__ import annotations
 
 import os
+import select
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,6 +19,13 @@ from typing import Protocol
 from .files import FileHandle, Files
 
 Done = Callable[[OSError | None], None]
+
+
+def wait_readable(fd: int, timeout_ms: int = 1000) -> None:
+    """Wait until a descriptor, of any number, is readable."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    poll.poll(timeout_ms)
 
 
 class Flusher(Protocol):
@@ -120,10 +128,8 @@ class ThreadFlusher:
         return count
 
     def wait(self) -> None:
-        import select
-
         while self._pending:
-            select.select([self._read], [], [], 1.0)
+            wait_readable(self._read)
             self.drain()
 
     def close(self) -> None:

@@ -57,6 +57,7 @@ _LOG_NAME = re.compile(r"^(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)$")
 _DELETED_NAME = re.compile(r"^[a-zA-Z0-9._-]+\.[0-9a-f]{32}-delete$")
 _LOGS_PER_TICK: Final = 20
 _FILES_PER_TICK: Final = 50
+_SYNCED_ONE_BY_ONE: Final = 32
 _FLUSH_CHECK_INTERVAL_MS: Final = 500
 
 
@@ -107,7 +108,9 @@ class LogManager:
         self.offline_dirs: dict[str, KafkaError] = {}
         self.on_dir_offline: Callable[[LogDir], None] | None = None
         self.dirs = [self._make_dir(os.path.abspath(os.fspath(path))) for path in log_dirs]
-        self._locks: list[FileHandle] = []
+        self._locks: dict[
+            str, FileHandle
+        ] = {}  # open from the start on, so that a sync by them hears of all errors since
         self._random = randomness or random.Random()
         self._producer_expiration_ms = producer_expiration_ms
         self._intervals = {
@@ -180,7 +183,7 @@ class LogManager:
                     ErrorCode.KAFKA_STORAGE_ERROR,
                     f"another process holds the lock {path}: a directory serves one broker; stop that one or choose another directory",
                 ) from None
-        self._locks.append(handle)
+        self._locks[log_dir.path] = handle
 
     def _find_logs(self, log_dir: LogDir, topic_configs: Mapping[str, LogConfig]) -> None:
         names = self.files.listdir(log_dir.path)
@@ -264,11 +267,8 @@ class LogManager:
             self._loop.remove_reader(self.flusher.fileno())
             self._loop = None
         self.flusher.wait()
-        for log in self.logs.values():
-            if log.loaded and log.dir.offline is None:
-                log.close()
-        self.flusher.wait()
         for log_dir in self.dirs:
+            self._finish_logs(log_dir)
             if log_dir.offline is not None:
                 continue
             try:
@@ -281,6 +281,28 @@ class LogManager:
                 log_dir.fail("closing the log directory", error.filename or log_dir.path, error)
         self.flusher.close()
         self.release_locks()
+
+    def _finish_logs(self, log_dir: LogDir) -> None:
+        """Finish the files of a directory's logs and sync them: each, or all at once where they are many."""
+        logs = [log for log in self.logs.values() if log.dir is log_dir and log.loaded]
+        for log in logs:
+            if log_dir.offline is None:
+                log.finish()
+        unsettled = [log for log in logs if not log.durability.settled]
+        if log_dir.offline is not None:
+            return
+        if len(unsettled) <= _SYNCED_ONE_BY_ONE:
+            for log in unsettled:
+                log.flush()
+            self.flusher.wait()
+            return
+        try:
+            self.files.sync_filesystem(self._locks[log_dir.path].fd)
+        except OSError as error:
+            log_dir.fail("syncing the file system", log_dir.path, error)
+            return
+        for log in unsettled:
+            log.durability.all_on_disk()
 
     def release_locks(self) -> None:
         """Let others have the directories. Without a `close` before it, what they find is what a crash leaves."""

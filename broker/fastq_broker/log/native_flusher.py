@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import select
 from collections.abc import Sequence
 
 from fastq._native.flusher import SyncThreads, supported
 
 from .files import FileHandle
-from .flusher import Done
+from .flusher import Done, wait_readable
 
 
 class NativeFlusher:
@@ -45,7 +44,7 @@ class NativeFlusher:
 
     def wait(self) -> None:
         while self._jobs:
-            select.select([self._threads.fileno()], [], [], 1.0)
+            wait_readable(self._threads.fileno())
             self.drain()
 
     def close(self) -> None:

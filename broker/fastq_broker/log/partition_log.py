@@ -599,16 +599,15 @@ class PartitionLog(LogReads):
         except OSError as error:
             raise self.dir.fail("truncating", error.filename or self.path, error) from error
 
-    def close(self) -> None:
-        """Leave the files as Kafka's clean stop does, and submit their sync. Failures take the directory offline."""
+    def finish(self) -> None:
+        """Leave the files as Kafka's clean stop does; a sync still has to follow. Failures take the directory offline."""
         try:
             for segment in self.segments:
                 if segment is self._active or segment.log.is_open():
                     segment.finish()
+            self.durability.take_snapshot()
         except OSError as error:
             self.dir.fail("closing a log", error.filename or self.path, error)
-            return
-        self.flush()
 
     def abandon(self) -> None:
         """Let go of all files, as the log is deleted; whoever waits for it gets an error."""

@@ -111,7 +111,9 @@ def load_log(log: PartitionLog) -> RecoveryReport:
         path = os.path.join(log.path, f"{base:020d}{LOG_SUFFIX}")
         stat = os.stat(path)
         segments.append(log.make_segment(base, size=stat.st_size, created_ms=int(stat.st_mtime * 1000)))
-    if not segments:
+    if segments:
+        log.durability.name_is_synced()
+    else:
         segment = log.make_segment(log.checkpointed_start_offset, size=0, created_ms=log.clock())
         segment.create_files(log.config.segment_bytes if log.config.preallocate else 0)
         segments.append(segment)

@@ -20,6 +20,7 @@ typedef struct flush_job {
 #if defined(_WIN32)
 
 #define FASTQ_FLUSHER_SUPPORTED 0
+static inline int flush_filesystem(int fd) { (void)fd; return 0; }
 typedef struct flush_pool { int unused; } flush_pool;
 static inline flush_pool *pool_open(int threads) { (void)threads; return NULL; }
 static inline void pool_submit(flush_pool *pool, flush_job *job) { (void)pool; (void)job; }
@@ -66,6 +67,18 @@ static int flush_sync(int fd) {
     if (result == 0) return 0;
     /* Directories of some file systems cannot be synced; a regular file's EINVAL cannot happen. */
     return errno == EINVAL ? 0 : errno;
+}
+
+/* Sync the whole file system of a descriptor; the errno of a write-back that failed since it was opened, or 0. */
+static inline int flush_filesystem(int fd) {
+#if defined(__linux__)
+    extern int syncfs(int);
+    return syncfs(fd) == 0 ? 0 : errno;
+#else
+    (void)fd;
+    sync();
+    return 0;
+#endif
 }
 
 static void flush_signal(flush_pool *pool) {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import select
 import time
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from fastq_broker.log import LogConfig, LogManager
 from fastq_broker.log.faults import Fault, FaultyFiles
 from fastq_broker.log.files import READ_WRITE_CREATE, FileHandle, Files
-from fastq_broker.log.flusher import Flusher, ThreadFlusher
+from fastq_broker.log.flusher import Flusher, ThreadFlusher, wait_readable
 from fastq_broker.log.native_flusher import NativeFlusher
 from log_support import START_MS, TOPIC_ID, one_batch, open_manager
 
@@ -136,7 +135,7 @@ def test_flushers_report_each_job_once(flusher: Flusher, tmp_path: Path) -> None
         flusher.submit([handle, directory], lambda error, job=job: ended.append((job, error)))  # type: ignore[misc]
     deadline = time.monotonic() + 30
     while len(ended) < 50 and time.monotonic() < deadline:
-        select.select([flusher.fileno()], [], [], 1)
+        wait_readable(flusher.fileno())
         flusher.drain()
     assert sorted(job for job, _ in ended) == list(range(50))
     assert {error for _, error in ended} == {None}
@@ -166,7 +165,7 @@ def test_sync_threads_refuse_what_they_cannot_do() -> None:
     with pytest.raises((TypeError, OverflowError)):
         threads.submit(1, ["no descriptor"])  # type: ignore[list-item]
     threads.submit(2, [])
-    select.select([threads.fileno()], [], [], 10)
+    wait_readable(threads.fileno(), 10_000)
     assert threads.drain() == [(2, 0)]
     threads.close()
     threads.close()
