@@ -191,7 +191,7 @@ class AsyncAdmin:
         self, offsets: Mapping[TopicPartition, int], *, timeout: float | None = None
     ) -> Outcomes[TopicPartition, int]:
         """Delete the records before an offset (-1: all up to the high watermark); gives the new first offsets."""
-        operation = core.delete_records(self._client.core, offsets, timeout_ms=self._timeout_ms(timeout))
+        operation = core.delete_records(offsets, timeout_ms=self._timeout_ms(timeout))
         return await self._client.run(operation, timeout)
 
     async def list_offsets(
@@ -205,9 +205,7 @@ class AsyncAdmin:
 
         Raises UnsupportedVersion, in the outcome, for a special time that the broker is too old for.
         """
-        operation = core.list_offsets(
-            self._client.core, times, read_committed=read_committed, timeout_ms=self._timeout_ms(timeout)
-        )
+        operation = core.list_offsets(times, read_committed=read_committed, timeout_ms=self._timeout_ms(timeout))
         return await self._client.run(operation, timeout)
 
     async def describe_cluster(self, *, timeout: float | None = None) -> ClusterDescription:

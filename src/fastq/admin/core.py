@@ -37,8 +37,7 @@ from fastq.admin.types import (
 )
 from fastq.errors import ErrorCode, FastqError, KafkaError, UnknownServerError, error_for_code
 from fastq.metadata import Node, TopicPartition
-from fastq.net.core import ClientCore
-from fastq.net.operations import ANY, CONTROLLER, Broker, Call, Leader, Operation, Retry, Route
+from fastq.net.operations import ANY, CONTROLLER, Broker, Call, Operation, Retry, Route
 from fastq.net.requests import VersionedRequest
 from fastq.protocol import messages as m
 from fastq.protocol.api import ApiKey, api_name
@@ -435,7 +434,6 @@ def _group_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]
 
 
 def _per_leader(
-    core: ClientCore,
     request: Callable[[list[TopicPartition]], Message | VersionedRequest],
     read: Callable[[Any], Answers[TopicPartition, V]],
     versions: tuple[int, int] | None = None,
@@ -451,8 +449,7 @@ def _per_leader(
             if isinstance(found, FastqError):
                 answers[tp] = found
             else:
-                # The core must know a broker before it can be asked.
-                askable[tp] = Broker(found.node_id) if found.node_id in core.metadata.nodes else Leader(*tp)
+                askable[tp] = Broker(found.node_id)
         asked = yield from _by_route(askable.__getitem__, request, read, versions)(list(askable))
         answers.update(asked)
         return answers
@@ -479,7 +476,7 @@ def _leader_of(tp: TopicPartition, described: Outcomes[str, TopicDescription]) -
 
 
 def delete_records(
-    core: ClientCore, offsets: Mapping[TopicPartition, int], *, timeout_ms: int
+    offsets: Mapping[TopicPartition, int], *, timeout_ms: int
 ) -> Operation[Outcomes[TopicPartition, int]]:
     """DeleteRecords (KIP-107): everything before an offset; -1 is the high watermark. Gives the new first offsets."""
 
@@ -511,11 +508,11 @@ def delete_records(
             for p in topic.partitions
         }
 
-    return per_item(list(offsets), _per_leader(core, request, read))
+    return per_item(list(offsets), _per_leader(request, read))
 
 
 def list_offsets(
-    core: ClientCore, times: Mapping[TopicPartition, int], *, read_committed: bool, timeout_ms: int
+    times: Mapping[TopicPartition, int], *, read_committed: bool, timeout_ms: int
 ) -> Operation[Outcomes[TopicPartition, OffsetResult]]:
     """ListOffsets: the first offset at or after a time in milliseconds, or a special one of `OffsetSpec`."""
     needed = {OffsetSpec.MAX_TIMESTAMP: 7, OffsetSpec.EARLIEST_LOCAL: 8, OffsetSpec.LATEST_TIERED: 9}
@@ -555,7 +552,7 @@ def list_offsets(
             for p in topic.partitions
         }
 
-    return per_item(list(times), _per_leader(core, request, read, (min_version, 32767)))
+    return per_item(list(times), _per_leader(request, read, (min_version, 32767)))
 
 
 # -- cluster -----------------------------------------------------------------------------------------------------------------

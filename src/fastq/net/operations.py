@@ -114,7 +114,10 @@ class _CallRun:
             else:
                 self._wait_for_metadata(now)
             return
-        core.send(node_id, self._call.request, self._received, versions=self._call.versions)
+        # A request that is out of time takes its connection along: a broker answers in order, so whatever is sent
+        # after it would wait as well (as KafkaAdminClient does).
+        timeout_s = min(core.config.request_timeout_ms / 1000, max(0.0, self._operation.deadline - now))
+        core.send(node_id, self._call.request, self._received, timeout_s=timeout_s, versions=self._call.versions)
 
     def _wait_for_metadata(self, now: float) -> None:
         """Try again after the next answer, and in any case after a while: no broker may be there to ask."""
@@ -188,8 +191,9 @@ class OperationRun(Generic[T]):
         self._on_done = on_done
         self._retries = 0
         self._timeout_s = timeout_s
-        self._deadline = core.clock() + timeout_s
-        self._timer: Timer = core.call_at(self._deadline, self._timed_out)
+        self.deadline = core.clock() + timeout_s
+        # A little later than the requests' own time-outs, whose errors say more.
+        self._timer: Timer = core.call_at(self.deadline + 0.005, self._timed_out)
         core.on_close[self] = lambda: self._finish(None, ClientClosed())
         core.call_at(core.clock(), lambda _now: self._step(None, None))
 
@@ -245,7 +249,7 @@ class OperationRun(Generic[T]):
         self.last_error = effect.error
         self._retries += 1
         pause = backoff_s(config.retry_backoff_ms, config.retry_backoff_max_ms, self._retries, self.core.random)
-        if self._retries > config.retries or now + pause >= self._deadline:
+        if self._retries > config.retries or now + pause >= self.deadline:
             self._step(False, None)
             return
         self.core.request_metadata_update("an operation is retried")

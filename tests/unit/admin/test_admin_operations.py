@@ -1,0 +1,211 @@
+"""What the admin operations do when brokers are old, busy, incomplete or gone: against a small broker that plays it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from net_fakes import FakeBroker
+
+from fastq.admin import Admin, AdminConfig, ConfigResource, OffsetSpec
+from fastq.errors import (
+    ClientClosed,
+    ConfigError,
+    ConnectionRefused,
+    ConnectionTimeout,
+    NotController,
+    UnknownServerError,
+    UnsupportedVersion,
+)
+from fastq.metadata import TopicPartition
+from fastq.protocol.api import ApiKey
+from fastq.protocol.messages import (
+    ApiVersionsResponse,
+    CreateTopicsResponse,
+    DeleteTopicsResponse,
+    DescribeConfigsResponse,
+    DescribeLogDirsResponse,
+    ListOffsetsResponse,
+)
+
+Created = CreateTopicsResponse.CreatableTopicResult
+
+
+@pytest.fixture
+def broker() -> Iterator[FakeBroker]:
+    with FakeBroker() as broker:
+        broker.topics = {"logs": 2, "__internal": 1}
+        yield broker
+
+
+@pytest.fixture
+def admin(broker: FakeBroker) -> Iterator[Admin]:
+    with Admin(bootstrap_servers=broker.address, default_api_timeout_ms=5000) as admin:
+        yield admin
+
+
+def limit(broker: FakeBroker, api_key: int, max_version: int) -> None:
+    """Make the broker an old one in this API."""
+    broker.versions = [entry for entry in broker.versions if entry.api_key != api_key]
+    broker.versions.append(ApiVersionsResponse.ApiVersion(api_key=api_key, min_version=0, max_version=max_version))
+
+
+def test_items_that_hit_the_wrong_controller_are_sent_again_alone(broker: FakeBroker, admin: Admin) -> None:
+    asked: list[list[str]] = []
+
+    def create(request: Any, version: int) -> CreateTopicsResponse:
+        names = [topic.name for topic in request.topics]
+        asked.append(names)
+        codes = {"b": 41} if len(asked) < 3 else {}
+        topics = [Created(name=name, error_code=codes.get(name, 0), error_message=None) for name in names]
+        return CreateTopicsResponse(topics=topics)
+
+    broker.handlers[ApiKey.CREATE_TOPICS] = create
+    from fastq.admin import NewTopic
+
+    outcomes = admin.create_topics([NewTopic(name="a"), NewTopic(name="b")])
+    assert asked == [["a", "b"], ["b"], ["b"]]
+    assert list(outcomes.results()) == ["a", "b"]
+
+
+def test_an_error_that_does_not_pass_in_time_is_the_outcome(broker: FakeBroker, admin: Admin) -> None:
+    broker.handlers[ApiKey.CREATE_TOPICS] = lambda request, version: CreateTopicsResponse(
+        topics=[Created(name="a", error_code=41, error_message="ask another")]
+    )
+    started = time.monotonic()
+    with pytest.raises(NotController, match="ask another"):
+        admin.create_topic("a", timeout=0.7)
+    assert time.monotonic() - started < 3
+
+
+def test_an_item_that_the_answer_leaves_out_is_an_error(broker: FakeBroker, admin: Admin) -> None:
+    broker.handlers[ApiKey.CREATE_TOPICS] = lambda request, version: CreateTopicsResponse(topics=[])
+    with pytest.raises(UnknownServerError, match="leaves out a"):
+        admin.create_topic("a")
+
+
+def test_old_versions(broker: FakeBroker, admin: Admin) -> None:
+    limit(broker, ApiKey.DELETE_TOPICS, 1)
+    limit(broker, ApiKey.CREATE_TOPICS, 2)
+    limit(broker, ApiKey.METADATA, 1)
+    limit(broker, ApiKey.LIST_OFFSETS, 1)
+
+    def delete(request: Any, version: int) -> DeleteTopicsResponse:
+        assert version == 1
+        results = [DeleteTopicsResponse.DeletableTopicResult(name=name) for name in request.topic_names]
+        return DeleteTopicsResponse(responses=results)
+
+    broker.handlers[ApiKey.DELETE_TOPICS] = delete
+    broker.handlers[ApiKey.CREATE_TOPICS] = lambda request, version: CreateTopicsResponse(topics=[Created(name="n")])
+    broker.handlers[ApiKey.LIST_OFFSETS] = answer_offsets
+    admin.delete_topic("logs")
+    created = admin.create_topic("n", 1, 1)
+    assert created.partitions is None and created.replication_factor is None and created.configs is None
+    assert list(admin.list_topics()) == ["__internal", "logs"]  # no broker before version 1 of Metadata says internal
+    partition = TopicPartition("logs", 1)
+    assert admin.list_offsets({partition: OffsetSpec.EARLIEST})[partition].result().offset == 7
+    with pytest.raises(UnsupportedVersion, match="ListOffsets"):
+        admin.list_offsets({partition: OffsetSpec.MAX_TIMESTAMP})[partition].result()
+
+
+def answer_offsets(request: Any, version: int) -> ListOffsetsResponse:
+    assert request.replica_id == -1
+    return ListOffsetsResponse(
+        topics=[
+            ListOffsetsResponse.ListOffsetsTopicResponse(
+                name=topic.name,
+                partitions=[
+                    ListOffsetsResponse.ListOffsetsPartitionResponse(
+                        partition_index=p.partition_index, offset=7, timestamp=5
+                    )
+                    for p in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def test_list_offsets_of_many_partitions_is_one_request_to_their_leader(broker: FakeBroker, admin: Admin) -> None:
+    broker.handlers[ApiKey.LIST_OFFSETS] = answer_offsets
+    wanted = {TopicPartition("logs", 0): OffsetSpec.LATEST, TopicPartition("logs", 1): 123}
+    results = admin.list_offsets(wanted).results()
+    assert [result.offset for result in results.values()] == [7, 7] and list(results) == list(wanted)
+    assert [key for key, _, _ in broker.requests].count(ApiKey.LIST_OFFSETS) == 1
+
+
+def test_log_dirs_that_are_offline_or_do_not_say_their_size(broker: FakeBroker, admin: Admin) -> None:
+    result = DescribeLogDirsResponse.DescribeLogDirsResult
+    broker.handlers[ApiKey.DESCRIBE_LOG_DIRS] = lambda request, version: DescribeLogDirsResponse(
+        results=[result(log_dir="/a"), result(log_dir="/b", error_code=56, total_bytes=10, usable_bytes=0)]
+    )
+    first, second = admin.describe_log_dirs()[1].result()
+    assert first.error is None and first.total_bytes is None and first.usable_bytes is None
+    assert second.error is not None and second.error.name == "KAFKA_STORAGE_ERROR" and second.usable_bytes == 0
+
+
+def test_unknown_sources_and_types_of_configs_are_no_error(broker: FakeBroker, admin: Admin) -> None:
+    resource = ConfigResource.topic("logs")
+    broker.handlers[ApiKey.DESCRIBE_CONFIGS] = lambda request, version: DescribeConfigsResponse(
+        results=[
+            DescribeConfigsResponse.DescribeConfigsResult(
+                error_message=None,
+                resource_type=2,
+                resource_name="logs",
+                configs=[
+                    DescribeConfigsResponse.DescribeConfigsResourceResult(
+                        name="future", value=None, config_source=99, config_type=99, is_sensitive=True
+                    )
+                ],
+            )
+        ]
+    )
+    entry = admin.describe_configs([resource])[resource].result()["future"]
+    assert (entry.source, entry.type, entry.value, entry.is_sensitive) == (0, 0, None, True)
+
+
+def test_a_broker_that_never_answers(broker: FakeBroker, admin: Admin) -> None:
+    broker.handlers[ApiKey.CREATE_TOPICS] = lambda request, version: None
+    started = time.monotonic()
+    with pytest.raises(ConnectionTimeout):
+        admin.create_topic("a", timeout=0.3)
+    assert time.monotonic() - started < 2
+    assert admin.list_topics(), "other calls go on"
+
+
+def test_a_broker_that_hangs_up_is_asked_again(broker: FakeBroker, admin: Admin) -> None:
+    assert admin.list_topics()
+    hung_up = threading.Event()
+    good = broker.handlers[ApiKey.METADATA]
+
+    def metadata(request: Any, version: int) -> Any:
+        if not hung_up.is_set():
+            hung_up.set()
+            broker.drop_connections()
+        return good(request, version)
+
+    broker.handlers[ApiKey.METADATA] = metadata
+    assert list(admin.list_topics()) and hung_up.is_set()
+
+
+def test_no_broker_at_all() -> None:
+    with Admin(bootstrap_servers="127.0.0.1:1") as admin:
+        with pytest.raises(ConnectionRefused, match=r"127\.0\.0\.1:1"):
+            admin.describe_cluster(timeout=0.3)
+        admin.close()
+        with pytest.raises(ClientClosed):
+            admin.describe_cluster()
+
+
+def test_configuration() -> None:
+    assert AdminConfig.from_mapping({"default.api.timeout.ms": "5"}).default_api_timeout_ms == 5
+    with pytest.raises(ConfigError, match="default_api_timeout_ms"):
+        Admin({"default.api.timeout": 5})
+    import typing
+
+    from fastq.admin import AdminOptions
+
+    assert set(typing.get_type_hints(AdminOptions)) == set(AdminConfig.options())
