@@ -101,15 +101,24 @@ class Broker:
             raise StartFailed(f"cannot open the data directory: {error}") from error
         self._housekeep()
 
-    async def close(self) -> None:
-        """Answer what is in progress, close connections, write everything down. Safe after a failed start."""
+    async def close(self) -> bool:
+        """Answer what is in progress, close connections, write everything down; whether that went well.
+
+        Safe after a failed start.
+        """
         if self._housekeeper is not None:
             self._housekeeper.cancel()
         self.purgatory.end_all()
         await self.server.stop()
-        for close in self._opened:
-            close()
-        self._opened.clear()
+        opened, self._opened = self._opened, []
+        clean = True
+        for close in opened:
+            try:
+                close()
+            except Exception:
+                logger.exception("the stop was not clean; the next start recovers")
+                clean = False
+        return clean
 
     def _metadata_dir(self) -> LogDir | None:
         """The log directory that holds the metadata log, where it is one of log.dirs: they share its flusher and its fate."""

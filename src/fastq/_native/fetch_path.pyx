@@ -51,6 +51,7 @@ cdef object fail(str expected, Py_ssize_t position, str detail, str within):
 
 
 @cython.final
+@cython.auto_pickle(False)
 cdef class FetchBody:
     """A decoded FetchRequest body.
 

@@ -1,0 +1,50 @@
+"""Sending through TLS: file ranges are read in chunks as the transport has room, in order with the bytes around them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import ssl
+from pathlib import Path
+
+import pytest
+from test_connection import ECHO, FILE, EchoRouter, request, response
+
+from fastq_broker.server import Limits, Server
+
+CERTIFICATE = Path(__file__).with_name("localhost.pem")  # self-signed, for these tests alone
+
+
+@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+def test_files_and_bytes_in_order_over_tls(loop: str, tmp_path: Path) -> None:
+    content = os.urandom(3_000_000)
+    (tmp_path / "segment").write_bytes(content)
+
+    async def scenario() -> None:
+        router = EchoRouter()
+        router.file = os.open(tmp_path / "segment", os.O_RDONLY)
+        server = Server(asyncio.get_running_loop(), router, Limits())  # type: ignore[arg-type]
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(CERTIFICATE)
+        port = await server.bind("127.0.0.1", 0, name="SSL", tls=context)
+        await server.serve()
+        client = ssl.create_default_context(cafile=str(CERTIFICATE))
+        try:
+            for size in (100, 50_000, len(content)):
+                router.file_bytes = size
+                reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client, limit=1 << 16)
+                writer.write(request(FILE, 1, b"") + request(ECHO, 2, bytes(700_000)) + request(FILE, 3, b""))
+                await asyncio.sleep(0.05)
+                assert await response(reader) == (1, content[:size] * 2)
+                assert await response(reader) == (2, bytes(700_000))
+                assert await response(reader) == (3, content[:size] * 2)
+                writer.close()
+        finally:
+            await server.stop()
+            os.close(router.file)
+
+    new_loop = pytest.importorskip("uvloop").new_event_loop() if loop == "uvloop" else asyncio.new_event_loop()
+    try:
+        new_loop.run_until_complete(asyncio.wait_for(scenario(), 30))
+    finally:
+        new_loop.close()
