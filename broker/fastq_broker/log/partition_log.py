@@ -609,6 +609,12 @@ class PartitionLog(LogReads):
         except OSError as error:
             self.dir.fail("closing a log", error.filename or self.path, error)
 
+    def close(self) -> None:
+        """Finish the files of a log that stands alone and start their sync; the caller waits for the flusher."""
+        self.finish()
+        if not self.durability.settled:
+            self.flush()
+
     def abandon(self) -> None:
         """Let go of all files, as the log is deleted; whoever waits for it gets an error."""
         if self.loaded:
