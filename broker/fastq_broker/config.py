@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fastq.errors import ConfigError
-from fastq_broker.config_keys import ConfigKey, ConfigSource, Status, Value, unknown_key
+from fastq_broker.config_keys import ConfigKey, ConfigSource, Status, Value, is_count, unknown_key
 from fastq_broker.config_table import BROKER_KEYS, DONE, LISTENER_PARTS, TARGETS
 
 # The standard library has it from Python 3.11 on; tomli is the same parser for 3.10.
@@ -386,7 +386,7 @@ class _Builder:
         limits: dict[str, int] = {}
         for pair in filter(None, (item.strip() for item in text.split(","))):
             address, colon, count = pair.rpartition(":")
-            if not colon or not count.isdigit():
+            if not colon or not is_count(count):
                 raise ConfigError(
                     f"max.connections.per.ip.overrides = {text!r} is not allowed: it takes address:count pairs"
                 )
@@ -405,7 +405,7 @@ def parse_listener(text: str, protocols: Mapping[str, str] | None = None, key: s
     name = name.upper() if separator else "PLAINTEXT"
     host, colon, port = address.rpartition(":")
     host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not name or not colon or not port.isdigit() or int(port) > 65535 or (":" in host and f"[{host}]" not in address):
+    if not name or not colon or not is_count(port) or int(port) > 65535 or (":" in host and f"[{host}]" not in address):
         raise ConfigError(f"{key} = {text!r} is not allowed: it takes NAME://host:port, IPv6 addresses in brackets")
     known = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", **(protocols or {})}
     protocol = known.get(name)

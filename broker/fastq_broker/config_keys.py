@@ -78,6 +78,15 @@ class Check:
     passes: Callable[[Value], bool]
 
 
+SHOWN_CHARACTERS_MAX = 200
+
+
+def shown(text: object) -> str:
+    """A name or value from outside as an error message may carry it: quoted, and cut where it is long."""
+    quoted = repr(text)
+    return quoted if len(quoted) <= SHOWN_CHARACTERS_MAX else f"{quoted[:SHOWN_CHARACTERS_MAX]}..."
+
+
 def at_least(low: float) -> Check:
     return Check(f"{low} or more", lambda value: value >= low)
 
@@ -102,9 +111,14 @@ THROTTLED_REPLICAS = Check(
 )
 
 
+def is_count(text: str) -> bool:
+    """Whether a text is a whole number that is not negative and has at most 10 digits."""
+    return text.isascii() and text.isdigit() and len(text) <= 10
+
+
 def _is_replica(item: str) -> bool:
     partition, colon, broker = item.partition(":")
-    return bool(colon) and partition.isdigit() and broker.isdigit()
+    return bool(colon) and is_count(partition) and is_count(broker)
 
 
 _INTEGER_LIMITS = {
@@ -214,8 +228,8 @@ class ConfigKey:
 
     def _bad(self, value: Value) -> ConfigError:
         allowed = self.check.allowed if self.check is not None else _TYPE_WORDS[self.type]
-        shown = "(hidden)" if self.sensitive else repr(value)
-        return ConfigError(f"{self.name} = {shown} is not allowed: it takes {allowed}")
+        text = "(hidden)" if self.sensitive else shown(value)
+        return ConfigError(f"{self.name} = {text} is not allowed: it takes {allowed}")
 
 
 _DOUBLE_MAX = 1.7976931348623157e308
@@ -245,6 +259,8 @@ def table_of(keys: Iterable[ConfigKey]) -> dict[str, ConfigKey]:
 
 def unknown_key(name: str, known: Mapping[str, ConfigKey], what: str) -> ConfigError:
     """The error for a key that no table has, naming the nearest one that does exist."""
+    if len(name) > SHOWN_CHARACTERS_MAX:
+        return ConfigError(f"unknown {what} {shown(name)}")
     nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     hint = f"; did you mean {nearest[0]}?" if nearest else ""
     return ConfigError(f"unknown {what} {name}{hint}")

@@ -6,6 +6,7 @@ a key or value that could not be read back is never written. Source: Configurati
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -13,7 +14,7 @@ from enum import IntEnum
 from fastq.errors import ConfigError, ErrorCode
 from fastq.protocol.messages import ConfigRecord
 from fastq_broker import topic_config
-from fastq_broker.config_keys import ConfigKey, ConfigType, ResourceType, unknown_key
+from fastq_broker.config_keys import ConfigKey, ConfigType, ResourceType, shown, unknown_key
 from fastq_broker.config_table import BROKER_KEYS
 from fastq_broker.controller.features import ELIGIBLE_LEADER_REPLICAS
 from fastq_broker.controller.image import MetadataImage, Record
@@ -54,12 +55,12 @@ def plan_changes(
     image: MetadataImage, wanted: Sequence[ResourceChange], layers: topic_config.BrokerLayers
 ) -> tuple[list[Result], list[Record]]:
     """Results in the order asked for, and the records of the resources that can be changed."""
-    keys = [(item.resource_type, item.name) for item in wanted]
+    named = Counter((item.resource_type, item.name) for item in wanted)
     results: list[Result] = []
     records: list[Record] = []
     for item in wanted:
         try:
-            if keys.count((item.resource_type, item.name)) > 1:
+            if named[item.resource_type, item.name] > 1:
                 raise Refused(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
             records.extend(_change(image, item, layers))
             results.append(Result())
@@ -103,11 +104,13 @@ def check_resource(image: MetadataImage, resource_type: int, name: str, node_id:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
     elif resource_type == ResourceType.BROKER:
         if name and not (name.isascii() and name.isdigit()):
-            raise Refused(ErrorCode.INVALID_REQUEST, f"Unable to parse the broker id {name!r}: it takes a number or ''")
-        if name and int(name) != node_id:
+            raise Refused(
+                ErrorCode.INVALID_REQUEST, f"Unable to parse the broker id {shown(name)}: it takes a number or ''"
+            )
+        if name and name != str(node_id):
             raise Refused(
                 ErrorCode.INVALID_REQUEST,
-                f"Unexpected broker id, expected {node_id}, but received {name}: ask that broker",
+                f"Unexpected broker id, expected {node_id}, but received {shown(name)}: ask that broker",
             )
     else:
         raise Refused(

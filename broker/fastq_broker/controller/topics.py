@@ -7,6 +7,7 @@ error never stops another item. Codes and their order follow ReplicationControlM
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -15,7 +16,7 @@ from fastq.protocol.messages import ConfigRecord, PartitionRecord, RemoveTopicRe
 from fastq.protocol.uuid import random_uuid
 from fastq_broker import topic_config
 from fastq_broker.config import BrokerConfig
-from fastq_broker.config_keys import ResourceType
+from fastq_broker.config_keys import ResourceType, shown
 from fastq_broker.controller.image import UNASSIGNED_DIRECTORY, BrokerImage, MetadataImage, Record, TopicImage
 from fastq_broker.controller.storage import METADATA_TOPIC
 
@@ -98,13 +99,13 @@ def plan_create(
     image: MetadataImage, config: BrokerConfig, topics: Sequence[NewTopic]
 ) -> tuple[list[CreatedTopic], list[Record]]:
     """Results in the order asked for, and the records of those that can be created."""
-    names = [topic.name for topic in topics]
+    named = Counter(topic.name for topic in topics)
     colliding = {collision_key(name): name for name in image.topics_by_name if "." in name or "_" in name}
     results: list[CreatedTopic] = []
     records: list[Record] = []
     for topic in topics:
         try:
-            if names.count(topic.name) > 1:
+            if named[topic.name] > 1:
                 raise Refused(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             result, made = _create(image, config, topic, colliding, PARTITIONS_PER_REQUEST_MAX - len(records))
         except Refused as refused:
@@ -160,7 +161,7 @@ def _check_configs(configs: Sequence[tuple[str, str | None]]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, value in configs:
         if value is None:
-            raise Refused(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {name}")
+            raise Refused(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {shown(name)}")
         found[name] = value
     try:
         topic_config.validate(found)
@@ -284,12 +285,12 @@ def plan_delete(image: MetadataImage, topic_ids: Sequence[bytes]) -> tuple[list[
 
 
 def plan_partitions(image: MetadataImage, wanted: Sequence[NewPartitions]) -> tuple[list[Result], list[Record]]:
-    names = [item.name for item in wanted]
+    named = Counter(item.name for item in wanted)
     results: list[Result] = []
     records: list[Record] = []
     for item in wanted:
         try:
-            if names.count(item.name) > 1:
+            if named[item.name] > 1:
                 raise Refused(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             records.extend(_grow(image, item, PARTITIONS_PER_REQUEST_MAX - len(records)))
             results.append(Result())
@@ -301,7 +302,7 @@ def plan_partitions(image: MetadataImage, wanted: Sequence[NewPartitions]) -> tu
 def _grow(image: MetadataImage, item: NewPartitions, room: int) -> list[Record]:
     topic = image.topics_by_name.get(item.name)
     if topic is None:
-        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{item.name}' does not exist.")
+        raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic {shown(item.name)} does not exist.")
     current = len(topic.partitions)
     if item.count == current:
         raise Refused(ErrorCode.INVALID_PARTITIONS, f"Topic already has {current} partition(s).")

@@ -5,11 +5,13 @@ Source: ControllerApis.deleteTopics.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from fastq.errors import ErrorCode
 from fastq.protocol.messages import DeleteTopicsRequest, DeleteTopicsResponse
 from fastq.protocol.uuid import ZERO_UUID
+from fastq_broker.config_keys import shown
 from fastq_broker.controller.image import MetadataImage
 from fastq_broker.controller.topics import Refused
 
@@ -33,10 +35,10 @@ class _Named(NamedTuple):
 async def handle(context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
     """One result a topic, in the order asked for."""
     broker = context.broker
-    wanted = _wanted(context.api_version, request)
+    wanted = Counter(_wanted(context.api_version, request))
     found: list[tuple[_Named, bytes]] = []
     responses = []
-    for item in dict.fromkeys(wanted):
+    for item in wanted:
         try:
             _check_enabled(broker.config.delete_topic_enable, context.api_version)
             found.append((item, _resolve(broker.controller.image, item, wanted)))
@@ -62,26 +64,26 @@ def _check_enabled(enabled: bool, version: int) -> None:
         raise Refused(code, "Topic deletion is disabled: set delete.topic.enable")
 
 
-def _resolve(image: MetadataImage, item: _Named, wanted: list[_Named]) -> bytes:
+def _resolve(image: MetadataImage, item: _Named, wanted: Counter[_Named]) -> bytes:
     """The id of the topic that is meant."""
     if item.name is None and item.topic_id == ZERO_UUID:
         raise Refused(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
     if item.name is not None and item.topic_id != ZERO_UUID:
         raise Refused(ErrorCode.INVALID_REQUEST, "You may not specify both topic name and topic id.")
-    if wanted.count(item) > 1:
+    if wanted[item] > 1:
         raise Refused(ErrorCode.INVALID_REQUEST, f"Duplicate topic {'id' if item.name is None else 'name'}.")
     if item.name is None:
         topic = image.topic_of_id(item.topic_id)
         if topic is None:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_ID.meaning)
-        if any(other.name == topic.name for other in wanted):
+        if _Named(topic.name, ZERO_UUID) in wanted:
             raise Refused(ErrorCode.INVALID_REQUEST, "The same topic was specified by name and by id.")
         return topic.topic_id
     topic = image.topic(item.name)
     if topic is None:
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        raise Refused(code, f"The topic '{item.name}' does not exist.")
-    if any(other.name is None and other.topic_id == topic.topic_id for other in wanted):
+        raise Refused(code, f"The topic {shown(item.name)} does not exist.")
+    if _Named(None, topic.topic_id) in wanted:
         raise Refused(ErrorCode.INVALID_REQUEST, "The same topic was specified by name and by id.")
     return topic.topic_id
 

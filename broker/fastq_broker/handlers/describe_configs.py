@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from fastq.errors import ErrorCode
 from fastq.protocol.messages import DescribeConfigsRequest, DescribeConfigsResponse
 from fastq_broker import topic_config
-from fastq_broker.config_keys import ConfigKey, ConfigSource, ConfigType, ResourceType
+from fastq_broker.config_keys import ConfigKey, ConfigSource, ConfigType, ResourceType, shown
 from fastq_broker.config_table import BROKER_KEYS
 from fastq_broker.controller.config_changes import check_resource
 from fastq_broker.controller.topics import Refused
@@ -61,7 +61,7 @@ def _entries(context: RequestContext, resource_type: int, name: str) -> Iterable
         if name != str(controller.node_id):
             raise Refused(
                 ErrorCode.INVALID_REQUEST,
-                f"Unexpected broker id, expected {controller.node_id} or empty string, but received {name}",
+                f"Unexpected broker id, expected {controller.node_id} or empty string, but received {shown(name)}",
             )
         return topic_config.describe_broker(controller.layers)
     if resource_type == ResourceType.BROKER_LOGGER:

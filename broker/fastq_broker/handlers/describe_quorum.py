@@ -48,7 +48,7 @@ def _partition(controller: Controller, topic: str, number: int, with_directories
         return PartitionData(
             partition_index=number,
             error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            error_message=f"{topic}-{number} is not the metadata log, {METADATA_TOPIC}-0 is",
+            error_message=f"only {METADATA_TOPIC}-0 can be described",
             current_voters=[],
             observers=[],
         )

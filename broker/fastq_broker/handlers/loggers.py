@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 
 from fastq.errors import ErrorCode
+from fastq_broker.config_keys import shown
 from fastq_broker.controller.config_changes import ConfigOperation, ResourceChange
 from fastq_broker.controller.topics import Refused, Result
 
@@ -55,13 +56,13 @@ def check_node(node_id: int, name: str) -> None:
     if name != str(node_id):
         raise Refused(
             ErrorCode.INVALID_REQUEST,
-            f"Unexpected broker id, expected {node_id}, but received {name!r}: ask that broker",
+            f"Unexpected broker id, expected {node_id}, but received {shown(name)}: ask that broker",
         )
 
 
 def _level(name: str, operation: int, value: str | None) -> int:
     if name not in levels():
-        raise Refused(ErrorCode.INVALID_CONFIG, f"Logger {name} does not exist!")
+        raise Refused(ErrorCode.INVALID_CONFIG, f"Logger {shown(name)} does not exist!")
     if operation == ConfigOperation.DELETE:
         if name == ROOT:
             raise Refused(ErrorCode.INVALID_REQUEST, "Removing the log level of the root logger is not allowed")
@@ -69,5 +70,5 @@ def _level(name: str, operation: int, value: str | None) -> int:
     if operation != ConfigOperation.SET:
         raise Refused(ErrorCode.INVALID_REQUEST, f"A log level can be set or deleted, not {operation}")
     if value not in LEVELS:
-        raise Refused(ErrorCode.INVALID_CONFIG, f"{name} = {value!r} is not allowed: it takes {', '.join(LEVELS)}")
+        raise Refused(ErrorCode.INVALID_CONFIG, f"{name} = {shown(value)} is not allowed: it takes {', '.join(LEVELS)}")
     return LEVELS[value]

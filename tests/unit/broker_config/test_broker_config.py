@@ -120,6 +120,8 @@ def test_all_interfaces_are_advertised_by_the_name_of_the_machine() -> None:
         ({"listeners": "127.0.0.1"}, ["listeners", "NAME://host:port"]),
         ({"listeners": "PLAINTEXT://::1:9092"}, ["brackets"]),
         ({"listeners": "PLAINTEXT://:70000"}, ["listeners", "70000"]),
+        ({"listeners": "PLAINTEXT://:\u00b2"}, ["listeners", "NAME://host:port"]),
+        ({"listeners": "PLAINTEXT://:" + "9" * 5000}, ["listeners", "NAME://host:port"]),
         ({"listeners": "SSL://:9092"}, ["listeners", "PLAINTEXT", "SSL"]),
         ({"listeners": "OTHER://:9092"}, ["OTHER", "listener.security.protocol.map"]),
         ({"listeners": "PLAINTEXT://:1,PLAINTEXT://:2"}, ["PLAINTEXT", "twice"]),

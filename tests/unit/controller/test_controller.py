@@ -341,7 +341,7 @@ def test_broker_configs_change_topic_defaults(open_controller: Open) -> None:
         (change("a", ("cleanup.policy", APPEND, "shred")), 40, "shred"),
         (change("a", ("retention.ms", SET, "1"), ("retention.ms", SET, "2")), 42, "duplicate"),
         (change("a", ("min.compaction.lag.ms", SET, "9"), ("max.compaction.lag.ms", SET, "8")), 40, "above"),
-        (change("7", ("log.retention.ms", SET, "1"), kind=ResourceType.BROKER), 42, "expected 1, but received 7"),
+        (change("7", ("log.retention.ms", SET, "1"), kind=ResourceType.BROKER), 42, "expected 1, but received '7'"),
         (change("x", ("log.retention.ms", SET, "1"), kind=ResourceType.BROKER), 42, "broker id"),
         (change("1", ("num.partitions", SET, "1"), kind=ResourceType.BROKER), 42, "num.partitions"),
         (change("1", ("num.partition", SET, "1"), kind=ResourceType.BROKER), 42, "num.partitions"),

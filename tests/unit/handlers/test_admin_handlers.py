@@ -156,8 +156,9 @@ def describe(kind: int, name: str, keys: list[str] | None = None, **options: boo
 @pytest.mark.parametrize("version", versions(describe_configs))
 def test_describe_configs_of_a_topic(bench: Any, version: int) -> None:
     bench.controller.create_topics([NewTopic("a", configs=[("retention.ms", "7")])])
-    with_docs = {"include_documentation": True} if version >= 3 else {}
-    (result,) = bench.call(describe_configs, describe(2, "a", include_synonyms=True, **with_docs), version).results
+    request = describe(2, "a", include_synonyms=True)
+    request.include_documentation = version >= 3
+    (result,) = bench.call(describe_configs, request, version).results
     assert result.error_code == 0
     found = {item.name: item for item in result.configs}
     assert len(found) == 34
@@ -407,3 +408,46 @@ def test_describe_quorum(bench: Any, version: int) -> None:
         assert state.current_voters[0].replica_directory_id == bench.controller.directory_ids[0]
         assert [node.node_id for node in response.nodes] == [1]
         assert response.nodes[0].listeners[0].name == "CONTROLLER"
+
+
+LONG = "x y" * 10_000
+
+
+def test_long_names_and_values_from_outside_fit_into_the_answers(bench: Any) -> None:
+    """The wire carries 32,767 bytes of a string; a message that repeats what came must not pass that."""
+    bench.controller.create_topics([NewTopic("a")])
+    quorum = m.DescribeQuorumRequest
+    partition = quorum.PartitionData(partition_index=0)
+    answers = [
+        bench.call(create_topics, m.CreateTopicsRequest(topics=[wanted(LONG), wanted("b", 2, 1, **{LONG: LONG})]), 7),
+        bench.call(create_topics, m.CreateTopicsRequest(topics=[wanted("b", retention_ms=LONG)]), 7),
+        bench.call(delete_topics, delete_request(6, LONG), 6),
+        bench.call(describe_configs, describe(2, LONG), 4),
+        bench.call(describe_configs, describe(4, LONG), 4),
+        bench.call(describe_configs, describe(4, "9" * 30_000), 4),
+        bench.call(describe_configs, describe(8, LONG), 4),
+        bench.call(incremental_alter_configs, increment(2, "a", (LONG, 0, LONG)), 1),
+        bench.call(incremental_alter_configs, increment(2, "a", ("retention.ms", 0, LONG)), 1),
+        bench.call(incremental_alter_configs, increment(4, LONG, ("a", 0, LONG)), 1),
+        bench.call(incremental_alter_configs, increment(4, "9" * 30_000, ("a", 0, LONG)), 1),
+        bench.call(incremental_alter_configs, increment(8, "1", (LONG, 0, LONG), ("root", 0, LONG)), 1),
+        bench.call(describe_quorum, quorum(topics=[quorum.TopicData(topic_name=LONG, partitions=[partition])]), 2),
+    ]
+    assert len(answers) == 13
+    growth = m.CreatePartitionsRequest.CreatePartitionsTopic(name=LONG, count=3, assignments=None)
+    (grown,) = bench.call(create_partitions, m.CreatePartitionsRequest(topics=[growth], timeout_ms=1), 3).results
+    assert grown.error_code == 3
+    assert len(grown.error_message) < 1000
+
+
+def test_a_request_of_very_many_topics_takes_no_very_long_time(bench: Any) -> None:
+    """Work grows with the names, not with their square."""
+    names = [f"no such topic {number}" for number in range(20_000)]
+    found = bench.call(create_topics, m.CreateTopicsRequest(topics=[wanted(name) for name in names]), 7).topics
+    assert {item.error_code for item in found} == {17}
+    responses = bench.call(delete_topics, delete_request(6, *names), 6).responses
+    assert {item.error_code for item in responses} == {3}
+    many = m.CreateTopicsRequest(topics=[wanted(f"t{number}", 10_000) for number in range(1000)], validate_only=True)
+    codes = [item.error_code for item in bench.call(create_topics, many, 7).topics]
+    assert codes[0] == 0
+    assert set(codes[1:]) == {44}
