@@ -311,6 +311,10 @@ class BlockingDriver:
         except OSError as error:
             connection.connection_lost(error, self.core.clock())
             return
+        except BaseException as error:
+            # An interrupt between writing and the note of it: the stream's position is no longer certain.
+            connection.connection_lost(OSError(f"interrupted by {type(error).__name__}"), self.core.clock())
+            raise
         if connection.paused:
             connection.paused = False
             self._register(connection, selectors.EVENT_READ)

@@ -238,7 +238,10 @@ class Connection:
         request, versions = pending.request, self.versions
         assert versions is not None
         if isinstance(request, EncodedRequest):
-            pending.version = versions.pick(request.api_key, request.version, request.version)
+            version = pending.version = request.version
+            theirs = versions.ranges.get(request.api_key)
+            if theirs is None or not theirs[0] <= version <= theirs[1]:
+                versions.pick(request.api_key, version, version)  # raises, with the words for it
             expects_response = request.expects_response
         else:
             low, high = pending.versions or (None, None)

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 from net_fakes import FakeBroker, receive_exactly
+from typing_extensions import Buffer
 
 from fastq.config import ClientConfig
 from fastq.errors import (
@@ -222,6 +223,12 @@ def babbling(data: bytes, wait: bool = True) -> Callable[[socket.socket], None]:
     return serve
 
 
+def silent(sock: socket.socket) -> None:
+    """A server that reads and says nothing."""
+    sock.settimeout(10)
+    receive_exactly(sock, 100_000)
+
+
 def check(error: FastqError, broker: str, phase: str) -> None:
     assert error.broker is not None and error.broker.startswith(broker), error
     assert getattr(error, "phase", None) == phase and error.hint, error
@@ -261,7 +268,7 @@ def test_a_resolver_that_hangs(call: Caller, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_silent_server_times_out(call: Caller, broker: FakeBroker) -> None:
-    broker.on_connect = lambda sock: sock.settimeout(5) or receive_exactly(sock, 10_000)  # type: ignore[func-returns-value]
+    broker.on_connect = silent
     config = {"bootstrap.servers": broker.address, "socket.connection.setup.timeout.ms": 100}
     with pytest.raises(ConnectionTimeout) as caught:
         call(config, timeout_s=0.5)
@@ -420,7 +427,7 @@ def test_a_request_without_a_response_is_done_once_written(broker: FakeBroker) -
     broker.handlers[ApiKey.METADATA] = lambda request, version: None
     version = core.api_version(1, ApiKey.METADATA)
     body = MetadataRequest(topics=[]).to_bytes(version)
-    pieces = [body[:1], memoryview(bytearray(body[1:]))]
+    pieces: list[Buffer] = [body[:1], memoryview(bytearray(body[1:]))]
     request = EncodedRequest(ApiKey.METADATA, version, pieces, bytes, expects_response=False)
     with driver.lock:
         core.send(1, request, lambda response, error: done.append((response, error)))
@@ -514,7 +521,7 @@ except KeyboardInterrupt:
     print(time.monotonic() - at[0])
 """
     with FakeBroker() as broker:
-        broker.on_connect = lambda sock: receive_exactly(sock, 100_000) and None
+        broker.on_connect = silent
         done = subprocess.run(
             [sys.executable, "-c", program, broker.address], capture_output=True, text=True, timeout=30, check=True
         )
