@@ -28,7 +28,7 @@ from .log import LogManager
 from .purgatory import Purgatory
 from .replicas import Replica, ReplicaTable
 from .router import Router
-from .server import Limits, ListenError, Server
+from .server import BACKLOG, Limits, ListenError, Server
 
 if TYPE_CHECKING:
     from .config import BrokerConfig, Listener
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 HOUSEKEEPING_S = 0.5
+PRELOAD_S = 0.05
+"""After the start, the handlers of all APIs are loaded: the first client shall not wait for that."""
 
 
 class StartFailed(Exception):
@@ -100,6 +102,7 @@ class Broker:
         except OSError as error:
             raise StartFailed(f"cannot open the data directory: {error}") from error
         self._housekeep()
+        self.loop.call_later(PRELOAD_S, self.router.versions)
 
     async def close(self) -> bool:
         """Answer what is in progress, close connections, write everything down; whether that went well.
@@ -232,7 +235,15 @@ class Broker:
 
 
 def _limits(config: BrokerConfig) -> Limits:
+    """The server's limits. Socket buffers and backlog are the system's own unless they are set: it knows better than 100 KiB."""
+
+    def if_set(name: str, value: int, otherwise: int) -> int:
+        return value if name in config.settings else otherwise
+
     return Limits(
+        send_buffer_bytes=if_set("socket.send.buffer.bytes", config.socket_send_buffer_bytes, -1),
+        receive_buffer_bytes=if_set("socket.receive.buffer.bytes", config.socket_receive_buffer_bytes, -1),
+        backlog=if_set("socket.listen.backlog.size", config.socket_listen_backlog_size, BACKLOG),
         request_bytes_max=config.socket_request_max_bytes,
         connections_max=config.max_connections,
         connections_max_per_ip=config.max_connections_per_ip,

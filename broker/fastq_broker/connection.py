@@ -111,8 +111,10 @@ class Connection(asyncio.BufferedProtocol):
         server = self._server
         peer = transport.get_extra_info("peername")
         self.peer = (peer[0], peer[1]) if isinstance(peer, tuple) else (str(peer or "unix"), 0)
+        sock = transport.get_extra_info("socket")
+        server.set_buffers(sock)
         if transport.get_extra_info("sslcontext") is None:
-            descriptor = transport.get_extra_info("socket").fileno()
+            descriptor = sock.fileno()
             self._writer = SocketWriter(server.loop, descriptor, server.read_ahead, self._drained, self._write_failed)
         else:
             self._writer = TransportWriter(server.loop, transport, server.read_ahead, self._drained, self._write_failed)

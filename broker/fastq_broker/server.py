@@ -37,14 +37,17 @@ class ListenError(Exception):
 
 
 class Limits:
-    """What a server refuses, in Kafka's units and names. 0 turns the idle limit off."""
+    """What a server refuses, in Kafka's units and names. idle_ms 0 is no limit; socket buffers of -1 are the system's."""
 
     __slots__ = (
+        "backlog",
         "connections_max",
         "connections_max_per_ip",
         "connections_max_per_ip_overrides",
         "idle_ms",
+        "receive_buffer_bytes",
         "request_bytes_max",
+        "send_buffer_bytes",
     )
 
     def __init__(
@@ -55,12 +58,18 @@ class Limits:
         connections_max_per_ip: int = 2**31 - 1,
         connections_max_per_ip_overrides: Mapping[str, int] | None = None,
         idle_ms: int = 600_000,
+        send_buffer_bytes: int = -1,
+        receive_buffer_bytes: int = -1,
+        backlog: int = BACKLOG,
     ) -> None:
         self.request_bytes_max = request_bytes_max
         self.connections_max = connections_max
         self.connections_max_per_ip = connections_max_per_ip
         self.connections_max_per_ip_overrides = dict(connections_max_per_ip_overrides or {})
         self.idle_ms = idle_ms
+        self.send_buffer_bytes = send_buffer_bytes
+        self.receive_buffer_bytes = receive_buffer_bytes
+        self.backlog = backlog
 
 
 class Server:
@@ -97,7 +106,12 @@ class Server:
         """
         try:
             server = await self.loop.create_server(
-                lambda: Connection(self, name), host or None, port, backlog=BACKLOG, ssl=tls, start_serving=False
+                lambda: Connection(self, name),
+                host or None,
+                port,
+                backlog=self.limits.backlog,
+                ssl=tls,
+                start_serving=False,
             )
         except OSError as error:
             raise ListenError(_describe_listen_error(host, port, error)) from error
@@ -112,6 +126,13 @@ class Server:
         for listener in self._listeners:
             await listener.start_serving()
         self._ticker = self.loop.call_later(1.0, self._second)
+
+    def set_buffers(self, sock: socket.socket) -> None:
+        """Give a connection the socket buffers of the configuration."""
+        if self.limits.send_buffer_bytes > 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.limits.send_buffer_bytes)
+        if self.limits.receive_buffer_bytes > 0:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.limits.receive_buffer_bytes)
 
     def admit(self, connection: Connection) -> str | None:
         """Count a new connection; answers why it is refused, if it is."""
