@@ -11,6 +11,8 @@ Rules of this file:
 
 from __future__ import annotations
 
+from fastq._native.buffers import uncleared
+
 CHUNK_BYTES = 64 * 1024
 
 
@@ -81,7 +83,7 @@ class FrameReceiver:
                 frames.append(memoryview(bytes(chunk[start : start + size])))
                 position = start + size
             elif size > CHUNK_BYTES:
-                self._body = memoryview(bytearray(size))
+                self._body = memoryview(uncleared(size))
                 self._body[:available] = chunk[start:end]
                 self._filled, position = available, end
             else:

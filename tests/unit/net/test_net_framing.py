@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from fastq._native.buffers import uncleared
 from fastq.net.framing import CHUNK_BYTES, FrameReceiver, FrameSizeError
 
 
@@ -46,6 +47,15 @@ def test_a_large_frame_is_received_straight_into_its_own_buffer() -> None:
     receiver.get_buffer()[: len(head)] = head
     assert receiver.buffer_updated(len(head)) == []
     assert len(receiver.get_buffer()) == 5_000_000 - 4 and receiver.is_mid_frame
+
+
+def test_an_uncleared_buffer() -> None:
+    buffer = uncleared(100_000)
+    assert type(buffer) is bytearray and len(buffer) == 100_000
+    buffer[:] = bytes(100_000)
+    assert not any(buffer) and uncleared(0) == b""
+    with pytest.raises(ValueError, match="-1 bytes"):
+        uncleared(-1)
 
 
 @pytest.mark.parametrize("size", [-1, 0, 3, 1001, 2**31 - 1, -(2**31)])
