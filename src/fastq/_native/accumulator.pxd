@@ -160,8 +160,6 @@ cdef class Accumulator:
     cdef readonly int64_t records_total
     cdef readonly int64_t batches_total
     cdef readonly int64_t bytes_total
-    cdef readonly int64_t compressed_bytes_total
-    cdef readonly int64_t raw_bytes_total
     cdef bint adaptive
     cdef bint ignore_keys
     cdef bint precise_clock

@@ -67,7 +67,7 @@ class AsyncProducer(AsyncProducerCore):
         self._max_block_s = self.config.max_block_ms / 1000
         self._room: deque[tuple[asyncio.Future[None], int]] = deque()
         self._metadata_waiters: set[asyncio.Future[None]] = set()
-        self._metadata_seen = -1
+        self._metadata_seen: object = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self._step_scheduled = False
@@ -375,7 +375,12 @@ class AsyncProducer(AsyncProducerCore):
                 waiter.set_result(None)
                 break  # it takes the room it was promised first, and its append leads to the next step
         core = self._parts.core
-        seen = core.metadata.generation, core.metadata_updater.failures, core.metadata_updater.successes, core.last_error
+        seen = (
+            core.metadata.generation,
+            core.metadata_updater.failures,
+            core.metadata_updater.successes,
+            core.last_error,
+        )
         if seen != self._metadata_seen:
             self._metadata_seen = seen
             for waiter in self._metadata_waiters:

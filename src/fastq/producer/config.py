@@ -13,7 +13,8 @@ from importlib import import_module
 from typing import Any, ClassVar
 
 from fastq.compression import LEVELS, Codec, codec_by_name
-from fastq.config import INT32_MAX, ClientConfig, ClientOptions, ConfigError, Renamed, option, renamed
+from fastq.config import INT32_MAX, ClientConfig, ClientOptions, Renamed, option, renamed
+from fastq.errors import ConfigError
 from fastq.serializers import Serializer, find_serializer
 
 logger = logging.getLogger("fastq.producer")
@@ -144,19 +145,19 @@ class ProducerConfig(ClientConfig):
         doc="of that codec; None: its default",
     )
     compressed_topics: str | Sequence[str] = option((), kind=tuple, doc="compress only these topics; empty: all")
-    partitioner: Any = option(
+    partitioner: Any = option(  # noqa: RUF009
         None, kind=object, nullable=True, aliases=("partitioner_class",), convert=lambda v: v and _check_partitioner(v),
         doc="a partitioner of your own; None: murmur2 of the key, sticky without a key",
     )  # fmt: skip
     partitioner_ignore_keys: bool = option(False, doc="spread keyed records as keyless ones")
     partitioner_adaptive_partitioning_enable: bool = option(True, doc="send less to partitions with long queues")
-    key_serializer: Serializer | None = option(
+    key_serializer: Serializer | None = option(  # noqa: RUF009
         None, kind=object, nullable=True, convert=find_serializer, doc="None: keys are bytes already"
     )
-    value_serializer: Serializer | None = option(
+    value_serializer: Serializer | None = option(  # noqa: RUF009
         None, kind=object, nullable=True, convert=find_serializer, doc="None: values are bytes already"
     )
-    interceptors: Any = option(
+    interceptors: Any = option(  # noqa: RUF009
         (), kind=object, aliases=("interceptor_classes",), convert=_check_interceptors, doc="see fastq.interceptors"
     )
     wait_for_delivery: bool = option(False, doc="send returns once the broker has answered")
@@ -241,7 +242,9 @@ class ProducerConfig(ClientConfig):
         if self.enable_idempotence is None:
             self._set("enable_idempotence", conflict is None)
             if conflict is not None:
-                logger.info("idempotence is off because of %s: a retry may write a record twice or out of order", conflict)
+                logger.info(
+                    "idempotence is off because of %s: a retry may write a record twice or out of order", conflict
+                )
 
 
 def make_config(config: Mapping[str, Any] | ProducerConfig | None, options: Mapping[str, Any]) -> ProducerConfig:
@@ -249,5 +252,3 @@ def make_config(config: Mapping[str, Any] | ProducerConfig | None, options: Mapp
     if isinstance(config, ProducerConfig):
         return config.replace(**options) if options else config
     return ProducerConfig.from_mapping(config, **options)
-
-

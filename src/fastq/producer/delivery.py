@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from fastq.errors import FastqError
@@ -23,7 +24,8 @@ class RecordMetadata(NamedTuple):
     serialized_value_size: int
 
 
-class SendManyResult(NamedTuple):
+@dataclass(frozen=True)
+class SendManyResult:
     """Where the records of one `send_many` went: ranges of offsets by partition, in the order of sending.
 
     A range starts at -1 where the broker gave no offset (acks=0).

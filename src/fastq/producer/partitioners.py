@@ -44,9 +44,7 @@ def choose_partition(
 class Murmur2Partitioner:
     """Kafka's default for keyed records, for use within a partitioner of one's own."""
 
-    def __call__(
-        self, key_bytes: Buffer | None, partitions: Sequence[int], available: Sequence[int]
-    ) -> int | None:
+    def __call__(self, key_bytes: Buffer | None, partitions: Sequence[int], available: Sequence[int]) -> int | None:
         """The partition of the key; None without a key."""
         return None if key_bytes is None else partition_for_key(bytes(key_bytes), len(partitions))
 

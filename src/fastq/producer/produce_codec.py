@@ -13,7 +13,7 @@ nothing else. A test holds both equal to the generated messages.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fastq._native.accumulator import Batch, TopicState
@@ -120,13 +120,17 @@ class _Cursor:
     def __init__(self, data: bytes, flexible: bool) -> None:
         self.data, self.position, self.flexible = data, 0, flexible
 
+    def bad(self, expected: str, position: int) -> DecodeError:
+        """The error of something that is not there."""
+        return DecodeError(expected, position, f"the response has {len(self.data)} bytes", "ProduceResponse")
+
     def take(self, layout: struct.Struct) -> tuple[int, ...]:
         position = self.position
         self.position = position + layout.size
         try:
             return layout.unpack_from(self.data, position)
         except struct.error:
-            raise DecodeError(f"a Produce response ends at byte {len(self.data)}, inside a field at {position}") from None
+            raise self.bad(f"{layout.size} bytes", position) from None
 
     def int32(self) -> int:
         return self.take(_int32)[0]
@@ -135,7 +139,7 @@ class _Cursor:
         value = shift = 0
         while True:
             if self.position >= len(self.data) or shift > 28:
-                raise DecodeError(f"a Produce response has a bad varint at byte {self.position}")
+                raise self.bad("a varint of at most 5 bytes", self.position)
             byte = self.data[self.position]
             self.position += 1
             value |= (byte & 0x7F) << shift
@@ -147,13 +151,13 @@ class _Cursor:
         """The length of an array; null counts as empty. No more than one element for each byte that is left."""
         count = self.uvarint() - 1 if self.flexible else self.int32()
         if count > len(self.data) - self.position:
-            raise DecodeError(f"a Produce response announces {count} elements at byte {self.position}, past its end")
+            raise self.bad(f"{count} elements", self.position)
         return max(count, 0)
 
-    def bytes(self, size: int) -> bytes:
+    def raw(self, size: int) -> bytes:
         start, self.position = self.position, self.position + size
         if size < 0 or self.position > len(self.data):
-            raise DecodeError(f"a Produce response announces {size} bytes at {start}, past its end")
+            raise self.bad(f"{size} bytes", start)
         return self.data[start : self.position]
 
     def string(self) -> str | None:
@@ -161,20 +165,20 @@ class _Cursor:
         if size == -1:
             return None
         try:
-            return self.bytes(size).decode()
+            return self.raw(size).decode()
         except UnicodeDecodeError as error:
-            raise DecodeError(f"a Produce response has a string that is not UTF-8: {error}") from None
+            raise DecodeError("UTF-8", self.position, str(error), "ProduceResponse") from None
 
     def tags(self) -> dict[int, bytes]:
         """The tagged fields that end a struct."""
         if not self.flexible:
             return {}
-        return {self.uvarint(): self.bytes(self.uvarint()) for _ in range(self.count_of_tags())}
+        return {self.uvarint(): self.raw(self.uvarint()) for _ in range(self.count_of_tags())}
 
     def count_of_tags(self) -> int:
         count = self.uvarint()
         if count > len(self.data) - self.position:
-            raise DecodeError(f"a Produce response announces {count} tagged fields, past its end")
+            raise self.bad(f"{count} tagged fields", self.position)
         return count
 
 
@@ -183,22 +187,23 @@ def decode_produce(data: bytes | bytearray | memoryview, version: int) -> Produc
     cursor = _Cursor(bytes(data), version >= FLEXIBLE_VERSION)
     answers: list[PartitionAnswer] = []
     for _ in range(cursor.count()):
-        topic: str | bytes = cursor.bytes(16) if version >= TOPIC_ID_VERSION else cursor.string() or ""
+        topic: str | bytes = cursor.raw(16) if version >= TOPIC_ID_VERSION else cursor.string() or ""
         answers.extend([_decode_partition(cursor, version, topic) for _ in range(cursor.count())])
         cursor.tags()
     throttle_time_ms = cursor.int32()
     endpoints = cursor.tags().get(0)
     if cursor.position != len(cursor.data):
-        raise DecodeError(f"a Produce response has {len(cursor.data) - cursor.position} bytes too many")
+        raise DecodeError(
+            "the end", cursor.position, f"{len(cursor.data) - cursor.position} bytes more", "ProduceResponse"
+        )
     return ProduceAnswer(tuple(answers), throttle_time_ms, _decode_nodes(endpoints) if endpoints else ())
 
 
 def _decode_partition(cursor: _Cursor, version: int, topic: str | bytes) -> PartitionAnswer:
-    fields: Sequence[int]
     if version >= 5:
-        fields = cursor.take(_answer_v5)
+        index, error_code, base_offset, log_append_time_ms, log_start_offset = cursor.take(_answer_v5)
     else:
-        fields = (*cursor.take(_answer_v3), -1)
+        (index, error_code, base_offset, log_append_time_ms), log_start_offset = cursor.take(_answer_v3), -1
     errors: tuple[tuple[int, str | None], ...] = ()
     message, leader_id, leader_epoch = None, -1, -1
     if version >= 8:
@@ -208,7 +213,18 @@ def _decode_partition(cursor: _Cursor, version: int, topic: str | bytes) -> Part
     if 0 in tags:
         leader = _Cursor(tags[0], True)
         leader_id, leader_epoch = leader.int32(), leader.int32()
-    return PartitionAnswer(topic, *fields, errors, message, leader_id, leader_epoch)
+    return PartitionAnswer(
+        topic,
+        index,
+        error_code,
+        base_offset,
+        log_append_time_ms,
+        log_start_offset,
+        errors,
+        message,
+        leader_id,
+        leader_epoch,
+    )
 
 
 def _decode_record_error(cursor: _Cursor) -> tuple[int, str | None]:

@@ -124,7 +124,9 @@ class Producer(SyncProducerCore):
         in the middle says how many records were accepted before it (`accepted`), and those are still delivered.
         """
         self._parts.check_usable()
-        call = SendMany(self, self._topic_state(topic), values, keys, headers, partition, timestamps, self._convert(topic))
+        call = SendMany(
+            self, self._topic_state(topic), values, keys, headers, partition, timestamps, self._convert(topic)
+        )
         while not call.step():
             if call.needs_room:
                 try:
@@ -439,4 +441,3 @@ class Producer(SyncProducerCore):
     def _close_at_exit(self) -> None:
         """Deliver everything when the program ends without close()."""
         self.close()
-

@@ -104,7 +104,9 @@ class FakeCore:
         names = {name for name, _ in self.logs}
         for name in names:
             partitions = [PartitionMetadata(i, self.leaders[n, i], 0) for n, i in sorted(self.logs) if n == name]
-            self.metadata.topics[name] = TopicMetadata(name, TOPIC_ID if self.version >= 13 else bytes(16), tuple(partitions))
+            self.metadata.topics[name] = TopicMetadata(
+                name, TOPIC_ID if self.version >= 13 else bytes(16), tuple(partitions)
+            )
         self.metadata.generation += 1
 
     # -- what the sender calls
@@ -166,7 +168,7 @@ class FakeCore:
         if lost and self.random.random() < 0.5:
             self._drop(node)
             return
-        request, on_done, _ = entry
+        request = entry[0]
         answer = self._produce(node, request) if hasattr(request, "buffers") else self._init_producer_id()
         if lost:
             self._drop(node)
@@ -208,7 +210,11 @@ class FakeCore:
                 error, offset = self._append(node, name, part)
                 partitions.append(
                     ProduceResponse.PartitionProduceResponse(
-                        index=part.index, error_code=error, base_offset=offset, log_append_time_ms=-1, log_start_offset=0
+                        index=part.index,
+                        error_code=error,
+                        base_offset=offset,
+                        log_append_time_ms=-1,
+                        log_start_offset=0,
                     )
                 )
             kwargs = {"topic_id": data.topic_id} if encoded.version >= 13 else {"name": name}

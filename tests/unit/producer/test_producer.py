@@ -82,7 +82,9 @@ def make(shared_broker):
 
 def test_send_and_result(make, topic, shared_broker):
     producer = make()
-    delivery = producer.send(topic, b"line", key=b"host-1", headers=[("trace", b"1"), ("none", None)], timestamp_ms=1500000)
+    delivery = producer.send(
+        topic, b"line", key=b"host-1", headers=[("trace", b"1"), ("none", None)], timestamp_ms=1500000
+    )
     metadata = delivery.result(10)
     assert (metadata.topic, metadata.partition, metadata.offset, metadata.timestamp_ms) == (topic, 0, 0, 1500000)
     assert (metadata.serialized_key_size, metadata.serialized_value_size) == (6, 4)
@@ -337,7 +339,7 @@ def test_serializers_partitioner_interceptors(make, wide):
     places = [producer.send(wide, {"n": n}, key="same").result(10) for n in range(8)]
     assert sorted(m.partition for m in places) == [0, 0, 1, 1, 2, 2, 3, 3]
     assert places[0].serialized_value_size == len(b'{"n":0,"stamped":true}')
-    with pytest.raises(SerializationError, match="json|dict|serial"):
+    with pytest.raises(SerializationError, match="serializer failed"):
         producer.send(wide, {"n": object()})
     producer.flush(5)
     assert [error is None for _, error in acknowledged] == [True] * 8 + [False]
@@ -354,7 +356,9 @@ def test_send_many_of_every_kind(make, wide, shared_broker):
     producer.send_many(wide, [None, bytearray(b"x")]).result(20)
     assert producer.send_many(wide, []).result(1).count == 0
     stored = Log(shared_broker, wide).partitions()
-    assert sorted(v.value for records in stored.values() for v in records if v.value and v.value != b"x") == sorted(values * 3)
+    assert sorted(v.value for records in stored.values() for v in records if v.value and v.value != b"x") == sorted(
+        values * 3
+    )
     keyed = {r.key: i for i, records in stored.items() for r in records if r.key}
     assert len(keyed) == 7
     assert [r.headers[0][1] for r in stored[2] if r.headers] == values
@@ -366,7 +370,9 @@ def test_send_many_arrow(make, wide, shared_broker):
     for kind in (pa.binary(), pa.large_binary(), pa.binary_view()):
         producer.send_many(wide, pa.array(values, kind), partition=0).result(20)
     producer.send_many(wide, pa.array(["a" * 20, None, "b"]).slice(1), partition=1).result(20)
-    producer.send_many(wide, pa.chunked_array([[b"1", b"2"], [b"3"]]), keys=pa.array([b"a", b"b", b"c"]), partition=1).result(20)
+    producer.send_many(
+        wide, pa.chunked_array([[b"1", b"2"], [b"3"]]), keys=pa.array([b"a", b"b", b"c"]), partition=1
+    ).result(20)
     headers = pa.array(
         [[("h", b"1"), ("i", None)], None, []], pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
     )
@@ -383,7 +389,13 @@ def test_send_many_arrow(make, wide, shared_broker):
     assert {p: [list(r) for r in ranges] for p, ranges in result.offsets.items()} == {2: [[0, 1]], 3: [[0]]}
     stored = Log(shared_broker, wide).partitions()
     assert [r.value for r in stored[0]] == values * 3
-    assert [(r.key, r.value) for r in stored[1]] == [(None, None), (None, b"b"), (b"a", b"1"), (b"b", b"2"), (b"c", b"3")]
+    assert [(r.key, r.value) for r in stored[1]] == [
+        (None, None),
+        (None, b"b"),
+        (b"a", b"1"),
+        (b"b", b"2"),
+        (b"c", b"3"),
+    ]
     assert [(r.key, r.value, r.timestamp_ms, r.headers) for r in stored[2]] == [
         (b"k", b"x", 1000, [("h", b"1"), ("i", None)]),
         (b"l", None, 3000, []),

@@ -26,11 +26,18 @@ class Bench(SyncProducerCore):
                 seed=3,
             )
         )
-        values = dict(
-            acks=-1, idempotent=True, max_in_flight=5, max_request_size=1 << 20, request_timeout_s=30.0,
-            delivery_timeout_s=1e6, retries=2**31 - 1, retry_backoff_ms=5, retry_backoff_max_ms=50,
-            codec_of=lambda topic: codec,
-        )  # fmt: skip
+        values = {
+            "acks": -1,
+            "idempotent": True,
+            "max_in_flight": 5,
+            "max_request_size": 1 << 20,
+            "request_timeout_s": 30.0,
+            "delivery_timeout_s": 1e6,
+            "retries": 2**31 - 1,
+            "retry_backoff_ms": 5,
+            "retry_backoff_max_ms": 50,
+            "codec_of": lambda topic: codec,
+        }
         values.update(settings)
         self.core = core
         self.sender = Sender(core, self.accumulator, SenderSettings(**values))
