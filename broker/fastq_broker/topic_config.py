@@ -8,6 +8,7 @@ Source: LogConfig, KIP-226.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -33,6 +34,8 @@ from fastq_broker.config_keys import (
 )
 from fastq_broker.config_table import BROKER_KEYS, CODECS, DURABILITY, HOUR_MS, MINUTE_MS, RETIRED
 from fastq_broker.log.config import LogConfig
+
+logger = logging.getLogger(__name__)
 
 BOOLEAN = ConfigType.BOOLEAN
 STRING = ConfigType.STRING
@@ -381,6 +384,15 @@ def topic_key(name: str) -> ConfigKey:
     return TOPIC_KEYS[name]
 
 
+def stored_value(key: ConfigKey, text: str | None) -> Value:
+    """A value from the metadata; None, with a warning, for one that another version let pass and this one does not."""
+    try:
+        return key.parse(text)
+    except ConfigError as error:
+        logger.warning("a stored setting is passed over: %s", error)
+        return None
+
+
 def broker_layers_of(name: str, layers: BrokerLayers, factor: int = 1) -> list[Layer]:
     """Where one broker key is set, strongest first, its default last."""
     key = BROKER_KEYS[name]
@@ -389,8 +401,9 @@ def broker_layers_of(name: str, layers: BrokerLayers, factor: int = 1) -> list[L
         (layers.this_broker, ConfigSource.DYNAMIC_BROKER_CONFIG),
         (layers.all_brokers, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
     ):
-        if texts.get(name) is not None:
-            found.append(Layer(name, key.parse(texts[name]), source, factor))
+        value = stored_value(key, texts.get(name))
+        if value is not None:
+            found.append(Layer(name, value, source, factor))
     if layers.config.settings.get(name) is not None:
         found.append(Layer(name, layers.config.settings[name], ConfigSource.STATIC_BROKER_CONFIG, factor))
     if key.default is not None:
@@ -401,8 +414,9 @@ def broker_layers_of(name: str, layers: BrokerLayers, factor: int = 1) -> list[L
 def layers_of(key: ConfigKey, overrides: Mapping[str, str | None], layers: BrokerLayers) -> list[Layer]:
     """The chain of one topic key, strongest first. Never empty for a key that has a default."""
     chain: list[Layer] = []
-    if overrides.get(key.name) is not None:
-        chain.append(Layer(key.name, key.parse(overrides[key.name]), ConfigSource.DYNAMIC_TOPIC_CONFIG))
+    override = stored_value(key, overrides.get(key.name))
+    if override is not None:
+        chain.append(Layer(key.name, override, ConfigSource.DYNAMIC_TOPIC_CONFIG))
     broker = [layer for name, factor in key.synonyms for layer in broker_layers_of(name, layers, factor)]
     # What somebody set in an older unit stands above the default of the newer name.
     chain.extend(layer for layer in broker if layer.source is not ConfigSource.DEFAULT_CONFIG)
@@ -433,8 +447,9 @@ class TopicDefaults:
         """Every topic key with the value in force. Keys that this broker does not know are passed over."""
         values = dict(self.values)
         for name, text in overrides.items():
-            if name in TOPIC_KEYS and text is not None:
-                values[name] = TOPIC_KEYS[name].parse(text)
+            value = stored_value(TOPIC_KEYS[name], text) if name in TOPIC_KEYS else None
+            if value is not None:
+                values[name] = value
         internal = overrides.get(_INTERNAL_SEGMENT_BYTES.name)
         if internal is not None:
             values["segment.bytes"] = _INTERNAL_SEGMENT_BYTES.parse(internal)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from fastq.errors import ConfigError
 from fastq.protocol.messages import (
+    AbortTransactionRecord,
     BeginTransactionRecord,
     BrokerRegistrationChangeRecord,
     ConfigRecord,
@@ -104,7 +105,10 @@ class Controller:
             raise ConfigError(f"{self._log.directory} cannot be opened: {'; '.join(problems)}")
         self.epoch = self._log.begin_epoch()
         self._publish(delta)
-        if self._log.is_new:
+        if self._log.in_transaction:
+            # Whoever reads this log next must not take what follows for a part of it.
+            self._commit([AbortTransactionRecord(reason="the controller restarted")])
+        if features.METADATA_VERSION not in self.image.features:
             self._commit(self._bootstrap_records())
         return self.image
 

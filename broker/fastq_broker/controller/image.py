@@ -13,6 +13,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from fastq.errors import FastqError
 from fastq_broker.config_keys import ResourceType
 
 # A decoded metadata record: a generated message of `fastq.protocol.messages`.
@@ -23,7 +24,7 @@ NO_LEADER = -1
 NO_LEADER_CHANGE = -2
 
 
-class MetadataError(Exception):
+class MetadataError(FastqError):
     """Records that do not fit the image they are applied to; the log is damaged or comes from somewhere else."""
 
 
@@ -451,6 +452,7 @@ _HANDLERS: Mapping[int, Callable[[MetadataDelta, Record], None]] = {
     21: MetadataDelta._nothing,
     23: MetadataDelta._nothing,
     24: MetadataDelta._nothing,
+    25: MetadataDelta._nothing,
     22: _keep(lambda record: ("scram", record.name, record.mechanism), _always),
     26: _keep(lambda record: ("token", record.token_id), _always),
     27: _keep(lambda record: ("controller", record.controller_id), _never),

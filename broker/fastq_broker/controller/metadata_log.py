@@ -81,7 +81,8 @@ class LogPoint(NamedTuple):
 class MetadataLog:
     """Reads and writes the metadata log of one node. Event-loop thread only.
 
-    Invariant: `end_offset` is one above the last record written; `last` is what `replay` read up to.
+    Invariant: `end_offset` is one above the last record written; `last` is what `replay` read up to, and
+    `in_transaction` says whether that is inside of a transaction of records that nobody ended.
     """
 
     def __init__(self, config: BrokerConfig, *, clock: Callable[[], int], log_dir: LogDir | None = None) -> None:
@@ -95,6 +96,7 @@ class MetadataLog:
         self._log_dir = log_dir or self._make_log_dir()
         self.last = LogPoint()
         self.is_new = False
+        self.in_transaction = False
         self.cluster_id = ""
         self.directory_ids: Sequence[bytes] = ()
         self.kraft_version: int | None = None
@@ -281,6 +283,7 @@ class MetadataLog:
                     delta.replay(record)
             self._take_controls(batch)
             self.last = LogPoint(batch.last_offset, batch.epoch, batch.timestamp_ms)
+        self.in_transaction = held is not None
 
     def _batches(self, start: int) -> Iterator[Batch]:
         offset = start

@@ -169,3 +169,13 @@ def test_brokers_are_described_without_secrets_and_names_of_the_past() -> None:
 
 def test_types_have_kafkas_numbers() -> None:
     assert [kind.value for kind in ConfigType] == list(range(10))
+
+
+def test_a_stored_value_that_does_not_pass_is_passed_over(caplog: pytest.LogCaptureFixture) -> None:
+    """Kafka before 4.0 let a segment be smaller; its directories must open."""
+    chain = layers({"log.retention.ms": "x"})
+    defaults = TopicDefaults(chain)
+    assert defaults.log_config.retention_ms == 604800000
+    assert defaults.log_config_of({"segment.bytes": "1000", "retention.ms": "5"}).segment_bytes == 1073741824
+    assert "segment.bytes = '1000' is not allowed" in caplog.text
+    assert described({"segment.bytes": "1000"}, chain)["segment.bytes"].source is ConfigSource.DEFAULT_CONFIG

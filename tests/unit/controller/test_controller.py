@@ -22,12 +22,21 @@ from fastq_broker.controller import (
     features,
 )
 from fastq_broker.controller.config_changes import ConfigChange, ConfigOperation, ResourceChange
+from fastq_broker.controller.metadata_log import MetadataLog
+from fastq_broker.controller.records import encode_record
 from fastq_broker.controller.snapshot import decode_batches, list_snapshots
 from fastq_broker.log.files import FdBudget, Files
 from fastq_broker.log.flusher import ManualFlusher
 from fastq_broker.log.log_dir import LogDir
 
 from fastq.errors import ConfigError, ErrorCode, KafkaError
+from fastq.protocol.messages import (
+    AbortTransactionRecord,
+    BeginTransactionRecord,
+    EndTransactionRecord,
+    FeatureLevelRecord,
+    TopicRecord,
+)
 from fastq.protocol.uuid import uuid_to_str
 
 NOW = 1_790_000_000_000
@@ -495,7 +504,7 @@ def test_directories_of_another_node_quorum_or_future_are_refused(open_controlle
     controller = open_controller()
     with pytest.raises(ConfigError, match="belongs to node 1"):
         open_controller(node_id=2)
-    controller._commit([_feature("metadata.version", 99)])
+    controller._commit([FeatureLevelRecord(name="metadata.version", feature_level=99)])
     with pytest.raises(ConfigError, match=r"metadata\.version is finalized at 99, this node supports 7 to 30"):
         open_controller()
     state = directory(tmp_path) / "quorum-state"
@@ -504,12 +513,6 @@ def test_directories_of_another_node_quorum_or_future_are_refused(open_controlle
     state.write_text(json.dumps({**static, **voters}))
     with pytest.raises(ConfigError, match=r"voters \[2\]"):
         open_controller()
-
-
-def _feature(name: str, level: int) -> object:
-    from fastq.protocol.messages import FeatureLevelRecord
-
-    return FeatureLevelRecord(name=name, feature_level=level)
 
 
 def test_flushed_waits_for_the_disk(tmp_path: Path, clock: Clock) -> None:
@@ -571,3 +574,31 @@ def test_two_directories_leave_the_choice_to_the_broker(tmp_path: Path, clock: C
     assert controller.image.topics_by_name["t"].partitions[0].directories == (bytes(16),)
     assert (tmp_path / "a" / "__cluster_metadata-0").exists()
     assert (tmp_path / "b" / "meta.properties").exists()
+
+
+def test_records_of_a_transaction_count_once_it_ends(open_controller: Open) -> None:
+    controller = open_controller()
+    topic = TopicRecord(name="half", topic_id=b"h" * 16)
+    abandoned = TopicRecord(name="abandoned", topic_id=b"a" * 16)
+    begin, end, abort = BeginTransactionRecord(name="x"), EndTransactionRecord(), AbortTransactionRecord(reason=None)
+    written = [begin, topic, end, begin, abandoned, abort, begin, abandoned]
+    controller.log.append([encode_record(record, 30) for record in written], NOW)
+    asyncio.run(controller.flushed())
+    again = open_controller()
+    assert set(again.image.topics_by_name) == {"half"}
+    # The one that nobody ended was ended at the start: what came after it is not a part of it.
+    again.create_topics([NewTopic("later")])
+    asyncio.run(again.flushed())
+    assert set(open_controller().image.topics_by_name) == {"half", "later"}
+
+
+def test_a_start_that_was_cut_short_is_made_up_for(tmp_path: Path, clock: Clock, open_controller: Open) -> None:
+    config = BrokerConfig.from_mapping({"log.dirs": str(tmp_path / "data")})
+    log = MetadataLog(config, clock=clock)
+    log.open()
+    log.replay(MetadataDelta(MetadataImage()))
+    log.begin_epoch()
+    log.flush()
+    controller = open_controller()
+    assert controller.epoch == 2
+    assert controller.image.features == features.BOOTSTRAP

@@ -229,7 +229,7 @@ def test_clear_elr_of_one_topic_and_of_all() -> None:
         (messages.RemoveTopicRecord(topic_id=A), "does not exist"),
         (messages.FenceBrokerRecord(id=1, epoch=5), "broker 1 in epoch 5"),
         (messages.UnregisterBrokerRecord(broker_id=1, broker_epoch=5), "broker 1 in epoch 5"),
-        (messages.AbortTransactionRecord(reason=None), "type 25"),
+        (messages.ListGroupsRequest(), "type 16"),
     ],
 )
 def test_a_record_that_does_not_fit_is_refused(record: Record, words: str) -> None:
