@@ -928,7 +928,7 @@ cdef class ArrowExport:
         if stream == NULL:
             raise MemoryError
         capsule = PyCapsule_New(stream, "arrow_array_stream", drop_stream_capsule)
-        state = StreamState(self)
+        state = _StreamState(self)
         Py_INCREF(state)
         stream.private_data = <void*>state
         stream.get_schema = stream_schema
@@ -939,8 +939,8 @@ cdef class ArrowExport:
 
 
 @cython.final
-cdef class StreamState:
-    """How far a stream has come."""
+cdef class _StreamState:
+    """How far one stream has come; it keeps its batch alive."""
 
     cdef ArrowExport export
     cdef Py_ssize_t span
@@ -972,7 +972,7 @@ cdef void drop_stream_capsule(object capsule) noexcept:
 
 
 cdef int stream_schema(ArrowArrayStream* stream, ArrowSchema* schema) noexcept with gil:
-    state = <StreamState>stream.private_data
+    state = <_StreamState>stream.private_data
     try:
         state.export.export_schema(schema)
     except BaseException as error:
@@ -982,7 +982,7 @@ cdef int stream_schema(ArrowArrayStream* stream, ArrowSchema* schema) noexcept w
 
 
 cdef int stream_next(ArrowArrayStream* stream, ArrowArray* array) noexcept with gil:
-    state = <StreamState>stream.private_data
+    state = <_StreamState>stream.private_data
     memset(array, 0, sizeof(ArrowArray))
     if state.span >= state.export.batch.span_count:
         return 0                     # a released array: the end
@@ -995,14 +995,14 @@ cdef int stream_next(ArrowArrayStream* stream, ArrowArray* array) noexcept with 
 
 
 cdef const char* stream_error(ArrowArrayStream* stream) noexcept with gil:
-    state = <StreamState>stream.private_data
+    state = <_StreamState>stream.private_data
     if state.error is None:
         return NULL
     return <const char*>state.error
 
 
 cdef void stream_release(ArrowArrayStream* stream) noexcept with gil:
-    state = <StreamState>stream.private_data
+    state = <_StreamState>stream.private_data
     stream.private_data = NULL
     stream.release = NULL
     Py_DECREF(state)

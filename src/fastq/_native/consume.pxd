@@ -67,6 +67,7 @@ cdef class FetchedRecords:
     cdef int open_legacy(self) except -1
     cdef Record next_record(self)
     cdef bint drop_below_position(self) except? -1
+    cdef bytes decompress(self, int codec, Py_ssize_t start, Py_ssize_t size)
     cdef int corrupt(self, str reason) except -1
 
 

@@ -236,7 +236,7 @@ cdef class FetchedRecords:
         self.check_crcs = check_crcs
         self.read_committed = read_committed
         self.decompressed_bytes_max = decompressed_bytes_max
-        self.aborted = sorted(part.aborted or (), key=first_offset_of, reverse=True) if read_committed else []
+        self.aborted = sorted(part.aborted or (), key=_first_offset, reverse=True) if read_committed else []
         self.aborting = set()
         PyObject_GetBuffer(part.buffer, &view, PyBUF_SIMPLE)
         self.buffer = memoryview(part.buffer)
@@ -357,7 +357,7 @@ cdef class FetchedRecords:
         self.span = span
         return 0
 
-    def decompress(self, int codec, Py_ssize_t start, Py_ssize_t size):
+    cdef bytes decompress(self, int codec, Py_ssize_t start, Py_ssize_t size):
         """The bytes of a compressed batch body; CorruptRecord when they cannot be had within the bound."""
         from fastq._native.wire import DecodeError
         from fastq.compression import decompress
@@ -498,7 +498,7 @@ cdef class FetchedRecords:
         return records
 
 
-def first_offset_of(aborted):
+def _first_offset(aborted):
     """Sort key of (producer id, first offset)."""
     return aborted[1]
 

@@ -58,8 +58,8 @@ class AsyncConsumer(ConsumerBase):
         if wanted < 1:
             raise ValueError(f"max_records is 1 or more, got {wanted}")
         # No await from the first record taken to the return: cancelling cannot lose one.
-        chunk = await self._run(self._fetcher.next_chunk, timeout)
         self._detach()
+        chunk = await self._run(self._fetcher.next_chunk, timeout)
         records: list[Record] = []
         while chunk is not None and self._take(chunk, records, wanted):
             chunk = self._fetcher.next_chunk()
@@ -72,8 +72,8 @@ class AsyncConsumer(ConsumerBase):
 
         Its keys and values are bytes: deserializers and interceptors do not see them.
         """
-        chunk = await self._run(self._fetcher.next_chunk, timeout)
         self._detach()
+        chunk = await self._run(self._fetcher.next_chunk, timeout)
         batch = ConsumerBatch()
         while chunk is not None and batch.size_bytes < self.config.prefetch_bytes_max:
             try:
@@ -97,6 +97,8 @@ class AsyncConsumer(ConsumerBase):
 
         async def advance(chunk: FetchedRecords | None) -> FetchedRecords | None:
             await self._next_turn(chunk)
+            # A long poll behind the end would hold up what the user does next.
+            self._fetcher.until = ends
             while True:
                 pending = self._pending_ends(ends)
                 if not pending:
@@ -110,6 +112,7 @@ class AsyncConsumer(ConsumerBase):
 
     async def _advance(self, chunk: FetchedRecords | None) -> FetchedRecords | None:
         await self._next_turn(chunk)
+        self._fetcher.until = None
         return await self._run(self._fetcher.next_chunk, None)
 
     async def _next_turn(self, chunk: FetchedRecords | None) -> None:
@@ -188,6 +191,7 @@ class AsyncConsumer(ConsumerBase):
         return self.config.default_api_timeout_ms / 1000 if timeout is None else timeout
 
     def _detach(self) -> None:
+        self._fetcher.until = None
         self._iterator.detach()
         if self._ending is not None:
             self._ending.detach()

@@ -50,6 +50,7 @@ class ConsumerBase:
         self._unknown_since: dict[str, float] = {}
         self._metadata_generation = -1
         self._closed = False
+        self._unreachable_since = 0.0  # the first wait without any broker
         self._sends_blocked = False
         self._core.watch_topics(self._topics)
         _consumers.add(self)
@@ -115,8 +116,15 @@ class ConsumerBase:
             raise error
 
     def _raise_hopeless(self) -> None:
-        """Raise what waiting will not mend."""
-        error = self._core.hopeless()
+        """Raise what waiting will not mend, and why no broker was ever reached within default_api_timeout_ms."""
+        core = self._core
+        error = core.hopeless()
+        if error is None and not core.metadata.nodes:
+            now = core.clock()
+            self._unreachable_since = self._unreachable_since or now
+            if now - self._unreachable_since > self.config.default_api_timeout_ms / 1000:
+                self._unreachable_since = now
+                error = core.last_error
         if error is not None:
             raise error
 

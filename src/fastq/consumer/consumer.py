@@ -96,6 +96,8 @@ class Consumer(ConsumerBase):
         def advance(chunk: FetchedRecords | None) -> FetchedRecords | None:
             with self._driver.lock:
                 self._next_turn(chunk)
+                # A long poll behind the end would hold up what the user does next.
+                self._fetcher.until = ends
                 while True:
                     pending = self._pending_ends(ends)
                     if not pending:
@@ -118,6 +120,7 @@ class Consumer(ConsumerBase):
     def _advance(self, chunk: FetchedRecords | None) -> FetchedRecords | None:
         with self._driver.lock:
             self._next_turn(chunk)
+            self._fetcher.until = None
             return self._run(self._fetcher.next_chunk, None)
 
     def _next_turn(self, chunk: FetchedRecords | None) -> None:
@@ -166,6 +169,7 @@ class Consumer(ConsumerBase):
         return self.config.default_api_timeout_ms / 1000 if timeout is None else timeout
 
     def _detach(self) -> None:
+        self._fetcher.until = None
         self._iterator.detach()
         if self._ending is not None:
             self._ending.detach()

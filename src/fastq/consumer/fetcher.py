@@ -73,6 +73,9 @@ class Fetcher:
         self.partitions: dict[TopicPartition, PartitionState] = {}
         self.buffered_bytes = 0
         self.reserved_bytes = 0
+        self.until: Mapping[TopicPartition, int] | None = (
+            None  # fetch nothing at or above these offsets, nor other partitions
+        )
         self.wants_metadata: str | None = None  # why, when a refresh would help
         self.counters: defaultdict[str, int] = defaultdict(int)
         self._wall_clock_ms = wall_clock_ms
@@ -180,7 +183,7 @@ class Fetcher:
                     resets[node_id].append(state)
             elif state.phase is Phase.VALIDATE:
                 checks[node_id].append(state)
-            elif not state.paused:
+            elif not state.paused and (self.until is None or state.fetch_offset < self.until.get(state.tp, 0)):
                 if state.buffered_bytes < CHUNKS_AHEAD * state.fetch_bytes:
                     fetches[node_id].append(state)
                 else:

@@ -7,6 +7,7 @@ import itertools
 import os
 import pickle
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from fastq import AsyncConsumer, Consumer, TopicPartition
 from fastq.errors import (
     ClientClosed,
     ConfigError,
+    ConnectionRefused,
     CorruptRecord,
     DeserializationError,
     ForkedClient,
@@ -514,3 +516,30 @@ def test_async_close_ends_a_wait(cluster: SocketCluster) -> None:
             await waiting
 
     asyncio.run(main())
+
+
+def test_what_follows_read_to_end_need_not_wait_for_a_long_poll(cluster: SocketCluster) -> None:
+    count = fill(cluster)
+    cluster.idle_wait_s = 20.0
+    with consumer(cluster, "logs", fetch_max_wait_ms=20_000) as reader:
+        in_order(reader.read_to_end(), count)
+        reader.seek_to_beginning()
+        in_order(reader.read_to_end(), count)
+        reader.seek_to_beginning()
+        assert len(reader.poll(max_records=count, timeout=10)) >= 20
+
+
+def test_a_broker_that_is_not_there_is_raised_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    options: Any = {
+        "bootstrap_servers": f"127.0.0.1:{port}",
+        "default_api_timeout_ms": 200,
+        "reconnect_backoff_max_ms": 50,
+    }
+    with Consumer("logs", **options) as reader:
+        assert reader.poll(timeout=0.01) == []
+        with pytest.raises(ConnectionRefused, match=f"127.0.0.1:{port}"):
+            next(iter(reader))
+        with pytest.raises(ConnectionRefused):
+            reader.end_offsets([("logs", 0)])
