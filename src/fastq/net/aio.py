@@ -226,9 +226,11 @@ class _Protocol(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         driver = self._driver
-        self._connection.buffer_updated(nbytes, driver.core.clock())
         core = driver.core
-        if core.completions or core.effects or core.writable:
+        now = core.clock()
+        self._connection.buffer_updated(nbytes, now)
+        # A connection that became ready asks for a turn by the deadline alone.
+        if core.completions or core.effects or core.writable or core.deadline <= now:
             driver._turn()
 
     def eof_received(self) -> bool:
