@@ -88,18 +88,22 @@ def shown(text: object) -> str:
 
 
 def at_least(low: float) -> Check:
+    """A number of `low` or more."""
     return Check(f"{low} or more", lambda value: value >= low)
 
 
 def between(low: float, high: float) -> Check:
+    """A number from `low` to `high`, both included."""
     return Check(f"{low} to {high}", lambda value: low <= value <= high)
 
 
 def one_of(*names: str) -> Check:
+    """One of the names, as they are written."""
     return Check("one of " + ", ".join(names), lambda value: value in names)
 
 
 def list_of(*names: str) -> Check:
+    """Any of the names, or none of them."""
     return Check("a list of " + ", ".join(names), lambda value: all(item in names for item in value))
 
 
@@ -149,6 +153,7 @@ class ConfigKey:
 
     @property
     def sensitive(self) -> bool:
+        """Whether the value is a secret that is never shown."""
         return self.type is ConfigType.PASSWORD
 
     @property

@@ -456,6 +456,7 @@ class TopicDefaults:
         return values
 
     def log_config_of(self, overrides: Mapping[str, str | None]) -> LogConfig:
+        """The settings of the log of a topic with these overrides."""
         return to_log_config(self.resolve(overrides)) if overrides else self.log_config
 
 

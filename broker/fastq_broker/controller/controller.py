@@ -148,16 +148,19 @@ class Controller:
     # Changes: results in the order of the items; an item's error stops no other item.
 
     def create_topics(self, wanted: Sequence[NewTopic], *, validate_only: bool = False) -> list[CreatedTopic]:
+        """Create topics, or (`validate_only`) say which of them could be created."""
         results, records = topics.plan_create(self.image, self.config, wanted)
         self._commit_unless(validate_only, records)
         return results
 
     def delete_topics(self, topic_ids: Sequence[bytes]) -> list[Result]:
+        """Delete topics by id; an id that is not there is UNKNOWN_TOPIC_ID."""
         results, records = topics.plan_delete(self.image, topic_ids)
         self._commit_unless(False, records)
         return results
 
     def create_partitions(self, wanted: Sequence[NewPartitions], *, validate_only: bool = False) -> list[Result]:
+        """Let topics grow to a number of partitions; fewer, or as many as there are, is INVALID_PARTITIONS."""
         results, records = topics.plan_partitions(self.image, wanted)
         self._commit_unless(validate_only, records)
         return results
@@ -193,6 +196,7 @@ class Controller:
 
     @property
     def cluster_id(self) -> str:
+        """22 characters of base64url, the same in every directory of the cluster."""
         return self.image.cluster_id
 
     @property
@@ -202,6 +206,7 @@ class Controller:
 
     @property
     def log(self) -> MetadataLog:
+        """The metadata log, for its offsets, voters and snapshots."""
         return self._log
 
     @property

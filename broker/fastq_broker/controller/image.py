@@ -52,6 +52,7 @@ class BrokerImage(NamedTuple):
     cordoned_directories: tuple[bytes, ...] = ()
 
     def endpoint(self, listener: str) -> Endpoint | None:
+        """The address on the listener of that name; None when the broker does not have it."""
         return next((endpoint for endpoint in self.endpoints if endpoint.name == listener), None)
 
 
@@ -100,12 +101,15 @@ class MetadataImage(NamedTuple):
     kept: Mapping[Hashable, Record] = _EMPTY
 
     def topic(self, name: str) -> TopicImage | None:
+        """The topic of that name; None when there is none."""
         return self.topics_by_name.get(name)
 
     def topic_of_id(self, topic_id: bytes) -> TopicImage | None:
+        """The topic of that id; None when there is none."""
         return self.topics_by_id.get(topic_id)
 
     def partition(self, name: str, partition: int) -> PartitionImage | None:
+        """One partition; None when topic or number does not exist."""
         topic = self.topics_by_name.get(name)
         if topic is None or not 0 <= partition < len(topic.partitions):
             return None
@@ -116,13 +120,16 @@ class MetadataImage(NamedTuple):
         return self.configs.get((int(resource_type), name), _EMPTY)
 
     def topic_configs(self, name: str) -> Mapping[str, str]:
+        """The overrides of one topic, as the texts that were set."""
         return self.configs_of(ResourceType.TOPIC, name)
 
     @property
     def partition_count(self) -> int:
+        """Partitions of all topics."""
         return sum(len(topic.partitions) for topic in self.topics_by_name.values())
 
     def live_brokers(self) -> Iterator[BrokerImage]:
+        """Brokers that are not fenced."""
         return (broker for broker in self.brokers.values() if not broker.fenced)
 
 

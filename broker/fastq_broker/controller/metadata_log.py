@@ -324,10 +324,12 @@ class MetadataLog:
 
     @property
     def end_offset(self) -> int:
+        """One above the last record written."""
         return self._log.log_end_offset
 
     @property
     def start_offset(self) -> int:
+        """Where the log begins; a snapshot holds what was before."""
         return self._log.log_start_offset
 
     @property
@@ -342,10 +344,12 @@ class MetadataLog:
 
     @property
     def epoch(self) -> int:
+        """The epoch that this node leads; 0 before `begin_epoch`."""
         return self._epoch
 
     @property
     def voter_directory(self) -> bytes:
+        """The id of the directory that holds the metadata log."""
         return self._voter_directory
 
     def begin_epoch(self) -> int:

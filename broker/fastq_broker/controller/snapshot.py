@@ -60,6 +60,7 @@ class SnapshotId(NamedTuple):
 
     @property
     def file_name(self) -> str:
+        """The name of its file."""
         return f"{self.end_offset:020}-{self.epoch:010}.checkpoint"
 
 

@@ -273,6 +273,7 @@ def _directory(broker: BrokerImage) -> bytes:
 
 
 def plan_delete(image: MetadataImage, topic_ids: Sequence[bytes]) -> tuple[list[Result], list[Record]]:
+    """Results in the order asked for, and the records that delete the topics that are there."""
     results: list[Result] = []
     records: list[Record] = []
     for topic_id in topic_ids:
@@ -285,6 +286,7 @@ def plan_delete(image: MetadataImage, topic_ids: Sequence[bytes]) -> tuple[list[
 
 
 def plan_partitions(image: MetadataImage, wanted: Sequence[NewPartitions]) -> tuple[list[Result], list[Record]]:
+    """Results in the order asked for, and the records of the partitions that can be added."""
     named = Counter(item.name for item in wanted)
     results: list[Result] = []
     records: list[Record] = []
