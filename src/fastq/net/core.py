@@ -409,12 +409,18 @@ class ClientCore:
         connection = peer.connection
         if connection is not None:
             connection.expire(now)
-            idle_s = self.config.connections_max_idle_ms / 1000
-            if idle_s > 0 and connection.is_ready and not connection.in_flight and now - connection.last_used > idle_s:
+            if now >= self._idle_at(connection):
                 self._retire(peer, connection, now)
         for pending in [pending for pending in peer.queue if pending.deadline <= now]:
             peer.queue.remove(pending)
             self._fail(pending, diagnosis.timed_out(peer.label, "connect", now - pending.deadline))
+
+    def _idle_at(self, connection: Connection) -> float:
+        """When a connection has been unused for long enough to be closed; never while it is in use."""
+        idle_ms = self.config.connections_max_idle_ms
+        if idle_ms < 0 or connection.in_flight or not connection.is_ready:
+            return NEVER
+        return connection.last_used + idle_ms / 1000
 
     def _run_timers(self, now: float) -> int:
         timers, ran = self._timers, 0
@@ -440,7 +446,7 @@ class ClientCore:
         for peer in self._peers.values():
             deadline = min(deadline, peer.resolve_deadline if peer.resolving is not None else NEVER)
             if peer.connection is not None:
-                deadline = min(deadline, peer.connection.deadline)
+                deadline = min(deadline, peer.connection.deadline, self._idle_at(peer.connection))
             for pending in peer.queue:
                 deadline = min(deadline, pending.deadline)
         return deadline

@@ -500,6 +500,46 @@ def test_a_forked_child_raises_and_leaves_the_parents_sockets_alone(broker: Fake
     client.close()
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork on this platform")
+def test_a_forked_child_of_an_asyncio_client_raises(broker: FakeBroker) -> None:
+    async def main() -> None:
+        client = AsyncClient(ClientConfig(bootstrap_servers=broker.address))
+        await client.call(Broker(1), MetadataRequest(topics=[]), 5.0)
+        accepted = broker.accepted
+        child = os.fork()
+        if child == 0:
+            status = 1
+            try:
+                client.driver.kick()
+            except ForkedClient:
+                status = 0
+            os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0  # noqa: ASYNC222
+        assert (await client.call(Broker(1), MetadataRequest(topics=[]), 5.0)).cluster_id == "fake"
+        assert broker.accepted == accepted, "the parent had to reconnect"
+        await client.close()
+
+    asyncio.run(main())
+
+
+def test_a_login_that_expires_is_renewed_by_a_new_connection(broker: FakeBroker) -> None:
+    broker.handlers[ApiKey.SASL_HANDSHAKE] = lambda request, version: SaslHandshakeResponse(mechanisms=["PLAIN"])
+    broker.handlers[ApiKey.SASL_AUTHENTICATE] = lambda request, version: SaslAuthenticateResponse(
+        session_lifetime_ms=200
+    )
+    config = ClientConfig(
+        bootstrap_servers=broker.address, security_protocol="SASL_PLAINTEXT", sasl_username="a", sasl_password="b"
+    )
+    client = BlockingClient(config)
+    client.call(Broker(1), MetadataRequest(topics=[]), 5.0)
+    accepted = broker.accepted
+    assert not client.driver.wait_until(lambda: False, 0.4)
+    assert not client.core.in_flight(1)
+    assert client.call(Broker(1), MetadataRequest(topics=[]), 5.0).cluster_id == "fake"
+    assert broker.accepted > accepted
+    client.close()
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are sent the POSIX way")
 def test_an_interrupt_ends_a_blocking_call_at_once() -> None:
     program = """
@@ -530,7 +570,6 @@ except KeyboardInterrupt:
 
 def test_an_interrupt_in_the_middle_of_a_read_closes_that_connection(broker: FakeBroker) -> None:
     client = BlockingClient(ClientConfig(bootstrap_servers=broker.address))
-    version = 1
 
     def interrupted(view: memoryview) -> None:
         raise KeyboardInterrupt

@@ -72,6 +72,7 @@ class SimulatedLink:
             return ApiVersionsResponse(api_keys=all_versions())
         assert api_key == ApiKey.METADATA
         return MetadataResponse(
+            throttle_time_ms=self.network.throttle_ms,
             brokers=[
                 MetadataResponse.MetadataResponseBroker(node_id=node, host=self.network.host(node), port=9092)
                 for node in range(NODES)
@@ -103,7 +104,7 @@ class SimulatedLink:
 class SimulatedNetwork:
     """Time, events and brokers; drives the core as a driver would."""
 
-    def __init__(self, seed: int, mischief: float, old_brokers: float = 0.1) -> None:
+    def __init__(self, seed: int, mischief: float, old_brokers: float = 0.1, **options: Any) -> None:
         self.random = Random(seed)
         self.mischief, self.old_brokers = mischief, old_brokers
         self.now = 1000.0
@@ -112,7 +113,9 @@ class SimulatedNetwork:
         self.links: dict[Connection, SimulatedLink] = {}
         self.down: set[int] = set()
         servers = [f"{self.host(0)}:9092", "bootstrap.example:9092", "[fd00::2]:9092"]
-        config = ClientConfig(bootstrap_servers=servers, request_timeout_ms=2000, metadata_max_age_ms=3000)
+        self.throttle_ms = 0
+        options = {"request_timeout_ms": 2000, "metadata_max_age_ms": 3000, **options}
+        config = ClientConfig.from_mapping({"bootstrap_servers": servers, **options})
         self.core = ClientCore(config, random=Random(seed + 1), clock=lambda: self.now)
 
     @staticmethod
@@ -318,6 +321,45 @@ def test_timers_run_in_order_and_can_be_cancelled() -> None:
     core.call_at(1002.5, lambda now: 1 / 0)
     network.run(until=1004.0)
     assert [name for name, _ in ran] == ["a", "c"] and ran[1][1] >= 1003.0
+
+
+def test_an_idle_connection_is_closed_and_made_again_when_needed() -> None:
+    network = SimulatedNetwork(9, mischief=0.0, connections_max_idle_ms=2000, metadata_max_age_ms=60_000)
+    network.run(until=1001.0)
+    network.core.can_send(2)
+    network.run(until=1002.0)
+    assert network.core.can_send(2) and network.links
+    network.run(until=1004.5)
+    assert not network.links
+    requests = Requests(network)
+    requests.send(2)
+    network.run(until=1006.0)
+    assert requests.check() == 1
+
+
+def test_a_throttled_broker_is_left_alone_for_that_long() -> None:
+    network = SimulatedNetwork(9, mischief=0.0, metadata_max_age_ms=60_000)
+    network.run(until=1001.0)
+    core = network.core
+    core.can_send(2)
+    network.run(until=1002.0)
+    core.throttle(2, 3.0, network.now)
+    assert not core.can_send(2) and core.can_send(2, network.now + 3.0)
+    network.run(until=1004.9)
+    assert not core.can_send(2)
+    network.run(until=1005.1)
+    assert core.can_send(2)
+
+
+def test_a_throttled_metadata_answer_delays_the_next_one() -> None:
+    network = SimulatedNetwork(9, mischief=0.0, bootstrap_servers="10.0.0.1:9092")
+    network.throttle_ms = 4000
+    network.run(until=1001.0)
+    assert network.core.metadata_updater.successes == 1
+    assert not network.core.can_send(-1, network.now)
+    network.core.request_metadata_update("a test")
+    network.run(until=1002.0)
+    assert network.core.metadata_updater.successes == 2, "another broker is not throttled"
 
 
 def test_a_moved_broker_is_followed() -> None:
