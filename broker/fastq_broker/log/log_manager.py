@@ -122,6 +122,7 @@ class LogManager:
         self._due: dict[str, int] = {}
         self._sweeps: dict[str, deque[PartitionLog]] = {"retention": deque(), "producers": deque(), "flush": deque()}
         self._deleted_dirs: deque[tuple[int, LogDir, str]] = deque()
+        self._replacing: set[str] = set()  # checkpoints whose new content is being synced
         self._loop: Any = None
 
     def _make_dir(self, path: str) -> LogDir:
@@ -272,7 +273,7 @@ class LogManager:
             if log_dir.offline is not None:
                 continue
             try:
-                self.write_checkpoints(log_dir, sync=True)
+                self.write_checkpoints(log_dir, wait=True)
                 marker = os.path.join(log_dir.path, CLEAN_SHUTDOWN)
                 self.files.write_file(
                     marker, json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode(), sync=True
@@ -439,15 +440,16 @@ class LogManager:
     def _checkpoint(self, log_dir: LogDir) -> None:
         if log_dir.offline is None:
             try:
-                self.write_checkpoints(log_dir, sync=False)
+                self.write_checkpoints(log_dir, wait=False)
             except OSError as error:
                 log_dir.fail("writing checkpoints", error.filename or log_dir.path, error)
         for log in self.logs.values():
             if log.dir is log_dir and log.loaded and log.config.synchronous and log.recovery_point < log.log_end_offset:
                 log.flush()  # what is acknowledged is on disk already; this moves the recovery point
 
-    def write_checkpoints(self, log_dir: LogDir, *, sync: bool) -> None:
-        """Write recovery points, high watermarks and log start offsets of a directory. Raises OSError."""
+    def write_checkpoints(self, log_dir: LogDir, *, wait: bool) -> None:
+        """Write recovery points, high watermarks and log start offsets of a directory, and `wait` for the disk or leave that to
+        the flusher. Raises OSError."""
         points: dict[TopicPartition, int] = {}
         watermarks: dict[TopicPartition, int] = {}
         starts: dict[TopicPartition, int] = {}
@@ -464,7 +466,32 @@ class LogManager:
                 if log.checkpointed_start_offset:
                     starts[key] = log.checkpointed_start_offset
         for name, offsets in ((RECOVERY_POINT, points), (HIGH_WATERMARK, watermarks), (LOG_START, starts)):
-            self.files.write_file(os.path.join(log_dir.path, name), format_offsets(offsets), sync=sync)
+            path = os.path.join(log_dir.path, name)
+            if wait:
+                self.files.write_file(path, format_offsets(offsets), sync=True)
+            else:
+                self._replace_later(log_dir, path, format_offsets(offsets))
+
+    def _replace_later(self, log_dir: LogDir, path: str, data: bytes) -> None:
+        """Replace a file once its new content has been synced, without waiting for the disk. Raises OSError."""
+        temporary = path + ".tmp"
+        if temporary in self._replacing:
+            return  # a disk that slow gets the next one
+        handle = FileHandle(self.files, temporary, READ_WRITE_CREATE)
+        self.files.truncate(handle.fd, 0)
+        self.files.write_all(handle.fd, data, 0)
+        self._replacing.add(temporary)
+
+        def synced(error: OSError | None) -> None:
+            self._replacing.discard(temporary)
+            try:
+                if error is not None:
+                    raise error
+                self.files.rename(temporary, path)
+            except OSError as failure:
+                log_dir.fail("writing a checkpoint", path, failure)
+
+        self.flusher.submit([handle], synced)
 
     def _delete_a_directory(self, now: int) -> None:
         """Delete some files of a renamed log directory that is due, and the directory once it is empty."""

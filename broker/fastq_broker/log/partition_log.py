@@ -215,7 +215,6 @@ class PartitionLog(LogReads):
         self.producers = producers
         self.log_start_offset = start
         self.log_end_offset = end
-        self.durability.on_disk_offset = end
         self.high_watermark = end
         self.last_stable_offset = self._stable_offset()
 

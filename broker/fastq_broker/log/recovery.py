@@ -142,7 +142,7 @@ def load_log(log: PartitionLog) -> RecoveryReport:
     log.install(segments, epochs, producers, end, start)
     log.recovery = report
     if log.clean:
-        log.recovery_point = end
+        log.recovery_point = log.durability.on_disk_offset = end
         return report
     log.recovery_point = min(log.recovery_point, end)
     log.durability.on_disk_offset = log.recovery_point

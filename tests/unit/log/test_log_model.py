@@ -288,7 +288,7 @@ def test_random_operations_leave_what_the_model_says(tmp_path: Path, seed: int) 
 
 @pytest.mark.soak
 def test_many_seeds(tmp_path: Path, soak: bool) -> None:
-    for seed in range(100, 1100 if soak else 103):
+    for seed in range(100, 1100 if soak else 130):
         try:
             Player(tmp_path / str(seed), seed).play(400)
         except (AssertionError, KafkaError) as error:

@@ -47,7 +47,7 @@ def test_only_what_lies_past_the_recovery_point_is_read(tmp_path: Path) -> None:
     log.flush()
     manager.flusher.wait()
     fill(manager, 250, 30)
-    manager.write_checkpoints(log.dir, sync=False)
+    manager.write_checkpoints(log.dir, wait=True)
     assert log.recovery_point == 250
     crash(manager)
     log = reopen(tmp_path)
