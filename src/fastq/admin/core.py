@@ -37,6 +37,7 @@ from fastq.admin.types import (
 )
 from fastq.errors import ErrorCode, FastqError, KafkaError, UnknownServerError, error_for_code
 from fastq.metadata import Node, TopicPartition
+from fastq.net.connection import SOFTWARE_NAME, SOFTWARE_VERSION
 from fastq.net.operations import ANY, CONTROLLER, Broker, Call, Operation, Retry, Route
 from fastq.net.requests import VersionedRequest
 from fastq.protocol import messages as m
@@ -619,7 +620,7 @@ def _log_dir(result: m.DescribeLogDirsResponse.DescribeLogDirsResult) -> LogDirD
 
 def api_versions(node_id: int | None) -> Operation[dict[str, ApiVersion]]:
     """What a broker supports (None: any one), by Kafka's name of the API."""
-    request = m.ApiVersionsRequest(client_software_name="fastq", client_software_version="0.1.0")
+    request = m.ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION)
     response: m.ApiVersionsResponse = yield Call(
         ANY if node_id is None else Broker(node_id), _api_versions_request(request)
     )

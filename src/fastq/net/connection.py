@@ -22,6 +22,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fastq import __version__
 from fastq._native.wire import DecodeError
 from fastq.errors import (
     FastqError,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
 
     from fastq.config import ClientConfig
 
-SOFTWARE_NAME, SOFTWARE_VERSION = "fastq", "0.1.0"
+SOFTWARE_NAME, SOFTWARE_VERSION = "fastq", __version__  # what KIP-511 tells the broker
 SETUP_RESPONSE_BYTES_MAX = 1024 * 1024
 _UNSUPPORTED_VERSION = 35
 NEVER = float("inf")
