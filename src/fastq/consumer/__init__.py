@@ -1,6 +1,7 @@
 """Consumers, blocking and asyncio, and what they hand out."""
 
-from fastq._native.arrow import ArrowExport, ConsumerBatch
+from fastq._native.arrow import ArrowExport
+from fastq._native.columns import ConsumerBatch
 from fastq._native.consume import Record
 from fastq.consumer.async_consumer import AsyncConsumer
 from fastq.consumer.config import ConsumerConfig

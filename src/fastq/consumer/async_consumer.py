@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from typing_extensions import Self, Unpack
 
-from fastq._native.arrow import ConsumerBatch
+from fastq._native.columns import ConsumerBatch
 from fastq._native.consume import AsyncRecordIterator, FetchedRecords, Record
 from fastq.consumer.base import BEGINNING, END, ConsumerBase, timestamps_of
 from fastq.consumer.config import ConsumerConfig, ConsumerOptions

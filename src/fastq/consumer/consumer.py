@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from typing_extensions import Self, Unpack
 
-from fastq._native.arrow import ConsumerBatch
+from fastq._native.columns import ConsumerBatch
 from fastq._native.consume import FetchedRecords, Record, RecordIterator
 from fastq.consumer.base import BEGINNING, END, ConsumerBase, timestamps_of
 from fastq.consumer.config import ConsumerConfig, ConsumerOptions

@@ -5,7 +5,7 @@ import random
 import pytest
 from consumer_fakes import FakeCluster, FakeLog
 
-from fastq._native.arrow import ConsumerBatch
+from fastq._native.columns import ConsumerBatch
 from fastq.consumer.config import ConsumerConfig
 from fastq.consumer.fetcher import Fetcher
 from fastq.errors import ConnectionClosed

@@ -15,7 +15,8 @@ from consume_support import drain, fetched
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastq._native.arrow import COLUMN_NAMES, ArrowExport, ConsumerBatch
+from fastq._native.arrow import COLUMN_NAMES, ArrowExport
+from fastq._native.columns import ConsumerBatch
 from fastq._native.records import build_batch
 
 T0 = 1_700_000_000_000

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 
-from fastq._native.arrow import ConsumerBatch
+from fastq._native.columns import ConsumerBatch
 from fastq._native.consume import AsyncRecordIterator, Record, RecordIterator
 from fastq._native.records import CONTROL_ABORT, CONTROL_COMMIT, build_batch, build_transaction_marker, decode_records
 from fastq.errors import CorruptRecord, FastqError
