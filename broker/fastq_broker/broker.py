@@ -187,7 +187,12 @@ class Broker:
                 continue
             replica = self.replicas.get(topic.name, number)
             if replica is None:
-                log = self.logs.create(topic.name, number, topic.topic_id, defaults.log_config_of(overrides))
+                try:
+                    log = self.logs.create(topic.name, number, topic.topic_id, defaults.log_config_of(overrides))
+                except FastqError as error:  # the others are served
+                    logger.error("%s-%d has no log: %s", topic.name, number, error)
+                    self.replicas.note_failure(topic.name, topic.topic_id, number)
+                    continue
                 replica = self._add_replica(log, topic, number)
                 replica.apply_config(log.config, min_insync_replicas)
             if replica.leader_epoch != partition_image.leader_epoch:

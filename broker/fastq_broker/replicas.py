@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 UNKNOWN_TOPIC_OR_PARTITION = 3
 NOT_LEADER_OR_FOLLOWER = 6
+KAFKA_STORAGE_ERROR = 56
 FENCED_LEADER_EPOCH = 74
 UNKNOWN_LEADER_EPOCH = 75
 UNKNOWN_TOPIC_ID = 100
@@ -69,6 +70,7 @@ class ReplicaTable:
         self.node_id = node_id
         self.by_name: dict[bytes, dict[int, Replica]] = {}
         self.by_id: dict[bytes, dict[int, Replica]] = {}
+        self._without_log: set[tuple[bytes, int]] = set()
 
     def __iter__(self) -> Iterator[Replica]:
         for partitions in self.by_name.values():
@@ -88,17 +90,25 @@ class ReplicaTable:
     def remove_topic(self, topic: str, topic_id: bytes) -> list[Replica]:
         """Take a topic out; answers its replicas."""
         self.by_id.pop(topic_id, None)
-        return list(self.by_name.pop(topic.encode(), {}).values())
+        name = topic.encode()
+        self._without_log = {key for key in self._without_log if key[0] not in (name, topic_id)}
+        return list(self.by_name.pop(name, {}).values())
+
+    def note_failure(self, topic: str, topic_id: bytes, partition: int) -> None:
+        """A partition is placed here, but its log cannot be opened."""
+        self._without_log |= {(topic.encode(), partition), (topic_id, partition)}
 
     def leader(self, topic: str, partition: int) -> Replica | int:
         """The replica if this node leads the partition, else the error code to answer."""
         replica = self.get(topic, partition)
         if replica is None:
-            return UNKNOWN_TOPIC_OR_PARTITION
+            return self.missing_error(topic.encode(), partition, by_id=False)
         return replica if replica.leader_id == self.node_id else NOT_LEADER_OR_FOLLOWER
 
-    def missing_error(self, topic: bytes, by_id: bool) -> int:
+    def missing_error(self, topic: bytes, partition: int, by_id: bool) -> int:
         """Why a lookup by name or id found nothing."""
+        if (topic, partition) in self._without_log:
+            return KAFKA_STORAGE_ERROR
         if by_id and topic not in self.by_id:
             return UNKNOWN_TOPIC_ID
         return UNKNOWN_TOPIC_OR_PARTITION

@@ -117,9 +117,12 @@ class Server:
             raise ListenError(_describe_listen_error(host, port, error)) from error
         except (UnicodeError, OverflowError) as error:
             raise ListenError(f"cannot listen on {host}:{port}: {error}") from error
+        bound = [sock.getsockname()[1] for sock in server.sockets]
+        if len(set(bound)) > 1:  # a name with several addresses, each of which got a free port of its own
+            server.close()
+            return await self.bind(host, bound[0], name=name, tls=tls)
         self._listeners.append(server)
-        bound: int = server.sockets[0].getsockname()[1]
-        return bound
+        return int(bound[0])
 
     async def serve(self) -> None:
         """Accept connections on every bound listener."""

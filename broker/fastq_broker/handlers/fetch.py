@@ -178,7 +178,8 @@ class _Fetch:
         hosted = self.table.get(request[0])
         replica = None if hosted is None else hosted.get(request[1])
         if replica is None:
-            return self.broker.replicas.missing_error(request[0], self.table is self.broker.replicas.by_id)
+            replicas = self.broker.replicas
+            return replicas.missing_error(request[0], request[1], self.table is replicas.by_id)
         if replica.leader_id != self.broker.node_id:
             return NOT_LEADER_OR_FOLLOWER
         return replica.epoch_error(request[2]) or replica

@@ -62,7 +62,7 @@ def handle_frame(connection: Connection, broker: Broker, buffer: bytearray, head
         hosted = table.get(topic)
         replica = None if hosted is None else hosted.get(index)
         if replica is None:
-            code = replicas.missing_error(topic, version >= FIRST_VERSION_WITH_TOPIC_IDS)
+            code = replicas.missing_error(topic, index, version >= FIRST_VERSION_WITH_TOPIC_IDS)
         else:
             code = _precheck(replica, broker.node_id, acks, version, view, start, end)
         if replica is None or code != 0:

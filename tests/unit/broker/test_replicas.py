@@ -1,0 +1,54 @@
+"""The table of hosted partitions: lookups by name and id, and why one finds nothing."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from fastq_broker.replicas import Replica, ReplicaTable
+
+ID = bytes(range(16))
+
+
+def table() -> ReplicaTable:
+    replicas = ReplicaTable(node_id=1)
+    for partition in range(3):
+        log: Any = SimpleNamespace()
+        replica = Replica(log, "topic", ID, partition)
+        replica.leader_id, replica.leader_epoch = (1, 4) if partition < 2 else (2, 4)
+        replicas.add(replica)
+    return replicas
+
+
+def test_both_tables_hold_the_same_replicas() -> None:
+    replicas = table()
+    assert len(replicas) == 3
+    assert replicas.by_name[b"topic"] is replicas.by_id[ID]
+    assert [replica.partition for replica in replicas] == [0, 1, 2]
+    assert [replica.partition for replica in replicas.remove_topic("topic", ID)] == [0, 1, 2]
+    assert (replicas.by_name, replicas.by_id) == ({}, {})
+
+
+def test_a_lookup_answers_the_leader_or_why_not() -> None:
+    replicas = table()
+    leader = replicas.leader("topic", 0)
+    assert isinstance(leader, Replica)
+    assert replicas.leader("topic", 2) == 6
+    assert replicas.leader("topic", 9) == 3
+    assert replicas.leader("other", 0) == 3
+    assert replicas.missing_error(b"\1" * 16, 0, by_id=True) == 100
+    assert replicas.missing_error(ID, 9, by_id=True) == 3
+
+
+def test_a_partition_whose_log_cannot_be_opened_says_so_until_it_is_deleted() -> None:
+    replicas = table()
+    replicas.note_failure("topic", ID, 7)
+    assert replicas.leader("topic", 7) == 56
+    assert replicas.missing_error(ID, 7, by_id=True) == 56
+    replicas.remove_topic("topic", ID)
+    assert replicas.leader("topic", 7) == 3
+
+
+def test_leader_epochs_of_requests() -> None:
+    replica = next(iter(table()))
+    assert [replica.epoch_error(epoch) for epoch in (-1, 3, 4, 5)] == [0, 74, 0, 75]
