@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -54,7 +53,7 @@ class LogDir:
         advice = _ADVICE.get(error.errno or 0, "check the disk and its mount, then restart the broker")
         failure = error_for_code(
             KAFKA_STORAGE_ERROR,
-            f"{action} failed: {os.strerror(error.errno or 0)}; the log directory is offline and nothing of this was acknowledged",
+            f"{action} failed: {error.strerror or error}; the log directory is offline and nothing of this was acknowledged",
             log_dir=self.path,
             file=path,
             errno=name,

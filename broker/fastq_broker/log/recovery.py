@@ -11,6 +11,7 @@ Source: LogLoader, LogSegment.recover.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import struct
@@ -33,7 +34,7 @@ from .checkpoints import PARTITION_METADATA, CorruptCheckpoint, parse_partition_
 from .files import FileHandle, Files
 from .leader_epochs import LeaderEpochs
 from .producer_state import BatchMetadata, CorruptSnapshot, ProducerState
-from .scan import HEADER_BYTES, CorruptSegment, iter_bounds
+from .scan import HEADER_BYTES, MAGIC_POSITION, CorruptSegment, iter_bounds
 from .segment import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -342,10 +343,26 @@ def _recover_segment(
             valid = at + len(data)
     except CorruptSegment as error:
         valid, reason = error.position, error.reason
+        _refuse_old_format(files, segment, valid)
     segment.time_index.append_if_later(segment.max_timestamp, segment.max_timestamp_offset)
     segment.index.trim()
     segment.time_index.trim()
     return expected, valid, reason
+
+
+def _refuse_old_format(files: Files, segment: Segment, position: int) -> None:
+    """Raises OSError rather than have whole batches of magic 0 or 1 cut off, which recovery cannot check."""
+    handle = segment.log.handle()
+    try:
+        next(iter_bounds(files, handle, position, segment.size))
+    except CorruptSegment:
+        return
+    if files.pread(handle.fd, 1, position + MAGIC_POSITION) in (b"\0", b"\1"):
+        raise OSError(
+            errno.ENOTSUP,
+            f"batches of an old format at byte {position} cannot be recovered: have the broker that wrote them stop cleanly first",
+            segment.log.path,
+        )
 
 
 def _cut(segment: Segment, valid: int, reason: str, report: RecoveryReport) -> None:

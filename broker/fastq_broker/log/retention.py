@@ -1,7 +1,7 @@
 """Retention: which segments of a log are deleted, by age, by size, and below the log start offset.
 
 Rules
-- Whole segments go, the oldest first, only up to the high watermark, and never one that holds an open transaction's begin.
+- Whole segments go, the oldest first, and only what lies below the high watermark.
 - The active segment goes only if everything in the log is expired: it is rolled first, so that the log's end stays known.
 - By age counts the largest timestamp of a segment's records; without any, the time of the file. Source: UnifiedLog.deleteOldSegments.
 """

@@ -19,6 +19,7 @@ _BOUNDS = struct.Struct(
 )  # base offset, batch length, leader epoch, magic, crc, attributes, last offset delta
 BOUNDS_BYTES: Final = _BOUNDS.size
 HEADER_BYTES: Final = 61
+MAGIC_POSITION: Final = 16
 _LOG_OVERHEAD: Final = 12
 _LENGTH_MIN: Final = {0: 14, 1: 22, 2: 49}
 _WINDOW_BYTES: Final = 16 << 10

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import struct
 from pathlib import Path
 
 import pytest
 from fastq_broker.log import LogConfig, LogManager, PartitionLog
 from log_support import START_MS, crash, one_batch, open_manager, records_of
+
+from fastq.errors import KafkaStorageError
 
 SIZE = len(one_batch([b"v000"]))
 CONFIG = LogConfig(segment_bytes=100 * SIZE, index_interval_bytes=5 * SIZE)
@@ -175,3 +178,17 @@ def test_leftovers_of_an_interrupted_deletion_go(tmp_path: Path) -> None:
         path.write_bytes(b"x")
     assert reopen(tmp_path).log_end_offset == 10
     assert not any(path.exists() for path in leftovers)
+
+
+def test_whole_batches_of_an_old_format_are_not_cut_off(tmp_path: Path) -> None:
+    manager = open_manager(tmp_path, CONFIG)
+    fill(manager, 0, 10)
+    crash(manager)
+    path = tmp_path / "t-0" / f"{0:020d}.log"
+    old = struct.pack(">qiIbbq", 10, 26, 0, 1, 0, START_MS) + struct.pack(">ii", -1, -1) + b"\0\0\0\0"
+    with open(path, "ab") as file:
+        file.write(old)
+    size = path.stat().st_size
+    with pytest.raises(KafkaStorageError, match="old format"):
+        open_manager(tmp_path, CONFIG)
+    assert path.stat().st_size == size
