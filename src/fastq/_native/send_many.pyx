@@ -160,6 +160,10 @@ cdef class ManyDelivery:
         for batch in self.batches:
             if batch.state_ != BATCH_DONE:
                 self.accumulator.wait_done(batch, None if end is None else max(end - monotonic(), 0.0))
+                if batch.state_ != BATCH_DONE:  # an asyncio producer waits by await alone
+                    import asyncio
+
+                    raise asyncio.InvalidStateError("the broker has not answered yet: await the delivery")
 
     def outcome(self):
         """SendManyResult of a done call; raises SendManyError when records of it failed."""

@@ -137,6 +137,7 @@ class Producer(SyncProducerCore):
             self._attend()
         delivery = call.delivery
         if self.accumulator.slow & SYNC:
+            self.accumulator.close_all()
             delivery.result()
         return delivery
 
@@ -224,6 +225,7 @@ class Producer(SyncProducerCore):
                 raise
             delivery.add_done_callback(parts.acknowledge)
         if self.accumulator.slow & SYNC:
+            self.accumulator.close_all()  # nothing to linger for: the caller waits
             delivery.result()
         return delivery
 

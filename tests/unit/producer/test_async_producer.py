@@ -141,6 +141,8 @@ def test_send_many(shared_broker, topic):
         result = await handle
         assert result.count == 50_000 and result.offsets == {0: [range(50_000)]}
         handle = await producer.send_many(topic, (b"x" for _ in range(10)), keys=[b"k"] * 10)
+        with pytest.raises(asyncio.InvalidStateError):
+            handle.result()
         assert (await handle).offsets == {0: [range(50_000, 50_010)]}
         with pytest.raises(SerializationError) as caught:
             await producer.send_many(topic, [b"a", 5])
