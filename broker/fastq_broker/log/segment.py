@@ -145,7 +145,7 @@ class Segment:
         self.time_index.start_empty()
         self.log.handle(READ_WRITE_CREATE)
         self.log.truncate(0)
-        if preallocate_bytes:
+        if preallocate_bytes and hasattr(os, "posix_fallocate"):  # where there is none, the setting has no effect
             os.posix_fallocate(self.log.handle().fd, 0, preallocate_bytes)
         self.index.trim()
         self.time_index.trim()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -192,3 +193,17 @@ def test_whole_batches_of_an_old_format_are_not_cut_off(tmp_path: Path) -> None:
     with pytest.raises(KafkaStorageError, match="old format"):
         open_manager(tmp_path, CONFIG)
     assert path.stat().st_size == size
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_preallocated_segments_end_where_their_batches_do(tmp_path: Path, clean: bool) -> None:
+    manager = open_manager(tmp_path, replace(CONFIG, preallocate=True))
+    fill(manager, 0, 130)
+    active = tmp_path / "t-0" / f"{100:020d}.log"
+    assert active.stat().st_size == 100 * SIZE
+    assert (tmp_path / "t-0" / f"{0:020d}.log").stat().st_size == 100 * SIZE
+    manager.close() if clean else crash(manager)
+    log = reopen(tmp_path)
+    assert log.log_end_offset == 130
+    assert active.stat().st_size == 30 * SIZE
+    assert records_of(log.read(129, 1))[0].value == b"v129"
