@@ -38,7 +38,17 @@ def encode_fetch_response(
     session_id: int,
     results: list[
         tuple[
-            bytes, int, int, int, int, int, list[tuple[int, int]] | None, int, Any, tuple[int, int] | None, tuple[int, int] | None
+            bytes,
+            int,
+            int,
+            int,
+            int,
+            int,
+            list[tuple[int, int]] | None,
+            int,
+            Any,
+            tuple[int, int] | None,
+            tuple[int, int] | None,
         ]
     ],
     endpoints: list[tuple[int, str, int, str | None]] | None = None,

@@ -211,29 +211,31 @@ class Records(bytes):
         return len(self)
 
 
+def random_fetch_result(rng: random.Random, topic: bytes, partition: int, version: int) -> tuple[Any, ...]:
+    return (
+        topic,
+        partition,
+        rng.randint(-1, 100),
+        rng.randint(-1, 2**62),
+        3,
+        5,
+        rng.choice([None, [], [(2**40, 7), (1, 2)]]),
+        rng.randint(-1, 5),
+        rng.choice([None, Records(rng.randbytes(rng.randint(1, 300)))]),
+        (3, 2**40) if version >= 12 and rng.random() < 0.3 else None,
+        (4, 5) if version >= 12 and rng.random() < 0.3 else None,
+    )
+
+
 @pytest.mark.parametrize("version", range(4, 19))
 def test_fetch_response_equals_the_generated_message(version: int) -> None:
     rng = random.Random(version)
     for _ in range(50):
-        results = []
-        for _ in range(rng.randint(0, 3)):
-            topic = rng.randbytes(16) if version >= 13 else b"topic" + str(rng.random()).encode()
-            for partition in range(rng.randint(1, 3)):
-                results.append(
-                    (
-                        topic,
-                        partition,
-                        rng.randint(-1, 100),
-                        rng.randint(-1, 2**62),
-                        3,
-                        5,
-                        rng.choice([None, [], [(2**40, 7), (1, 2)]]),
-                        rng.randint(-1, 5),
-                        rng.choice([None, Records(rng.randbytes(rng.randint(1, 300)))]),
-                        (3, 2**40) if version >= 12 and rng.random() < 0.3 else None,
-                        (4, 5) if version >= 12 and rng.random() < 0.3 else None,
-                    )
-                )
+        results = [
+            random_fetch_result(rng, topic, partition, version)
+            for topic in [rng.randbytes(16) if version >= 13 else b"topic %d" % i for i in range(rng.randint(0, 3))]
+            for partition in range(rng.randint(1, 3))
+        ]
         endpoints = [(4, "höst", 9092, None), (5, "b", 1, "rack")] if version >= 16 and rng.random() < 0.5 else None
         frame = b"".join(encode_fetch_response(version, 77, 6, 70, 8, results, endpoints))
         assert int.from_bytes(frame[:4], "big") == len(frame) - 4
