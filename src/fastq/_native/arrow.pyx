@@ -93,6 +93,11 @@ cdef Text[COLUMNS] FORMATS = [b"z", b"z", b"u", b"i", b"l", b"tsu:UTC", b"i", b"
 COLUMN_NAMES = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers")
 BINARY_BYTES_MAX = 0x7FFFFFFF
 
+cdef struct PartName:
+    const uint8_t* topic             # UTF-8
+    int32_t topic_bytes
+    int32_t partition
+
 cdef struct Sink:
     # Where a fill writes next; NULL where a column was not asked for.
     int64_t row
@@ -195,8 +200,7 @@ cdef void put_headers(Sink* s, const CRecord* r) noexcept nogil:
     s.header_offsets[s.row + 1] = s.header_row
 
 
-cdef void fill(Sink* s, const BatchSpan* batch, const uint8_t* topic, int32_t topic_bytes,
-               int32_t partition) noexcept nogil:
+cdef void fill(Sink* s, const BatchSpan* batch, const PartName* part) noexcept nogil:
     """Append the records of one batch to every column of `s`."""
     cdef const uint8_t* p = batch.span.p
     cdef CRecord r
@@ -210,9 +214,9 @@ cdef void fill(Sink* s, const BatchSpan* batch, const uint8_t* topic, int32_t to
         if s.value_offsets != NULL:
             put_binary(s.value_offsets, s.value_data, s.value_valid, &s.value_end, s.row, r.value, r.value_length)
         if s.topic_offsets != NULL:
-            put_binary(s.topic_offsets, s.topic_data, NULL, &s.topic_end, s.row, topic, topic_bytes)
+            put_binary(s.topic_offsets, s.topic_data, NULL, &s.topic_end, s.row, part.topic, part.topic_bytes)
         if s.partitions != NULL:
-            s.partitions[s.row] = partition
+            s.partitions[s.row] = part.partition
         if s.offsets != NULL:
             s.offsets[s.row] = batch.span.base_offset + r.offset_delta
         if s.timestamps != NULL:
@@ -451,14 +455,28 @@ cdef class ArrowExport:
             i += 1
         return i
 
+    cdef int fill_spans(self, Sink* sink, Py_ssize_t start, Py_ssize_t end) except -1:
+        """Fill the columns in one go without the GIL; the names of the parts are gathered before."""
+        cdef Py_ssize_t i
+        cdef const BatchSpan* spans = self.batch.spans
+        cdef PartName* names = <PartName*>malloc((len(self.batch.encoded_topics) + 1) * sizeof(PartName))
+        if names == NULL:
+            raise MemoryError
+        for i in range(len(self.batch.encoded_topics)):
+            encoded = <bytes>self.batch.encoded_topics[i]
+            names[i].topic = encoded
+            names[i].topic_bytes = <int32_t>len(encoded)
+            names[i].partition = self.batch.partitions_of_parts[i]
+        with nogil:
+            for i in range(start, end):
+                fill(sink, &spans[i], &names[spans[i].part])
+        free(names)
+        return 0
+
     cdef Py_ssize_t export_segment(self, Py_ssize_t start, ArrowArray* array) except -1:
         """Fill `array` with the spans from `start` on that fit; answers the span after them."""
         cdef Totals totals
         cdef Sink sink
-        cdef BatchSpan* span
-        cdef const uint8_t* topic
-        cdef int32_t topic_bytes
-        cdef int32_t partition
         cdef Py_ssize_t i
         cdef Py_ssize_t end = self.segment_end(start, &totals)
         memset(&sink, 0, sizeof(Sink))
@@ -469,14 +487,7 @@ cdef class ArrowExport:
         except MemoryError:
             release_array(array)
             raise
-        for i in range(start, end):
-            span = &self.batch.spans[i]
-            encoded = <bytes>self.batch.encoded_topics[span.part]
-            topic = encoded
-            topic_bytes = len(encoded)
-            partition = self.batch.partitions_of_parts[span.part]
-            with nogil:
-                fill(&sink, span, topic, topic_bytes, partition)
+        self.fill_spans(&sink, start, end)
         return end
 
     def __arrow_c_schema__(self):

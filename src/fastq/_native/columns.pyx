@@ -1,7 +1,7 @@
 """Columns over fetched batches: what poll_batch hands out.
 
 Rules
-- `add` measures and checks every record without the GIL, so that nothing later can fail on the data; rows and columns
+- `add` measures and checks every record (large batches without the GIL), so that nothing later can fail on the data; rows and columns
   are made when they are touched, and Arrow buffers by fastq._native.arrow.
 - The fetched bytes stay where they are, and alive, as long as the batch does.
 """
@@ -12,6 +12,7 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memset
 
+from fastq._native.batch_codec cimport GIL_RELEASE_BYTES
 from fastq._native.consume cimport FetchedRecords, Record, decode_headers, new_record, timestamp_of
 from fastq._native.records cimport CRecord, CRecordHeader, parse_record, parse_record_header
 
@@ -128,8 +129,11 @@ cdef class ConsumerBatch:
         memset(&batch.totals, 0, sizeof(Totals))
         batch.span = chunk.span
         batch.part = part
-        with nogil:
+        if chunk.span.end - start < GIL_RELEASE_BYTES:
             status = measure(batch, chunk.limit, &position)
+        else:
+            with nogil:
+                status = measure(batch, chunk.limit, &position)
         if status == WALK_MALFORMED:
             chunk.corrupt(f"a record of the batch at offset {chunk.span.base_offset} is malformed or out of order")
         if status == WALK_DONE and batch.span.p != batch.span.end:
@@ -375,7 +379,7 @@ cdef class ConsumerBatch:
         """
         from fastq._native.arrow import COLUMN_NAMES, ArrowExport
         if columns is None:
-            columns = COLUMN_NAMES[:-1]
+            columns = [name for name in COLUMN_NAMES if name != "headers"]
         chosen = [*columns, "headers"] if headers and "headers" not in columns else list(columns)
         return ArrowExport(self, chosen)
 

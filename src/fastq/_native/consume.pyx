@@ -18,6 +18,7 @@ from cpython.object cimport PyObject, PyTypeObject
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT64_MAX, int8_t, int16_t, int32_t, int64_t, uint8_t
 
+from fastq._native.batch_codec cimport GIL_RELEASE_BYTES
 from fastq._native.bits cimport load_i16, load_i32, load_i64, load_varint32, size_varint
 from fastq._native.fetch cimport FetchedPartition
 from fastq._native.records cimport (
@@ -314,8 +315,11 @@ cdef class FetchedRecords:
                 return 0
             size = LOG_OVERHEAD_BYTES + <int64_t>h.batch_length
             if self.check_crcs:
-                with nogil:
+                if size < GIL_RELEASE_BYTES:
                     intact = crc_matches(self.p, size)
+                else:
+                    with nogil:
+                        intact = crc_matches(self.p, size)
                 if not intact:
                     self.corrupt(f"the checksum of the batch at offset {h.base_offset} ({size} bytes) is wrong")
             if self.read_committed and self.in_aborted_transaction(&h) or h.attributes & ATTRIBUTE_CONTROL:

@@ -6,6 +6,7 @@ runs under the driver's lock, or in its loop.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import weakref
@@ -132,7 +133,7 @@ class ConsumerBase:
         now = self._core.clock()
         for topic, since in self._unknown_since.items():
             if now - since > UNKNOWN_TOPIC_GRACE_S:
-                self._unknown_since[topic] = now + self.config.metadata_max_age_ms / 1000
+                self._unknown_since[topic] = math.inf  # once
                 return UnknownTopicOrPartition("no broker knows the topic; create it, or look at its name", topic=topic)
         return None
 
@@ -195,9 +196,10 @@ class ConsumerBase:
 
     def _follow_topics(self, now: float) -> None:
         """Bring the assignment in step with the metadata of the topics."""
-        if not self._topics:
-            return
         metadata, assigned = self._core.metadata, self._fetcher.partitions
+        if not self._topics:
+            self._check_assigned(now)
+            return
         wanted: list[TopicPartition] = []
         for topic in self._topics:
             found = metadata.topic(topic)
@@ -214,6 +216,22 @@ class ConsumerBase:
         for tp in fresh:
             # Made while this consumer was reading: all of it is new, so "latest" must not pass over it.
             self._fetcher.reset(tp, EARLIEST_TIMESTAMP)
+
+    def _check_assigned(self, now: float) -> None:
+        """What the user assigned may not be there."""
+        for topic in {tp.topic for tp in self._fetcher.partitions}:
+            found = self._core.metadata.topic(topic)
+            if found is not None and found.error != 0:
+                self._topic_error(topic, found.error, now)
+            elif found is not None:
+                self._unknown_since.pop(topic, None)
+        for tp, state in self._fetcher.partitions.items():
+            found = self._core.metadata.topic(tp.topic)
+            missing = found is not None and found.error == 0 and tp.partition >= len(found.partitions)
+            if missing and state.reported != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                state.reported = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                what = "the topic has no such partition; it is read as soon as it has"
+                self._fetcher.add_error(UnknownTopicOrPartition(what, topic=tp.topic, partition=tp.partition))
 
     def _topic_error(self, topic: str, code: int, now: float) -> None:
         if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or code == ErrorCode.LEADER_NOT_AVAILABLE:
@@ -237,6 +255,7 @@ class ConsumerBase:
         self._core.watch_topics({tp.topic for tp in wanted})
         self._detach()
         self._fetcher.assign(wanted)
+        self._metadata_generation = -1
 
     def _seek(self, tp: TopicPartition | tuple[str, int], offset: int) -> None:
         self._check_open()

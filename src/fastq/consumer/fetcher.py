@@ -25,7 +25,7 @@ from fastq.consumer.effects import Outgoing
 from fastq.consumer.offsets import LIST_OFFSETS_API, MOVED, list_offsets_request, offsets_answered
 from fastq.consumer.partition import PartitionState, Phase
 from fastq.consumer.session import FetchPlan, FetchSession, Wanted
-from fastq.errors import ErrorCode, FastqError, KafkaError, OffsetOutOfRange, RecordListTooLarge, error_for_code
+from fastq.errors import ErrorCode, FastqError, KafkaError, OffsetOutOfRange, error_for_code
 from fastq.metadata import ClusterMetadata, Node, TopicPartition
 from fastq.protocol.messages import (
     FetchRequest,
@@ -242,11 +242,6 @@ class Fetcher:
         state.attempts += 1
         state.retry_at = now + wait * self._random.uniform(0.8, 1.2) / 1000
 
-    def _failed(self, state: PartitionState, error: FastqError, now: float) -> None:
-        """Raise `error` once. What may pass is tried again after a pause, the rest not before a seek."""
-        self._errors.append(error)
-        self._pause(state, now)
-
     def _broker(self, node_id: int) -> str:
         node = self.metadata.nodes.get(node_id)
         return f"node {node_id}" if node is None else str(node)
@@ -402,6 +397,7 @@ class Fetcher:
             state.preferred_until = now + config.metadata_max_age_ms / 1000
             return
         if part.size_bytes == 0:
+            state.reported = 0
             return
         if part.whole_bytes == 0 and _is_cut(part.records):
             self._enlarge(node_id, state, offset, now)
@@ -419,6 +415,7 @@ class Fetcher:
         state.buffered_bytes += chunk.size_bytes
         self.buffered_bytes += chunk.size_bytes
         if part.next_offset > offset:
+            state.reported = 0
             state.fetch_offset = part.next_offset
             state.offset_epoch = part.last_leader_epoch
         else:
@@ -431,14 +428,9 @@ class Fetcher:
         if state.fetch_bytes < self.config.fetch_max_bytes:
             state.fetch_bytes = min(2 * state.fetch_bytes, self.config.fetch_max_bytes)
             return
-        where = f"{state.tp.topic}-{state.tp.partition} at offset {offset}"
-        error = RecordListTooLarge(
-            f"the batch of {where} does not fit a fetch of {state.fetch_bytes} bytes; raise fetch_max_bytes",
-            broker=self._broker(node_id),
-            topic=state.tp.topic,
-            partition=state.tp.partition,
-        )
-        self._failed(state, error, now)
+        self._pause(state, now)
+        what = f"the batch at offset {offset} does not fit a fetch of {state.fetch_bytes} bytes; raise fetch_max_bytes"
+        self._report(node_id, state, ErrorCode.RECORD_LIST_TOO_LARGE, what)
 
     def _partition_error(self, node_id: int, state: PartitionState, offset: int, code: int, now: float) -> None:
         """A partition could not be fetched."""
@@ -450,7 +442,13 @@ class Fetcher:
         if code in MOVED:
             self.wants_metadata = f"{error_for_code(code).name} for {state.tp.topic}-{state.tp.partition}"
             return
-        self._errors.append(self._error(node_id, state, code, f"the fetch at offset {offset} failed"))
+        self._report(node_id, state, code, f"the fetch at offset {offset} failed")
+
+    def _report(self, node_id: int, state: PartitionState, code: int, what: str) -> None:
+        """Have an error raised, once: the retries that fail alike say nothing new."""
+        if state.reported != code:
+            state.reported = code
+            self._errors.append(self._error(node_id, state, code, what))
 
     def _error(self, node_id: int, state: PartitionState, code: int, what: str) -> KafkaError:
         return error_for_code(
@@ -526,7 +524,7 @@ class Fetcher:
         if code in MOVED:
             self.wants_metadata = f"{error_for_code(code).name} for {state.tp.topic}-{state.tp.partition}"
             return
-        self._errors.append(self._error(node_id, state, code, "its offset could not be learned"))
+        self._report(node_id, state, code, "its offset could not be learned")
 
     def _check_epochs(self, node_id: int, states: list[PartitionState]) -> Outgoing:
         """Ask the new leader where the epoch of the last record read ended: before it, that record is gone."""

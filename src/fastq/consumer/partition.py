@@ -43,6 +43,7 @@ class PartitionState:
         "phase",
         "preferred_replica",
         "preferred_until",
+        "reported",
         "requested",
         "reset_timestamp",
         "retry_at",
@@ -64,6 +65,7 @@ class PartitionState:
         self.requested = False  # a request about it is on its way
         self.retry_at = 0.0
         self.attempts = 0
+        self.reported = 0  # the error code raised last, until a fetch works or the user moves on
         self.high_watermark = -1
         self.last_stable_offset = -1
         self.log_start_offset = -1
@@ -94,6 +96,7 @@ class PartitionState:
         self.requested = False
         self.retry_at = 0.0
         self.attempts = 0
+        self.reported = 0
         return self.drop_chunks()
 
     def begin_reset(self, timestamp: int | None) -> None:

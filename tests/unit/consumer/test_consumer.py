@@ -543,3 +543,38 @@ def test_a_broker_that_is_not_there_is_raised_in_time() -> None:
             next(iter(reader))
         with pytest.raises(ConnectionRefused):
             reader.end_offsets([("logs", 0)])
+
+
+def test_assigned_partitions_that_do_not_exist(cluster: SocketCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastq.consumer.base.UNKNOWN_TOPIC_GRACE_S", 0.1)
+    fill(cluster)
+    with consumer(cluster, retry_backoff_ms=10, metadata_max_age_ms=100) as reader:
+        reader.assign([("logs", 0), ("logs", 2), ("none-such", 0)])
+        errors, records = [], []
+        for _ in range(50):
+            try:
+                records += reader.poll(timeout=0.05)
+            except UnknownTopicOrPartition as error:
+                errors.append((error.topic, error.partition))
+        assert errors == [("logs", 2), ("none-such", None)]
+        assert len(records) == 20
+        cluster.create("logs", 1)[2].append([(None, b"0")])
+        assert reader.poll(timeout=5)[0].partition == 2
+
+
+def test_an_error_of_a_partition_is_raised_once(cluster: SocketCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(cluster)
+    refuse = cluster._refusal
+    secret = cluster.logs[TopicPartition("logs", 0)]
+    monkeypatch.setattr(cluster, "_refusal", lambda node, log, epoch: 29 if log is secret else refuse(node, log, epoch))
+    with consumer(cluster, "logs", retry_backoff_ms=5, retry_backoff_max_ms=10) as reader:
+        errors, records = [], []
+        for _ in range(20):
+            try:
+                records += reader.poll(timeout=0.02)
+            except TopicAuthorizationFailed as error:
+                errors.append(error)
+        assert len(errors) == 1 and len(records) == 20
+        assert (errors[0].topic, errors[0].partition) == ("logs", 0) and "127.0.0.1" in str(errors[0])
+        monkeypatch.undo()
+        assert len(reader.poll(timeout=5)) == 20
