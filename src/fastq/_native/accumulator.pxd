@@ -159,6 +159,7 @@ cdef class Accumulator:
     cdef readonly int64_t buffered_records
     cdef readonly int64_t records_total
     cdef readonly int64_t batches_total
+    cdef readonly int64_t full_total     # batches that closed because they were full
     cdef readonly int64_t bytes_total
     cdef bint adaptive
     cdef bint ignore_keys

@@ -740,6 +740,7 @@ cdef class Accumulator:
         self.open_partitions.pop(partition, None)
         partition.queue.append(batch)
         self.batches_total += 1
+        self.full_total += full
         self.records_total += batch.count
         self.bytes_total += batch.used
         if batch.codec:

@@ -97,6 +97,7 @@ class Producer(SyncProducerCore):
         self._next_at = 0.0
         self._waiting = 0
         self._hot_until = 0.0
+        self._full_seen = 0
         self._closing = False
         self._callback_lock = threading.Lock()
         self._background_event = threading.Event()
@@ -235,7 +236,8 @@ class Producer(SyncProducerCore):
         if accumulator.to_compress:
             self._parts.compress_pending()
         if accumulator.ready or self._linger_s == 0:
-            if self._linger_s:
+            if accumulator.full_total != self._full_seen and self._linger_s:
+                self._full_seen = accumulator.full_total
                 self._hot_until = now + HOT_S
             self._pending = True
             self._drive()

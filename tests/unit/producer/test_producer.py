@@ -576,3 +576,22 @@ def test_broker_restarts_while_records_flow(tmp_path):
             producer.flush(30)
             assert [d.result().offset for d in deliveries] == list(range(6000))
         assert Log(broker, "t").values() == [b"%d" % i for i in range(6000)]
+
+
+def test_slow_records_leave_with_their_linger(make, topic):
+    """One record now and then: the background thread sends it when its linger is over, not when somebody calls."""
+    producer = make(linger_ms=5)
+    producer.send(topic, b"x").result(10)
+    delays = []
+
+    def arrived(started):
+        return lambda delivery: delays.append(time.perf_counter() - started)
+
+    for _ in range(300):
+        producer.send(topic, b"x").add_done_callback(arrived(time.perf_counter()))
+        time.sleep(0.001)
+    deadline = time.monotonic() + 10
+    while len(delays) < 300 and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert len(delays) == 300
+    assert sorted(delays)[150] < 0.05
