@@ -75,7 +75,7 @@ class PartitionLog(LogReads):
     record; `recovery_point` <= `log_end_offset`, and everything below it is known to be on disk, indexes included.
     `on_disk_offset` is the same for the records alone.
 
-    Attributes that only a loaded log has load it when they are first read (`__getattr__`). Raises KafkaStorageError then when the
+    Attributes that only a loaded log has load it when they are first read (see _NotLoaded). Raises KafkaStorageError then when the
     directory cannot be read.
     """
 
@@ -162,6 +162,7 @@ class PartitionLog(LogReads):
         self.random = randomness or random.Random()
         self.loaded = False
         self._loading = False
+        self.__class__ = _NotLoaded
         self.pending_leader_epoch = -1
         self.last_flush_ms = 0
         self._listeners: tuple[Callable[[PartitionLog], None], ...] = ()
@@ -177,14 +178,6 @@ class PartitionLog(LogReads):
     def name(self) -> str:
         return f"{self.topic}-{self.partition}"
 
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            if self.loaded or self._loading:
-                raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
-            self.load()
-            return object.__getattribute__(self, name)
-
     # -- loading and configuration
 
     def load(self) -> None:
@@ -192,13 +185,16 @@ class PartitionLog(LogReads):
         if self.loaded:
             return
         self._loading = True
+        self.__class__ = PartitionLog
         try:
             load_log(self)
+            self.loaded = True
         except OSError as error:
             raise self.dir.fail("loading a log", error.filename or self.path, error) from error
         finally:
             self._loading = False
-        self.loaded = True
+            if not self.loaded:
+                self.__class__ = _NotLoaded
         if self.pending_leader_epoch >= 0:
             self.assign_leader_epoch(self.pending_leader_epoch)
 
@@ -661,3 +657,15 @@ class PartitionLog(LogReads):
     @property
     def active_segment(self) -> Segment:
         return self._active
+
+
+class _NotLoaded(PartitionLog):
+    """A log that has not been touched yet. A class of its own, because `__getattr__` makes every attribute of a class slower."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            self.load()
+            return object.__getattribute__(self, name)
