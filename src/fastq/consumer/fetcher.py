@@ -25,7 +25,7 @@ from fastq.consumer.effects import Outgoing
 from fastq.consumer.offsets import LIST_OFFSETS_API, MOVED, list_offsets_request, offsets_answered
 from fastq.consumer.partition import PartitionState, Phase
 from fastq.consumer.session import FetchPlan, FetchSession, Wanted
-from fastq.errors import ErrorCode, FastqError, KafkaError, OffsetOutOfRange, error_for_code
+from fastq.errors import ErrorCode, FastqError, KafkaError, OffsetOutOfRange, ProtocolError, error_for_code
 from fastq.metadata import ClusterMetadata, Node, TopicPartition
 from fastq.protocol.messages import (
     FetchRequest,
@@ -341,7 +341,7 @@ class Fetcher:
         """No answer: the session is in doubt, and so is the leader."""
         session.restart()
         self.counters["fetch_errors"] += 1
-        self.wants_metadata = f"a fetch failed: {error}"
+        self._unanswered("a fetch failed", error)
         for state, generation, _ in asked:
             if state.generation == generation:
                 state.preferred_replica = -1
@@ -444,6 +444,12 @@ class Fetcher:
             return
         self._report(node_id, state, code, f"the fetch at offset {offset} failed")
 
+    def _unanswered(self, what: str, error: FastqError | None) -> None:
+        """A request got no answer: it is sent again; but an answer that is rubbish is for the user to know."""
+        self.wants_metadata = f"{what}: {error}"
+        if isinstance(error, ProtocolError) and not any(isinstance(known, ProtocolError) for known in self._errors):
+            self._errors.append(error)
+
     def _report(self, node_id: int, state: PartitionState, code: int, what: str) -> None:
         """Have an error raised, once: the retries that fail alike say nothing new."""
         if state.reported != code:
@@ -499,7 +505,7 @@ class Fetcher:
                 state.requested = False
                 answer = answers.get(tp)
                 if answer is None:
-                    self.wants_metadata = f"no offset for {tp}: {error}"
+                    self._unanswered(f"no offset for {tp}", error)
                     self._pause(state, now)
                 elif answer.error_code != 0:
                     self._reset_error(node_id, state, answer.error_code, now)
@@ -552,7 +558,7 @@ class Fetcher:
                 state.requested = False
                 answer = answers.get(tp)
                 if answer is None:
-                    self.wants_metadata = f"{tp} could not be checked against its new leader: {error}"
+                    self._unanswered(f"{tp} could not be checked against its new leader", error)
                     self._pause(state, now)
                 elif answer.error_code != 0:
                     self._reset_error(node_id, state, answer.error_code, now)

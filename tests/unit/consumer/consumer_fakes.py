@@ -347,6 +347,7 @@ class SocketCluster(FakeCluster):
     def __init__(self, nodes: tuple[int, ...] = (1,)) -> None:
         super().__init__(nodes)
         self.lock = threading.Lock()
+        self.rubbish: set[int] = set()  # api keys that are answered with bytes that mean nothing
         self.idle_wait_s = 0.01  # how long an empty fetch is held back
         self._sockets: list[socket.socket] = []
         for node in nodes:
@@ -381,7 +382,10 @@ class SocketCluster(FakeCluster):
                     response = self.handle(node, request, header.api_version)
                 if header.api_key == ApiKey.FETCH and not response.responses and not response.error_code:
                     threading.Event().wait(min(self.idle_wait_s, request.max_wait_ms / 1000))
-                sock.sendall(encode_response(header.correlation_id, response, header.api_version))
+                frame = encode_response(header.correlation_id, response, header.api_version)
+                if header.api_key in self.rubbish:
+                    frame = frame[:8] + b"\xff" * (len(frame) - 8)
+                sock.sendall(frame)
         except (OSError, ValueError):
             pass
 

@@ -25,6 +25,7 @@ from fastq.errors import (
     DeserializationError,
     ForkedClient,
     OffsetOutOfRange,
+    ProtocolError,
     TopicAuthorizationFailed,
     UnknownTopicOrPartition,
 )
@@ -578,3 +579,22 @@ def test_an_error_of_a_partition_is_raised_once(cluster: SocketCluster, monkeypa
         assert (errors[0].topic, errors[0].partition) == ("logs", 0) and "127.0.0.1" in str(errors[0])
         monkeypatch.undo()
         assert len(reader.poll(timeout=5)) == 20
+
+
+@pytest.mark.parametrize("api", [1, 2])
+def test_rubbish_from_a_broker_is_a_protocol_error_that_names_it(cluster: SocketCluster, api: int) -> None:
+    count = fill(cluster)
+    with consumer(cluster, "logs", reconnect_backoff_ms=5, retry_backoff_ms=5) as reader:
+        cluster.rubbish.add(api)
+        with pytest.raises(
+            ProtocolError, match=r"(?s)127\.0\.0\.1.*(Fetch|ListOffsets)|(Fetch|ListOffsets).*127\.0\.0\.1"
+        ):
+            reader.poll(timeout=10)
+        cluster.rubbish.clear()
+        records: list = []
+        while len(records) < count:
+            try:
+                records += reader.poll(timeout=5)
+            except ProtocolError:
+                continue  # of the other broker
+        in_order(records, count)
