@@ -249,7 +249,7 @@ class Connection(asyncio.BufferedProtocol):
             except (DecodeError, ProtocolViolation) as error:
                 violation = error  # the requests before it are still answered
                 break
-            if type(response) is bytes:
+            if isinstance(response, bytes):
                 responses.append(response)
                 size += len(response)
                 if size < OUTPUT_TURN_BYTES:
@@ -257,7 +257,7 @@ class Connection(asyncio.BufferedProtocol):
                 break
             if response is None:
                 continue
-            if type(response) is list:
+            if isinstance(response, list):
                 responses += response
             elif not response.answered:
                 response.attached = True

@@ -13,6 +13,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from fastq.protocol.frames import decode_body, encode_response
 from .connection import Connection, ProtocolViolation
 
 if TYPE_CHECKING:
+    import asyncio
     from types import ModuleType
     from typing import TypeAlias
 
@@ -203,7 +205,7 @@ class Router:
 
         coroutine: Coroutine[Any, Any, None] = run()
         task = self._broker.loop.create_task(coroutine)
-        deferred = Deferred(connection, on_cancel=task.cancel)
+        deferred = Deferred(connection, on_cancel=partial(_cancel, task))
         return deferred
 
     def _encode(self, route: Route, header: Header, response: Any) -> bytes:
@@ -219,7 +221,7 @@ class Router:
         code = error.code if isinstance(error, KafkaError) else UNKNOWN_SERVER_ERROR
         if code == UNKNOWN_SERVER_ERROR:
             logger.error("%s version %d failed", route.name, header[1], exc_info=error)
-        response_class = APIS[header[0]].response_class()
+        response_class: Any = APIS[header[0]].response_class()
         if "error_code" not in response_class.__slots__:
             raise ProtocolViolation(f"{route.name} failed: {error}")
         response = response_class(error_code=code)
@@ -229,6 +231,10 @@ class Router:
 
     def _unsupported_api_versions(self, header: Header, versions: tuple[int, int]) -> bytes:
         """KIP-511: error 35 in a v0 body that lists ApiVersions alone, so that the client can come down."""
-        response_class = APIS[API_VERSIONS].response_class()
+        response_class: Any = APIS[API_VERSIONS].response_class()
         own = response_class.ApiVersion(api_key=API_VERSIONS, min_version=versions[0], max_version=versions[1])
         return encode_response(header[2], response_class(error_code=UNSUPPORTED_VERSION, api_keys=[own]), 0)
+
+
+def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
