@@ -30,7 +30,7 @@ MAY_IMPORT = {
     "protocol": FLOOR,
     "metadata": FLOOR | {"protocol"},
     "config": FLOOR | {"protocol", "net"},
-    "net": CORE,
+    "net": CORE | {""},  # the version, which it tells brokers
     "producer": CORE | USERS,
     "consumer": CORE | USERS,
     "admin": CORE,

@@ -11,9 +11,9 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import pytest
-from fastq.errors import ConfigError
 
 from fastq.config import ClientConfig, ClientOptions, Config, ConfigWarning, Renamed, option, renamed
+from fastq.errors import ConfigError
 from fastq.net.addresses import Address, parse_address, parse_servers
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import time
+from collections.abc import Callable
 from typing import Any
 
 from fastq.cli.output import Progress, Subparsers, add_client_options, add_json_option, client_settings, print_json
@@ -53,6 +54,7 @@ def run_produce(options: argparse.Namespace) -> int:
     progress = Progress("sent", options.records)
     done = 0
     latencies: list[float] = []
+    outcome: Callable[[float | None], object]
     with Producer(**client_settings(options), acks=options.acks, compression_type=options.compression) as producer:
         producer.partitions_for(options.topic)
         start = time.perf_counter()
@@ -62,17 +64,25 @@ def run_produce(options: argparse.Namespace) -> int:
                 count = min(count, max(1, int(options.rate / 100)))
                 time.sleep(max(0.0, start + done / options.rate - time.perf_counter()))
             began = time.perf_counter()
+
+            def arrived(_: object, began: float = began) -> None:
+                latencies.append(time.perf_counter() - began)
+
             if options.one_by_one:
-                for _ in range(count):
-                    delivery = producer.send(options.topic, value)
+                for _ in range(count - 1):
+                    producer.send(options.topic, value)
+                last = producer.send(options.topic, value)
+                last.add_done_callback(arrived)
+                outcome = last.result
             else:
-                delivery = producer.send_many(options.topic, [value] * count)
-            delivery.add_done_callback(lambda _, began=began: latencies.append(time.perf_counter() - began))
+                many = producer.send_many(options.topic, [value] * count)
+                many.add_done_callback(arrived)
+                outcome = many.result
             done += count
             progress.update(done)
         producer.flush()
         seconds = time.perf_counter() - start
-        delivery.result(0)
+        outcome(0)
     progress.close()
     latencies.sort()
     _report(options, done, done * options.size, seconds, latencies)
