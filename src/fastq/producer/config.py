@@ -21,7 +21,7 @@ logger = logging.getLogger("fastq.producer")
 
 COMPRESSION_TYPES = ("none", "gzip", "snappy", "lz4", "zstd")
 BATCH_SIZE_DEFAULT = 16_384
-BATCH_BYTES_GROWN = 256 * 1024
+BATCH_BYTES_GROWN = 1_000_000
 _ACKS = {"all": -1, "-1": -1, "0": 0, "1": 1}
 
 
@@ -122,7 +122,7 @@ class ProducerConfig(ClientConfig):
         None, kind=int, low=0, high=INT32_MAX, doc="bytes of a batch; 0: no batching; None: 16384, and grows on demand"
     )
     batch_bytes_max: int | None = option(
-        None, kind=int, low=1, high=INT32_MAX, doc="how far batches grow; None: batch_size if given, else 262144"
+        None, kind=int, low=1, high=INT32_MAX, doc="how far batches grow; None: batch_size if given, else 1000000"
     )
     batch_records_max: int = option(0, low=0, high=INT32_MAX, doc="records of a batch; 0: no bound")
     buffer_memory: int = option(33_554_432, low=1024, high=2**62, doc="bytes of all records that wait or are in flight")
@@ -194,7 +194,7 @@ class ProducerConfig(ClientConfig):
         start = BATCH_SIZE_DEFAULT if self.batch_size is None else self.batch_size
         if self.batch_bytes_max is not None:
             return min(start, self.batch_bytes_max), self.batch_bytes_max
-        grown = min(BATCH_BYTES_GROWN, max(self.max_request_size // 2, start))
+        grown = min(BATCH_BYTES_GROWN, max(self.max_request_size // 16 * 15, start))
         return start, grown if self.batch_size is None else start
 
     @property

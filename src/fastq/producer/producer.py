@@ -38,6 +38,9 @@ logger = logging.getLogger("fastq.producer")
 HOT_S = 0.01
 """How long after a full batch the background thread leaves the connections to the callers."""
 
+SLACK_S = 0.002
+"""How much longer a batch may linger than it should, so that a background thread that is about to look is left asleep."""
+
 
 class HeldInterrupt:
     """Holds SIGINT back in the main thread while the block runs, and raises it at the end.
@@ -241,7 +244,7 @@ class Producer(SyncProducerCore):
                 self._hot_until = now + HOT_S
             self._pending = True
             self._drive()
-        if self._thread is None or (self._linger_s and self._background_until > now + self._linger_s):
+        if self._thread is None or (self._linger_s and self._background_until > now + self._linger_s + SLACK_S):
             self._wake_background()
 
     def _topic_state(self, topic: str) -> TopicState:
@@ -414,9 +417,11 @@ class Producer(SyncProducerCore):
     def _background_turn(self) -> None:
         event, now = self._background_event, time.monotonic()
         if self._waiting or now < self._hot_until:
-            # Callers drive, and look after lingering batches too: come back when they may have gone.
-            self._background_until = now + HOT_S
-            event.wait(HOT_S)
+            # Callers drive, and look after lingering batches too: come back when they may have gone, and not after a
+            # batch begun meanwhile is due: then nobody needs to wake this thread, which would cost a switch a batch.
+            wait_s = min(HOT_S, self._linger_s or HOT_S)
+            self._background_until = now + wait_s
+            event.wait(wait_s)
             event.clear()
             return
         linger_at = self.accumulator.close_due(now, self._linger_s)
