@@ -201,6 +201,7 @@ class Broker:
                 self.purgatory.changed(replica)
             replica.leader_id = partition_image.leader
             replica.isr_size = len(partition_image.isr)
+            replica.followers = frozenset(partition_image.replicas) - {self.node_id}
 
     def _add_replica(self, log: PartitionLog, topic: TopicImage, number: int) -> Replica:
         replica = Replica(log, topic.name, topic.topic_id, number)

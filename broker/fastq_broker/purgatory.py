@@ -3,6 +3,7 @@
 Rules
 - A waiting fetch is checked when one of its logs advances, and ends when enough bytes are there, when its time is up, or when
   something about a partition has changed (deleted, new leader epoch), whichever comes first.
+- A log also tells of appends that no reader sees yet (durability "fsync"): what is there is counted, never assumed.
 - Ends are not run inside the append that caused them, but together at the next turn of the loop: so an append costs
   nothing more for it, and one answer carries all that a burst of appends has brought.
 """
@@ -61,18 +62,16 @@ class Purgatory:
         fetch.timer = self._loop.call_later(max_wait_s, self._expire, fetch)
 
     def advanced(self, key: Hashable, _source: object = None) -> None:
-        """More can be read of a partition. A listener of its log, which says which one it is (`_source`)."""
+        """A partition's log has moved on. A listener of that log, which says which one it is (`_source`)."""
         watchers = self._watchers.get(key)
         if watchers is None:
             return
         for fetch in list(watchers):
-            if fetch.bytes_missing > 1:
-                now = fetch.estimate(key)
-                fetch.bytes_missing -= now - fetch.available[key]
-                fetch.available[key] = now
-                if fetch.bytes_missing > 0:
-                    continue
-            self._end(fetch)
+            now = fetch.estimate(key)
+            fetch.bytes_missing -= now - fetch.available[key]
+            fetch.available[key] = now
+            if fetch.bytes_missing <= 0:
+                self._end(fetch)
 
     def changed(self, key: Hashable) -> None:
         """A partition is gone, or has a new leader epoch: whoever waits for it is answered."""

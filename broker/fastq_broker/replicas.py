@@ -27,6 +27,7 @@ class Replica:
     """One hosted partition: its log, and what the metadata says about it. Loop thread only."""
 
     __slots__ = (
+        "followers",
         "internal",
         "isr_size",
         "leader_epoch",
@@ -48,6 +49,7 @@ class Replica:
         self.leader_id = -1
         self.leader_epoch = -1
         self.isr_size = 0
+        self.followers: frozenset[int] = frozenset()
         self.min_insync_replicas = 1
         self.synchronous = False
 
@@ -61,6 +63,16 @@ class Replica:
         if requested == -1 or requested == self.leader_epoch:
             return 0
         return FENCED_LEADER_EPOCH if requested < self.leader_epoch else UNKNOWN_LEADER_EPOCH
+
+    def follower_error(self, replica_id: int, requested_epoch: int) -> int:
+        """0, or the error for a request in the name of a replica that the partition does not have.
+
+        Negative ids are no replicas. Kafka's Partition.followerReplicaOrThrow: who names the leader's epoch may know of a
+        reassignment before this node does, so it shall try again.
+        """
+        if replica_id < 0 or replica_id in self.followers:
+            return 0
+        return UNKNOWN_LEADER_EPOCH if requested_epoch >= 0 else NOT_LEADER_OR_FOLLOWER
 
 
 class ReplicaTable:

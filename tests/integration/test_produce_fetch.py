@@ -281,6 +281,35 @@ def test_a_long_poll_ends_when_data_comes(
         assert len(other.receive().responses[0].partitions[0].records) >= 3000
 
 
+def test_a_long_poll_is_not_ended_by_what_is_not_on_disk_yet(
+    shared_broker: Broker, connection: RawConnection, new_topic_name: NewName
+) -> None:
+    name = new_topic_name()
+    create_topic(connection, name, durability="fsync")
+    with RawConnection(shared_broker.bootstrap_servers) as other:
+        for offset in range(5):
+            other.send(fetch_request(name, offset, max_wait_ms=10_000), 12)
+            time.sleep(0.02)
+            produce(connection, name, batch(b"%d" % offset))
+            records = other.receive().responses[0].partitions[0].records
+            assert [record.value for record in decode_records(records)] == [b"%d" % offset]
+
+
+@pytest.mark.parametrize("replica_id", [0, 1, 7])
+def test_nobody_reads_in_the_name_of_a_replica_that_is_none(
+    connection: RawConnection, new_topic_name: NewName, replica_id: int
+) -> None:
+    name = new_topic_name()
+    create_topic(connection, name)
+    produce(connection, name, batch(b"x"))
+    assert fetch(connection, name, 0, replica_id=replica_id).error_code == 6
+    assert fetch(connection, name, 0, replica_id=replica_id, current_leader_epoch=0).error_code == 75
+    assert list_offset(connection, name, -1, replica_id=replica_id).error_code == 6
+    assert list_offset(connection, name, -1, replica_id=replica_id, current_leader_epoch=0).error_code == 75
+    assert fetch(connection, name, 0, replica_id=-2).error_code == 0
+    assert list_offset(connection, name, -1, replica_id=-2).offset == 1
+
+
 def test_a_long_poll_ends_with_its_time(connection: RawConnection, new_topic_name: NewName) -> None:
     name = new_topic_name()
     create_topic(connection, name)
@@ -365,10 +394,12 @@ def test_what_is_not_in_memory_is_fetched_too() -> None:
 # --- offsets ---
 
 
-def list_offset(connection: RawConnection, topic: str, timestamp: int, version: int = 11, **fields: int) -> Any:
+def list_offset(
+    connection: RawConnection, topic: str, timestamp: int, version: int = 11, *, replica_id: int = -1, **fields: int
+) -> Any:
     asked = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=timestamp, **fields)
     topics = [ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[asked])]
-    return connection.call(ListOffsetsRequest(replica_id=-1, topics=topics), version).topics[0].partitions[0]
+    return connection.call(ListOffsetsRequest(replica_id=replica_id, topics=topics), version).topics[0].partitions[0]
 
 
 def test_list_offsets(connection: RawConnection, new_topic_name: NewName) -> None:

@@ -182,10 +182,10 @@ class _Fetch:
             return replicas.missing_error(request[0], request[1], self.table is replicas.by_id)
         if replica.leader_id != self.broker.node_id:
             return NOT_LEADER_OR_FOLLOWER
-        return replica.epoch_error(request[2]) or replica
+        return replica.epoch_error(request[2]) or replica.follower_error(self.body.replica_id, request[2]) or replica
 
     def _upper_offset(self, replica: Replica) -> int:
-        """Where this reader's view ends: the last stable offset, the high watermark, or the log's end for a replica."""
+        """Where this reader's view ends: the last stable offset, the high watermark, or the log's end for a follower."""
         log = replica.log
         if self.body.replica_id > NO_REPLICA:
             return log.log_end_offset
@@ -238,11 +238,19 @@ class _Fetch:
         return request[0], request[1], 0, log.high_watermark, stable, start, aborted, -1, records, diverging, None
 
     def _estimate(self, key: Hashable) -> int:
-        """The bytes that a watched partition has for this fetch now; enough to end the wait when it cannot be read."""
+        """The bytes that a watched partition has for this fetch now; enough to end the wait when it cannot be read.
+
+        The most frequent question, whether there is anything for a fetch of one byte, is answered without a look at the file.
+        """
         request = self.watched[key]
         replica = self._find(request)
         if isinstance(replica, int):
             return self.body.min_bytes + self.available[key]
+        offset = request[3]
+        if replica.log.log_start_offset <= offset:
+            upper = self._upper_offset(replica)
+            if offset >= upper or self.body.min_bytes <= 1:
+                return int(offset < upper)
         result = self._read_one(replica, request, self.body.max_bytes, True)
         if result[2] != 0:
             return self.body.min_bytes + self.available[key]

@@ -40,7 +40,7 @@ FIRST_VERSION_OF = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLI
 FIRST_VERSION_WITH_LEADER_EPOCH = 4
 
 READ_COMMITTED = 1
-NO_REPLICA = -1
+CONSUMER = -1
 CORRUPT_MESSAGE = 2
 UNSUPPORTED_VERSION = 35
 INVALID_REQUEST = 42
@@ -93,7 +93,8 @@ def _answer(
     if isinstance(replica, int):
         answer.error_code = replica
         return answer
-    answer.error_code = replica.epoch_error(asked.current_leader_epoch)
+    epoch = asked.current_leader_epoch
+    answer.error_code = replica.epoch_error(epoch) or replica.follower_error(request.replica_id, epoch)
     if answer.error_code == 0:
         try:
             if asked.timestamp >= 0 or asked.timestamp == MAX_TIMESTAMP:
@@ -106,8 +107,8 @@ def _answer(
 
 
 def _end_for(request: ListOffsetsRequest, replica: Replica) -> int:
-    """Where the reader's view of the log ends."""
-    if request.replica_id > NO_REPLICA:
+    """Where the reader's view of the log ends: followers, and consumers that debug (-2), see all of it."""
+    if request.replica_id != CONSUMER:
         return replica.log.log_end_offset
     return replica.log.last_stable_offset if request.isolation_level == READ_COMMITTED else replica.log.high_watermark
 

@@ -58,6 +58,19 @@ def test_one_byte_ends_a_fetch_that_wants_one() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("min_bytes", [1, 20])
+def test_an_advance_that_nobody_can_read_ends_no_fetch(min_bytes: int) -> None:
+    async def scenario(world: World) -> None:
+        world.wait("f", "ab", min_bytes)
+        world.append("a", 0)
+        world.append("b", 0)
+        assert await world.turn() == []
+        world.append("b", 20)
+        assert await world.turn() == ["f"]
+
+    run(scenario)
+
+
 def test_bytes_add_up_over_appends_and_partitions() -> None:
     async def scenario(world: World) -> None:
         world.append("a", 30)

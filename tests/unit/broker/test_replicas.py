@@ -52,3 +52,10 @@ def test_a_partition_whose_log_cannot_be_opened_says_so_until_it_is_deleted() ->
 def test_leader_epochs_of_requests() -> None:
     replica = next(iter(table()))
     assert [replica.epoch_error(epoch) for epoch in (-1, 3, 4, 5)] == [0, 74, 0, 75]
+
+
+def test_only_a_replica_of_the_partition_is_served_as_one() -> None:
+    replica = next(iter(table()))
+    replica.followers = frozenset({2, 3})
+    assert [replica.follower_error(node, -1) for node in (-2, -1, 2, 3)] == [0, 0, 0, 0]
+    assert [replica.follower_error(node, epoch) for node in (1, 9) for epoch in (-1, 4)] == [6, 75, 6, 75]
