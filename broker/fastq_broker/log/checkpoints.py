@@ -103,3 +103,13 @@ def parse_partition_metadata(path: str, data: bytes) -> bytes:
     if len(topic_id) != 16:
         raise CorruptCheckpoint(f"{path}: topic_id has {len(topic_id)} bytes, expected 16")
     return topic_id
+
+
+def read_topic_id(files: Files, directory: str) -> bytes | None:
+    """The topic id that a log's directory carries; None when it has no partition.metadata. Raises CorruptCheckpoint, OSError."""
+    path = os.path.join(directory, PARTITION_METADATA)
+    try:
+        data = files.read_file(path)
+    except FileNotFoundError:
+        return None
+    return parse_partition_metadata(path, data)

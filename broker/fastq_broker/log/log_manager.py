@@ -40,6 +40,7 @@ from .files import READ_WRITE_CREATE, FdBudget, FileHandle, Files
 from .flusher import Flusher, open_flusher
 from .log_dir import LogDir
 from .partition_log import PartitionLog
+from .recovery import topic_id_on_disk
 from .retention import apply_retention
 
 try:
@@ -320,13 +321,17 @@ class LogManager:
     ) -> PartitionLog:
         """The log of a partition, made when there is none, in the online directory with the fewest logs.
 
-        `topic_id` has 16 bytes. Raises InconsistentTopicId when a log of another topic of that name is there, KafkaStorageError.
+        `topic_id` has 16 bytes and is the controller's word: a log that belongs to another topic of that name, which was deleted, is
+        set aside and a new one made. Raises KafkaStorageError.
         """
         key = topic, partition
         log = self.logs.get(key)
         if log is not None:
-            self._adopt(log, topic_id, config)
-            return log
+            if self._adopt(log, topic_id):
+                if config is not None:
+                    log.apply_config(config)
+                return log
+            self._set_aside(log, topic_id)
         log_dir = self._choose_dir()
         log = self._make_log(log_dir, key, config=config or self.default_config, topic_id=topic_id)
         try:
@@ -342,21 +347,51 @@ class LogManager:
         self.logs[key] = log
         return log
 
-    def _adopt(self, log: PartitionLog, topic_id: bytes | None, config: LogConfig | None) -> None:
-        """Give an existing log what the controller says of its topic; nothing is read from disk for it."""
-        if config is not None:
-            log.apply_config(config)
-        if topic_id is None or log.topic_id == topic_id:
-            return
-        if log.topic_id is not None:
-            raise error_for_code(
-                ErrorCode.INCONSISTENT_TOPIC_ID,
-                f"{log.path} belongs to topic id {log.topic_id.hex()}, not {topic_id.hex()}: it is left from a deleted topic; "
-                "remove it or restore its topic",
-                topic=log.topic,
-                partition=log.partition,
-            )
-        log.topic_id = topic_id
+    def _adopt(self, log: PartitionLog, topic_id: bytes | None) -> bool:
+        """Whether an existing log is that of the controller's topic: an id on disk decides, before any record is served or appended.
+
+        For a log that is not loaded this reads one file of some 50 bytes, nothing else. Raises KafkaStorageError.
+        """
+        if topic_id is None:
+            return True
+        if log.topic_id is None and not log.loaded:
+            try:
+                log.topic_id = topic_id_on_disk(self.files, log.path)
+            except OSError as error:
+                raise log.dir.fail("reading a log's topic id", error.filename or log.path, error) from error
+        if log.topic_id is None:
+            log.topic_id = topic_id
+        return log.topic_id == topic_id
+
+    def _set_aside(self, log: PartitionLog, topic_id: bytes | None) -> None:
+        """Rename the directory of a log whose topic is gone to `-stray`, as Kafka does; its records stay for the operator.
+
+        Raises KafkaStorageError.
+        """
+        if log.dir.offline is not None:
+            raise log.dir.offline
+        target = self._out_of_use(log, "stray", "setting a stray log aside")
+        logger.warning(
+            "%s belongs to topic id %s, which is not the one of topic %s now (%s): it was left from a deleted topic and is kept as %s; "
+            "delete that directory when its records are not needed",
+            log.path,
+            log.topic_id and log.topic_id.hex(),
+            log.topic,
+            topic_id and topic_id.hex(),
+            target,
+        )
+
+    def _out_of_use(self, log: PartitionLog, suffix: str, action: str) -> str:
+        """Forget a log and rename its directory to `<topic>-<partition>.<uuid>-<suffix>`; answers that path. Raises KafkaStorageError."""
+        self.logs.pop((log.topic, log.partition))
+        unique = uuid.UUID(int=self._random.getrandbits(128)).hex
+        target = os.path.join(log.dir.path, f"{log.topic[:200]}-{log.partition}.{unique}-{suffix}")
+        log.abandon()
+        try:
+            self.files.rename(log.path, target)
+        except OSError as error:
+            raise log.dir.fail(action, log.path, error) from error
+        return target
 
     def _choose_dir(self) -> LogDir:
         online = [log_dir for log_dir in self.dirs if log_dir.offline is None]
@@ -375,17 +410,11 @@ class LogManager:
 
         Raises KafkaStorageError.
         """
-        log = self.logs.pop((topic, partition), None)
+        log = self.logs.get((topic, partition))
         if log is None:
             return False
-        name = f"{topic[:200]}-{partition}.{uuid.UUID(int=self._random.getrandbits(128)).hex}-delete"
-        target = os.path.join(log.dir.path, name)
         config = log.config
-        log.abandon()
-        try:
-            self.files.rename(log.path, target)
-        except OSError as error:
-            raise log.dir.fail("deleting a log", log.path, error) from error
+        target = self._out_of_use(log, "delete", "deleting a log")
         self._deleted_dirs.append((self.clock() + config.file_delete_delay_ms, log.dir, target))
         return True
 

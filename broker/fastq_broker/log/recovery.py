@@ -30,7 +30,7 @@ from fastq._native.records import (
 )
 
 from . import txn_index
-from .checkpoints import PARTITION_METADATA, CorruptCheckpoint, parse_partition_metadata
+from .checkpoints import PARTITION_METADATA, CorruptCheckpoint, read_topic_id
 from .files import FileHandle, Files
 from .leader_epochs import LeaderEpochs
 from .producer_state import BatchMetadata, CorruptSnapshot, ProducerState
@@ -105,7 +105,7 @@ def load_log(log: PartitionLog) -> RecoveryReport:
     names = set(files.listdir(log.path))
     _remove_leftovers(log, names)
     if log.topic_id is None and PARTITION_METADATA in names:
-        log.topic_id = _read_topic_id(files, os.path.join(log.path, PARTITION_METADATA))
+        log.topic_id = topic_id_on_disk(files, log.path)
     report = RecoveryReport()
     segments = []
     for base in sorted(int(name[: -len(LOG_SUFFIX)]) for name in names if is_offset_file(name, LOG_SUFFIX)):
@@ -173,9 +173,10 @@ def _remove_leftovers(log: PartitionLog, names: set[str]) -> None:
             log.files.remove_if_exists(os.path.join(log.path, name))
 
 
-def _read_topic_id(files: Files, path: str) -> bytes | None:
+def topic_id_on_disk(files: Files, directory: str) -> bytes | None:
+    """The topic id that a log's directory carries; None when it is not there or cannot be read. Raises OSError."""
     try:
-        return parse_partition_metadata(path, files.read_file(path))
+        return read_topic_id(files, directory)
     except CorruptCheckpoint as error:
         logger.error("%s; it is written again when the topic's id is known", error)
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from fastq_broker.log import LogConfig
 from fastq_broker.log.faults import Fault, FaultyFiles
 from log_support import START_MS, TOPIC_ID, StandingClock, crash, one_batch, open_manager, records_of
 
-from fastq.errors import InconsistentTopicId, KafkaStorageError, OffsetOutOfRange, PolicyViolation
+from fastq.errors import KafkaStorageError, OffsetOutOfRange, PolicyViolation
 
 SIZE = len(one_batch([b"v"]))
 
@@ -31,7 +32,7 @@ def test_many_partitions_start_without_being_opened(tmp_path: Path) -> None:
         known = manager.create("t", partition, TOPIC_ID, LogConfig())
         known.assign_leader_epoch(3)
         assert not known.loaded
-    assert files.calls["open"] <= 4
+    assert files.calls["open"] <= 4 + 300  # and one topic id each
     log = manager.logs["t", 7]
     assert (log.log_end_offset, log.leader_epoch, log.epochs.entries()) == (1, 3, [(0, 0), (3, 1)])
     manager.close()
@@ -47,17 +48,38 @@ def test_a_directory_serves_one_broker(tmp_path: Path) -> None:
     open_manager(tmp_path).close()
 
 
-def test_a_log_of_a_deleted_topic_is_not_taken_for_a_new_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stop", ["clean", "crash", "none"])
+def test_a_log_of_a_deleted_topic_is_set_aside(tmp_path: Path, stop: str, caplog: pytest.LogCaptureFixture) -> None:
     manager = open_manager(tmp_path)
     log = manager.create("t", 0, TOPIC_ID)
     assert manager.create("t", 0, TOPIC_ID) is log
-    with pytest.raises(InconsistentTopicId):
-        manager.create("t", 0, bytes(16))
+    log.append(one_batch([b"old"]), leader_epoch=0, now_ms=START_MS)
+    if stop != "none":
+        manager.close() if stop == "clean" else crash(manager)
+        manager = open_manager(tmp_path)
+    fresh = manager.create("t", 0, bytes(16))
+    assert (fresh.topic_id, fresh.log_end_offset) == (bytes(16), 0)
+    (stray,) = tmp_path.glob("t-0.*-stray")
+    assert re.fullmatch(r"t-0\.[0-9a-f]{32}-stray", stray.name)
+    assert records_of((stray / f"{0:020d}.log").read_bytes())[0].value == b"old"
+    assert str(stray) in caplog.text and TOPIC_ID.hex() in caplog.text
+    fresh.append(one_batch([b"new"]), leader_epoch=0, now_ms=START_MS)
     manager.close()
+    manager = open_manager(tmp_path)  # a stray directory is no log, and stays
+    assert list(manager.logs) == [("t", 0)] and stray.exists()
+    assert [record.value for record in records_of(manager.create("t", 0, bytes(16)).read(0, 1000))] == [b"new"]
+
+
+def test_a_stray_log_that_cannot_be_set_aside_is_not_served(tmp_path: Path) -> None:
     manager = open_manager(tmp_path)
-    assert manager.logs["t", 0].log_end_offset == 0
-    with pytest.raises(InconsistentTopicId):
+    manager.create("t", 0, TOPIC_ID)
+    manager.close()
+    files = FaultyFiles()
+    manager = open_manager(tmp_path, files=files)
+    files.plan(Fault("rename", errno.EIO, "t-0"))
+    with pytest.raises(KafkaStorageError, match="setting a stray log aside"):
         manager.create("t", 0, bytes(16))
+    assert manager.get("t", 0) is None
 
 
 def test_deletion_renames_at_once_and_empties_later(tmp_path: Path) -> None:
