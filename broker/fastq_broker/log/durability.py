@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from fastq.errors import KafkaError
 
+from .checkpoints import PARTITION_METADATA
 from .files import READ, FileHandle
 from .segment import SNAPSHOT_SUFFIX, offset_file_name
 
@@ -33,7 +34,16 @@ class Durability:
     Event-loop thread only.
     """
 
-    __slots__ = ("_again", "_flushing", "_log", "_name_synced", "_snapshot_offset", "_waiters", "on_disk_offset")
+    __slots__ = (
+        "_again",
+        "_flushing",
+        "_log",
+        "_name_synced",
+        "_snapshot_offset",
+        "_topic_id_unsynced",
+        "_waiters",
+        "on_disk_offset",
+    )
 
     def __init__(self, log: PartitionLog) -> None:
         self._log = log
@@ -41,6 +51,7 @@ class Durability:
         self._flushing = False
         self._again: bool | None = None  # None: no further job is asked for; else whether it is a full one
         self._name_synced = False
+        self._topic_id_unsynced = False
         self._snapshot_offset = -1
         self._waiters: deque[tuple[int, Waiter]] = deque()
 
@@ -50,6 +61,7 @@ class Durability:
         log = self._log
         return (
             self._name_synced
+            and not self._topic_id_unsynced
             and not log.epochs.unsynced
             and log.recovery_point >= log.log_end_offset
             and not any(segment.index.unsynced or segment.time_index.unsynced for segment in log.segments)
@@ -59,6 +71,7 @@ class Durability:
         """Everything of the log has been synced from outside, its names too."""
         log = self._log
         self._name_synced = True
+        self._topic_id_unsynced = False
         log.epochs.unsynced = False
         for segment in log.segments:
             segment.name_synced = True
@@ -68,6 +81,10 @@ class Durability:
     def name_is_synced(self) -> None:
         """The log's directory was there before this broker started."""
         self._name_synced = True
+
+    def topic_id_written(self) -> None:
+        """The log's partition.metadata is new: the next job syncs it."""
+        self._topic_id_unsynced = True
 
     @property
     def flushing(self) -> bool:
@@ -148,6 +165,10 @@ class Durability:
             if log.epochs.unsynced:
                 log.epochs.unsynced = False
                 handles.append(FileHandle(files, log.epochs.path, READ))
+            new_names = True
+        if self._topic_id_unsynced:
+            self._topic_id_unsynced = False
+            handles.append(FileHandle(files, os.path.join(log.path, PARTITION_METADATA), READ))
             new_names = True
         if new_names:
             handles.append(FileHandle(files, log.path, READ))

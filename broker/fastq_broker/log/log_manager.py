@@ -338,9 +338,8 @@ class LogManager:
             with contextlib.suppress(FileExistsError):
                 self.files.mkdir(log.path)
             if topic_id is not None:
-                self.files.write_file(
-                    os.path.join(log.path, PARTITION_METADATA), format_partition_metadata(topic_id), sync=False
-                )
+                self._write_topic_id(log, topic_id, sync=False)
+                log.durability.topic_id_written()
         except OSError as error:
             raise log_dir.fail("creating a log", log.path, error) from error
         log.load()
@@ -350,18 +349,26 @@ class LogManager:
     def _adopt(self, log: PartitionLog, topic_id: bytes | None) -> bool:
         """Whether an existing log is that of the controller's topic: an id on disk decides, before any record is served or appended.
 
-        For a log that is not loaded this reads one file of some 50 bytes, nothing else. Raises KafkaStorageError.
+        For a log that is not loaded this reads one file of some 50 bytes. Where that is missing or damaged the controller's id is taken,
+        and written down. Raises KafkaStorageError.
         """
         if topic_id is None:
             return True
-        if log.topic_id is None and not log.loaded:
-            try:
+        try:
+            if log.topic_id is None and not log.loaded:
                 log.topic_id = topic_id_on_disk(self.files, log.path)
-            except OSError as error:
-                raise log.dir.fail("reading a log's topic id", error.filename or log.path, error) from error
-        if log.topic_id is None:
-            log.topic_id = topic_id
+            if log.topic_id is None:
+                log.topic_id = topic_id
+                if log.dir.offline is None:
+                    self._write_topic_id(log, topic_id, sync=True)
+                    logger.warning("%s had no readable topic id: it is %s now", log.path, topic_id.hex())
+        except OSError as error:
+            raise log.dir.fail("reading or writing a log's topic id", error.filename or log.path, error) from error
         return log.topic_id == topic_id
+
+    def _write_topic_id(self, log: PartitionLog, topic_id: bytes, *, sync: bool) -> None:
+        path = os.path.join(log.path, PARTITION_METADATA)
+        self.files.write_file(path, format_partition_metadata(topic_id), sync=sync)
 
     def _set_aside(self, log: PartitionLog, topic_id: bytes | None) -> None:
         """Rename the directory of a log whose topic is gone to `-stray`, as Kafka does; its records stay for the operator.

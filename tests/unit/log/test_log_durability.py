@@ -55,6 +55,21 @@ def test_one_sync_covers_all_appends_before_it(tmp_path: Path) -> None:
     assert files.calls["sync"] - before == 2
 
 
+@pytest.mark.parametrize("config", [FSYNC, LogConfig()])
+def test_the_topic_id_is_synced_with_the_first_records(tmp_path: Path, config: LogConfig) -> None:
+    files = FaultyFiles()
+    manager = open_manager(tmp_path, config, files=files)
+    log = manager.create("t", 0, TOPIC_ID)
+    path = tmp_path / "t-0" / "partition.metadata"
+    assert str(path) not in files.synced
+    log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+    if not config.synchronous:
+        log.flush()
+    manager.flusher.drain()
+    assert files.synced[str(path)] == path.stat().st_size > 0
+    assert str(tmp_path / "t-0") in files.synced
+
+
 def test_page_cache_acknowledges_at_once(tmp_path: Path) -> None:
     log = open_manager(tmp_path).create("t", 0, TOPIC_ID)
     log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)

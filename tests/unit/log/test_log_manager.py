@@ -82,6 +82,25 @@ def test_a_stray_log_that_cannot_be_set_aside_is_not_served(tmp_path: Path) -> N
     assert manager.get("t", 0) is None
 
 
+@pytest.mark.parametrize("content", [None, b"", b"version: 0\ntopic_id: short"])
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_lost_topic_id_is_written_again(tmp_path: Path, content: bytes | None, clean: bool) -> None:
+    manager = open_manager(tmp_path)
+    manager.create("t", 0, TOPIC_ID).append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+    path = tmp_path / "t-0" / "partition.metadata"
+    written = path.read_bytes()
+    manager.close() if clean else crash(manager)
+    path.unlink() if content is None else path.write_bytes(content)
+    files = FaultyFiles()
+    manager = open_manager(tmp_path, files=files)
+    log = manager.create("t", 0, TOPIC_ID)
+    assert (log.topic_id, path.read_bytes()) == (TOPIC_ID, written)
+    assert files.synced[str(path)] == len(written)
+    assert log.log_end_offset == 1
+    manager.close()
+    assert [path.name for path in (tmp_path / "t-0").glob("partition*")] == ["partition.metadata"]
+
+
 def test_deletion_renames_at_once_and_empties_later(tmp_path: Path) -> None:
     clock = StandingClock()
     config = LogConfig(segment_bytes=2 * SIZE, file_delete_delay_ms=5000)
