@@ -19,7 +19,7 @@ from fastq.errors import KafkaError
 
 from .checkpoints import PARTITION_METADATA
 from .files import READ, FileHandle
-from .segment import SNAPSHOT_SUFFIX, offset_file_name
+from .segment import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, offset_file_name
 
 if TYPE_CHECKING:
     from .partition_log import PartitionLog
@@ -64,7 +64,10 @@ class Durability:
             and not self._topic_id_unsynced
             and not log.epochs.unsynced
             and log.recovery_point >= log.log_end_offset
-            and not any(segment.index.unsynced or segment.time_index.unsynced for segment in log.segments)
+            and not any(
+                segment.index.unsynced or segment.time_index.unsynced or segment.txn_index_unsynced
+                for segment in log.segments
+            )
         )
 
     def all_on_disk(self) -> None:
@@ -75,7 +78,7 @@ class Durability:
         log.epochs.unsynced = False
         for segment in log.segments:
             segment.name_synced = True
-            segment.index.unsynced = segment.time_index.unsynced = False
+            segment.index.unsynced = segment.time_index.unsynced = segment.txn_index_unsynced = False
         self._advance(log.log_end_offset, full=True)
 
     def name_is_synced(self) -> None:
@@ -159,6 +162,9 @@ class Durability:
                     if index.unsynced:
                         index.unsynced = False
                         handles.append(FileHandle(files, index.path, READ))
+                if segment.txn_index_unsynced:
+                    segment.txn_index_unsynced = False
+                    handles.append(FileHandle(files, segment.path_of(TXN_INDEX_SUFFIX), READ))
             snapshot = self.take_snapshot()
             if snapshot is not None:
                 handles.append(FileHandle(files, snapshot, READ))

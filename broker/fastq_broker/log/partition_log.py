@@ -31,7 +31,6 @@ from fastq._native.records import (
 )
 from fastq.errors import ErrorCode, KafkaError, error_for_code
 
-from . import txn_index
 from .admission import Admission
 from .config import UNLIMITED, LogConfig
 from .durability import Durability, first_segment_from
@@ -400,10 +399,10 @@ class PartitionLog(LogReads):
             now_ms=now_ms,
         )
         if completed is not None and completed.aborted:
-            path = self._active.path_of(TXN_INDEX_SUFFIX)
             try:
-                txn_index.append_entry(self.files, path, completed)
+                self._active.note_abort(completed)
             except OSError as error:
+                path = self._active.path_of(TXN_INDEX_SUFFIX)
                 raise self.dir.fail("writing the transaction index", path, error) from error
 
     def _append_failed(self, segment: Segment, position: int, error: OSError) -> KafkaError:

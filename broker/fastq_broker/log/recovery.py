@@ -29,7 +29,6 @@ from fastq._native.records import (
     verify_crc,
 )
 
-from . import txn_index
 from .checkpoints import PARTITION_METADATA, CorruptCheckpoint, read_topic_id
 from .files import FileHandle, Files
 from .leader_epochs import LeaderEpochs
@@ -41,7 +40,6 @@ from .segment import (
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
-    TXN_INDEX_SUFFIX,
     Segment,
 )
 
@@ -323,8 +321,7 @@ def _recover_segment(
     files = log.files
     if not position:
         segment.forget_indexes(0, segment.base_offset)
-    transactions = segment.path_of(TXN_INDEX_SUFFIX)
-    txn_index.truncate(files, transactions, expected)
+    segment.forget_aborts(expected)
     valid = position
     reason = None
     try:
@@ -339,7 +336,7 @@ def _recover_segment(
             segment.note_batch(at, len(data), header.last_offset, header.max_timestamp)
             epochs.assign(header.partition_leader_epoch, header.base_offset, write=False)
             if header.producer_id >= 0 and header.base_offset >= producers.end_offset:
-                replay_batch(producers, header, data, files, transactions, log.clock())
+                replay_batch(producers, header, data, segment, log.clock())
             expected = header.next_offset
             valid = at + len(data)
     except CorruptSegment as error:
@@ -395,9 +392,9 @@ def start_anew(log: PartitionLog, segments: list[Segment], start: int) -> list[S
 
 
 def replay_batch(
-    producers: ProducerState, header: BatchHeader, data: memoryview, files: Files, transactions: str | None, now_ms: int
+    producers: ProducerState, header: BatchHeader, data: memoryview, segment: Segment | None, now_ms: int
 ) -> None:
-    """Take a stored batch into the producer state; an abort goes into the transaction index at `transactions`, if given."""
+    """Take a stored batch into the producer state; an abort goes into the transaction index of `segment`, if given."""
     if not header.is_control:
         producers.update(header, header.base_offset, header.last_offset, header.max_timestamp, now_ms)
         return
@@ -415,8 +412,8 @@ def replay_batch(
         offset=header.base_offset,
         now_ms=now_ms,
     )
-    if completed is not None and completed.aborted and transactions is not None:
-        txn_index.append_entry(files, transactions, completed)
+    if completed is not None and completed.aborted and segment is not None:
+        segment.note_abort(completed)
 
 
 def load_producers(
@@ -456,7 +453,7 @@ def _replay(log: PartitionLog, producers: ProducerState, segments: list[Segment]
                 if header.base_offset >= end:
                     break
                 if header.producer_id >= 0 and header.base_offset >= start:
-                    replay_batch(producers, header, data, log.files, None, log.clock())
+                    replay_batch(producers, header, data, None, log.clock())
         except CorruptSegment as error:
             logger.error("replaying producers: %s", error)
     producers.end_offset = end

@@ -13,8 +13,10 @@ import os
 import struct
 from typing import Final
 
+from . import txn_index
 from .files import READ_WRITE, READ_WRITE_CREATE, FdBudget, FileHandle, Files
 from .offset_index import OffsetIndex
+from .producer_state import CompletedTransaction
 from .time_index import NO_TIMESTAMP, TimeIndex
 
 INT32_MAX: Final = (1 << 31) - 1
@@ -93,6 +95,7 @@ class Segment:
         "roll_jitter_ms",
         "roll_ms",
         "time_index",
+        "txn_index_unsynced",
     )
 
     def __init__(
@@ -128,6 +131,8 @@ class Segment:
         self._bytes_since_index_entry = 0
         self.name_synced = size > 0
         """Whether the files' names are known to be on disk."""
+        self.txn_index_unsynced = False
+        """Whether the `.txnindex` was changed since it was last synced."""
 
     def __repr__(self) -> str:
         return f"Segment({self.log.path!r}, size={self.log.size})"
@@ -223,6 +228,18 @@ class Segment:
         self._first_timestamp = None
         # An entry is due for the batch at `position`, if there was one before.
         self._bytes_since_index_entry = self.index_interval_bytes + 1 if position else 0
+
+    # -- aborted transactions
+
+    def note_abort(self, transaction: CompletedTransaction) -> None:
+        """Add an aborted transaction whose marker lies in this segment to its `.txnindex`. Raises OSError."""
+        self.txn_index_unsynced = True
+        txn_index.append_entry(self._files, self.path_of(TXN_INDEX_SUFFIX), transaction)
+
+    def forget_aborts(self, offset: int) -> None:
+        """Drop the aborted transactions whose markers lie at or above `offset`. Raises OSError."""
+        if txn_index.truncate(self._files, self.path_of(TXN_INDEX_SUFFIX), offset):
+            self.txn_index_unsynced = True
 
     # -- rolling
 

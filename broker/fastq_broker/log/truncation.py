@@ -12,11 +12,10 @@ import errno
 import os
 from typing import TYPE_CHECKING
 
-from . import txn_index
 from .files import Files
 from .recovery import find_end, is_offset_file, iter_batches, load_producers, start_anew
 from .scan import iter_bounds
-from .segment import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, Segment
+from .segment import SNAPSHOT_SUFFIX, Segment
 
 if TYPE_CHECKING:
     from .partition_log import PartitionLog
@@ -37,7 +36,7 @@ def truncate_log(log: PartitionLog, offset: int) -> None:
         position = bounds.end
     segment.forget_indexes(position, offset)
     segment.log.truncate(position)
-    txn_index.truncate(log.files, segment.path_of(TXN_INDEX_SUFFIX), offset)
+    segment.forget_aborts(offset)
     end = find_end(log.files, segment)
     if end is None:
         raise OSError(errno.EIO, "the rest of the segment cannot be read", segment.log.path)

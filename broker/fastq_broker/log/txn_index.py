@@ -55,10 +55,11 @@ def append_entry(files: Files, path: str, transaction: CompletedTransaction) -> 
     files.write_all(handle.fd, entry, size - size % ENTRY_BYTES)
 
 
-def truncate(files: Files, path: str, end_offset: int) -> None:
-    """Drop the entries whose marker lies at or above `end_offset`. Raises OSError."""
+def truncate(files: Files, path: str, end_offset: int) -> bool:
+    """Drop the entries whose marker lies at or above `end_offset`; whether there is a file to change. Raises OSError."""
     if not files.size_bytes(path):
-        return
+        return False
     keep = [entry for entry in read_entries(files, path) if entry.last_offset < end_offset]
     handle = FileHandle(files, path, READ_WRITE_CREATE)
     files.truncate(handle.fd, len(keep) * ENTRY_BYTES)
+    return True

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from fastq_broker.log import LogConfig, PartitionLog
+from fastq_broker.log.faults import FaultyFiles
 from log_support import START_MS, crash, one_batch, open_manager
 
 from fastq.errors import InvalidProducerEpoch, InvalidTxnState, TransactionCoordinatorFenced
@@ -82,3 +83,29 @@ def test_truncation_takes_aborts_back(tmp_path: Path) -> None:
     assert (log.last_stable_offset, log.aborted_transactions(0, 10)) == (0, [])
     end(log, 1, commit=False)
     assert len(log.aborted_transactions(0, 10)) == 1
+
+
+@pytest.mark.parametrize("stop", ["none", "clean", "crash"])
+def test_the_recovery_point_passes_only_aborts_that_are_on_disk(tmp_path: Path, stop: str) -> None:
+    files = FaultyFiles()
+    manager = open_manager(tmp_path, files=files)
+    log = manager.create("t", 0, bytes(16))
+    send(log, 1, 0)
+    log.flush()
+    manager.flusher.wait()
+    end(log, 1, commit=False)
+    path = str(tmp_path / "t-0" / f"{0:020d}.txnindex")
+    assert path not in files.synced
+    if stop == "clean":
+        manager.close()
+    elif stop == "crash":  # recovery makes the entry again: that one has to be synced too
+        crash(manager)
+        manager = open_manager(tmp_path, files=files)
+        log = manager.logs["t", 0]
+        assert log.recovery_point < log.log_end_offset
+        assert path not in files.synced
+    if stop != "clean":
+        log.flush()
+        manager.flusher.wait()
+    assert log.recovery_point == log.log_end_offset == 2
+    assert files.synced[path] == 34
