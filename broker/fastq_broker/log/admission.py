@@ -2,12 +2,13 @@
 
 Rules
 - Of an uncompressed batch every record is walked; of a compressed one only header and checksum are looked at, unless the topic is
-  compacted, which needs the keys. A topic with a `compression.type` of its own gets the batch in that codec.
+  compacted, which needs the keys, or has a `compression.type` of its own: then the batch is walked, and stored in that codec.
 - Nothing here touches the log: a refused batch leaves no trace. Source: LogValidator, UnifiedLog.analyzeAndValidateRecords.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, NoReturn
 
 from fastq._native.records import (
@@ -62,21 +63,7 @@ class Admission:
         size = len(batch)
         if from_client and size > self._config.max_message_bytes:
             self._too_large(size)
-        try:
-            header = validate_batch(
-                batch,
-                0,
-                size,
-                from_client=from_client,
-                compacted=self._decompress is not None,
-                timestamp_type=self.log_append_time,
-                now_ms=now_ms if from_client else -1,
-                before_max_ms=self._before_max_ms,
-                after_max_ms=self._after_max_ms,
-                decompress=self._decompress,
-            )
-        except InvalidBatch as error:
-            raise self.refusal(error) from None
+        header = self._judge(batch, now_ms, from_client, self._decompress)
         if from_client and header.base_offset:
             self.invalid_record(f"the base offset of a produced batch must be 0, got {header.base_offset}")
         return header
@@ -86,25 +73,27 @@ class Admission:
     ) -> tuple[bytearray | memoryview, int]:
         """(batch, largest timestamp): the batch in the topic's codec and with the times that the topic demands.
 
-        Raises InvalidTimestamp, CorruptMessage when the records cannot be decompressed.
+        Raises InvalidTimestamp, InvalidRecord, CorruptMessage when the records cannot be decompressed, MessageTooLarge.
         """
+        walked = not header.codec or self._decompress is not None
+        largest, seen = header.max_timestamp, header.records_max_timestamp
         if from_client and self._codec >= 0 and header.codec != self._codec:
-            if header.codec and self._decompress is None:
-                self._walk_compressed(batch)
+            if (
+                not walked
+            ):  # what is stored then is the broker's own work, so it is judged like any that the broker opens
+                seen = self._judge(batch, now_ms, from_client, decompress).records_max_timestamp
+                walked = True
             batch = self._recompress(batch)
             if len(batch) > self._config.max_message_bytes:
                 self._too_large(len(batch))
         if self.log_append_time:
             stamp_log_append_time(batch, 0, now_ms)
             return batch, now_ms
-        largest = header.max_timestamp
-        if from_client and header.records_max_timestamp != largest:
-            if (
-                not header.codec or self._decompress is not None
-            ):  # the records were walked: they are right, the header is not
-                largest = header.records_max_timestamp
+        if from_client and seen != largest:
+            if walked:  # the records are right, the header is not
+                largest = seen
                 stamp_max_timestamp(batch, 0, largest)
-            elif largest != -1 and not -self._before_max_ms <= largest - now_ms <= self._after_max_ms:
+            elif not -self._before_max_ms <= largest - now_ms <= self._after_max_ms:
                 self._bad_time(largest, now_ms)
         return batch, largest
 
@@ -116,10 +105,23 @@ class Admission:
                 f"a batch of {size} bytes does not fit into a segment of {self._config.segment_bytes} bytes (segment.bytes)",
             )
 
-    def _walk_compressed(self, batch: bytearray | memoryview) -> None:
-        """Check the records of a batch that is about to be encoded anew: what is stored then is the broker's own work."""
+    def _judge(
+        self, batch: bytearray | memoryview, now_ms: int, from_client: bool, unpack: Callable[..., bytes] | None
+    ) -> BatchHeader:
+        """The header of a batch that passes its checks; compressed records are looked at if there is an `unpack` for them."""
         try:
-            validate_batch(batch, 0, len(batch), decompress=decompress)
+            return validate_batch(
+                batch,
+                0,
+                len(batch),
+                from_client=from_client,
+                compacted=self._config.compacted,
+                timestamp_type=self.log_append_time,
+                now_ms=now_ms if from_client else -1,
+                before_max_ms=self._before_max_ms,
+                after_max_ms=self._after_max_ms,
+                decompress=unpack,
+            )
         except InvalidBatch as error:
             raise self.refusal(error) from None
 

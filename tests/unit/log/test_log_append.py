@@ -82,6 +82,28 @@ def test_timestamps_outside_of_the_bounds(tmp_path: Path, codec: int) -> None:
     send(log, one_batch([b"v"], timestamp_ms=START_MS - 1000, codec=codec))
 
 
+def test_timestamps_of_a_batch_that_is_encoded_anew(tmp_path: Path) -> None:
+    log = new_log(
+        tmp_path,
+        LogConfig(compression_type="lz4", message_timestamp_before_max_ms=1000, message_timestamp_after_max_ms=500),
+    )
+    for timestamps, fault in (((-1001, 0), 0), ((0, 501), 1)):  # what the header says of them is within the bounds
+        records = [(START_MS + ms, b"k", b"v") for ms in timestamps]
+        for codec in (0, 1, 4):
+            error = refused(log, build_batch(records, codec=codec, max_timestamp=START_MS), InvalidTimestamp)
+            assert [index for index, _ in getattr(error, "record_errors")] == [fault]  # noqa: B009 - set by the context
+    for claimed in (START_MS - 99, START_MS + 99, -1):
+        for codec in (0, 1, 4):
+            batch = build_batch(
+                [(START_MS, b"k", b"1"), (START_MS + 7, b"k", b"2")], codec=codec, max_timestamp=claimed
+            )
+            offset = send(log, batch).base_offset
+            raw = log.read(offset, 10_000).read()
+            assert (read_header(raw).codec, read_header(raw).max_timestamp, verify_crc(raw)) == (3, START_MS + 7, True)
+            assert [record.timestamp_ms for record in decode_records(raw)] == [START_MS, START_MS + 7]
+    assert log.offset_of_max_timestamp() is not None and log.active_segment.max_timestamp == START_MS + 7
+
+
 def test_log_append_time_is_stamped_with_a_valid_checksum(tmp_path: Path) -> None:
     log = new_log(tmp_path, LogConfig(message_timestamp_type="LogAppendTime"))
     result = send(log, one_batch([b"a", b"b"], timestamp_ms=5), now_ms=START_MS + 9)
