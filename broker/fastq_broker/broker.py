@@ -210,12 +210,14 @@ class Broker:
         return replica
 
     def _delete_topic(self, topic: TopicImage) -> None:
+        """Remove a topic's replicas, and its logs: also those that could not be loaded, which have no replica."""
         for replica in self.replicas.remove_topic(topic.name, topic.topic_id):
             self.purgatory.changed(replica)
+        for number in range(len(topic.partitions)):
             try:
-                self.logs.delete(replica.topic, replica.partition)
+                self.logs.delete(topic.name, number)
             except FastqError as error:
-                logger.error("cannot delete %s-%d: %s", replica.topic, replica.partition, error)
+                logger.error("cannot delete %s-%d: %s", topic.name, number, error)
 
     def _apply_config(self, image: MetadataImage, topic: str) -> None:
         """Use a topic's settings as they are now."""
@@ -251,6 +253,8 @@ def _limits(config: BrokerConfig) -> Limits:
         receive_buffer_bytes=if_set("socket.receive.buffer.bytes", config.socket_receive_buffer_bytes, -1),
         backlog=if_set("socket.listen.backlog.size", config.socket_listen_backlog_size, BACKLOG),
         request_bytes_max=config.socket_request_max_bytes,
+        non_produce_request_bytes_max=config.non_produce_request_max_bytes,
+        queued_bytes_max=config.queued_max_request_bytes,
         connections_max=config.max_connections,
         connections_max_per_ip=config.max_connections_per_ip,
         connections_max_per_ip_overrides=config.max_connections_per_ip_overrides,

@@ -228,8 +228,11 @@ class LogManager:
     def _recover(self, log_dir: LogDir, logs: list[PartitionLog]) -> None:
         started = time.monotonic()
         for log in logs:
-            with contextlib.suppress(KafkaError):  # the directory is offline then, and says so
+            with contextlib.suppress(
+                KafkaError
+            ):  # the directory is offline then, or the log has a failure: both say so
                 log.load()
+        logs = [log for log in logs if log.loaded]
         if log_dir.offline is None:
             logger.warning(
                 "%s had not been closed cleanly: %d logs recovered in %.2f s, %d bytes read, %d places cut",
@@ -275,6 +278,8 @@ class LogManager:
                 continue
             try:
                 self.write_checkpoints(log_dir, wait=True)
+                if any(log.dir is log_dir and log.failure is not None for log in self.logs.values()):
+                    continue  # that log is not whole, so the next start has to recover as this one did
                 marker = os.path.join(log_dir.path, CLEAN_SHUTDOWN)
                 self.files.write_file(
                     marker, json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode(), sync=True
@@ -322,12 +327,14 @@ class LogManager:
         """The log of a partition, made when there is none, in the online directory with the fewest logs.
 
         `topic_id` has 16 bytes and is the controller's word: a log that belongs to another topic of that name, which was deleted, is
-        set aside and a new one made. Raises KafkaStorageError.
+        set aside and a new one made. Raises KafkaStorageError, also for a log that cannot be loaded.
         """
         key = topic, partition
         log = self.logs.get(key)
         if log is not None:
             if self._adopt(log, topic_id):
+                if log.failure is not None:
+                    raise log.failure.with_traceback(None)
                 if config is not None:
                     log.apply_config(config)
                 return log
@@ -376,7 +383,7 @@ class LogManager:
         Raises KafkaStorageError.
         """
         if log.dir.offline is not None:
-            raise log.dir.offline
+            raise log.dir.offline.with_traceback(None)
         target = self._out_of_use(log, "stray", "setting a stray log aside")
         logger.warning(
             "%s belongs to topic id %s, which is not the one of topic %s now (%s): it was left from a deleted topic and is kept as %s; "

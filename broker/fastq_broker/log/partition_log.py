@@ -38,7 +38,7 @@ from .leader_epochs import LeaderEpochs
 from .log_dir import LogDir
 from .log_reads import LogReads
 from .producer_state import BatchMetadata, ProducerState
-from .recovery import RecoveryReport, load_log
+from .recovery import RecoveryReport, UnrecoverableLog, load_log
 from .segment import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -95,6 +95,7 @@ class PartitionLog(LogReads):
         "dir",
         "durability",
         "epochs",
+        "failure",
         "files",
         "high_watermark",
         "last_flush_ms",
@@ -160,6 +161,8 @@ class PartitionLog(LogReads):
         self.producer_expiration_ms = producer_expiration_ms
         self.random = randomness or random.Random()
         self.loaded = False
+        self.failure: KafkaError | None = None
+        """Why the log cannot be loaded, although its directory is fine; it stays so until the broker is started again."""
         self._loading = False
         self.__class__ = _NotLoaded
         self.pending_leader_epoch = -1
@@ -180,9 +183,14 @@ class PartitionLog(LogReads):
     # -- loading and configuration
 
     def load(self) -> None:
-        """Read the directory, unless that has been done. After an unclean stop this recovers the log."""
+        """Read the directory, unless that has been done. After an unclean stop this recovers the log.
+
+        Raises KafkaStorageError: the directory is offline then, or this log alone has a `failure`.
+        """
         if self.loaded:
             return
+        if self.failure is not None:
+            raise self.failure.with_traceback(None)
         self._loading = True
         self.__class__ = PartitionLog
         try:
@@ -190,6 +198,12 @@ class PartitionLog(LogReads):
             self.loaded = True
         except OSError as error:
             raise self.dir.fail("loading a log", error.filename or self.path, error) from error
+        except UnrecoverableLog as error:
+            logger.error("%s", error)
+            self.failure = error_for_code(
+                ErrorCode.KAFKA_STORAGE_ERROR, str(error), topic=self.topic, partition=self.partition
+            )
+            raise self.failure from None
         finally:
             self._loading = False
             if not self.loaded:
@@ -261,7 +275,7 @@ class PartitionLog(LogReads):
         if not self.loaded:
             self.load()
         if self.dir.offline is not None:
-            raise self.dir.offline
+            raise self.dir.offline.with_traceback(None)
         admission = self._admission
         header = admission.validate(batches, now_ms, from_client)
         producer_id = header.producer_id
@@ -345,7 +359,7 @@ class PartitionLog(LogReads):
 
     def _append_replicated(self, batch: memoryview, header: BatchHeader, now_ms: int) -> None:
         if self.dir.offline is not None:
-            raise self.dir.offline
+            raise self.dir.offline.with_traceback(None)
         base_offset, last_offset = header.base_offset, header.last_offset
         if base_offset < self.log_end_offset:
             self._admission.invalid_record(

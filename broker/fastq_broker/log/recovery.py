@@ -11,7 +11,6 @@ Source: LogLoader, LogSegment.recover.
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import struct
@@ -51,6 +50,10 @@ logger = logging.getLogger(__name__)
 _CHUNK_BYTES: Final = 1 << 20
 _WINDOW_ENTRIES: Final = 8
 """Index entries to go back for the batches that precede a producer snapshot: each is worth a batch or index.interval.bytes."""
+
+
+class UnrecoverableLog(Exception):
+    """A log that recovery can neither check nor cut without losing whole batches: it is left as it is, and not served."""
 
 
 @dataclass
@@ -98,7 +101,7 @@ def iter_batches(
 
 
 def load_log(log: PartitionLog) -> RecoveryReport:
-    """Fill a PartitionLog from its directory. Raises OSError; damage is repaired and logged, never raised."""
+    """Fill a PartitionLog from its directory. Damage is repaired and logged, never raised. Raises OSError, UnrecoverableLog."""
     files = log.files
     names = set(files.listdir(log.path))
     _remove_leftovers(log, names)
@@ -349,17 +352,16 @@ def _recover_segment(
 
 
 def _refuse_old_format(files: Files, segment: Segment, position: int) -> None:
-    """Raises OSError rather than have whole batches of magic 0 or 1 cut off, which recovery cannot check."""
+    """Raises UnrecoverableLog rather than have whole batches of magic 0 or 1 cut off, which recovery cannot check."""
     handle = segment.log.handle()
     try:
         next(iter_bounds(files, handle, position, segment.size))
     except CorruptSegment:
         return
     if files.pread(handle.fd, 1, position + MAGIC_POSITION) in (b"\0", b"\1"):
-        raise OSError(
-            errno.ENOTSUP,
-            f"batches of an old format at byte {position} cannot be recovered: have the broker that wrote them stop cleanly first",
-            segment.log.path,
+        raise UnrecoverableLog(
+            f"{segment.log.path}: batches of an old format at byte {position} cannot be recovered after a crash; nothing was cut off and "
+            "the partition is not served: have the broker that wrote them stop cleanly first, or delete the topic"
         )
 
 

@@ -181,18 +181,37 @@ def test_leftovers_of_an_interrupted_deletion_go(tmp_path: Path) -> None:
     assert not any(path.exists() for path in leftovers)
 
 
-def test_whole_batches_of_an_old_format_are_not_cut_off(tmp_path: Path) -> None:
+def test_whole_batches_of_an_old_format_are_not_cut_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     manager = open_manager(tmp_path, CONFIG)
     fill(manager, 0, 10)
+    manager.create("other", 0, bytes(16)).append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
     crash(manager)
     path = tmp_path / "t-0" / f"{0:020d}.log"
     old = struct.pack(">qiIbbq", 10, 26, 0, 1, 0, START_MS) + struct.pack(">ii", -1, -1) + b"\0\0\0\0"
     with open(path, "ab") as file:
         file.write(old)
     size = path.stat().st_size
-    with pytest.raises(KafkaStorageError, match="old format"):
-        open_manager(tmp_path, CONFIG)
-    assert path.stat().st_size == size
+    for _ in range(2):
+        caplog.clear()
+        manager = open_manager(tmp_path, CONFIG)
+        assert f"{path}: batches of an old format at byte {10 * SIZE}" in caplog.text
+        with pytest.raises(KafkaStorageError, match="old format"):
+            manager.create("t", 0, bytes(16))
+        with pytest.raises(KafkaStorageError, match="old format"):
+            manager.logs["t", 0].append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+        assert manager.offline_dirs == {}
+        other = manager.create("other", 0, bytes(16))
+        other.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+        manager.tick()
+        manager.close()
+        assert not (tmp_path / ".kafka_cleanshutdown").exists()  # or the next start would take the log as it is
+        assert path.stat().st_size == size
+    assert other.log_end_offset == 3
+    manager = open_manager(tmp_path, CONFIG)
+    assert manager.delete("t", 0)
+    assert manager.create("t", 0, bytes(16)).log_end_offset == 0
+    manager.close()
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
 
 
 @pytest.mark.parametrize("clean", [True, False])
