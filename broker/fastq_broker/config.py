@@ -71,6 +71,8 @@ class BrokerConfig:
     controller_listener_names: Sequence[str]
     socket_listen_backlog_size: int
     socket_request_max_bytes: int
+    non_produce_request_max_bytes: int
+    queued_max_request_bytes: int
     socket_send_buffer_bytes: int
     socket_receive_buffer_bytes: int
     max_connections: int

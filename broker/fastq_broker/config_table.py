@@ -65,6 +65,13 @@ LISTENERS = (
     row("controller.listener.names", LIST, ["CONTROLLER"], doc="Names of the listeners for controllers."),
     row("socket.listen.backlog.size", INT, 50, at_least(1), "Connections the system queues before they are accepted."),
     row("socket.request.max.bytes", INT, 104857600, at_least(1), "The largest request; a larger one closes."),
+    row("non.produce.request.max.bytes", INT, 8388608, at_least(1), "The largest request that is not Produce."),
+    row(
+        "queued.max.request.bytes",
+        LONG,
+        1073741824,
+        doc="Bytes of large requests that are received or served at one time; 0 or less: no bound.",
+    ),
     row("socket.send.buffer.bytes", INT, 102400, at_least(-1), "SO_SNDBUF of a connection; -1 leaves the system's."),
     row("socket.receive.buffer.bytes", INT, 102400, at_least(-1), "SO_RCVBUF of a connection; -1 leaves the system's."),
     row("max.connections", INT, INT32_MAX, at_least(0), "Connections at one time in all."),

@@ -387,7 +387,6 @@ THREADS = ignored(
     row("num.network.threads", INT, 3, at_least(1), dynamic=True),
     row("num.recovery.threads.per.data.dir", INT, 2, at_least(1), dynamic=True),
     row("producer.purgatory.purge.interval.requests", INT, 1000),
-    row("queued.max.request.bytes", LONG, -1),
     row("queued.max.requests", INT, 500, at_least(1)),
 )
 

@@ -6,7 +6,8 @@ Rules
 - Frames are served where they were received. Small ones lie in the server's one receive buffer, which every connection
   fills and empties within a single callback; a larger one gets a buffer of its own size and is received straight
   into it. Handlers must copy what they keep past their return.
-- A frame's buffer grows with what has arrived, not with what its size field claims.
+- A frame's buffer grows with what has arrived, not with what its size field claims. A large one is begun when the memory for
+  all of it is free (`request_memory.py`); until then the connection is not read from.
 - Whatever breaks the protocol closes the connection, with one line in the log.
 """
 
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from fastq._native.produce_path import scan_request
 from fastq._native.wire import DecodeError
+from fastq.protocol.api import APIS
 
 from .output import SocketWriter, TransportWriter
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from .router import Deferred
     from .server import Server
 
+PRODUCE = 0
 LARGE_FRAME_BYTES = 32 << 10
 """After a frame of this size or more, the next read asks for HEAD_BYTES only: the next large frame is not copied."""
 HEAD_BYTES = 512
@@ -43,15 +46,25 @@ class ProtocolViolation(Exception):
     """The peer does not speak the protocol as agreed; the connection is closed with this reason."""
 
 
+def too_large(api_key: int, size: int, limit: int) -> ProtocolViolation:
+    """The reason to refuse a request that is not Produce for its size."""
+    name = APIS[api_key].name if api_key in APIS else f"api key {api_key}"
+    return ProtocolViolation(
+        f"a request of {size} bytes ({name}); other than Produce may have {limit} (non.produce.request.max.bytes)"
+    )
+
+
 class Connection(asyncio.BufferedProtocol):
     """State of one connection. Loop thread only.
 
     Invariants:
-    - `pending` is the request in progress that answers later; while it is set, or `_draining` (responses unsent),
-      no request is served: `_busy` is either of them.
+    - `pending` is the request in progress that answers later; while it is set, or `_draining` (responses unsent)
+      or `_starved`, no request is served: `_busy` is any of them.
     - `_frame` is the buffer of an incomplete frame, with `_filled` bytes in it; `_wanted` is the frame's whole size, or
       4 while the size field itself is incomplete.
     - `_backlog` holds received bytes that follow the request in progress; reading is paused while it is not empty.
+    - `_held` bytes of the request memory belong to `_frame` or `_spare`; while `_starved`, none do, `_backlog` starts with a
+      large frame that waits for memory, and reading is paused.
     """
 
     __slots__ = (
@@ -64,9 +77,11 @@ class Connection(asyncio.BufferedProtocol):
         "_frame_tick",
         "_frame_view",
         "_half_closed",
+        "_held",
         "_paused",
         "_server",
         "_spare",
+        "_starved",
         "_transport",
         "_wanted",
         "_writer",
@@ -89,6 +104,8 @@ class Connection(asyncio.BufferedProtocol):
         self._wanted = 0
         self._frame_tick = 0
         self._spare: bytearray | None = None
+        self._held = 0
+        self._starved = False
         self._backlog = bytearray()
         self._expect_large = False
         self._draining = False
@@ -129,8 +146,11 @@ class Connection(asyncio.BufferedProtocol):
         pending, self.pending = self.pending, None
         if pending is not None:
             pending.cancel()
-        self._frame = self._frame_view = self._spare = None
+        self._frame = self._frame_view = None
         self._backlog = bytearray()
+        self.drop_spare()
+        self._release()
+        self._server.memory.forget(self)
         self._server.forget(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -172,7 +192,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def _busy(self) -> bool:
-        return self._draining or self.pending is not None
+        return self._draining or self._starved or self.pending is not None
 
     def _received(self, buffer: bytearray, end: int) -> None:
         """Serve the frames in the shared buffer and keep what is left: a piece of a frame, or a backlog."""
@@ -191,11 +211,19 @@ class Connection(asyncio.BufferedProtocol):
         """Give an incomplete frame a buffer of its own. Its size field, if it is there, has been checked."""
         size = len(piece)
         self._wanted = 4 + int.from_bytes(piece[:4], "big") if size >= 4 else 4
+        if self._wanted >= LARGE_FRAME_BYTES:
+            self._check_size(piece)
         spare = self._spare
         if spare is not None and len(spare) >= self._wanted and self._wanted >= LARGE_FRAME_BYTES:
             self._spare = None
+            self._server.memory.spares.discard(self)
         else:
             proven = 0 if spare is None else len(spare)  # the connection has sent a frame of that size
+            if self._wanted >= LARGE_FRAME_BYTES and not self._take_memory():
+                self._starved = True
+                self._backlog = bytearray(piece)
+                self._pause()
+                return
             spare = bytearray(min(self._wanted, max(FIRST_CAPACITY_BYTES, 2 * size, proven)))
         self._frame = spare
         self._frame_view = memoryview(spare)
@@ -204,6 +232,45 @@ class Connection(asyncio.BufferedProtocol):
         self._frame_tick = self._server.tick
         if self._wanted < LARGE_FRAME_BYTES:
             self._expect_large = False
+
+    def _check_size(self, piece: memoryview) -> None:
+        """Refuse a large request early: what is not Produce becomes many times its size in objects."""
+        limit = self._server.limits.non_produce_request_bytes_max
+        if self._wanted - 4 > limit and len(piece) >= 6:
+            api_key = int.from_bytes(piece[4:6], "big", signed=True)
+            if api_key != PRODUCE:
+                raise too_large(api_key, self._wanted - 4, limit)
+
+    def _take_memory(self) -> bool:
+        """Hold the wanted frame's bytes; False when that has to wait."""
+        if self._held >= self._wanted and self._spare is None:
+            return True  # granted after a wait
+        self.drop_spare()
+        self._release()
+        if not self._server.memory.take(self, self._wanted):
+            return False
+        self._held = self._wanted
+        return True
+
+    def memory_granted(self) -> None:
+        """The frame that waited is let in."""
+        self._starved = False
+        self._held = self._wanted
+        self._go_on()
+        if self._frame is None:  # it has ended in another way
+            self._release()
+
+    def drop_spare(self) -> None:
+        """Give the kept buffer back."""
+        if self._spare is not None:
+            self._spare = None
+            self._server.memory.spares.discard(self)
+            self._release()
+
+    def _release(self) -> None:
+        held, self._held = self._held, 0
+        if held:
+            self._server.memory.release(held)
 
     def _grow(self) -> None:
         """Double the frame's buffer: the data so far justifies it."""
@@ -220,17 +287,22 @@ class Connection(asyncio.BufferedProtocol):
         self._frame = self._frame_view = None
         if self._busy:
             self._backlog = bytearray(memoryview(frame)[:filled])
+            self._release()
             self._pause()
             return
         position = self._serve(frame, 0, filled)
         if self._closed:
-            return
+            return  # what is held is released when the connection is lost
         if position < filled:
             self._begin_frame(memoryview(frame)[position:filled])
         elif filled >= LARGE_FRAME_BYTES:
             self._expect_large = True
-            if len(frame) <= SPARE_BYTES_MAX:
+            memory = self._server.memory
+            if len(frame) <= SPARE_BYTES_MAX and not memory.short:
                 self._spare = frame
+                memory.spares.add(self)
+            else:
+                self._release()
 
     def _serve(self, buffer: bytearray, position: int, end: int) -> int:
         """Serve whole frames from `position` on; answer where the first unserved byte lies."""
@@ -303,16 +375,18 @@ class Connection(asyncio.BufferedProtocol):
             self._backlog = bytearray()
             try:
                 position = self._serve(backlog, 0, len(backlog))
+                if self._closed:
+                    return
+                if self._busy:
+                    self._backlog = backlog[position:]
+                    return
+                if position < len(backlog):
+                    self._begin_frame(memoryview(backlog)[position:])
             except (DecodeError, ProtocolViolation) as error:
                 self.fail(self._describe(error))
                 return
-            if self._closed:
+            if self._starved:
                 return
-            if self._busy:
-                self._backlog = backlog[position:]
-                return
-            if position < len(backlog):
-                self._begin_frame(memoryview(backlog)[position:])
         if self._half_closed or self._server.stopping:
             self.close()
         elif self._paused and self._transport is not None:
@@ -355,7 +429,7 @@ class Connection(asyncio.BufferedProtocol):
         """Begin a graceful end: no more is read, the request in progress is answered, then the connection closes."""
         self._pause()
         self._backlog = bytearray()
-        if not self._busy:
+        if self._starved or not self._busy:
             self.close()
 
     def check_idle(self, tick: int, idle_ticks_max: int) -> None:
@@ -364,13 +438,16 @@ class Connection(asyncio.BufferedProtocol):
             return
         idle = tick - self.active_tick
         if idle >= 2:
-            self._spare = None
+            self.drop_spare()
         if self._frame is not None:
             age = tick - self._frame_tick
+            if idle > SLOW_FRAME_TICKS and self._server.memory.short:
+                self.fail(f"no byte of a request for {idle} s, while others wait for memory (queued.max.request.bytes)")
+                return
             if age > SLOW_FRAME_TICKS and self._filled < age * SLOW_FRAME_BYTES_PER_TICK:
                 self.fail(f"{self._filled} of {self._wanted} bytes of a request in {age} s: too slow")
                 return
-        if idle > idle_ticks_max and self.pending is None:
+        if idle > idle_ticks_max and self.pending is None and not self._starved:
             if self._draining or self._frame is not None:
                 self.fail(f"idle for {idle} s in the middle of a request or response")
             else:

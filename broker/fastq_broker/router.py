@@ -22,7 +22,7 @@ from fastq.errors import KafkaError
 from fastq.protocol.api import APIS
 from fastq.protocol.frames import decode_body, encode_response
 
-from .connection import Connection, ProtocolViolation
+from .connection import PRODUCE, Connection, ProtocolViolation, too_large
 
 if TYPE_CHECKING:
     import asyncio
@@ -138,6 +138,7 @@ class Router:
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._routes: dict[int, Route] = {}
+        self._non_produce_bytes_max = broker.config.non_produce_request_max_bytes
 
     def route(self, api_key: int) -> Route | None:
         """The handler of an API, loaded at its first use; None when the broker does not serve it."""
@@ -163,6 +164,8 @@ class Router:
             raise ProtocolViolation(
                 f"{route.name} version {header[1]} is not supported; the broker serves {versions[0]} to {versions[1]}"
             )
+        if header[5] - header[4] > self._non_produce_bytes_max and header[0] != PRODUCE:
+            raise too_large(header[0], header[5] - header[4], self._non_produce_bytes_max)
         try:
             if route.handle_frame is not None:
                 result: Result = route.handle_frame(connection, self._broker, buffer, header)

@@ -19,6 +19,7 @@ from fastq.protocol.api import APIS
 
 from .connection import HEAD_BYTES, Connection
 from .output import ReadAhead
+from .request_memory import RequestMemory
 
 if TYPE_CHECKING:
     from .router import Router
@@ -37,7 +38,8 @@ class ListenError(Exception):
 
 
 class Limits:
-    """What a server refuses, in Kafka's units and names. idle_ms 0 is no limit; socket buffers of -1 are the system's."""
+    """What a server refuses, in Kafka's units and names. idle_ms 0 is no limit, queued_bytes_max 0 or less neither; socket
+    buffers of -1 are the system's."""
 
     __slots__ = (
         "backlog",
@@ -45,6 +47,8 @@ class Limits:
         "connections_max_per_ip",
         "connections_max_per_ip_overrides",
         "idle_ms",
+        "non_produce_request_bytes_max",
+        "queued_bytes_max",
         "receive_buffer_bytes",
         "request_bytes_max",
         "send_buffer_bytes",
@@ -54,6 +58,8 @@ class Limits:
         self,
         *,
         request_bytes_max: int = 100 << 20,
+        non_produce_request_bytes_max: int = 8 << 20,
+        queued_bytes_max: int = 1 << 30,
         connections_max: int = 2**31 - 1,
         connections_max_per_ip: int = 2**31 - 1,
         connections_max_per_ip_overrides: Mapping[str, int] | None = None,
@@ -63,6 +69,8 @@ class Limits:
         backlog: int = BACKLOG,
     ) -> None:
         self.request_bytes_max = request_bytes_max
+        self.non_produce_request_bytes_max = non_produce_request_bytes_max
+        self.queued_bytes_max = queued_bytes_max
         self.connections_max = connections_max
         self.connections_max_per_ip = connections_max_per_ip
         self.connections_max_per_ip_overrides = dict(connections_max_per_ip_overrides or {})
@@ -84,6 +92,7 @@ class Server:
         self.router = router
         self.limits = limits
         self.request_bytes_max = limits.request_bytes_max
+        self.memory = RequestMemory(loop, limits.queued_bytes_max)
         self.flexible_versions = flexible_versions()
         self.receive_buffer = bytearray(RECEIVE_BUFFER_BYTES)
         self.receive_view = memoryview(self.receive_buffer)
