@@ -28,7 +28,7 @@ from .log import LogManager
 from .purgatory import Purgatory
 from .replicas import Replica, ReplicaTable
 from .router import Router
-from .server import BACKLOG, Limits, ListenError, Server
+from .server import Limits, ListenError, Server
 
 if TYPE_CHECKING:
     from .config import BrokerConfig, Listener
@@ -243,15 +243,11 @@ class Broker:
 
 
 def _limits(config: BrokerConfig) -> Limits:
-    """The server's limits. Socket buffers and backlog are the system's own unless they are set: it knows better than 100 KiB."""
-
-    def if_set(name: str, value: int, otherwise: int) -> int:
-        return value if name in config.settings else otherwise
-
+    """The server's limits, from what DescribeConfigs tells."""
     return Limits(
-        send_buffer_bytes=if_set("socket.send.buffer.bytes", config.socket_send_buffer_bytes, -1),
-        receive_buffer_bytes=if_set("socket.receive.buffer.bytes", config.socket_receive_buffer_bytes, -1),
-        backlog=if_set("socket.listen.backlog.size", config.socket_listen_backlog_size, BACKLOG),
+        send_buffer_bytes=config.socket_send_buffer_bytes,
+        receive_buffer_bytes=config.socket_receive_buffer_bytes,
+        backlog=config.socket_listen_backlog_size,
         request_bytes_max=config.socket_request_max_bytes,
         non_produce_request_bytes_max=config.non_produce_request_max_bytes,
         queued_bytes_max=config.queued_max_request_bytes,

@@ -53,7 +53,7 @@ class Listener:
 class BrokerConfig:
     """All settings of a broker; immutable and safe to share between threads.
 
-    Each attribute is a key of Kafka in Python's spelling, with Kafka's unit and default; `get` reads any key by its
+    Each attribute is a key of Kafka in Python's spelling, with Kafka's unit and (mostly) default; `get` reads any key by its
     Kafka name. `settings` holds what was set (by Kafka name), so that sources can be told apart.
     """
 
@@ -116,16 +116,12 @@ class BrokerConfig:
     log_message_timestamp_after_max_ms: int
     log_retention_check_interval_ms: int
     log_flush_offset_checkpoint_interval_ms: int
-    log_flush_start_offset_checkpoint_interval_ms: int
-    replica_high_watermark_checkpoint_interval_ms: int
     producer_id_expiration_ms: int
     producer_id_expiration_check_interval_ms: int
     metadata_log_max_record_bytes_between_snapshots: int
     metadata_log_max_snapshot_interval_ms: int
     metadata_log_segment_bytes: int
     metadata_log_segment_ms: int
-    metadata_max_retention_bytes: int
-    metadata_max_retention_ms: int
     settings: Mapping[str, Value] = field(repr=False)
     warnings: Sequence[str] = field(repr=False)
 

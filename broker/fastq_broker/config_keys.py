@@ -2,7 +2,8 @@
 
 Rules: a key is declared once, in a table; everything else (parsing, DescribeConfigs, warnings, documentation) reads the
 table. Values travel as text on the wire and in files and as Python values in the program; `ConfigKey.parse` and
-`ConfigKey.render` are the only ways between the two. Names and defaults are those of Apache Kafka 4.3.
+`ConfigKey.render` are the only ways between the two.
+Names are those of Apache Kafka 4.3, and so are defaults where the table does not say otherwise.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Rules: one row a key. `DONE` keys are attributes of `BrokerConfig` (a test holds the two equal); `MAPPED` keys write
 their value into another key, converted; `REMOVED` keys come from older Kafka and are ignored with the reason.
-Keys of our own carry their unit in the name.
+Keys of our own carry their unit in the name. Defaults are Kafka's, but for node.id, log.dirs, queued.max.request.bytes, and the
+socket buffers and backlog, which the system and today's kernels choose better than 100 KiB and 50.
 """
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ LISTENERS = (
     row("listener.security.protocol.map", STRING, SECURITY_MAP, doc="Listener names and their security protocols."),
     row("inter.broker.listener.name", STRING, None, doc="The listener between brokers; the first one when not set."),
     row("controller.listener.names", LIST, ["CONTROLLER"], doc="Names of the listeners for controllers."),
-    row("socket.listen.backlog.size", INT, 50, at_least(1), "Connections the system queues before they are accepted."),
+    row(
+        "socket.listen.backlog.size", INT, 1024, at_least(1), "Connections the system queues before they are accepted."
+    ),
     row("socket.request.max.bytes", INT, 104857600, at_least(1), "The largest request; a larger one closes."),
     row("non.produce.request.max.bytes", INT, 8388608, at_least(1), "The largest request that is not Produce."),
     row(
@@ -72,8 +75,8 @@ LISTENERS = (
         1073741824,
         doc="Bytes of large requests that are received or served at one time; 0 or less: no bound.",
     ),
-    row("socket.send.buffer.bytes", INT, 102400, at_least(-1), "SO_SNDBUF of a connection; -1 leaves the system's."),
-    row("socket.receive.buffer.bytes", INT, 102400, at_least(-1), "SO_RCVBUF of a connection; -1 leaves the system's."),
+    row("socket.send.buffer.bytes", INT, -1, at_least(-1), "SO_SNDBUF of a connection; -1 leaves the system's."),
+    row("socket.receive.buffer.bytes", INT, -1, at_least(-1), "SO_RCVBUF of a connection; -1 leaves the system's."),
     row("max.connections", INT, INT32_MAX, at_least(0), "Connections at one time in all."),
     row("max.connections.per.ip", INT, INT32_MAX, at_least(0), "Connections at one time from one address."),
     row("max.connections.per.ip.overrides", STRING, "", doc="address:count pairs that stand above the limit per ip."),
@@ -149,9 +152,7 @@ LOG_DEFAULTS = (
 
 LOG_UPKEEP = (
     row("log.retention.check.interval.ms", LONG, 300000, at_least(1), "How often old segments are looked for."),
-    row("log.flush.offset.checkpoint.interval.ms", INT, 60000, at_least(0), "How often recovery points are written."),
-    row("log.flush.start.offset.checkpoint.interval.ms", INT, 60000, at_least(0), "How often start offsets are."),
-    row("replica.high.watermark.checkpoint.interval.ms", LONG, 5000, at_least(1), "How often high watermarks are."),
+    row("log.flush.offset.checkpoint.interval.ms", INT, 60000, at_least(0), "How often checkpoints are written."),
     row("producer.id.expiration.ms", INT, 86400000, at_least(1), "An idle producer's state is dropped after this."),
     row(
         "producer.id.expiration.check.interval.ms", INT, 600000, at_least(1), "How often idle producers are looked for."
@@ -160,8 +161,6 @@ LOG_UPKEEP = (
     row("metadata.log.max.snapshot.interval.ms", LONG, 3600000, at_least(0), "Time between snapshots; 0: no limit."),
     row("metadata.log.segment.bytes", INT, 1073741824, at_least(8388608), "Segment size of the metadata log."),
     row("metadata.log.segment.ms", LONG, 604800000, at_least(1), "Segment age of the metadata log."),
-    row("metadata.max.retention.bytes", LONG, 104857600, at_least(-1), "Size of metadata log and snapshots kept."),
-    row("metadata.max.retention.ms", LONG, 604800000, at_least(-1), "Age of metadata log and snapshots kept."),
 )
 
 

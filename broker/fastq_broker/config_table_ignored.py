@@ -401,6 +401,18 @@ METRICS = ignored(
     row("telemetry.max.bytes", INT, 1048576, at_least(1)),
 )
 
+CHECKPOINTS = ignored(
+    "log.flush.offset.checkpoint.interval.ms is the interval of all three checkpoints",
+    row("log.flush.start.offset.checkpoint.interval.ms", INT, 60000, at_least(0)),
+    row("replica.high.watermark.checkpoint.interval.ms", LONG, 5000, at_least(1)),
+)
+
+METADATA_RETENTION = ignored(
+    "the two latest snapshots are kept, and the metadata log from the older one on",
+    row("metadata.max.retention.bytes", LONG, 104857600, at_least(-1)),
+    row("metadata.max.retention.ms", LONG, 604800000, at_least(-1)),
+)
+
 OTHER = ignored(
     "this broker has no such mechanism",
     row("alter.config.policy.class.name", CLASS, None),
@@ -412,5 +424,18 @@ OTHER = ignored(
 )
 
 IGNORED = (
-    TIERED + SHARE + STREAMS + GROUPS + TRANSACTIONS + CLEANER + SECURITY + CLUSTER + QUOTAS + THREADS + METRICS + OTHER
+    TIERED
+    + SHARE
+    + STREAMS
+    + GROUPS
+    + TRANSACTIONS
+    + CLEANER
+    + SECURITY
+    + CLUSTER
+    + QUOTAS
+    + THREADS
+    + METRICS
+    + CHECKPOINTS
+    + METADATA_RETENTION
+    + OTHER
 )

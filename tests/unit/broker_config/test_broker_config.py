@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import re
 from pathlib import Path
 
+import fastq_broker.config
 import pytest
+from fastq_broker.broker import _limits
 from fastq_broker.config import (
     ATTRIBUTES,
     BrokerConfig,
@@ -29,6 +32,42 @@ def of(*pairs: tuple[str, object]) -> BrokerConfig:
 
 def test_every_key_that_does_something_is_an_attribute_and_no_other() -> None:
     assert {key.attribute for key in DONE} == ATTRIBUTES
+
+
+def test_every_key_that_does_something_is_read_by_the_broker() -> None:
+    tables = ("config.py", "config_table.py", "config_table_ignored.py")
+    rooms = Path(fastq_broker.config.__file__).parent
+    source = "".join(path.read_text() for path in rooms.rglob("*.py") if path.name not in tables)
+    unread = {key.name for key in DONE if not re.search(rf'\.{key.attribute}\b|"{re.escape(key.name)}"', source)}
+    assert unread == {"process.roles", "listener.security.protocol.map", "inter.broker.listener.name"}, (
+        "config.py checks"
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "log.flush.start.offset.checkpoint.interval.ms",
+        "replica.high.watermark.checkpoint.interval.ms",
+        "metadata.max.retention.bytes",
+        "metadata.max.retention.ms",
+    ],
+)
+def test_upkeep_that_is_done_another_way_is_said(name: str) -> None:
+    (warning,) = of((name, "7000")).warnings
+    assert warning.startswith(f"{name} is ignored: ")
+
+
+def test_what_is_told_of_sockets_is_what_is_done() -> None:
+    limits = _limits(of())
+    assert (limits.send_buffer_bytes, limits.receive_buffer_bytes, limits.backlog) == (-1, -1, 1024)
+    for name in ("socket.send.buffer.bytes", "socket.receive.buffer.bytes"):
+        assert of().get(name) == -1
+    assert of().get("socket.listen.backlog.size") == 1024
+    limits = _limits(
+        of(("socket.send.buffer", 5000), ("socket.receive.buffer.bytes", 6000), ("queued.max.request.bytes", -1))
+    )
+    assert (limits.send_buffer_bytes, limits.receive_buffer_bytes, limits.queued_bytes_max) == (5000, 6000, -1)
 
 
 def test_every_default_passes_its_own_check() -> None:
