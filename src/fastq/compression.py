@@ -48,7 +48,8 @@ LEVELS: dict[Codec, tuple[int, int]] = {
 }
 
 _GZIP_LEVEL = -1  # zlib's own default, as Kafka's
-_LZ4_LEVEL = 0  # the fast compressor, which Kafka takes for its default level too
+_LZ4_LEVEL = 9  # Kafka's default, at which its clients and brokers take the fast compressor (Lz4BlockOutputStream)
+_LZ4_FAST = 0  # what the library calls that one; from 3 on it is the slow, thorough one, as with Kafka's other levels
 _LZ4_LEVEL_MAX = 16  # what the library goes up to
 _ZSTD_LEVEL = 3
 
@@ -80,7 +81,8 @@ def codec_by_name(name: str) -> Codec:
 def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
     """`data` compressed by `codec`, in the form that Kafka's own clients read.
 
-    `level` is one of LEVELS, or None for Kafka's default; snappy and none have no levels and take no notice of it.
+    `level` is one of LEVELS, or None for Kafka's default; snappy and none have no levels and take no notice of it. As in Kafka,
+    lz4's 9 is the default and means the fast compressor, so that 8 and 10 take longer and pack tighter than it does.
     Raises ValueError for an unknown codec or a level out of range.
     """
     try:
@@ -155,7 +157,7 @@ def _lz4(data: Buffer, level: int | None) -> bytes:
     # Kafka's reader refuses linked blocks; its writer uses blocks of 64 KiB and leaves the content size out.
     packed: bytes = lz4.frame.compress(
         data,
-        compression_level=_LZ4_LEVEL if level is None else min(level, _LZ4_LEVEL_MAX),
+        compression_level=_LZ4_FAST if level is None or level == _LZ4_LEVEL else min(level, _LZ4_LEVEL_MAX),
         block_size=lz4.frame.BLOCKSIZE_MAX64KB,
         block_linked=False,
         store_size=False,

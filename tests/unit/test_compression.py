@@ -136,7 +136,7 @@ def test_random_damage_never_gets_further_than_an_error(codec):
 def test_levels(codec):
     lowest, highest = LEVELS[codec]
     sizes = []
-    for level in (max(lowest, -5), 9 if codec != Codec.ZSTD else 12):
+    for level in (max(lowest, -5), {Codec.ZSTD: 12, Codec.LZ4: 8}.get(codec, 9)):
         packed = compress(codec, LINES, level)
         assert decompress(codec, packed, len(LINES)) == LINES
         sizes.append(len(packed))
@@ -193,6 +193,15 @@ def test_lz4_is_written_as_kafka_does():
     assert info["block_size"] == 64 * 1024
     assert not info["block_linked"]
     assert info["content_size"] == 0
+
+
+def test_lz4_level_nine_is_kafkas_default_and_fast():
+    fast = lz4.frame.compress(
+        LINES, compression_level=0, block_size=lz4.frame.BLOCKSIZE_MAX64KB, block_linked=False, store_size=False
+    )
+    assert compress(Codec.LZ4, LINES) == compress(Codec.LZ4, LINES, 9) == fast
+    sizes = {level: len(compress(Codec.LZ4, LINES, level)) for level in (8, 10, 17)}
+    assert max(sizes.values()) < len(fast)
 
 
 @pytest.mark.parametrize("store_size", [False, True])
