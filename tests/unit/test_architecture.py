@@ -7,11 +7,15 @@ alone do not count; imports inside functions do. An exception has its reason bes
 from __future__ import annotations
 
 import ast
+import importlib
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 ROOT = Path(__file__).resolve().parents[2]
 CLIENT = ROOT / "src" / "fastq"
@@ -148,6 +152,16 @@ def test_the_broker_knows_only_the_lower_rooms(path: Path) -> None:
 def test_the_log_does_not_know_who_uses_it(path: Path) -> None:
     above = {name for name in imports_of(path) if name.startswith("fastq_broker.")}
     assert {name for name in above if not name.startswith("fastq_broker.log")} == set()
+
+
+def test_every_package_that_is_imported_is_declared() -> None:
+    """What the sources import comes with Python, or is named as a dependency: not with another package by chance."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    requirements = project["dependencies"] + project["optional-dependencies"]["arrow"]
+    declared = {match[0].lower() for match in (re.match(r"[\w-]+", line) for line in requirements) if match}
+    for path in [*CLIENT.rglob("*.py"), *BROKER.rglob("*.py")]:
+        packages = {name.split(".")[0] for name in imports_of(path)} - {"fastq", "fastq_broker", "__future__"}
+        assert packages - set(sys.stdlib_module_names) - declared == set(), path
 
 
 def test_exceptions_are_still_needed() -> None:
