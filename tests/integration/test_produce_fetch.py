@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -213,6 +214,17 @@ def test_an_idempotent_producer(connection: RawConnection, new_topic_name: NewNa
     assert fetch(connection, name, 0).high_watermark == 10
 
 
+def test_transactional_batches_are_refused(connection: RawConnection, new_topic_name: NewName) -> None:
+    name = new_topic_name()
+    create_topic(connection, name)
+    ids = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
+    answer = produce(connection, name, batch(b"open", transactional=True, **ids), acks=-1)
+    assert (answer.error_code, answer.base_offset) == (48, -1)
+    assert "does not serve transactions" in answer.error_message
+    assert produce(connection, name, batch(b"plain", **ids)).base_offset == 0
+    assert fetch(connection, name, 0).last_stable_offset == 1
+
+
 def test_a_topic_with_fsync_durability(connection: RawConnection, new_topic_name: NewName) -> None:
     name = new_topic_name()
     create_topic(connection, name, flush_messages="1")
@@ -279,6 +291,21 @@ def test_a_long_poll_ends_when_data_comes(
         for _ in range(4):
             produce(connection, name, batch(bytes(900)))
         assert len(other.receive().responses[0].partitions[0].records) >= 3000
+
+
+def test_a_long_poll_ends_when_the_client_is_done(
+    shared_broker: Broker, connection: RawConnection, new_topic_name: NewName
+) -> None:
+    name = new_topic_name()
+    create_topic(connection, name)
+    with RawConnection(shared_broker.bootstrap_servers) as other:
+        started = time.monotonic()
+        other.send(fetch_request(name, 0, max_wait_ms=10_000), 12)
+        time.sleep(0.05)
+        other.sock.shutdown(socket.SHUT_WR)
+        assert bytes(other.receive().responses[0].partitions[0].records) == b""
+        assert other.closed()
+        assert time.monotonic() - started < 5
 
 
 def test_a_long_poll_is_not_ended_by_what_is_not_on_disk_yet(

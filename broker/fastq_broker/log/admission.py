@@ -58,14 +58,24 @@ class Admission:
     def validate(self, batch: bytearray | memoryview, now_ms: int, from_client: bool) -> BatchHeader:
         """Judge the one batch that fills `batch`. The broker's own batches are checked for structure only.
 
-        Raises MessageTooLarge, CorruptMessage, InvalidRecord and InvalidTimestamp (with `record_errors`), UnsupportedCompressionType.
+        Raises MessageTooLarge, CorruptMessage, InvalidRecord and InvalidTimestamp (with `record_errors`), UnsupportedCompressionType,
+        InvalidTxnState for a client's transactional batch.
         """
         size = len(batch)
         if from_client and size > self._config.max_message_bytes:
             self._too_large(size)
         header = self._judge(batch, now_ms, from_client, self._decompress)
-        if from_client and header.base_offset:
-            self.invalid_record(f"the base offset of a produced batch must be 0, got {header.base_offset}")
+        if from_client:
+            if header.base_offset:
+                self.invalid_record(f"the base offset of a produced batch must be 0, got {header.base_offset}")
+            if (
+                header.is_transactional
+            ):  # there is no coordinator: its transaction would hold the last stable offset for good
+                self._fail(
+                    ErrorCode.INVALID_TXN_STATE,
+                    f"producer {header.producer_id} sent a transactional batch, but has no open transaction: this broker does not "
+                    "serve transactions; send without transactional.id (idempotent producers are served)",
+                )
         return header
 
     def prepare(

@@ -15,7 +15,7 @@ from fastq.errors import InvalidProducerEpoch, InvalidTxnState, TransactionCoord
 
 def send(log: PartitionLog, producer_id: int, sequence: int, *, transactional: bool = True) -> int:
     batch = one_batch([b"v"], producer_id=producer_id, epoch=0, sequence=sequence, transactional=transactional)
-    return log.append(batch, leader_epoch=0, now_ms=START_MS).base_offset
+    return log.append(batch, leader_epoch=0, now_ms=START_MS, from_client=not transactional).base_offset
 
 
 def end(log: PartitionLog, producer_id: int, *, commit: bool, epoch: int = 0, coordinator_epoch: int = 5) -> int:
@@ -41,6 +41,19 @@ def test_the_stable_offset_waits_for_the_earliest_open_transaction(tmp_path: Pat
     assert log.aborted_transactions(0, 1) == []
     raw = (tmp_path / "t-0" / "00000000000000000000.txnindex").read_bytes()
     assert raw == struct.pack(">hqqqq", 0, 2, 1, 4, 5)
+
+
+@pytest.mark.parametrize("codec", [0, 4])
+def test_a_client_cannot_open_a_transaction_that_nobody_would_end(tmp_path: Path, codec: int) -> None:
+    log = open_manager(tmp_path).create("t", 0, bytes(16))
+    send(log, 1, 0, transactional=False)
+    for producer_id, sequence in ((1, 1), (2, 0)):
+        batch = one_batch([b"v"], producer_id=producer_id, epoch=0, sequence=sequence, codec=codec, transactional=True)
+        with pytest.raises(InvalidTxnState, match="does not serve transactions") as caught:
+            log.append(batch, leader_epoch=0, now_ms=START_MS)
+        assert (caught.value.topic, caught.value.partition) == ("t", 0)
+    send(log, 1, 1, transactional=False)
+    assert (log.last_stable_offset, log.log_end_offset) == (2, 2)
 
 
 def test_refusals(tmp_path: Path) -> None:
