@@ -68,9 +68,8 @@ class Admission:
         if from_client:
             if header.base_offset:
                 self.invalid_record(f"the base offset of a produced batch must be 0, got {header.base_offset}")
-            if (
-                header.is_transactional
-            ):  # there is no coordinator: its transaction would hold the last stable offset for good
+            if header.is_transactional:
+                # No coordinator would end its transaction, which would hold the last stable offset for good.
                 self._fail(
                     ErrorCode.INVALID_TXN_STATE,
                     f"producer {header.producer_id} sent a transactional batch, but has no open transaction: this broker does not "
