@@ -132,7 +132,7 @@ class ConsumerBase:
     def _unknown_topic(self) -> FastqError | None:
         now = self._core.clock()
         for topic, since in self._unknown_since.items():
-            if now - since > UNKNOWN_TOPIC_GRACE_S:
+            if now >= since + UNKNOWN_TOPIC_GRACE_S:
                 self._unknown_since[topic] = math.inf  # once
                 return UnknownTopicOrPartition("no broker knows the topic; create it, or look at its name", topic=topic)
         return None
@@ -166,8 +166,8 @@ class ConsumerBase:
         now = self._core.clock()
         waits = [self._fetcher.next_wakeup(now), *(query.next_wakeup(now) for query in self._queries)]
         due = [wait for wait in waits if wait is not None]
-        if self._unknown_since:
-            due.append(UNKNOWN_TOPIC_GRACE_S)
+        reports = (since + UNKNOWN_TOPIC_GRACE_S for since in self._unknown_since.values())
+        due += [report - now for report in reports if now < report < math.inf]
         return min(due) if due else None
 
     def _send(self, outgoing: Outgoing) -> None:

@@ -337,6 +337,7 @@ def test_errors_of_topics(cluster: SocketCluster, monkeypatch: pytest.MonkeyPatc
         with pytest.raises(UnknownTopicOrPartition, match="none-such"):
             reader.poll(timeout=5)
         assert reader.poll(timeout=0.2) == []  # once
+        assert reader._wakeup_in() is None, "nothing is left to wake up for"
         cluster.create("none-such")[0].append([(None, b"there")])
         assert reader.poll(timeout=5)[0].value == b"there"
     cluster.bad_topics["secret"] = 29
