@@ -3,7 +3,8 @@
 Rules
 - The controller's image decides which partitions are here; each delta creates, changes and deletes logs and replicas.
 - Order of a start: directories are locked, addresses bound, metadata replayed, this node registered, logs attached, and only then
-  is a connection accepted. A stop goes the other way, and ends with the marker of a clean shutdown.
+  is a connection accepted. A stop answers and closes connections, then closes the metadata (which fences this node, and
+  syncs by the logs' flusher), then the logs, and ends with the marker of a clean shutdown.
 - Work that is not a request (retention, flushes, checkpoints, snapshots) runs in `_housekeep`, in bounded pieces.
 - The clock is a parameter: milliseconds since 1970.
 """

@@ -176,8 +176,13 @@ class Connection(asyncio.BufferedProtocol):
             self.fail(self._describe(error))
 
     def eof_received(self) -> bool:
-        """The client will send no more: what it has asked for is still answered."""
+        """The client will send no more: what it has asked for is still answered, but a wait for more ends.
+
+        A client that has closed looks the same; it is noticed when the answer is sent.
+        """
         self._half_closed = True
+        if self.pending is not None:
+            self.pending.hurry()
         return self._busy or bool(self._backlog)
 
     def pause_writing(self) -> None:
@@ -413,7 +418,11 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def abort(self) -> None:
+        """Close at once. The request in progress is cancelled here: its answer must not meet a descriptor that is another's."""
         self._closed = True
+        pending, self.pending = self.pending, None
+        if pending is not None:
+            pending.cancel()
         if self._writer is not None:
             self._writer.close()
         if self._transport is not None:

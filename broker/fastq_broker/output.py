@@ -164,7 +164,9 @@ class _QueuedWriter:
         self._on_error = on_error
 
     def send(self, parts: list[Part]) -> bool:
-        """Send or queue the parts; True when everything has gone to the kernel (or to TLS)."""
+        """Send or queue the parts; True when everything has gone to the kernel (or to TLS), or nothing goes anywhere any more."""
+        if self._closed:
+            return True
         self._queue.extend(parts)
         if len(self._queue) == len(parts):
             self._advance()

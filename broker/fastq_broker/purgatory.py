@@ -78,6 +78,10 @@ class Purgatory:
         for fetch in list(self._watchers.get(key, ())):
             self._end(fetch)
 
+    def end(self, fetch: WaitingFetch) -> None:
+        """Answer a fetch with what is there."""
+        self._end(fetch)
+
     def cancel(self, fetch: WaitingFetch) -> None:
         """Forget a fetch whose connection is gone."""
         self._remove(fetch)

@@ -69,11 +69,12 @@ class Deferred:
     It may be completed before the handler returns it: the answer is kept in `answer` until the connection takes it up.
     """
 
-    __slots__ = ("_connection", "answer", "answered", "attached", "cancelled", "on_cancel")
+    __slots__ = ("_connection", "answer", "answered", "attached", "cancelled", "on_cancel", "on_hurry")
 
     def __init__(self, connection: Connection, on_cancel: Callable[[], None] | None = None) -> None:
         self._connection = connection
         self.on_cancel = on_cancel
+        self.on_hurry: Callable[[], None] | None = None
         self.cancelled = False
         self.attached = False
         self.answered = False
@@ -91,6 +92,11 @@ class Deferred:
         """Close the connection instead of answering."""
         if not self.cancelled:
             self._connection.fail(reason)
+
+    def hurry(self) -> None:
+        """The client will not ask for more: answer soon, with what is there."""
+        if self.on_hurry is not None:
+            self.on_hurry()
 
     def cancel(self) -> None:
         """The connection is gone: stop waiting."""

@@ -144,6 +144,7 @@ class _Fetch:
 
         waiting = WaitingFetch(self.available, self.body.min_bytes, self._estimate, finish)
         deferred = Deferred(self.connection, on_cancel=lambda: purgatory.cancel(waiting))
+        deferred.on_hurry = lambda: purgatory.end(waiting)
         purgatory.wait(waiting, self.body.max_wait_ms / 1000)
         return deferred
 

@@ -393,6 +393,27 @@ def test_a_lost_connection_cancels_what_it_waits_for() -> None:
     run(scenario)
 
 
+@both_loops
+def test_an_answer_to_an_aborted_connection_touches_no_descriptor(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(server: Server, router: EchoRouter, port: int) -> None:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request(LATER, 1, b"one"))
+        await until(lambda: bool(router.waiting))
+        (connection,) = server.connections
+        deferred, answer = router.waiting.pop()
+        connection.abort()
+        assert deferred.cancelled and connection.pending is None, "at once, not when the loop says that it is lost"
+        monkeypatch.setattr(os, "dup", lambda descriptor: pytest.fail(f"{descriptor} may be another's by now"))
+        monkeypatch.setattr(os, "write", lambda descriptor, data: pytest.fail(f"{descriptor} may be another's by now"))
+        deferred.complete(answer)
+        for parts in ([answer], [answer, answer]):
+            assert connection._writer is not None and connection._writer.send(parts)
+        monkeypatch.undo()
+        writer.close()
+
+    run(scenario, loop=loop)
+
+
 def test_connection_limits() -> None:
     async def scenario(server: Server, router: EchoRouter, port: int) -> None:
         pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
