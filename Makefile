@@ -85,7 +85,7 @@ lint: $(VENV)/.built $(VENV)/.lint ## ruff, mypy, stubtest, generated code in st
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
-	@$(PY) -m mypy.stubtest --ignore-disjoint-bases $$(ls src/fastq/_native/*.pyx | sed 's|src/fastq/_native/\(.*\)\.pyx|fastq._native.\1|') --allowlist tools/stubtest-allowlist.txt
+	@MYPYPATH=src:broker $(PY) -m mypy.stubtest --ignore-disjoint-bases $$(ls src/fastq/_native/*.pyx | sed 's|src/fastq/_native/\(.*\)\.pyx|fastq._native.\1|') --allowlist tools/stubtest-allowlist.txt
 	@$(PY) tools/generate_messages.py --check
 
 format: $(VENV)/.lint ## put the code in the house's form
