@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from fastq._native.fetch_path import FetchBody, decode_fetch, encode_fetch_response
 from fastq.errors import KafkaError
 from fastq_broker.fetch_session import FetchContext, group_by_topic
+from fastq_broker.leaders import current_leader, endpoints
 from fastq_broker.log.scan import CorruptSegment
 from fastq_broker.purgatory import WaitingFetch
 from fastq_broker.router import Deferred
@@ -34,6 +35,7 @@ API_KEY = 1
 VERSIONS = (4, 18)
 
 FIRST_VERSION_WITH_TOPIC_IDS = 13
+FIRST_VERSION_WITH_LEADERS = 16
 READ_COMMITTED = 1
 NO_REPLICA = -1
 
@@ -42,6 +44,9 @@ OFFSET_OUT_OF_RANGE = 1
 CORRUPT_MESSAGE = 2
 NOT_LEADER_OR_FOLLOWER = 6
 KAFKA_STORAGE_ERROR = 56
+FENCED_LEADER_EPOCH = 74
+LED_ELSEWHERE = (NOT_LEADER_OR_FOLLOWER, FENCED_LEADER_EPOCH)
+"""Errors that tell the leader along (KIP-951)."""
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +81,7 @@ class _Fetch:
         "connection",
         "context",
         "header",
+        "leaders",
         "results",
         "table",
         "warmed",
@@ -93,6 +99,7 @@ class _Fetch:
         by_id = header[1] >= FIRST_VERSION_WITH_TOPIC_IDS
         self.table = broker.replicas.by_id if by_id else broker.replicas.by_name
         self.results: list[PartitionResult] = []
+        self.leaders: set[int] = set()
         self.available: dict[Hashable, int] = {}
         self.watched: dict[Hashable, PartitionRequest] = {}
         self.cold: dict[Replica, LogSlice] = {}
@@ -119,6 +126,8 @@ class _Fetch:
                     total += records.size
                 self.available[replica] = 0 if records is None else records.size
                 self.watched[replica] = request
+            if result[2] in LED_ELSEWHERE:
+                result = self._with_leader(result)
             urgent = urgent or result[2] != 0 or result[9] is not None
             self.results.append(result)
         return urgent or total >= self.body.min_bytes
@@ -128,7 +137,10 @@ class _Fetch:
         session_id, results = self.context.answer(self.results)
         if len(results) > 1 and self.context.session is None:
             results = group_by_topic(results)
-        return encode_fetch_response(self.header[1], self.header[2], 0, 0, session_id, results)
+        found = (
+            endpoints(self.broker.controller.image, self.leaders, self.connection.listener) if self.leaders else None
+        )
+        return encode_fetch_response(self.header[1], self.header[2], 0, 0, session_id, results, found)
 
     def wait(self) -> Deferred:
         """Wait for bytes; read again and answer at the end of the wait."""
@@ -173,6 +185,15 @@ class _Fetch:
                 deferred.complete(self.answer())
 
         self.broker.read_ahead.run(work, done)
+
+    def _with_leader(self, result: PartitionResult) -> PartitionResult:
+        """The same error, with the leader in versions that can tell it."""
+        if self.header[1] < FIRST_VERSION_WITH_LEADERS:
+            return result
+        leader = current_leader(self.broker.controller.image, result[0], True, result[1])
+        if leader is not None:
+            self.leaders.add(leader[0])
+        return (*result[:10], leader)
 
     def _find(self, request: PartitionRequest) -> Replica | int:
         """The replica to read from, or an error code."""

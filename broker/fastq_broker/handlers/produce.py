@@ -10,11 +10,16 @@ from __future__ import annotations
 
 import logging
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from fastq._native.produce_path import decode_produce, encode_produce_response
 from fastq.errors import FastqError, KafkaError
+from fastq.protocol.frames import encode_response
+from fastq.protocol.messages import ProduceResponse
 from fastq_broker.connection import ProtocolViolation
+from fastq_broker.leaders import current_leader, endpoints
 from fastq_broker.router import Deferred
 
 if TYPE_CHECKING:
@@ -31,6 +36,7 @@ API_KEY = 0
 VERSIONS = (3, 13)
 
 FIRST_VERSION_WITH_TOPIC_IDS = 13
+FIRST_VERSION_WITH_LEADERS = 10
 FIRST_VERSION_WITH_ZSTD = 7
 ZSTD = 4
 ATTRIBUTES_POSITION = 21
@@ -77,11 +83,57 @@ def handle_frame(connection: Connection, broker: Broker, buffer: bytearray, head
             waiting.append((len(results), replica, done.last_offset + 1))
         results.append((topic, index, 0, done.base_offset, done.log_append_time_ms, done.log_start_offset, None, None))
     if waiting:
-        return _answer_when_durable(connection, header, results, waiting)
+        return _answer_when_durable(connection, broker, header, results, waiting)
     if acks == 0:
         _close_on_error(results)
         return None
+    return _encode(connection, broker, header, results)
+
+
+def _encode(connection: Connection, broker: Broker, header: Header, results: list[PartitionResult]) -> bytes:
+    """The response; where a partition is led elsewhere it tells by whom."""
+    version = header[1]
+    for result in results:
+        if result[2] == NOT_LEADER_OR_FOLLOWER and version >= FIRST_VERSION_WITH_LEADERS:
+            return _encode_with_leaders(connection, broker, header, results)
     return encode_produce_response(version, header[2], results)
+
+
+def _encode_with_leaders(
+    connection: Connection, broker: Broker, header: Header, results: list[PartitionResult]
+) -> bytes:
+    """The response with leaders and their addresses, by way of the generated message: this is rare."""
+    version = header[1]
+    image, by_id = broker.controller.image, version >= FIRST_VERSION_WITH_TOPIC_IDS
+    response = ProduceResponse(responses=[], node_endpoints=[])
+    leaders = set()
+    for topic, partitions in groupby(results, key=itemgetter(0)):
+        named = {"topic_id": topic} if by_id else {"name": topic.decode("utf-8", "replace")}
+        answers = []
+        for _, index, code, base_offset, append_time_ms, start_offset, record_errors, message in partitions:
+            answer = ProduceResponse.PartitionProduceResponse(
+                index=index,
+                error_code=code,
+                base_offset=base_offset,
+                log_append_time_ms=append_time_ms,
+                log_start_offset=start_offset,
+                record_errors=[
+                    ProduceResponse.BatchIndexAndErrorMessage(batch_index=at, batch_index_error_message=what)
+                    for at, what in record_errors or ()
+                ],
+                error_message=message,
+            )
+            leader = current_leader(image, topic, by_id, index) if code == NOT_LEADER_OR_FOLLOWER else None
+            if leader is not None:
+                leaders.add(leader[0])
+                answer.current_leader = ProduceResponse.LeaderIdAndEpoch(leader_id=leader[0], leader_epoch=leader[1])
+            answers.append(answer)
+        response.responses.append(ProduceResponse.TopicProduceResponse(partition_responses=answers, **named))
+    response.node_endpoints = [
+        ProduceResponse.NodeEndpoint(node_id=node, host=host, port=port, rack=rack)
+        for node, host, port, rack in endpoints(image, leaders, connection.listener)
+    ]
+    return encode_response(header[2], response, version)
 
 
 _PRECHECK_MESSAGES = {
@@ -135,7 +187,11 @@ def _close_on_error(results: list[PartitionResult]) -> None:
 
 
 def _answer_when_durable(
-    connection: Connection, header: Header, results: list[PartitionResult], waiting: list[tuple[int, Replica, int]]
+    connection: Connection,
+    broker: Broker,
+    header: Header,
+    results: list[PartitionResult],
+    waiting: list[tuple[int, Replica, int]],
 ) -> Deferred:
     """Answer once every log has its records on disk; one that fails to get there answers KAFKA_STORAGE_ERROR."""
     deferred = Deferred(connection)
@@ -148,7 +204,7 @@ def _answer_when_durable(
             results[position] = (topic, index, KAFKA_STORAGE_ERROR, -1, -1, -1, None, str(error))
         left -= 1
         if left == 0:
-            deferred.complete(encode_produce_response(header[1], header[2], results))
+            deferred.complete(_encode(connection, broker, header, results))
 
     for position, replica, offset in waiting:
         replica.log.wait_durable(offset, partial(durable, position))
