@@ -40,6 +40,8 @@ OUTPUT_TURN_BYTES = 64 << 10
 SLOW_FRAME_TICKS = 30
 SLOW_FRAME_BYTES_PER_TICK = 256
 """A frame that takes longer than SLOW_FRAME_TICKS seconds must arrive faster than this (slow loris)."""
+SHORT_MEMORY_TICKS = 120
+"""While others wait for request memory it must also arrive as fast as if it had this many seconds."""
 
 
 class ProtocolViolation(Exception):
@@ -450,11 +452,13 @@ class Connection(asyncio.BufferedProtocol):
             self.drop_spare()
         if self._frame is not None:
             age = tick - self._frame_tick
-            if idle > SLOW_FRAME_TICKS and self._server.memory.short:
-                self.fail(f"no byte of a request for {idle} s, while others wait for memory (queued.max.request.bytes)")
-                return
-            if age > SLOW_FRAME_TICKS and self._filled < age * SLOW_FRAME_BYTES_PER_TICK:
-                self.fail(f"{self._filled} of {self._wanted} bytes of a request in {age} s: too slow")
+            pace = SLOW_FRAME_BYTES_PER_TICK
+            others = ""
+            if self._server.memory.short:
+                pace = max(pace, self._wanted // SHORT_MEMORY_TICKS)
+                others = ", while others wait for memory (queued.max.request.bytes)"
+            if age > SLOW_FRAME_TICKS and self._filled < age * pace:
+                self.fail(f"{self._filled} of {self._wanted} bytes of a request in {age} s: too slow{others}")
                 return
         if idle > idle_ticks_max and self.pending is None and not self._starved:
             if self._draining or self._frame is not None:

@@ -317,8 +317,10 @@ def test_who_stalls_or_goes_does_not_keep_others_from_memory() -> None:
         gone.transport.abort()
         next(c for c in server.memory._waiting).abort()  # it is not read from, so nothing else would tell
         await until(lambda: len(server.connections) == 2)
-        for _ in range(40):
+        for _ in range(60):  # seconds; 5,833 bytes in each would do
             server._second()
+            for connection in server.connections:
+                connection.active_tick = server.tick  # a byte now and then does not
         assert await stalled_reader.read() == b""
         writer.write(request(ECHO, 2, bytes(700_000))[200_000:])
         assert await response(reader) == (2, bytes(700_000))
