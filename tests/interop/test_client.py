@@ -13,6 +13,15 @@ from fastq.admin import OffsetSpec
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 BASE_MS = 1_700_000_000_000
+METADATA_TIMEOUT_S = 10.0
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    """Wait until it holds: Apache Kafka answers an admin request before its metadata cache tells of the change."""
+    deadline = time.monotonic() + METADATA_TIMEOUT_S
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -136,10 +145,9 @@ def test_admin(servers: str, new_topic_name: Callable[[], str]) -> None:
         admin.create_topic(name, partitions=2, replication_factor=1, configs={"retention.ms": "12345"})
         with pytest.raises(KafkaError, match=r"already exists|TOPIC_ALREADY_EXISTS"):
             admin.create_topic(name, partitions=2, replication_factor=1)
-        assert name in admin.list_topics()
+        eventually(lambda: name in admin.list_topics())
         admin.create_partitions({name: 4}).results()
-        described = admin.describe_topic(name)
-        assert len(described.partitions) == 4
+        eventually(lambda: len(admin.describe_topic(name).partitions) == 4)
         cluster = admin.describe_cluster()
         assert cluster.nodes
         with Producer(bootstrap_servers=servers) as producer:
@@ -157,7 +165,10 @@ def test_async_admin(servers: str, new_topic_name: Callable[[], str]) -> None:
     async def main() -> None:
         async with AsyncAdmin(bootstrap_servers=servers) as admin:
             await admin.create_topic(name, partitions=1, replication_factor=1)
-            assert name in await admin.list_topics()
+            deadline = time.monotonic() + METADATA_TIMEOUT_S
+            while name not in await admin.list_topics():
+                assert time.monotonic() < deadline
+                await asyncio.sleep(0.02)
             await admin.delete_topic(name)
 
     asyncio.run(main())
