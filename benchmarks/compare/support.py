@@ -78,8 +78,8 @@ def fastq_broker(**config: Any) -> Iterator[Target]:
 
 
 @contextmanager
-def apache_kafka() -> Iterator[Target]:
-    with ApacheKafka() as kafka:
+def apache_kafka(**config: Any) -> Iterator[Target]:
+    with ApacheKafka(properties={key: str(value) for key, value in config.items()}) as kafka:
         yield Target("apache-kafka", kafka.bootstrap_servers, kafka.pid, kafka.data_dir)
 
 

@@ -146,17 +146,19 @@ class Writer(Protocol):
 class _QueuedWriter:
     """The queue that both writers share.
 
-    Invariants: `_queue` is empty exactly when nothing is unsent; `_sent` bytes of its first part are gone already;
+    Invariants: `_queue` is empty exactly when nothing is unsent; `_sent` bytes of its first part are gone already, and
+    its first `_cached` bytes were found in memory (a probe costs as much as sending some ten kilobytes: one a window);
     while `_warming` a reader thread fetches the first part and nothing is sent. Loop thread only.
     """
 
-    __slots__ = ("_closed", "_on_drained", "_on_error", "_queue", "_read_ahead", "_sent", "_warming")
+    __slots__ = ("_cached", "_closed", "_on_drained", "_on_error", "_queue", "_read_ahead", "_sent", "_warming")
 
     def __init__(
         self, read_ahead: ReadAhead, on_drained: Callable[[], None], on_error: Callable[[OSError], None]
     ) -> None:
         self._queue: deque[Part] = deque()
         self._sent = 0
+        self._cached = 0
         self._warming = False
         self._closed = False
         self._read_ahead = read_ahead
@@ -208,6 +210,7 @@ class _QueuedWriter:
     def _part_done(self) -> None:
         self._queue.popleft()
         self._sent = 0
+        self._cached = 0
 
     def _send_queued(self) -> None:
         raise NotImplementedError
@@ -343,11 +346,13 @@ class SocketWriter(_QueuedWriter):
         """One sendfile of a slice; a cold one is read by a thread first."""
         descriptor = piece.fd
         position = piece.position + self._sent
-        size = min(piece.size - self._sent, READ_AHEAD_BYTES)
-        if not is_cached(descriptor, position, size):
-            self._warm(piece)
-            return 0
-        sent = os.sendfile(out.fileno(), descriptor, position, size)
+        if self._cached <= self._sent:
+            size = min(piece.size - self._sent, READ_AHEAD_BYTES)
+            if not is_cached(descriptor, position, size):
+                self._warm(piece)
+                return 0
+            self._cached = self._sent + size
+        sent = os.sendfile(out.fileno(), descriptor, position, self._cached - self._sent)
         if sent == 0:
             raise OSError(f"the segment file ends at {position}, before the {piece.size - self._sent} bytes to send")
         self._sent += sent

@@ -129,9 +129,16 @@ cdef inline const uint8_t* load_uvarint32(const uint8_t* p, const uint8_t* end, 
     cdef uint32_t result
     cdef uint32_t byte
     cdef int shift
-    if p < end and p[0] < 0x80:
-        value[0] = p[0]
-        return p + 1
+    if end - p >= 3:  # nearly all: without a loop, whose length the processor would have to guess
+        if p[0] < 0x80:
+            value[0] = p[0]
+            return p + 1
+        if p[1] < 0x80:
+            value[0] = (p[0] & 0x7F) | (<uint32_t>p[1] << 7)
+            return p + 2
+        if p[2] < 0x80:
+            value[0] = (p[0] & 0x7F) | (<uint32_t>(p[1] & 0x7F) << 7) | (<uint32_t>p[2] << 14)
+            return p + 3
     result = 0
     shift = 0
     while p < end:
@@ -154,9 +161,16 @@ cdef inline const uint8_t* load_uvarint64(const uint8_t* p, const uint8_t* end, 
     cdef uint64_t result
     cdef uint64_t byte
     cdef int shift
-    if p < end and p[0] < 0x80:
-        value[0] = p[0]
-        return p + 1
+    if end - p >= 3:  # nearly all: without a loop, whose length the processor would have to guess
+        if p[0] < 0x80:
+            value[0] = p[0]
+            return p + 1
+        if p[1] < 0x80:
+            value[0] = (p[0] & 0x7F) | (<uint64_t>p[1] << 7)
+            return p + 2
+        if p[2] < 0x80:
+            value[0] = (p[0] & 0x7F) | (<uint64_t>(p[1] & 0x7F) << 7) | (<uint64_t>p[2] << 14)
+            return p + 3
     result = 0
     shift = 0
     while p < end:

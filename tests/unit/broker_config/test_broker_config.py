@@ -60,9 +60,9 @@ def test_upkeep_that_is_done_another_way_is_said(name: str) -> None:
 
 def test_what_is_told_of_sockets_is_what_is_done() -> None:
     limits = _limits(of())
-    assert (limits.send_buffer_bytes, limits.receive_buffer_bytes, limits.backlog) == (-1, -1, 1024)
-    for name in ("socket.send.buffer.bytes", "socket.receive.buffer.bytes"):
-        assert of().get(name) == -1
+    assert (limits.send_buffer_bytes, limits.receive_buffer_bytes, limits.backlog) == (262144, -1, 1024)
+    assert of().get("socket.send.buffer.bytes") == 262144
+    assert of().get("socket.receive.buffer.bytes") == -1
     assert of().get("socket.listen.backlog.size") == 1024
     limits = _limits(
         of(("socket.send.buffer", 5000), ("socket.receive.buffer.bytes", 6000), ("queued.max.request.bytes", -1))
