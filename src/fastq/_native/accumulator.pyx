@@ -736,6 +736,7 @@ cdef class Accumulator:
         """Queue the open batch: full, or because its time has come. The batch size of the partition follows."""
         cdef Batch batch = partition.open_
         cdef TopicState topic = partition.topic
+        cdef Py_ssize_t share
         partition.open_ = None
         self.open_partitions.pop(partition, None)
         partition.queue.append(batch)
@@ -749,10 +750,15 @@ cdef class Accumulator:
         else:
             batch.state_ = BATCH_READY
             self.mark_ready(partition)
-        if full and self.pool.used_bytes < self.pool.limit_bytes // 2:
+        # What a batch may take of the memory when it is short: the open batches together a quarter. That a backlog fills the
+        # memory is no reason for smaller batches: they would only add to it.
+        share = self.pool.limit_bytes // (4 * (len(self.open_partitions) + 1))
+        if full and (self.pool.used_bytes < self.pool.limit_bytes // 2 or partition.target_bytes * 2 <= share):
             partition.target_bytes = min(max(partition.target_bytes * 2, 1), self.batch_size_max)
-        elif not full and batch.used < partition.target_bytes // 4 or self.pool.used_bytes > self.pool.limit_bytes // 4 * 3:
+        elif not full and batch.used < partition.target_bytes // 4:
             partition.target_bytes = max(partition.target_bytes // 2, self.batch_size)
+        elif self.pool.used_bytes > self.pool.limit_bytes // 4 * 3 and partition.target_bytes > share:
+            partition.target_bytes = max(partition.target_bytes // 2, share, self.batch_size)
         if partition is topic.sticky:
             topic.sticky_bytes += batch.used
             if topic.sticky_bytes >= self.batch_size:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from fastq._native.accumulator import Batch, TopicState
 from fastq._native.wire import DecodeError
@@ -30,10 +31,11 @@ _int32 = struct.Struct(">i")
 _header = struct.Struct(">hi")
 _answer_v3 = struct.Struct(">ihqq")
 _answer_v5 = struct.Struct(">ihqqq")
+_one_answer_v13 = struct.Struct(">B16sBihqqq4siB")
+"""Of the whole body: count, topic id, count, the answer, its errors, message and tags with those of the topic, throttle, tags."""
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionAnswer:
+class PartitionAnswer(NamedTuple):
     """What a broker says of one batch. `topic` is the name, or from v13 on the 16 bytes of the topic's id."""
 
     topic: str | bytes
@@ -184,6 +186,11 @@ class _Cursor:
 
 def decode_produce(data: bytes | bytearray | memoryview, version: int) -> ProduceAnswer:
     """Read the body of a Produce response. Raises DecodeError."""
+    if version == TOPIC_ID_VERSION and len(data) == _one_answer_v13.size:
+        # One partition without errors or tags, which is nearly every response of a producer with small batches.
+        topics, topic_id, partitions, *fields, end, throttle_time_ms, last = _one_answer_v13.unpack(data)
+        if (topics, partitions, end, last) == (2, 2, b"\x01\0\0\0", 0):
+            return ProduceAnswer((PartitionAnswer(topic_id, *fields),), throttle_time_ms, ())
     cursor = _Cursor(bytes(data), version >= FLEXIBLE_VERSION)
     answers: list[PartitionAnswer] = []
     for _ in range(cursor.count()):

@@ -33,10 +33,20 @@ from fastq.producer import lifetime
 from fastq.producer.base import Parts, report_lost
 from fastq.producer.config import ProducerConfig, ProducerOptions, make_config
 
+try:  # what signal.signal wraps: the wrapper's enums cost more than the rest of a turn's bookkeeping
+    from _signal import getsignal as _get_handler  # type: ignore[import-not-found,unused-ignore]
+    from _signal import signal as _set_handler
+except ImportError:
+    from signal import getsignal as _get_handler
+    from signal import signal as _set_handler
+
 logger = logging.getLogger("fastq.producer")
 
 HOT_S = 0.01
 """How long after a full batch the background thread leaves the connections to the callers."""
+
+QUICK_S = 0.002
+"""The same with linger_ms=0, after a send that followed another one within this time: the next send reads the answers."""
 
 SLACK_S = 0.002
 """How much longer a batch may linger than it should, so that a background thread that is about to look is left asleep."""
@@ -58,10 +68,10 @@ class HeldInterrupt:
 
     def __enter__(self) -> HeldInterrupt:
         if threading.current_thread() is threading.main_thread():
-            handler = signal.getsignal(signal.SIGINT)
+            handler = _get_handler(signal.SIGINT)
             if callable(handler) and getattr(handler, "__self__", None).__class__ is not HeldInterrupt:
                 self._handler = handler
-                signal.signal(signal.SIGINT, self._hold)
+                _set_handler(signal.SIGINT, self._hold)
         return self
 
     def _hold(self, signum: int, frame: FrameType | None) -> None:
@@ -70,7 +80,7 @@ class HeldInterrupt:
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         if self._handler is not None:
-            signal.signal(signal.SIGINT, self._handler)
+            _set_handler(signal.SIGINT, self._handler)
             if self.came:
                 self._handler(signal.SIGINT, self._frame)
 
@@ -100,6 +110,7 @@ class Producer(SyncProducerCore):
         self._next_at = 0.0
         self._waiting = 0
         self._hot_until = 0.0
+        self._attended_at = 0.0
         self._full_seen = 0
         self._closing = False
         self._callback_lock = threading.Lock()
@@ -239,7 +250,11 @@ class Producer(SyncProducerCore):
         if accumulator.to_compress:
             self._parts.compress_pending()
         if accumulator.ready or self._linger_s == 0:
-            if accumulator.full_total != self._full_seen and self._linger_s:
+            if not self._linger_s:
+                if now - self._attended_at < QUICK_S:
+                    self._hot_until = now + QUICK_S
+                self._attended_at = now
+            elif accumulator.full_total != self._full_seen:
                 self._full_seen = accumulator.full_total
                 self._hot_until = now + HOT_S
             self._pending = True
