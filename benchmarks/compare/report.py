@@ -1,4 +1,4 @@
-"""Makes benchmarks/results/README.md, the table of all figures, from the JSON files beside it.
+"""Makes benchmarks/results/README.md, the table of all figures, from the JSON files beside it, and puts it into README.md.
 
     python benchmarks/compare/report.py
 
@@ -12,7 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).resolve().parents[1] / "results"
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "benchmarks" / "results"
+BEGIN, END = "<!-- figures: made by benchmarks/compare/report.py -->", "<!-- end of figures -->"
 
 Document = dict[str, Any]
 
@@ -120,9 +122,18 @@ def rates(found: dict[str, Document]) -> list[str]:
     return lines
 
 
+def put_into_readme(lines: list[str]) -> None:
+    """Replace what stands between the two marks of the project's README."""
+    path = ROOT / "README.md"
+    before, _, rest = path.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    path.write_text("\n".join([before + BEGIN, *lines, END + after]))
+
+
 def main() -> None:
     found = load()
     machine = next(iter(found.values()), {}).get("machine", {})
+    put_into_readme(table(found))
     lines = [
         "# Measured",
         "",
