@@ -1,0 +1,333 @@
+"""The native heartbeat thread against a coordinator in another process, which forgets a member that stays silent."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from fastq._native.heartbeat import HeartbeatThread, Progress
+from fastq._native.wire import Writer
+from fastq.net.requests import HeaderEncoder
+from fastq.protocol.frames import decode_response
+from fastq.protocol.message import Message
+from fastq.protocol.messages import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+    LeaveGroupRequest,
+)
+
+# A coordinator that says on stdout what comes in. argv: the session time-out; the answers' bodies in hex, the last one repeats;
+# 'close' closes the connection in place of an answer. A member that was silent for the session time-out gets UNKNOWN_MEMBER_ID.
+COORDINATOR = r"""
+import socket, struct, sys, time
+session_s, answers = float(sys.argv[1]), sys.argv[2:]
+server = socket.create_server(("127.0.0.1", 0))
+print(server.getsockname()[1], flush=True)
+last = None
+def exactly(peer, n):
+    data = b""
+    while len(data) < n:
+        more = peer.recv(n - len(data))
+        if not more:
+            return None
+        data += more
+    return data
+while True:
+    peer, _ = server.accept()
+    print("connected", flush=True)
+    while True:
+        head = exactly(peer, 4)
+        if head is None:
+            break
+        frame = exactly(peer, struct.unpack(">i", head)[0])
+        now = time.monotonic()
+        late, last = last is not None and now - last > session_s, now
+        answer = answers[0] if len(answers) == 1 else answers.pop(0)
+        print("late" if late else "in time", frame.hex(), flush=True)
+        if answer == "close":
+            peer.close()
+            break
+        body = bytes.fromhex("000000000019" if late else answer)
+        peer.sendall(struct.pack(">i", 4 + len(body)) + frame[4:8] + body)
+"""
+
+
+class Coordinator:
+    """The other process. `requests` are (in time, frame) as they came."""
+
+    def __init__(self, *answers: str, session_s: float = 60.0) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", COORDINATOR, str(session_s), *answers], stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout is not None
+        self.port = int(self._process.stdout.readline())
+        self.requests: list[tuple[bool, bytes]] = []
+        self.connections = 0
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("connected"):
+                self.connections += 1
+            else:
+                self.requests.append((line.startswith("in time"), bytes.fromhex(line.rpartition(" ")[2])))
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Coordinator]]:
+    """Starts coordinators that end with the test."""
+    running: list[Coordinator] = []
+
+    def begin(*answers: str, session_s: float = 60.0) -> Coordinator:
+        running.append(Coordinator(*answers, session_s=session_s))
+        return running[-1]
+
+    yield begin
+    for coordinator in running:
+        coordinator.close()
+
+
+@pytest.fixture
+def thread() -> Iterator[HeartbeatThread]:
+    """A thread that is closed at the end."""
+    made = HeartbeatThread(Progress())
+    yield made
+    made.close()
+
+
+def frame_of(request: Message, version: int) -> bytes:
+    """The whole request."""
+    writer = Writer()
+    request.encode(writer, version)
+    body = writer.getvalue()
+    return HeaderEncoder("client").header(request.API_KEY, version, 0, len(body)) + body
+
+
+def body_of(response: Message, version: int, flexible: bool) -> str:
+    """A response after its correlation id, in hex."""
+    writer = Writer()
+    response.encode(writer, version)
+    return (b"\0" * flexible + writer.getvalue()).hex()
+
+
+BEAT = HeartbeatRequest(group_id="g", generation_id=3, member_id="m-1")
+BEAT_3 = frame_of(BEAT, 3)
+QUIET: dict[str, Any] = {"error_at": 8, "interval_ms": 20, "timeout_ms": 2000}
+
+
+def ok(code: int = 0) -> str:
+    return body_of(HeartbeatResponse(error_code=code), 3, False)
+
+
+def until(what: Callable[[], Any], timeout_s: float = 20.0) -> Any:
+    """Wait for `what()` to be true."""
+    end = time.monotonic() + timeout_s
+    while not (found := what()):
+        assert time.monotonic() < end, "did not happen in time"
+        time.sleep(0.005)
+    return found
+
+
+def test_sends_the_request_at_the_interval_on_one_connection(start: Any, thread: HeartbeatThread) -> None:
+    coordinator = start(ok())
+    thread.connect_to("127.0.0.1", coordinator.port)
+    thread.arm(7, BEAT_3, **QUIET)
+    until(lambda: len(coordinator.requests) >= 5)
+    assert coordinator.connections == 1
+    ids = [struct.unpack(">i", frame[4:8])[0] for _, frame in coordinator.requests]
+    assert ids == list(range(1, len(ids) + 1))
+    assert all(frame[:4] + frame[8:] == BEAT_3[4:8] + BEAT_3[12:] for _, frame in coordinator.requests)
+    # The answers are alike, and kept once.
+    assert [(token, leave) for token, leave, _ in thread.take()] == [(7, False)]
+    assert thread.take() == []
+
+
+def test_lives_while_native_code_holds_the_gil(start: Any, thread: HeartbeatThread) -> None:
+    coordinator = start(ok(), session_s=1.5)
+    thread.connect_to("127.0.0.1", coordinator.port)
+    thread.arm(1, BEAT_3, error_at=8, interval_ms=50, timeout_ms=1000)
+    until(lambda: coordinator.requests)
+    before = thread.sent
+    ctypes.PyDLL(None).usleep(900_000)
+    ctypes.PyDLL(None).usleep(900_000)
+    ctypes.PyDLL(None).usleep(900_000)
+    during = thread.sent - before
+    assert during >= 3
+    until(lambda: len(coordinator.requests) >= before + during)
+    assert all(in_time for in_time, _ in coordinator.requests)
+    assert thread.armed
+    assert [decode_heartbeat(answer) for _, _, answer in thread.take()] == [0]
+
+
+def decode_heartbeat(answer: bytes) -> int:
+    response = decode_response(memoryview(answer), HeartbeatRequest.API_KEY, 3)[1]
+    assert isinstance(response, HeartbeatResponse)
+    return response.error_code
+
+
+def test_goes_on_through_a_rebalance_and_ends_at_an_error(start: Any, thread: HeartbeatThread) -> None:
+    coordinator = start(ok(), ok(), ok(27), ok(27), ok(25))
+    thread.connect_to("127.0.0.1", coordinator.port)
+    thread.arm(1, BEAT_3, **QUIET)
+    until(lambda: not thread.armed)
+    assert [decode_heartbeat(answer) for _, _, answer in thread.take()] == [0, 27, 25]
+    assert thread.sent == 5
+
+
+def test_connects_again_when_the_broker_hangs_up(start: Any, thread: HeartbeatThread) -> None:
+    coordinator = start(ok(), "close", ok())
+    thread.connect_to("127.0.0.1", coordinator.port)
+    thread.arm(1, BEAT_3, **QUIET)
+    until(lambda: len(coordinator.requests) >= 4)
+    assert coordinator.connections == 2
+    assert thread.armed
+
+
+def test_waits_for_a_broker_that_is_not_there(start: Any, thread: HeartbeatThread) -> None:
+    first = start(ok())
+    first.close()
+    thread.connect_to("127.0.0.1", first.port)
+    thread.arm(1, BEAT_3, **QUIET)
+    until(lambda: thread.sent >= 2)
+    second = start(ok())
+    thread.connect_to("127.0.0.1", second.port)
+    until(lambda: second.requests)
+    assert thread.armed
+
+
+@pytest.mark.parametrize("message", [None, "a message"])
+def test_follows_the_member_epoch_of_the_answers(start: Any, thread: HeartbeatThread, message: str | None) -> None:
+    def answer(epoch: int) -> str:
+        response = ConsumerGroupHeartbeatResponse(
+            member_id="me", member_epoch=epoch, error_message=message, heartbeat_interval_ms=5000
+        )
+        return body_of(response, 1, True)
+
+    coordinator = start(answer(4), answer(5), answer(5))
+    request = ConsumerGroupHeartbeatRequest(group_id="group", member_id="me", member_epoch=4)
+    frame = frame_of(request, 1)
+    epoch_at = frame.index(b"\0\0\0\4", 20)
+    thread.connect_to("127.0.0.1", coordinator.port)
+    thread.arm(1, frame, error_at=9, epoch_at=epoch_at, interval_ms=20, timeout_ms=2000)
+    until(lambda: len(coordinator.requests) >= 4)
+    at = epoch_at - 4
+    assert [seen[at : at + 4][-1] for _, seen in coordinator.requests[:4]] == [4, 4, 5, 5]
+    answers = [decode_response(memoryview(raw), 68, 1)[1] for _, _, raw in thread.take()]
+    assert [found.member_epoch for found in answers] == [4, 5]
+
+
+def test_leaves_when_the_application_is_overdue(start: Any) -> None:
+    coordinator = start(ok())
+    progress = Progress()
+    leave = frame_of(LeaveGroupRequest(group_id="g", members=[]), 3)
+    thread = HeartbeatThread(progress)
+    try:
+        thread.connect_to("127.0.0.1", coordinator.port)
+        thread.arm(1, BEAT_3, **QUIET, poll_limit_ms=400, leave=leave)
+        # Progress of iterators, and polls, are signs of life.
+        for _ in range(30):
+            progress.add()
+            time.sleep(0.02)
+        assert progress.count == 30
+        for _ in range(30):
+            thread.alive()
+            time.sleep(0.02)
+        assert thread.armed
+        assert thread.overdue_s == 0
+        until(lambda: not thread.armed)
+        until(lambda: coordinator.requests[-1][1][4:] and coordinator.requests[-1][1][:2] == leave[4:6])
+        assert thread.overdue_s >= 0.4
+        until(lambda: any(is_leave for _, is_leave, _ in thread.take()))
+        count = thread.sent
+        thread.alive()
+        assert thread.overdue_s >= 0.4
+        thread.arm(2, BEAT_3, **QUIET)
+        assert thread.overdue_s == 0
+        until(lambda: thread.sent > count)
+    finally:
+        thread.close()
+
+
+def test_python_may_send_instead(start: Any, thread: HeartbeatThread) -> None:
+    coordinator = start(ok())
+    thread.connect_to("127.0.0.1", coordinator.port)
+    thread.arm(1, BEAT_3, error_at=8, interval_ms=1000, timeout_ms=1000)
+    for _ in range(20):
+        thread.postpone()
+        time.sleep(0.005)
+    assert thread.sent == 0
+    thread.disarm()
+    assert not thread.armed
+
+
+def test_answers_of_older_settings_are_dropped(start: Any, thread: HeartbeatThread) -> None:
+    coordinator = start(ok(27), ok(0))
+    thread.connect_to("127.0.0.1", coordinator.port)
+    thread.arm(1, BEAT_3, **QUIET)
+    until(lambda: len(coordinator.requests) >= 2)
+    thread.take()
+    thread.disarm()
+    thread.arm(2, BEAT_3, **QUIET)
+    assert until(thread.take)[0][0] == 2
+
+
+def test_refuses_what_is_no_request(thread: HeartbeatThread) -> None:
+    with pytest.raises(ValueError, match="IP address"):
+        thread.connect_to("localhost", 9092)
+    with pytest.raises(ValueError, match="IP address"):
+        thread.connect_to("127.0.0.1", 0)
+    with pytest.raises(ValueError, match="no request"):
+        thread.arm(1, b"short", **QUIET)
+    with pytest.raises(ValueError, match="no request"):
+        thread.arm(1, BEAT_3, **QUIET, leave=b"short")
+    with pytest.raises(ValueError, match="above 0"):
+        thread.arm(1, BEAT_3, error_at=8, interval_ms=0, timeout_ms=1)
+
+
+def test_close_is_at_once_and_final(start: Any) -> None:
+    # Nobody answers on this port: the thread waits for an answer when it is closed.
+    coordinator = start(ok())
+    os.kill(coordinator._process.pid, signal.SIGSTOP)
+    thread = HeartbeatThread(Progress())
+    thread.connect_to("127.0.0.1", coordinator.port)
+    thread.arm(1, BEAT_3, error_at=8, interval_ms=1, timeout_ms=3_600_000)
+    until(lambda: thread.sent == 1)
+    thread.close()
+    thread.close()
+    for use in (thread.take, thread.disarm, thread.postpone, thread.alive):
+        with pytest.raises(ValueError, match="closed"):
+            use()
+
+
+def test_a_child_of_a_fork_leaves_it_alone(start: Any, thread: HeartbeatThread) -> None:
+    coordinator = start(ok())
+    thread.connect_to("127.0.0.1", coordinator.port)
+    thread.arm(1, BEAT_3, **QUIET)
+    until(lambda: coordinator.requests)
+    pid = os.fork()
+    if pid == 0:
+        thread.close()
+        os._exit(0)
+    assert os.waitpid(pid, 0)[1] == 0
+    count = len(coordinator.requests)
+    until(lambda: len(coordinator.requests) > count + 2)
+    assert coordinator.connections == 1
