@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from fastq.errors import FastqError
 
@@ -45,6 +45,16 @@ PRELOAD_S = 0.05
 
 class StartFailed(Exception):
     """The broker cannot start; the message says why and what to do."""
+
+
+class Coordinator(Protocol):
+    """A part of the broker whose state lives in an internal topic."""
+
+    def follow(self) -> None:
+        """Leadership may have changed: load and unload."""
+
+    def close(self) -> None:
+        """The broker stops."""
 
 
 def system_clock() -> int:
@@ -81,6 +91,8 @@ class Broker:
             producer_expiration_check_interval_ms=config.producer_id_expiration_check_interval_ms,
         )
         self.controller = Controller(config, clock=clock, log_dir=self._metadata_dir())
+        self.coordinators: list[Coordinator] = []
+        """What follows the leadership of internal topics, and is closed before connections are: it answers who waits."""
         self.advertised_listeners: list[Listener] = []
         self.listening: list[str] = []
         self._housekeeper: asyncio.TimerHandle | None = None
@@ -97,6 +109,8 @@ class Broker:
             self._opened.append(self.controller.close)
             self.controller.register_broker(self.advertised_listeners)
             self._attach_logs()
+            for coordinator in self.coordinators:
+                coordinator.follow()
             await self.server.serve()
         except ListenError as error:
             raise StartFailed(str(error)) from error
@@ -113,6 +127,8 @@ class Broker:
         if self._housekeeper is not None:
             self._housekeeper.cancel()
         self.purgatory.end_all()
+        for coordinator in self.coordinators:
+            coordinator.close()
         await self.server.stop()
         opened, self._opened = self._opened, []
         clean = True
@@ -176,6 +192,8 @@ class Broker:
             for kind, name in changed:
                 if kind == ResourceType.TOPIC:
                     self._apply_config(image, name)
+        for coordinator in self.coordinators:
+            coordinator.follow()
 
     def _apply_topic(self, image: MetadataImage, topic: TopicImage) -> None:
         """Create the logs of new partitions and take over leaders and in-sync replicas."""

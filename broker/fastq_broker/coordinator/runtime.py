@@ -1,0 +1,231 @@
+"""The partitions of a coordinator's topic that this node leads, each with its shard of state.
+
+Rules
+- Who leads a partition coordinates its keys. `follow` compares the metadata with what is loaded, and loads and unloads.
+- Partitions load in the background, one after the other; one that a client asks for comes next. Until then it is
+  COORDINATOR_LOAD_IN_PROGRESS. A load that fails is tried again.
+- Nothing is created before it is asked for: the topic comes with the first key that is looked up.
+Source: CoordinatorRuntime.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from fastq.errors import ErrorCode, KafkaError, error_for_code
+from fastq_broker.controller.topics import TRANSACTIONS_TOPIC, internal_topic
+
+from .hashing import partition_of
+from .loading import replay_log
+from .shard import Shard, ShardContext
+
+if TYPE_CHECKING:
+    from fastq_broker.broker import Broker
+
+logger = logging.getLogger(__name__)
+
+RETRY_S: Final = 1.0
+
+S = TypeVar("S", bound=Shard)
+
+
+class CoordinatorRuntime(Generic[S]):
+    """All shards of one internal topic on this node. Loop thread only.
+
+    Invariants: a partition is in one of `_waiting` (to be loaded), `_loading`, `_active`, or not led here. `_active` holds the
+    shards that have everything of their log.
+    """
+
+    def __init__(self, broker: Broker, topic: str, make_shard: Callable[[ShardContext], S]) -> None:
+        self.topic = topic
+        self._broker = broker
+        self._make_shard = make_shard
+        self._active: dict[int, tuple[ShardContext, S]] = {}
+        self._waiting: list[int] = []
+        self._loading: dict[int, tuple[ShardContext, S]] = {}
+        self._retries: dict[int, asyncio.TimerHandle] = {}
+        self._loader: asyncio.Task[None] | None = None
+        self._closed = False
+
+    # --- which partition, and its shard ---
+
+    @property
+    def partition_count(self) -> int:
+        """Partitions of the topic, or as many as it would be created with."""
+        topic = self._broker.controller.image.topic(self.topic)
+        if topic is not None:
+            return len(topic.partitions)
+        config = self._broker.config
+        if self.topic == TRANSACTIONS_TOPIC:
+            return config.transaction_state_log_num_partitions
+        return config.offsets_topic_num_partitions
+
+    def partition_for(self, key: str) -> int:
+        """The partition that coordinates a group or transactional id."""
+        return partition_of(key, self.partition_count)
+
+    def shard_for(self, key: str) -> S:
+        """The shard that coordinates `key`.
+
+        Raises CoordinatorNotAvailable (and has the topic created), NotCoordinator, CoordinatorLoadInProgress.
+        """
+        partition = self.partition_for(key)
+        found = self._active.get(partition)
+        if found is not None:
+            return found[1]
+        raise self._unavailable(partition)
+
+    def shard_of(self, partition: int) -> S | None:
+        """The loaded shard of a partition; None when there is none here."""
+        found = self._active.get(partition)
+        return None if found is None else found[1]
+
+    def shards(self) -> Iterator[S]:
+        """The shards that are loaded here."""
+        return iter([shard for _, shard in self._active.values()])
+
+    @property
+    def loading(self) -> bool:
+        """Whether any partition that is led here is not loaded yet."""
+        return bool(self._waiting or self._loading or self._retries)
+
+    def _unavailable(self, partition: int) -> KafkaError:
+        if self._broker.controller.image.topic(self.topic) is None:
+            self.create_topic()
+            code, words = ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator's topic is being created"
+        elif partition in self._waiting or partition in self._loading or partition in self._retries:
+            if partition in self._waiting:  # somebody waits for it
+                self._waiting.remove(partition)
+                self._waiting.insert(0, partition)
+            code, words = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, "the coordinator is loading its state"
+        else:
+            code, words = ErrorCode.NOT_COORDINATOR, "this broker does not lead the coordinator's partition"
+        return error_for_code(code, words, topic=self.topic, partition=partition)
+
+    def create_topic(self) -> bool:
+        """Have the topic created unless it is there; whether it is there now. Its creation is durable once the controller says so."""
+        controller = self._broker.controller
+        if controller.image.topic(self.topic) is not None:
+            return True
+        live = sum(1 for _ in controller.image.live_brokers())
+        if not live or self._closed:
+            return False
+        (created,) = controller.create_topics([internal_topic(self._broker.config, self.topic, live)])
+        if created.error:
+            logger.error("cannot create %s: %s", self.topic, created.message)
+        return not created.error
+
+    # --- leadership ---
+
+    def follow(self) -> None:
+        """Load what the metadata has this node lead, unload the rest. Called at the start and after each change of the metadata."""
+        if self._closed:
+            return
+        broker = self._broker
+        hosted = broker.replicas.by_name.get(self.topic.encode(), {})
+        led = {number: replica for number, replica in hosted.items() if replica.leader_id == broker.node_id}
+        for partition, (context, _) in [*self._active.items(), *self._loading.items()]:
+            if led.get(partition) is not context.replica or context.replica.leader_epoch != context.leader_epoch:
+                self.unload(partition)
+        for partition in [*self._waiting, *self._retries]:
+            if partition not in led:
+                self.unload(partition)
+        for partition in led:
+            self.load(partition)
+
+    def load(self, partition: int) -> None:
+        """Read a partition's log into a new shard, in the background. Nothing happens when that was done or is in progress."""
+        known = partition in self._active or partition in self._loading or partition in self._waiting
+        if known or partition in self._retries or self._closed:
+            return
+        self._waiting.append(partition)
+        if self._loader is None:
+            self._loader = self._broker.loop.create_task(self._load_all())
+
+    def unload(self, partition: int) -> None:
+        """Drop a partition's shard: it answers who waits with NOT_COORDINATOR."""
+        if partition in self._waiting:
+            self._waiting.remove(partition)
+        retry = self._retries.pop(partition, None)
+        if retry is not None:
+            retry.cancel()
+        loading = self._loading.pop(partition, None)
+        if loading is not None:  # the loader sees that its context is closed
+            loading[0].close()
+        found = self._active.pop(partition, None)
+        if found is not None:
+            context, shard = found
+            context.close()
+            shard.unloaded()
+
+    def close(self) -> None:
+        """The broker stops: unload everything."""
+        self._closed = True
+        for partition in [*self._waiting, *self._retries, *self._loading, *self._active]:
+            self.unload(partition)
+        if self._loader is not None:
+            self._loader.cancel()
+            self._loader = None
+
+    # --- records ---
+
+    def marker_written(self, partition: int, producer_id: int, producer_epoch: int, committed: bool) -> None:
+        """A transaction marker has been appended to a partition of the topic. While it loads, the loader reads it from the log."""
+        found = self._active.get(partition)
+        if found is not None:
+            found[1].replay_marker(producer_id, producer_epoch, committed)
+
+    # --- loading ---
+
+    async def _load_all(self) -> None:
+        """Load what waits, one after the other."""
+        try:
+            while self._waiting:
+                await self._load(self._waiting[0])
+        finally:
+            self._loader = None
+
+    async def _load(self, partition: int) -> None:
+        replica = self._broker.replicas.get(self.topic, partition)
+        self._waiting.remove(partition)
+        if replica is None:
+            return
+        context = ShardContext(replica, self._broker.loop, self._broker.clock)
+        shard = self._make_shard(context)
+        context.shard = shard
+        self._loading[partition] = (context, shard)
+        try:
+            count = await replay_log(replica.log, shard, self._broker.read_ahead, lambda: context.closed)
+        except Exception as error:
+            if not context.closed:
+                self._load_failed(partition, context, error)
+            return
+        if context.closed:
+            return
+        del self._loading[partition]
+        self._active[partition] = (context, shard)
+        if count:
+            logger.info("%s-%d: coordinating, %d records were read", self.topic, partition, count)
+        shard.loaded()
+
+    def _load_failed(self, partition: int, context: ShardContext, error: Exception) -> None:
+        """Try again later: the disk may have had a bad moment."""
+        expected = isinstance(error, (KafkaError, OSError))
+        logger.error(
+            "%s-%d cannot be loaded, trying again in %.0f s: %s",
+            self.topic,
+            partition,
+            RETRY_S,
+            error,
+            exc_info=None if expected else error,
+        )
+        context.close()
+        del self._loading[partition]
+        self._retries[partition] = self._broker.loop.call_later(RETRY_S, self._retry, partition)
+
+    def _retry(self, partition: int) -> None:
+        del self._retries[partition]
+        self.load(partition)

@@ -1,0 +1,174 @@
+"""What a coordinator keeps of one partition, and what it may do to the world.
+
+Rules
+- A shard is pure: it changes by `replay` alone, whether a record was just written or is read back at a load. So what it
+  knows can always be made again from the log.
+- It reaches the log, the clock and timers only through its `ShardContext`, which stops working once the shard is unloaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from fastq._native.records import build_batch
+from fastq.errors import ErrorCode, KafkaError, error_for_code
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from fastq_broker.replicas import Replica
+
+Done = Callable[[KafkaError | None], None]
+CoordinatorRecord = tuple[bytes, bytes | None]
+"""Key and value of one record; a value of None is a tombstone."""
+
+
+class Shard(Protocol):
+    """The state of one partition of a coordinator's topic. Loop thread only; no I/O but through its context."""
+
+    def replay(
+        self, key: bytes, value: bytes | None, timestamp_ms: int, producer_id: int = -1, producer_epoch: int = -1
+    ) -> None:
+        """Take a record in. One of a transaction comes with its producer, and counts once the marker says so."""
+
+    def replay_marker(self, producer_id: int, producer_epoch: int, committed: bool) -> None:
+        """A producer's transaction has ended in this partition."""
+
+    def loaded(self) -> None:
+        """All is replayed: start timers."""
+
+    def unloaded(self) -> None:
+        """The partition is led elsewhere, or the broker stops: drop timers, answer who waits with NOT_COORDINATOR."""
+
+
+class ShardContext:
+    """What a shard may do to the world. Loop thread only.
+
+    Invariant: while `closed` is false the shard is the current state of the partition under `leader_epoch`.
+    """
+
+    __slots__ = ("_clock", "_loop", "_timers", "closed", "leader_epoch", "partition", "replica", "shard")
+
+    shard: Shard
+
+    def __init__(self, replica: Replica, loop: asyncio.AbstractEventLoop, clock: Callable[[], int]) -> None:
+        self.replica = replica
+        self.partition = replica.partition
+        self.leader_epoch = replica.leader_epoch
+        self.closed = False
+        self._loop = loop
+        self._clock = clock
+        self._timers: set[Timer] = set()
+
+    def now_ms(self) -> int:
+        """The broker's clock, in ms since 1970."""
+        return self._clock()
+
+    def append(
+        self,
+        records: Sequence[CoordinatorRecord],
+        on_done: Done,
+        *,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+        transactional: bool = False,
+    ) -> None:
+        """Write one batch; on success the records are replayed at once, then `on_done(None)` comes when they are as durable as
+        the log promises: before this returns with page-cache durability, later with fsync.
+
+        On failure nothing is replayed, and `on_done(error)` is called before this returns. No records: nothing is written, all went well.
+        """
+        if self.closed:
+            on_done(self._not_coordinator())
+            return
+        if not records:
+            on_done(None)
+            return
+        now_ms = self._clock()
+        log = self.replica.log
+        try:
+            batch = build_batch(
+                [(now_ms, key, value) for key, value in records],
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+                transactional=transactional,
+            )
+            self._check(len(batch))
+            written = log.append(batch, leader_epoch=self.leader_epoch, now_ms=now_ms, from_client=False)
+        except KafkaError as error:
+            on_done(error)
+            return
+        replay = self.shard.replay
+        if transactional:
+            for key, value in records:
+                replay(key, value, now_ms, producer_id, producer_epoch)
+        else:
+            for key, value in records:
+                replay(key, value, now_ms)
+        log.wait_durable(written.last_offset + 1, on_done)
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
+        """Call back once, unless the handle is cancelled or the shard unloaded before."""
+        timer = Timer(self, callback)
+        timer.handle = self._loop.call_later(max(delay_s, 0.0), timer.run)
+        self._timers.add(timer)
+        return timer
+
+    def close(self) -> None:
+        """Nothing may be done any more: appends fail with NOT_COORDINATOR, timers are dropped."""
+        self.closed = True
+        for timer in list(self._timers):
+            timer.cancel()
+
+    def forget(self, timer: Timer) -> None:
+        """A timer has run or was cancelled."""
+        self._timers.discard(timer)
+
+    def _check(self, size: int) -> None:
+        """Raises what Kafka's leader would refuse an append of its own coordinator with."""
+        replica = self.replica
+        limit = replica.log.config.max_message_bytes
+        if size > limit:
+            raise error_for_code(
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"a batch of {size} bytes is above the max.message.bytes {limit} of the coordinator's topic",
+                topic=replica.topic,
+                partition=replica.partition,
+            )
+        if replica.isr_size < replica.min_insync_replicas:
+            raise error_for_code(
+                ErrorCode.NOT_ENOUGH_REPLICAS,
+                f"{replica.isr_size} replicas are in sync, min.insync.replicas is {replica.min_insync_replicas}",
+                topic=replica.topic,
+                partition=replica.partition,
+            )
+
+    def _not_coordinator(self) -> KafkaError:
+        return error_for_code(
+            ErrorCode.NOT_COORDINATOR,
+            "the partition is coordinated elsewhere by now",
+            topic=self.replica.topic,
+            partition=self.partition,
+        )
+
+
+class Timer:
+    """A handle of `ShardContext.call_later`."""
+
+    __slots__ = ("_callback", "_context", "handle")
+
+    handle: asyncio.TimerHandle
+
+    def __init__(self, context: ShardContext, callback: Callable[[], None]) -> None:
+        self._context = context
+        self._callback = callback
+
+    def cancel(self) -> None:
+        """Never call back; nothing happens when it has."""
+        self.handle.cancel()
+        self._context.forget(self)
+
+    def run(self) -> None:
+        self._context.forget(self)
+        self._callback()

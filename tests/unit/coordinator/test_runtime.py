@@ -1,0 +1,297 @@
+"""The coordinator runtime on a real broker: loading, appends, markers, leadership, damage."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastq_broker.broker import Broker
+from fastq_broker.controller.topics import OFFSETS_TOPIC
+from fastq_broker.coordinator import CoordinatorRuntime, ShardContext
+
+from fastq._native.records import build_batch, read_header
+from fastq._native.wire import DecodeError
+from fastq.errors import CoordinatorLoadInProgress, CoordinatorNotAvailable, KafkaError, NotCoordinator
+
+
+class Table:
+    """A shard that keeps the latest value of each key, and transactions apart until their marker comes."""
+
+    def __init__(self, context: ShardContext) -> None:
+        self.context = context
+        self.values: dict[bytes, bytes] = {}
+        self.pending: dict[int, dict[bytes, bytes | None]] = {}
+        self.events: list[str] = []
+
+    def replay(
+        self, key: bytes, value: bytes | None, timestamp_ms: int, producer_id: int = -1, producer_epoch: int = -1
+    ) -> None:
+        if key == b"bad":
+            raise DecodeError("a good key", 0)
+        if producer_id >= 0:
+            self.pending.setdefault(producer_id, {})[key] = value
+        elif value is None:
+            self.values.pop(key, None)
+        else:
+            self.values[key] = value
+
+    def replay_marker(self, producer_id: int, producer_epoch: int, committed: bool) -> None:
+        for key, value in self.pending.pop(producer_id, {}).items():
+            if committed and value is not None:
+                self.values[key] = value
+
+    def loaded(self) -> None:
+        self.events.append("loaded")
+
+    def unloaded(self) -> None:
+        self.events.append("unloaded")
+
+
+class Tables:
+    """A runtime of tables, added to a broker before it starts."""
+
+    runtime: CoordinatorRuntime[Table]
+
+    def __call__(self, broker: Broker) -> None:
+        self.runtime = CoordinatorRuntime(broker, OFFSETS_TOPIC, Table)
+        broker.coordinators = [self.runtime]
+
+    async def shard(self, key: str) -> Table:
+        """The loaded shard of a key; the topic is created if need be."""
+        while True:
+            try:
+                return self.runtime.shard_for(key)
+            except (CoordinatorNotAvailable, CoordinatorLoadInProgress):
+                await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+def tables() -> Tables:
+    return Tables()
+
+
+def put(shard: Table, records: list[tuple[bytes, bytes | None]], **options: Any) -> KafkaError | None:
+    answers: list[KafkaError | None] = []
+    shard.context.append(records, answers.append, **options)
+    assert len(answers) == 1, "with page-cache durability the answer comes at once"
+    return answers[0]
+
+
+def test_the_topic_comes_with_the_first_key_that_is_looked_up(bench: Any, tables: Tables) -> None:
+    async def work(broker: Broker) -> None:
+        assert broker.controller.image.topic(OFFSETS_TOPIC) is None
+        assert tables.runtime.partition_count == 4
+        with pytest.raises(CoordinatorNotAvailable):
+            tables.runtime.shard_for("orders")
+        topic = broker.controller.image.topic(OFFSETS_TOPIC)
+        assert topic is not None and len(topic.partitions) == 4
+        assert broker.controller.image.topic_configs(OFFSETS_TOPIC)["cleanup.policy"] == "compact"
+        with pytest.raises(CoordinatorLoadInProgress):
+            tables.runtime.shard_for("orders")
+        shard = await tables.shard("orders")
+        assert shard.events == ["loaded"]
+        assert shard.context.partition == tables.runtime.partition_for("orders")
+
+    bench.run(work, tables)
+
+
+def test_what_was_written_is_replayed_at_once_and_again_after_a_restart(bench: Any, tables: Tables) -> None:
+    async def write(broker: Broker) -> None:
+        shard = await tables.shard("orders")
+        assert put(shard, [(b"a", b"1"), (b"b", b"2")]) is None
+        assert put(shard, [(b"a", None), (b"c", b"3")]) is None
+        assert put(shard, []) is None
+        assert shard.values == {b"b": b"2", b"c": b"3"}
+
+    async def read(broker: Broker) -> None:
+        shard = await tables.shard("orders")
+        assert shard.values == {b"b": b"2", b"c": b"3"}
+        assert shard.events == ["loaded"]
+
+    bench.run(write, tables)
+    bench.run(read, tables)
+
+
+def test_a_long_log_is_read_in_turns_with_the_loop(bench: Any, tables: Tables) -> None:
+    count = 5000
+
+    async def write(broker: Broker) -> None:
+        shard = await tables.shard("orders")
+        for start in range(0, count, 50):
+            assert put(shard, [(b"%d" % n, bytes(200)) for n in range(start, start + 50)]) is None
+
+    async def read(broker: Broker) -> None:
+        turns = 0
+        while True:
+            try:
+                shard = tables.runtime.shard_for("orders")
+                break
+            except CoordinatorLoadInProgress:
+                turns += 1
+                await asyncio.sleep(0)
+        assert len(shard.values) == count
+        assert turns >= count // 500
+
+    bench.run(write, tables)
+    bench.run(read, tables)
+
+
+def test_transactions_count_once_their_marker_says_so(bench: Any, tables: Tables) -> None:
+    def end(broker: Broker, shard: Table, producer_id: int, committed: bool) -> None:
+        shard.context.replica.log.append_transaction_marker(
+            producer_id=producer_id,
+            producer_epoch=0,
+            coordinator_epoch=0,
+            commit=committed,
+            leader_epoch=shard.context.leader_epoch,
+            now_ms=broker.clock(),
+        )
+        tables.runtime.marker_written(shard.context.partition, producer_id, 0, committed)
+
+    async def write(broker: Broker) -> None:
+        shard = await tables.shard("orders")
+        for producer_id in (7, 8, 9):
+            options: dict[str, Any] = {"producer_id": producer_id, "producer_epoch": 0, "transactional": True}
+            assert put(shard, [(b"p%d" % producer_id, b"1")], **options) is None
+        assert shard.values == {}
+        end(broker, shard, 7, True)
+        end(broker, shard, 8, False)
+        assert shard.values == {b"p7": b"1"}
+        assert shard.context.replica.log.last_stable_offset == 2
+
+    async def read(broker: Broker) -> None:
+        shard = await tables.shard("orders")
+        assert shard.values == {b"p7": b"1"}
+        assert list(shard.pending) == [9]
+
+    bench.run(write, tables)
+    bench.run(read, tables)
+
+
+def test_a_record_too_large_is_refused_and_not_replayed(bench: Any, tables: Tables) -> None:
+    async def work(broker: Broker) -> None:
+        shard = await tables.shard("orders")
+        error = put(shard, [(b"a", bytes(2_000_000))])
+        assert error is not None and error.code == 10
+        assert shard.values == {}
+
+    bench.run(work, tables)
+
+
+def test_a_disk_that_fails_answers_and_nothing_is_replayed(bench: Any, tables: Tables) -> None:
+    async def work(broker: Broker) -> None:
+        shard = await tables.shard("orders")
+        log = shard.context.replica.log
+        log.dir.fail("writing a batch", log.path, OSError(5, "Input/output error"))
+        error = put(shard, [(b"a", b"1")])
+        assert error is not None and error.code == 56
+        assert shard.values == {}
+
+    bench.run(work, tables)
+
+
+def test_leadership_lost_and_won_again(bench: Any, tables: Tables) -> None:
+    async def work(broker: Broker) -> None:
+        shard = await tables.shard("orders")
+        assert put(shard, [(b"a", b"1")]) is None
+        fired: list[int] = []
+        shard.context.call_later(0, lambda: fired.append(1))
+        replica = shard.context.replica
+        replica.leader_id = 99
+        tables.runtime.follow()
+        assert shard.events == ["loaded", "unloaded"]
+        with pytest.raises(NotCoordinator):
+            tables.runtime.shard_for("orders")
+        error = put(shard, [(b"b", b"2")])
+        assert error is not None and error.code == 16
+        replica.leader_id, replica.leader_epoch = broker.node_id, replica.leader_epoch + 1
+        tables.runtime.follow()
+        again = await tables.shard("orders")
+        assert again is not shard
+        assert again.values == {b"a": b"1"}
+        replica.leader_epoch += 1  # a new epoch of the same leader is a new state, too
+        tables.runtime.follow()
+        assert again.events == ["loaded", "unloaded"]
+        assert (await tables.shard("orders")).context.leader_epoch == replica.leader_epoch
+        await asyncio.sleep(0.01)
+        assert fired == []
+
+    bench.run(work, tables)
+
+
+def test_a_deleted_topic_is_unloaded_and_created_again(bench: Any, tables: Tables) -> None:
+    async def work(broker: Broker) -> None:
+        shard = await tables.shard("orders")
+        topic = broker.controller.image.topic(OFFSETS_TOPIC)
+        assert topic is not None
+        broker.controller.delete_topics([topic.topic_id])
+        assert shard.events == ["loaded", "unloaded"]
+        assert list(tables.runtime.shards()) == []
+        assert (await tables.shard("orders")).values == {}
+
+    bench.run(work, tables)
+
+
+def test_damaged_records_are_logged_with_file_and_position_and_left_out(
+    bench: Any, tables: Tables, caplog: pytest.LogCaptureFixture
+) -> None:
+    paths: list[Path] = []
+
+    async def write(broker: Broker) -> None:
+        shard = await tables.shard("orders")
+        log = shard.context.replica.log
+        assert put(shard, [(b"a", b"1")]) is None
+        assert put(shard, [(b"b", b"damaged")]) is None
+        log.append(build_batch([(1, b"bad", b""), (1, b"c", b"3")]), leader_epoch=0, now_ms=1)
+        paths.append(Path(log.active_segment.log.path))
+
+    async def read(broker: Broker) -> None:
+        shard = await tables.shard("orders")
+        assert shard.values == {b"a": b"1", b"c": b"3"}
+
+    bench.run(write, tables)
+    data = paths[0].read_bytes()
+    assert data.count(b"damaged") == 1
+    paths[0].write_bytes(data.replace(b"damaged", b"Damaged"))
+    with caplog.at_level(logging.ERROR):
+        bench.run(read, tables)
+    lines = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
+    second = read_header(data).size_bytes
+    third = second + read_header(data, second).size_bytes
+    assert len(lines) == 2
+    assert f"offset 1 ({paths[0]}, batch at byte {second})" in lines[0]
+    assert f"offset 2 ({paths[0]}, batch at byte {third})" in lines[1]
+
+
+def test_a_load_that_fails_is_tried_again(
+    bench: Any, tables: Tables, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def write(broker: Broker) -> None:
+        assert put(await tables.shard("orders"), [(b"a", b"1")]) is None
+
+    bench.run(write, tables)
+    failures = [OSError(5, "Input/output error")]
+    monkeypatch.setattr("fastq_broker.coordinator.runtime.RETRY_S", 0.01)
+
+    def prepare(broker: Broker) -> None:
+        tables(broker)
+        read = broker.read_ahead.call
+
+        async def failing(work: Any) -> Any:
+            if failures:
+                raise failures.pop()
+            return await read(work)
+
+        broker.read_ahead.call = failing  # type: ignore[method-assign]
+        monkeypatch.setattr("fastq_broker.log.scan.LogSlice.is_cached", lambda self: False)
+
+    async def read(broker: Broker) -> None:
+        assert (await tables.shard("orders")).values == {b"a": b"1"}
+
+    with caplog.at_level(logging.ERROR):
+        bench.run(read, prepare)
+    assert failures == []
+    assert any("trying again" in record.getMessage() for record in caplog.records)
