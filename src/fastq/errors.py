@@ -10,6 +10,11 @@ known of where it happened as attributes, says it in its message, and survives p
       ProtocolError           a peer sent bytes that are not the protocol
       ClientClosed, ForkedClient, DeliveryTimeout, BufferTimeout, ConfigError,
       SerializationError, DeserializationError, CorruptRecord
+      WakeupError, MaxPollIntervalExceeded, RecordFailed   a consumer's
+      TransactionError        a transaction of a producer
+        AbortableTransactionError   abort it and do it again with the same producer
+        FatalTransactionError       this producer is of no more use: TransactionFenced, and what else is for good
+        TransactionAborted, TransactionTimeout, TransactionStateError
 """
 
 from __future__ import annotations
@@ -348,6 +353,78 @@ class DeserializationError(FastqError):
     offset: int | None = None
     raw: Any = None
     default_message = "the record could not be deserialized"
+
+
+class WakeupError(FastqError):
+    """`Consumer.wakeup` was called: the call that waited, or the next one that would, ends with this. Nothing is lost."""
+
+    default_message = "the consumer was woken up"
+
+
+class MaxPollIntervalExceeded(FastqError):
+    """A record took longer than max_poll_interval_ms: the member left its group, and others may read its partitions by now.
+
+    topic, partition, offset: the record that was being handled (the last one, after a `poll` of several; None when none was).
+    """
+
+    group: str | None = None
+    offset: int | None = None
+    elapsed_s: float | None = None
+    default_message = "the application did not poll within max_poll_interval_ms"
+
+
+class RecordFailed(FastqError):
+    """The handler failed for a record for as often as it may, and there is nowhere else to put it. `cause` is its last error."""
+
+    offset: int | None = None
+    attempts: int | None = None
+    cause: BaseException | None = None
+    default_message = "a record could not be handled"
+
+
+class TransactionError(FastqError):
+    """Something about a transaction; `transactional_id` says whose. `cause` is the error that led to it, if there is one."""
+
+    transactional_id: str | None = None
+    cause: BaseException | None = None
+    default_message = "the transaction failed"
+
+
+class AbortableTransactionError(TransactionError):
+    """The transaction cannot be committed. Abort it (the end of a `with producer.transaction()` does), and do it again."""
+
+    default_message = "the transaction cannot be committed"
+
+
+class FatalTransactionError(TransactionError):
+    """The producer can do no more transactions, and its open one is not committed. Close it and make a new one."""
+
+    default_message = "the producer can do no more transactions"
+
+
+class TransactionFenced(FatalTransactionError):
+    """A newer producer has taken the transactional id over, or the transaction was open for too long."""
+
+    default_message = "the producer was fenced off"
+
+
+class TransactionAborted(TransactionError):
+    """The record was not written, or no read_committed consumer will see it: its transaction was aborted."""
+
+    default_message = "the transaction of this record was aborted"
+
+
+class TransactionTimeout(TransactionError, TimeoutError):
+    """The coordinator did not answer in time. Nothing is decided by it: call the same method again to go on waiting."""
+
+    retriable = True
+    default_message = "the transaction coordinator did not answer in time"
+
+
+class TransactionStateError(TransactionError):
+    """A call that does not fit the state of the producer: a send outside of a transaction, a commit without one."""
+
+    default_message = "this call does not fit the state of the transaction"
 
 
 class CorruptRecord(FastqError):
