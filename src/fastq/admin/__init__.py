@@ -3,6 +3,22 @@
 from fastq.admin.admin import Admin
 from fastq.admin.async_admin import AsyncAdmin
 from fastq.admin.config import AdminConfig, AdminOptions
+from fastq.admin.group_types import (
+    CommittedOffset,
+    GroupDescription,
+    GroupListing,
+    GroupMember,
+    OffsetChange,
+    OffsetReset,
+    PartitionLag,
+)
+from fastq.admin.transaction_types import (
+    FencedProducer,
+    HangingTransaction,
+    ProducerState,
+    TransactionDescription,
+    TransactionListing,
+)
 from fastq.admin.types import (
     AlterConfigOp,
     ApiVersion,
@@ -35,22 +51,34 @@ __all__ = [
     "ApiVersion",
     "AsyncAdmin",
     "ClusterDescription",
+    "CommittedOffset",
     "ConfigEntry",
     "ConfigResource",
     "ConfigSource",
     "ConfigSynonym",
     "ConfigType",
     "CreatedTopic",
+    "FencedProducer",
+    "GroupDescription",
+    "GroupListing",
+    "GroupMember",
+    "HangingTransaction",
     "LogDirDescription",
     "NewPartitions",
     "NewTopic",
+    "OffsetChange",
+    "OffsetReset",
     "OffsetResult",
     "OffsetSpec",
     "Outcome",
     "Outcomes",
     "PartitionDescription",
+    "PartitionLag",
+    "ProducerState",
     "ReplicaInfo",
     "ResourceType",
     "TopicDescription",
     "TopicListing",
+    "TransactionDescription",
+    "TransactionListing",
 ]

@@ -13,6 +13,8 @@ from typing_extensions import Self, Unpack
 
 from fastq.admin import core
 from fastq.admin.config import AdminConfig, AdminOptions
+from fastq.admin.group_admin import GroupAdmin
+from fastq.admin.group_admin import names as names_of
 from fastq.admin.types import (
     AlterConfigOp,
     ApiVersion,
@@ -33,13 +35,6 @@ from fastq.metadata import TopicPartition
 from fastq.net.client import BlockingClient
 
 
-def _names(names: Sequence[str]) -> list[str]:
-    # A str is a sequence of its letters: the most frequent slip there is.
-    if isinstance(names, str):
-        raise TypeError(f"a list of names is needed, got the string {names!r}")
-    return list(names)
-
-
 def _as_operations(values: Mapping[str, str | None]) -> list[tuple[AlterConfigOp, str, str | None]]:
     return [
         (AlterConfigOp.DELETE if value is None else AlterConfigOp.SET, name, None if value is None else str(value))
@@ -47,8 +42,8 @@ def _as_operations(values: Mapping[str, str | None]) -> list[tuple[AlterConfigOp
     ]
 
 
-class Admin:
-    """Topics, configurations, records and the state of the cluster. Thread-safe.
+class Admin(GroupAdmin):
+    """Topics, configurations, records, groups, transactions and the state of the cluster. Thread-safe.
 
     Takes the fields of `AdminConfig` as keyword arguments, or a mapping with Kafka's names (or an `AdminConfig`) first:
     `Admin({"bootstrap.servers": "host:9092"})`. Pickles as its configuration.
@@ -114,7 +109,7 @@ class Admin:
 
     def delete_topics(self, names: Sequence[str], *, timeout: float | None = None) -> Outcomes[str, None]:
         """Delete topics with their records; an outcome for each."""
-        operation = core.delete_topics(_names(names), timeout_ms=self._timeout_ms(timeout))
+        operation = core.delete_topics(names_of(names), timeout_ms=self._timeout_ms(timeout))
         return self._client.run(operation, timeout)
 
     def list_topics(self, *, include_internal: bool = False, timeout: float | None = None) -> dict[str, TopicListing]:
@@ -128,7 +123,7 @@ class Admin:
 
     def describe_topics(self, names: Sequence[str], *, timeout: float | None = None) -> Outcomes[str, TopicDescription]:
         """Topics with their partitions; an outcome for each. Never creates one."""
-        return self._client.run(core.describe_topics(_names(names)), timeout)
+        return self._client.run(core.describe_topics(names_of(names)), timeout)
 
     def create_partitions(
         self,

@@ -12,8 +12,10 @@ from typing import Any
 from typing_extensions import Self, Unpack
 
 from fastq.admin import core
-from fastq.admin.admin import _as_operations, _names
+from fastq.admin.admin import _as_operations
+from fastq.admin.async_group_admin import AsyncGroupAdmin
 from fastq.admin.config import AdminConfig, AdminOptions
+from fastq.admin.group_admin import names as names_of
 from fastq.admin.types import (
     AlterConfigOp,
     ApiVersion,
@@ -34,8 +36,8 @@ from fastq.metadata import TopicPartition
 from fastq.net.client import AsyncClient
 
 
-class AsyncAdmin:
-    """Topics, configurations, records and the state of the cluster; for one event loop.
+class AsyncAdmin(AsyncGroupAdmin):
+    """Topics, configurations, records, groups, transactions and the state of the cluster; for one event loop.
 
     Takes the fields of `AdminConfig` as keyword arguments, or a mapping with Kafka's names (or an `AdminConfig`) first:
     `AsyncAdmin({"bootstrap.servers": "host:9092"})`. Pickles as its configuration.
@@ -101,7 +103,7 @@ class AsyncAdmin:
 
     async def delete_topics(self, names: Sequence[str], *, timeout: float | None = None) -> Outcomes[str, None]:
         """Delete topics with their records; an outcome for each."""
-        operation = core.delete_topics(_names(names), timeout_ms=self._timeout_ms(timeout))
+        operation = core.delete_topics(names_of(names), timeout_ms=self._timeout_ms(timeout))
         return await self._client.run(operation, timeout)
 
     async def list_topics(
@@ -119,7 +121,7 @@ class AsyncAdmin:
         self, names: Sequence[str], *, timeout: float | None = None
     ) -> Outcomes[str, TopicDescription]:
         """Topics with their partitions; an outcome for each. Never creates one."""
-        return await self._client.run(core.describe_topics(_names(names)), timeout)
+        return await self._client.run(core.describe_topics(names_of(names)), timeout)
 
     async def create_partitions(
         self,

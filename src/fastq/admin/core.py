@@ -57,6 +57,11 @@ RETRIED = frozenset(
         ErrorCode.FENCED_LEADER_EPOCH,
         ErrorCode.UNKNOWN_LEADER_EPOCH,
         ErrorCode.THROTTLING_QUOTA_EXCEEDED,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.UNSTABLE_OFFSET_COMMIT,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
     }
 )
 """Errors of an item that pass by themselves, and after which the item was certainly not done."""

@@ -10,18 +10,32 @@ Rules of this file:
 - Connection failures and time-outs of a call are retried here, on another broker where any will do; error codes inside of a
   response are the operation's to judge.
 - An operation ends by its deadline, with the last error that explains why it took so long.
+- A coordinator is looked up for each call anew (nothing is cached): that it has moved is the error code of the answer, which
+  the operation judges, and `Retry` looks again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from fastq.errors import ClientClosed, ConnectionTimeout, FastqError, UnknownTopicOrPartition
+from fastq.errors import (
+    ClientClosed,
+    ConnectionTimeout,
+    ErrorCode,
+    FastqError,
+    KafkaError,
+    UnknownServerError,
+    UnknownTopicOrPartition,
+    error_for_code,
+)
+from fastq.metadata import Node
 from fastq.net.backoff import backoff_s
 from fastq.net.core import ClientCore, Timer
 from fastq.net.requests import EncodedRequest, VersionedRequest
+from fastq.protocol import messages as m
+from fastq.protocol.api import ApiKey
 from fastq.protocol.message import Message
 
 T = TypeVar("T")
@@ -52,8 +66,25 @@ class Leader:
     partition: int
 
 
-Route: TypeAlias = "AnyBroker | Controller | Broker | Leader"
+CoordinatorKind: TypeAlias = Literal["group", "transaction"]
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinator:
+    """The coordinator of a group, or of a transactional id."""
+
+    kind: CoordinatorKind
+    id: str
+
+
+Route: TypeAlias = "AnyBroker | Controller | Broker | Leader | Coordinator"
 ANY, CONTROLLER = AnyBroker(), Controller()
+
+COORDINATOR_KEY_TYPES: dict[CoordinatorKind, int] = {"group": 0, "transaction": 1}
+COORDINATOR_ERRORS = frozenset(
+    {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
+)
+"""What a coordinator that loads, starts or has moved answers: look it up again and ask again; nothing was done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,18 +113,66 @@ def single(call: Call) -> Operation[Any]:
     return response
 
 
+def find_coordinators(kind: CoordinatorKind, ids: list[str]) -> Operation[dict[str, Node | FastqError]]:
+    """The coordinator of each id, or why there is none at the moment: one request, or one an id before version 4 (KIP-699)."""
+    first: m.FindCoordinatorResponse = yield Call(ANY, *_find_coordinator(kind, ids))
+    if first.coordinators or not ids:
+        found = {answer.key: _coordinator(kind, answer.key, answer) for answer in first.coordinators}
+    else:
+        found = {ids[0]: _coordinator(kind, ids[0], first)}
+        answers = yield [Call(ANY, *_find_coordinator(kind, [id_])) for id_ in ids[1:]]
+        for id_, answer in zip(ids[1:], answers, strict=True):
+            found[id_] = answer if isinstance(answer, FastqError) else _coordinator(kind, id_, answer)
+    missing = UnknownServerError("the broker's answer leaves out a coordinator")
+    return {id_: found.get(id_, missing) for id_ in ids}
+
+
+def _find_coordinator(kind: CoordinatorKind, ids: list[str]) -> tuple[VersionedRequest, tuple[int, int]]:
+    key_type = COORDINATOR_KEY_TYPES[kind]
+
+    def build(version: int) -> m.FindCoordinatorRequest:
+        if version < 4:
+            return m.FindCoordinatorRequest(key=ids[0], key_type=key_type)
+        return m.FindCoordinatorRequest(key_type=key_type, coordinator_keys=ids)
+
+    # Version 0 knows groups only.
+    return VersionedRequest(ApiKey.FIND_COORDINATOR, build), (min(key_type, 1), 32767)
+
+
+def _coordinator(
+    kind: CoordinatorKind, id_: str, answer: m.FindCoordinatorResponse | m.FindCoordinatorResponse.Coordinator
+) -> Node | FastqError:
+    if answer.error_code:
+        name = "group" if kind == "group" else "transactional_id"
+        return error_for_code(answer.error_code, answer.error_message or None, **{name: id_})
+    return Node(answer.node_id, answer.host, answer.port)
+
+
+def find_coordinator(kind: CoordinatorKind, id_: str) -> Operation[Node]:
+    """The coordinator of one id, waited for while it starts or moves; raises what FindCoordinator answers otherwise."""
+    while True:
+        found = yield from find_coordinators(kind, [id_])
+        answer = found[id_]
+        if isinstance(answer, Node):
+            return answer
+        if not isinstance(answer, KafkaError) or answer.code not in COORDINATOR_ERRORS or not (yield Retry(answer)):
+            raise answer
+
+
 class _CallRun:
     """One call until it has a response or an error that trying again does not mend."""
 
-    __slots__ = ("_asked", "_call", "_core", "_done", "_failures", "_on_done", "_operation")
+    __slots__ = ("_asked", "_call", "_core", "_done", "_failures", "_on_done", "_operation", "_retries_max")
 
     def __init__(
         self,
         operation: OperationRun[Any],
         call: Call,
         on_done: Callable[[Any, FastqError | None], object],
+        given_up_after: int | None = None,
     ) -> None:
         self._operation, self._core, self._call, self._on_done = operation, operation.core, call, on_done
+        self._retries_max = operation.core.config.retries if given_up_after is None else given_up_after
         self._failures = 0
         self._asked = operation.core.metadata_updater.successes
         self._done = False
@@ -107,6 +186,9 @@ class _CallRun:
         if hopeless is not None:
             self._finish(None, hopeless)
             return
+        if isinstance(self._call.route, Coordinator):
+            self._find_coordinator(self._call.route, now)
+            return
         node_id = self._node(now)
         if node_id is None:
             if isinstance(self._call.route, AnyBroker):
@@ -118,6 +200,20 @@ class _CallRun:
         # after it would wait as well (as KafkaAdminClient does).
         timeout_s = min(core.config.request_timeout_ms / 1000, max(0.0, self._operation.deadline - now))
         core.send(node_id, self._call.request, self._received, timeout_s=timeout_s, versions=self._call.versions)
+
+    def _find_coordinator(self, route: Coordinator, now: float) -> None:
+        """Look the coordinator up and send there; after a failed connection it is looked up again."""
+
+        def found(node: Node | None, error: BaseException | None) -> None:
+            if node is None:
+                self._finish(None, error if isinstance(error, FastqError) else UnknownServerError(cause=error))
+            else:
+                at_node = replace(self._call, route=Broker(node.node_id))
+                _CallRun(self._operation, at_node, self._received, given_up_after=0).attempt(self._core.clock())
+
+        OperationRun(
+            self._core, find_coordinator(route.kind, route.id), max(0.0, self._operation.deadline - now), found
+        )
 
     def _wait_for_metadata(self, now: float) -> None:
         """Try again after the next answer, and in any case after a while: no broker may be there to ask."""
@@ -142,7 +238,7 @@ class _CallRun:
         elif isinstance(route, Controller):
             if core.metadata.controller is not None:
                 return core.metadata.controller_id
-        else:
+        elif isinstance(route, Leader):
             core.watch_topics([route.topic])
             leader = core.metadata.leader(route.topic, route.partition)
             if leader is not None:
@@ -160,7 +256,7 @@ class _CallRun:
         )
 
     def _received(self, response: Any, error: FastqError | None) -> None:
-        if error is None or not error.retriable or self._failures >= self._core.config.retries:
+        if error is None or not error.retriable or self._failures >= self._retries_max:
             self._finish(response, error)
             return
         self._failures += 1
