@@ -1,0 +1,113 @@
+"""Topic patterns: the same answers as Python's `re` where the two syntaxes agree, RE2's where not, and never slow."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from fastq_broker.groups.regex import compile_pattern
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fastq.errors import InvalidRegularExpression
+
+ATOMS = st.sampled_from(
+    [
+        "a",
+        "b",
+        "-",
+        "_",
+        "1",
+        ".",
+        r"\.",
+        "[ab]",
+        "[^a]",
+        "[a-c1-3]",
+        r"\d",
+        r"\w",
+        r"[\w-]",
+        r"\W",
+        r"\b",
+        "^",
+        "$",
+        "",
+    ]
+)
+TEXTS = st.text(alphabet="ab1-_.", max_size=8)
+
+
+def patterns() -> st.SearchStrategy[str]:
+    repeat = st.sampled_from(["*", "+", "?", "*?", "{2}", "{1,}", "{0,2}", "{0}"])
+    return st.recursive(
+        ATOMS,
+        lambda inner: st.one_of(
+            st.tuples(inner, inner).map("".join),
+            st.tuples(inner, inner).map("|".join),
+            inner.map(lambda text: f"({text})"),
+            st.tuples(inner, repeat).map(lambda pair: f"(?:{pair[0]}){pair[1]}"),
+        ),
+        max_leaves=8,
+    )
+
+
+@settings(max_examples=400, deadline=None)
+@given(patterns(), st.lists(TEXTS, min_size=1, max_size=5))
+def test_matches_what_python_matches(pattern: str, names: list[str]) -> None:
+    compiled = compile_pattern(pattern)
+    expected = {name for name in names if re.fullmatch(pattern.replace("$", r"\Z"), name, re.ASCII)}
+    assert compiled.select(names) == expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "matches"),
+    [
+        ("orders-.*", "orders-eu", True),
+        ("orders", "orders-eu", False),
+        (r"\Qa.b\E+", "a.bbb", True),
+        (r"\Qa.b\E", "a.b", True),
+        (r"\Qa.b\E", "axb", False),
+        ("(?i)ORDERS", "orders", True),
+        ("(?i:O)rders", "orders", True),
+        ("(?i:O)rders", "oRders", False),
+        ("(?i)[O-P]x(?-i)y", "oXy", True),
+        ("(?i)[O-P]x(?-i)y", "oXY", False),
+        ("[[:alpha:]]+", "abc", True),
+        ("[[:alpha:]]+", "abc1", False),
+        ("[[:^digit:]]", "a", True),
+        ("(?P<name>a)", "a", True),
+        ("(?<name>a)", "a", True),
+        (r"\x61", "a", True),
+        (r"\x{62}", "b", True),
+        ("a{,2}", "a{,2}", True),
+        (r"\Aab\z", "ab", True),
+        ("[]a]", "]", True),
+        ("[a-]", "-", True),
+        ("", "", True),
+        ("", "a", False),
+        ("a|", "", True),
+    ],
+)
+def test_syntax_of_re2(pattern: str, name: str, matches: bool) -> None:
+    assert compile_pattern(pattern).matches(name) is matches
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "(", ")", "[", "[a", "*", "a**", "a{2}{3}", "+a", "a{3,2}", "a{1001}", r"(a)\1", "(?=a)", "(?<=a)", "(?P>n)", r"\8",
+        "[b-a]", "[[:foo:]]", "\\", r"\x1", "(?i", "(?<>a)", "(a{1000}){1000}", "(" * 200 + ")" * 200, "a" * 10_001,
+    ],
+)  # fmt: skip
+def test_refuses_what_is_not_valid(pattern: str) -> None:
+    with pytest.raises(InvalidRegularExpression) as caught:
+        compile_pattern(pattern)
+    assert "position" in str(caught.value)
+
+
+def test_nesting_and_repetition_stay_bounded() -> None:
+    """Patterns that take a back-tracking matcher longer than the universe lasts."""
+    name = "a" * 249
+    assert not compile_pattern("(((((a*)*)*)*)*)b").matches(name)
+    assert not compile_pattern("(a|a|aa)*c").matches(name)
+    assert compile_pattern("(a?){249}a{249}").matches(name)
+    assert compile_pattern("(" * 90 + "a" + ")?" * 90).matches("a")
