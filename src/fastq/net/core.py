@@ -413,7 +413,7 @@ class ClientCore:
                 self._retire(peer, connection, now)
         for pending in [pending for pending in peer.queue if pending.deadline <= now]:
             peer.queue.remove(pending)
-            self._fail(pending, diagnosis.timed_out(peer.label, "connect", now - pending.deadline))
+            self._fail(pending, peer.last_error or diagnosis.not_ready(peer.label))
 
     def _idle_at(self, connection: Connection) -> float:
         """When a connection has been unused for long enough to be closed; never while it is in use."""

@@ -51,6 +51,16 @@ def timed_out(broker: str, phase: str, seconds: float) -> ConnectionFailed:
     return ConnectionTimeout(broker=broker, phase=phase, cause=f"no answer within {seconds:.3g} s", hint=hint)
 
 
+def not_ready(broker: str) -> ConnectionFailed:
+    """The time of a request was over before its connection could carry it, and no attempt has failed yet."""
+    return ConnectionTimeout(
+        broker=broker,
+        phase="connect",
+        cause="the connection was not ready within the time of the request",
+        hint="Check that the broker runs, and that no firewall drops packets to this port",
+    )
+
+
 def not_encodable(broker: str, api: str, cause: object) -> FastqError:
     """The request asks for something that the negotiated version cannot carry."""
     return UnsupportedVersion(
