@@ -142,6 +142,18 @@ def test_every_help_page_shows_an_example(capsys: pytest.CaptureFixture[str]) ->
         "log-dirs",
         "dump-log",
         "perf produce",
+        "groups",
+        "groups list",
+        "groups describe",
+        "groups reset-offsets",
+        "groups delete",
+        "groups delete-offsets",
+        "groups remove-members",
+        "transactions list",
+        "transactions describe",
+        "transactions abort",
+        "transactions find-hanging",
+        "producers describe",
     ):
         with pytest.raises(SystemExit) as ended:
             build_parser().parse_args([*command.split(), "--help"])

@@ -8,7 +8,19 @@ import sys
 from collections.abc import Sequence
 
 import fastq
-from fastq.cli import configs, consume, dump_log, log_dirs, offsets, perf, produce, topics
+from fastq.cli import (
+    configs,
+    consume,
+    dump_log,
+    groups,
+    log_dirs,
+    offsets,
+    perf,
+    produce,
+    producers,
+    topics,
+    transactions,
+)
 from fastq.errors import FastqError
 
 EXAMPLES = """examples:
@@ -17,6 +29,10 @@ EXAMPLES = """examples:
   fastq consume logs --from-beginning --exit-at-end
   fastq perf produce logs --records 1000000
 """
+
+COMMANDS = (
+    topics, produce, consume, groups, transactions, producers, configs, offsets, log_dirs, dump_log, perf
+)  # fmt: skip
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -28,7 +44,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"fastq {fastq.__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (topics, produce, consume, configs, offsets, log_dirs, dump_log, perf):
+    for command in COMMANDS:
         command.register(commands)
     return parser
 

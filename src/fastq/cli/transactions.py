@@ -1,0 +1,161 @@
+"""`fastq transactions`: list and describe transactions, find those that hang, end them (KIP-664)."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from typing import Any
+
+from fastq.cli.output import Subparsers, add_client_options, add_json_option, client_settings, print_json, print_records
+
+
+def register(commands: Any) -> None:
+    parser = Subparsers(commands).add(
+        "transactions", "Transactions: who has which open, and since when.", "fastq transactions list --state Ongoing"
+    )
+    kinds = Subparsers(parser.add_subparsers(title="actions", metavar="ACTION", required=True))
+
+    listing = kinds.add("list", "All transactional ids.", "fastq transactions list --longer-than 60000")
+    listing.add_argument("--state", action="append", default=[], help="Ongoing, PrepareCommit, ...; may be repeated")
+    listing.add_argument("--producer-id", type=int, action="append", default=[], help="may be repeated")
+    listing.add_argument("--longer-than", type=int, metavar="MS", help="open for longer than this")
+    listing.add_argument("--pattern", metavar="REGEX", help="ids that match a regular expression")
+    listing.set_defaults(run=run_list)
+
+    describe = kinds.add(
+        "describe", "Producer, state, time and partitions of transactions.", "fastq transactions describe billing-1"
+    )
+    describe.add_argument("ids", nargs="+", metavar="TRANSACTIONAL-ID")
+    describe.set_defaults(run=run_describe)
+
+    abort = kinds.add(
+        "abort",
+        "Abort by transactional id (its producer is fenced), or one that hangs in a partition, by its first offset.",
+        "fastq transactions abort --topic orders --partition 0 --start-offset 4711",
+    )
+    abort.add_argument("ids", nargs="*", metavar="TRANSACTIONAL-ID")
+    abort.add_argument("--topic")
+    abort.add_argument("--partition", type=int)
+    abort.add_argument("--start-offset", type=int, metavar="N", help="where the transaction begins in the partition")
+    abort.set_defaults(run=run_abort)
+
+    hanging = kinds.add(
+        "find-hanging",
+        "Transactions that are open in partitions and that no coordinator will end.",
+        "fastq transactions find-hanging --topic orders",
+    )
+    hanging.add_argument("--topic", action="append", help="only this topic; may be repeated")
+    hanging.add_argument("--broker", type=int, metavar="ID", help="only the partitions that this broker leads")
+    hanging.add_argument(
+        "--max-timeout", type=int, default=900_000, metavar="MS", help="the longest that a transaction may take"
+    )
+    hanging.set_defaults(run=run_find_hanging)
+
+    for action in (listing, describe, abort, hanging):
+        add_client_options(action)
+        add_json_option(action)
+
+
+def run_list(options: argparse.Namespace) -> int:
+    from fastq import Admin
+
+    with Admin(**client_settings(options)) as admin:
+        found = admin.list_transactions(
+            states=options.state,
+            producer_ids=options.producer_id,
+            longer_than_ms=options.longer_than,
+            id_pattern=options.pattern,
+        )
+    rows: list[dict[str, object]] = [
+        {"transactional_id": t.transactional_id, "producer_id": t.producer_id, "state": t.state} for t in found.values()
+    ]
+    print_records(["transactional_id", "producer_id", "state"], rows, options.json)
+    return 0
+
+
+def run_describe(options: argparse.Namespace) -> int:
+    from fastq import Admin
+
+    with Admin(**client_settings(options)) as admin:
+        found = admin.describe_transactions(options.ids).results()
+    now_ms = time.time_ns() // 1_000_000
+    rows: list[dict[str, object]] = [
+        {
+            "transactional_id": t.transactional_id,
+            "state": t.state,
+            "producer_id": t.producer_id,
+            "epoch": t.producer_epoch,
+            "timeout_ms": t.timeout_ms,
+            "open_ms": None if t.start_ms is None else max(0, now_ms - t.start_ms),
+            "coordinator": str(t.coordinator),
+            "partitions": [str(tp) for tp in t.partitions],
+        }
+        for t in found.values()
+    ]
+    columns = [
+        "transactional_id",
+        "state",
+        "producer_id",
+        "epoch",
+        "timeout_ms",
+        "open_ms",
+        "coordinator",
+        "partitions",
+    ]
+    print_records(columns, rows, options.json)
+    return 0
+
+
+def run_abort(options: argparse.Namespace) -> int:
+    from fastq import Admin, TopicPartition
+
+    place = (options.topic, options.partition, options.start_offset)
+    if bool(options.ids) == any(part is not None for part in place) or (not options.ids and None in place):
+        raise ValueError("give transactional ids, or --topic with --partition and --start-offset")
+    rows: list[dict[str, object]]
+    with Admin(**client_settings(options)) as admin:
+        if options.ids:
+            fenced = admin.fence_producers(options.ids).results()
+            rows = [
+                {"transactional_id": id_, "producer_id": now.producer_id, "epoch": now.producer_epoch}
+                for id_, now in fenced.items()
+            ]
+        else:
+            partition = TopicPartition(options.topic, options.partition)
+            producer = admin.abort_open_transaction(partition, options.start_offset)
+            rows = [
+                {"transactional_id": None, "producer_id": producer.producer_id, "epoch": producer.producer_epoch},
+            ]
+    if options.json:
+        print_json(rows)
+    else:
+        for row in rows:
+            name = row["transactional_id"] or f"the transaction at {options.topic}-{options.partition}"
+            print(f"aborted {name}: producer {row['producer_id']}, epoch {row['epoch']}")
+    return 0
+
+
+def run_find_hanging(options: argparse.Namespace) -> int:
+    from fastq import Admin
+
+    with Admin(**client_settings(options)) as admin:
+        found = admin.find_hanging_transactions(
+            topics=options.topic, node_id=options.broker, max_transaction_timeout_ms=options.max_timeout
+        )
+    now_ms = time.time_ns() // 1_000_000
+    rows: list[dict[str, object]] = [
+        {
+            "topic": hanging.topic_partition.topic,
+            "partition": hanging.topic_partition.partition,
+            "start_offset": hanging.producer.transaction_start_offset,
+            "producer_id": hanging.producer.producer_id,
+            "epoch": hanging.producer.producer_epoch,
+            "coordinator_epoch": hanging.producer.coordinator_epoch,
+            "idle_ms": max(0, now_ms - hanging.producer.last_timestamp_ms),
+            "transactional_id": hanging.transactional_id,
+        }
+        for hanging in found
+    ]
+    columns = ["topic", "partition", "start_offset", "producer_id", "epoch", "coordinator_epoch", "idle_ms"]
+    print_records([*columns, "transactional_id"], rows, options.json)
+    return 0
