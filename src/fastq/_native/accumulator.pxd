@@ -30,6 +30,7 @@ cdef enum:
     SLOW_PARTITIONER = 16
     SLOW_SYNC = 32
     SLOW_NOT_STARTED = 64   # the asyncio producer has not met its event loop yet
+    SLOW_NO_TRANSACTION = 128   # a transactional producer takes records only while a transaction is open
 
     # Most bytes of a record beside key, value and headers: five varints of up to 5 bytes, one of 10, and attributes.
     RECORD_OVERHEAD_MAX = 36

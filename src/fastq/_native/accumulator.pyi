@@ -16,6 +16,7 @@ INTERCEPTORS: int
 PARTITIONER: int
 SYNC: int
 NOT_STARTED: int
+NO_TRANSACTION: int
 
 def advance_sequence(sequence: int, count: int) -> int: ...
 

@@ -52,6 +52,7 @@ INTERCEPTORS = SLOW_INTERCEPTORS
 PARTITIONER = SLOW_PARTITIONER
 SYNC = SLOW_SYNC
 NOT_STARTED = SLOW_NOT_STARTED
+NO_TRANSACTION = SLOW_NO_TRANSACTION
 
 # Uncompressed bytes that one batch may take however well its topic compresses.
 cdef Py_ssize_t RAW_BYTES_MAX = 1024 * 1024

@@ -356,7 +356,9 @@ class Connection:
             error = error_for_code(response.error_code, broker=self.broker, api="ApiVersions")
             self.close(error, now)
         else:
-            self.versions = BrokerVersions(response.api_keys, self.broker)
+            features = {entry.name: entry.max_version_level for entry in response.finalized_features}
+            epoch = response.finalized_features_epoch
+            self.versions = BrokerVersions(response.api_keys, self.broker, features, epoch)
             self._advance(now)
 
     def _mechanisms_received(self, response: Any, now: float) -> None:

@@ -20,13 +20,13 @@ from typing import Any
 
 from fastq.config import ClientConfig
 from fastq.errors import BrokerNotAvailable, ClientClosed, ConnectionClosed, ConnectionFailed, FastqError
-from fastq.metadata import ClusterMetadata
+from fastq.metadata import ClusterMetadata, Node
 from fastq.net import diagnosis
 from fastq.net.addresses import Address, Endpoint, is_literal, lookup
 from fastq.net.backoff import backoff_s
 from fastq.net.connection import Connection, ConnectionSettings
 from fastq.net.metadata_updater import MetadataUpdater
-from fastq.net.peers import NEVER, Close, Connect, Peer, Resolve
+from fastq.net.peers import NEVER, Close, Connect, Peer, Resolve, broker_id, separate_id
 from fastq.net.requests import Done, EncodedRequest, PendingRequest, VersionedRequest
 from fastq.net.tls import client_context
 from fastq.protocol.api import api_name
@@ -59,7 +59,8 @@ class ClientCore:
     For clients: `send`, `can_send`, `in_flight`, `api_version`, `least_loaded`, `call_at`, `metadata`, `watch_topics`,
     `request_metadata_update`. For drivers: `effects`, `writable`, `resolved`, `tick`, `deadline`, `run_callbacks`, `close`.
 
-    `on_close` holds calls to make when the core is closed, by whoever registered them.
+    `on_close` holds calls to make when the core is closed, by whoever registered them. `features` are the levels that the
+    cluster has finalized, as the brokers that were connected said (KIP-584).
 
     `deadline` is a lower bound of the time at which `tick` has something to do: ticking early is harmless.
     """
@@ -83,6 +84,8 @@ class ClientCore:
         self.closed = False
         self.on_close: dict[object, Callable[[], object]] = {}
         self.last_error: FastqError | None = None
+        self.features: dict[str, int] = {}
+        self._features_epoch = -1
         context = client_context(config) if config.uses_tls else None
         self._settings = ConnectionSettings(config, context)
         self._timers: list[tuple[float, int, Timer]] = []
@@ -156,6 +159,21 @@ class ClientCore:
             return not peer.throttled_until or (self.clock() if now is None else now) >= peer.throttled_until
         self._start(peer, self.clock() if now is None else now)
         return False
+
+    def separate(self, node: Node) -> int:
+        """The id of a connection of its own to a broker, for what must not wait behind the requests of others, or would have
+        them wait: the coordinator of a group. It follows the broker when its address changes, and ends with it."""
+        node_id, address = separate_id(node.node_id), Address(node.host, node.port)
+        peer = self._peers.get(node_id)
+        if peer is None or peer.address != address:
+            if peer is not None:
+                self._drop(peer, self.clock())
+            self._peers[node_id] = Peer(node_id, address)
+        return node_id
+
+    def knows(self, node_id: int) -> bool:
+        """Whether there is a broker, or a connection apart, of this id."""
+        return node_id in self._peers
 
     def is_connecting(self, node_id: int) -> bool:
         """Whether a connection to this broker is being made."""
@@ -318,6 +336,8 @@ class ClientCore:
         peer.failures, peer.last_error = 0, None
         self.last_error = None
         logger.debug("connected to %s", peer.label)
+        if connection.versions is not None and connection.versions.features_epoch > self._features_epoch:
+            self.features, self._features_epoch = connection.versions.features, connection.versions.features_epoch
         while peer.queue and peer.connection is connection and connection.is_ready:
             self._send_now(connection, peer.queue.popleft(), now)
         self.deadline = min(self.deadline, now)
@@ -468,7 +488,9 @@ class ClientCore:
             elif peer.address != address:
                 self._drop(peer, now)
                 self._peers[node_id] = Peer(node_id, address)
-        for node_id in [node_id for node_id in self._peers if node_id >= 0 and node_id not in nodes]:
+            if separate_id(node_id) in self._peers:
+                self.separate(node)
+        for node_id in [node_id for node_id in self._peers if node_id >= 0 and broker_id(node_id) not in nodes]:
             self._drop(self._peers.pop(node_id), now)
 
     def _drop(self, peer: Peer, now: float) -> None:

@@ -13,12 +13,13 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any
 
 from typing_extensions import Self, Unpack
 
-from fastq._native.accumulator import CLOSED, FORKED, NOT_STARTED, SYNC, Batch, TopicState
+from fastq._native.accumulator import CLOSED, FORKED, NO_TRANSACTION, NOT_STARTED, SYNC, Batch, TopicState
 from fastq._native.producer_core import AsyncDelivery, AsyncProducerCore
 from fastq._native.send_many import ManyDelivery, SendMany
 from fastq.errors import ClientClosed
@@ -28,8 +29,14 @@ from fastq.net.core import ClientCore
 from fastq.producer import lifetime
 from fastq.producer.base import Parts, report_lost
 from fastq.producer.config import ProducerConfig, ProducerOptions, make_config
+from fastq.producer.transaction_calls import AsyncTransactionCalls, abort_open
 
 __all__ = ["AsyncProducer"]
+
+
+def _wake(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 class _Driver(AsyncDriver):
@@ -44,7 +51,7 @@ class _Driver(AsyncDriver):
         self._after_turn()
 
 
-class AsyncProducer(AsyncProducerCore):
+class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls):
     """Sends records to a Kafka cluster from one event loop; see Producer for what a record may be.
 
     `delivery = await producer.send(topic, value)` waits only for room or metadata; `await delivery` waits for the broker and
@@ -133,6 +140,8 @@ class AsyncProducer(AsyncProducerCore):
         self._wake_all()
         why = f"the producer was closed with timeout={timeout}"
         try:
+            if self._driver is not None and abort_open(self._parts.transactions):
+                await self._wait_settled(timeout)
             if self.accumulator.incomplete:
                 await self.flush(timeout)
         except TimeoutError:
@@ -150,7 +159,7 @@ class AsyncProducer(AsyncProducerCore):
     async def partitions_for(self, topic: str) -> list[int]:
         """The partitions of a topic; waits for its metadata as `send` does."""
         self._start()
-        self._parts.check_usable()
+        self._parts.check_open()
         return list(range(len((await self._topic_state(topic)).partitions)))
 
     async def __aenter__(self) -> Self:
@@ -251,7 +260,7 @@ class AsyncProducer(AsyncProducerCore):
             hopeless = self._parts.core.hopeless()
             if hopeless is not None:
                 raise hopeless
-            self._parts.check_usable()
+            self._parts.check_open()
             if not await self._wait_for_metadata(end):
                 raise self._parts.no_metadata(topic)
 
@@ -282,6 +291,8 @@ class AsyncProducer(AsyncProducerCore):
         while not self.accumulator.has_room(need):
             if self._closing:
                 raise ClientClosed("the producer was closed while send waited for room")
+            if self.accumulator.slow & NO_TRANSACTION:
+                self._parts.check_usable()
             self.accumulator.close_all()
             self._attend()
             waiter: asyncio.Future[None] = self._loop.create_future()
@@ -321,6 +332,18 @@ class AsyncProducer(AsyncProducerCore):
         finally:
             if not waiter.done():
                 waiter.cancel()
+
+    async def _wait_settled(self, timeout: float | None) -> None:
+        """Wait until the transaction that close() found is decided."""
+        transactions = self._parts.transactions
+        assert transactions is not None and self._loop is not None
+        end = None if timeout is None else time.monotonic() + timeout
+        while not transactions.settled:
+            self._step()
+            waiter: asyncio.Future[None] = self._loop.create_future()
+            transactions.waiters.append(partial(_wake, waiter))
+            if not await self._wait_future(waiter, end):
+                return
 
     # -- turns ----------------------------------------------------------------------------------------------------
 
@@ -389,8 +412,7 @@ class AsyncProducer(AsyncProducerCore):
 
     def _wake_all(self) -> None:
         for waiter in [*(waiter for waiter, _ in self._room), *self._metadata_waiters]:
-            if not waiter.done():
-                waiter.set_result(None)
+            _wake(waiter)
 
     def _run_callbacks(self) -> None:
         if self._in_callbacks:

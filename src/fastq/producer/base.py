@@ -18,6 +18,7 @@ from fastq._native.accumulator import (
     CLOSED,
     FORKED,
     INTERCEPTORS,
+    NO_TRANSACTION,
     PARTITIONER,
     SERIALIZERS,
     SYNC,
@@ -32,6 +33,7 @@ from fastq.net.core import ClientCore
 from fastq.producer.config import ProducerConfig
 from fastq.producer.partitioners import choose_partition
 from fastq.producer.sender import Sender, SenderSettings
+from fastq.producer.transactions import Transactions
 from fastq.serializers import serialize
 
 logger = logging.getLogger("fastq.producer")
@@ -75,7 +77,8 @@ class Parts:
             | (SYNC if config.wait_for_delivery else 0)
         )
         self.compressor = partial(_compress, level=config.compression_level)
-        self.sender = Sender(self.core, self.accumulator, self._settings())
+        self.transactions = self._transactions()
+        self.sender = Sender(self.core, self.accumulator, self._settings(), self.transactions)
         _alive.add(self)
 
     def _settings(self) -> SenderSettings:
@@ -94,14 +97,38 @@ class Parts:
             compressor=self.compressor,
         )
 
+    def _transactions(self) -> Transactions | None:
+        config = self.config
+        if config.transactional_id is None:
+            return None
+        return Transactions(
+            self.core,
+            self.accumulator,
+            config.transactional_id,
+            timeout_ms=config.transaction_timeout_ms,
+            request_timeout_s=config.request_timeout_ms / 1000,
+            retry_backoff_ms=config.retry_backoff_ms,
+            retry_backoff_max_ms=config.retry_backoff_max_ms,
+        )
+
     # -- records --------------------------------------------------------------------------------------------------
 
     def check_usable(self) -> None:
+        """Raise ClientClosed or ForkedClient when that is so, and what keeps a transactional producer from sending."""
+        slow = self.accumulator.slow
+        if slow & FORKED:
+            raise ForkedClient()
+        if slow & CLOSED:
+            raise ClientClosed("the producer is closed: the record was not accepted")
+        if slow & NO_TRANSACTION and self.transactions is not None:
+            self.transactions.check_send()
+
+    def check_open(self) -> None:
         """Raise ClientClosed or ForkedClient when that is so."""
         if self.accumulator.slow & FORKED:
             raise ForkedClient()
         if self.accumulator.slow & CLOSED:
-            raise ClientClosed("the producer is closed: the record was not accepted")
+            raise ClientClosed()
 
     def intercept(self, record: ProducerRecord) -> ProducerRecord:
         """The record after the interceptors."""
@@ -204,6 +231,8 @@ class Parts:
             "retries_total": sender.retries_total,
             "record_errors_total": sender.errors_total,
             "epoch_bumps_total": sender.identity.epoch_bumps,
+            "transactions_committed_total": self.transactions.committed_total if self.transactions is not None else 0,
+            "transactions_aborted_total": self.transactions.aborted_total if self.transactions is not None else 0,
             "records_per_batch_avg": accumulator.records_total / batches,
             "batch_bytes_avg": accumulator.bytes_total / batches,
             "buffered_records": accumulator.buffered_records,

@@ -107,6 +107,8 @@ class ProducerOptions(ClientOptions, total=False):
     interceptors: Any
     wait_for_delivery: bool
     allow_auto_create_topics: bool
+    transactional_id: str | None
+    transaction_timeout_ms: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +164,12 @@ class ProducerConfig(ClientConfig):
     )
     wait_for_delivery: bool = option(False, doc="send returns once the broker has answered")
     allow_auto_create_topics: bool = option(True, doc="let the broker make a topic that does not exist")
+    transactional_id: str | None = option(
+        None, kind=str, nullable=True, doc="who this producer is across restarts; records go in transactions (KIP-98)"
+    )
+    transaction_timeout_ms: int = option(
+        60_000, low=1, high=INT32_MAX, doc="the coordinator aborts a transaction that has been open for so long"
+    )
 
     RENAMED: ClassVar[Mapping[str, Renamed]] = {
         "producer_type": Renamed("wait_for_delivery", _producer_type),
@@ -211,6 +219,13 @@ class ProducerConfig(ClientConfig):
     def resolve(self) -> None:
         super().resolve()
         self._resolve_idempotence()
+        if self.transactional_id is not None and not self.enable_idempotence:
+            raise ConfigError(
+                f"transactional_id={self.transactional_id!r} needs idempotence: drop enable_idempotence=False, or what turns "
+                "it off (acks other than 'all', retries=0, more than 5 requests in flight)"
+            )
+        if self.transactional_id == "":
+            raise ConfigError("bad value for transactional_id: ''; allowed: None, or at least one character")
         if self.delivery_timeout_ms < self.linger_ms + self.request_timeout_ms:
             # As Kafka: an explicit delivery_timeout_ms must leave room for one request; a default one follows.
             if self.delivery_timeout_ms != 120_000:

@@ -9,11 +9,13 @@ Rules, after Kafka's TransactionManager:
 - The first batch of a partition and epoch goes alone: a broker that does not know the producer takes any sequence for the
   first one, so a second batch that overtook a failed first one would be accepted, and the first never again.
 - A partition takes a new epoch up only when nothing of it is in flight or waiting with a sequence.
+- Within transactions the coordinator alone raises the epoch: a gap ends the transaction, and the abort mends it.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 from fastq._native.accumulator import Batch, PartitionState, advance_sequence
 from fastq.errors import ErrorCode
@@ -32,6 +34,10 @@ class ProducerIdentity:
     Invariant: within one partition and epoch, sequences are handed out without gaps, in queue order.
     Thread rule: the sender's turn only.
     """
+
+    transactional = False
+    first_goes_alone = True
+    """False where brokers take no other first sequence than 0 of a producer that they do not know."""
 
     def __init__(self) -> None:
         self.producer_id = -1
@@ -62,7 +68,9 @@ class ProducerIdentity:
             return not partition.in_flight or comes_before(head.base_sequence, partition.in_flight[0].base_sequence)
         if not partition.in_flight:
             return not partition.unresolved
-        return not partition.unresolved and self._is_current(partition) and partition.last_acked_sequence >= 0
+        if partition.unresolved or not self._is_current(partition):
+            return False
+        return partition.last_acked_sequence >= 0 or not self.first_goes_alone
 
     def number(self, batch: Batch) -> None:
         """Give a batch that is being drained its sequence, or write the one it has into its header again."""
@@ -70,10 +78,10 @@ class ProducerIdentity:
         if batch.base_sequence < 0:
             if not self._is_current(partition):
                 self._start_at_zero(partition)
-            batch.stamp(self.producer_id, self.epoch, partition.next_sequence)
+            batch.stamp(self.producer_id, self.epoch, partition.next_sequence, self.transactional)
             partition.next_sequence = advance_sequence(partition.next_sequence, len(batch))
         elif not batch.sealed:
-            batch.stamp(batch.producer_id, batch.producer_epoch, batch.base_sequence)
+            batch.stamp(batch.producer_id, batch.producer_epoch, batch.base_sequence, self.transactional)
 
     def _is_current(self, partition: PartitionState) -> bool:
         return partition.producer_id == self.producer_id and partition.producer_epoch == self.epoch
@@ -155,6 +163,42 @@ class ProducerIdentity:
                 batch.renumber(self.producer_id, self.epoch, partition.next_sequence)
                 partition.next_sequence = advance_sequence(partition.next_sequence, len(batch))
         self._rewrites.clear()
+
+
+class TransactionalIdentity(ProducerIdentity):
+    """The identity of a transactional producer: `may_send(partition)` says whether the transaction lets batches out.
+
+    Invariant: `gap` is True from the first sequence that no broker has until the coordinator has given a new epoch.
+    """
+
+    transactional = True
+
+    def __init__(self, may_send: Callable[[PartitionState], bool]) -> None:
+        super().__init__()
+        self._may_send = may_send
+        self.gap = False
+
+    def assume(self, producer_id: int, epoch: int) -> None:
+        self.epoch_bumps += self.is_known
+        self.gap = False
+        super().assume(producer_id, epoch)
+
+    def may_drain(self, partition: PartitionState) -> bool:
+        return self._may_send(partition) and super().may_drain(partition)
+
+    def may_retry(self, batch: Batch, code: int, log_start_offset: int) -> bool:
+        if code == ErrorCode.UNKNOWN_PRODUCER_ID:
+            return log_start_offset == -1
+        if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
+            return not self.gap and not self._is_next(batch)  # an earlier batch failed first, and goes first
+        return error_is_retriable(code)
+
+    def failed(self, batch: Batch, *, maybe_written: bool) -> None:
+        if batch.base_sequence >= 0:
+            self.gap = True
+
+    def step(self) -> None:
+        """Nothing is resolved here: see `gap`."""
 
 
 def _numbered(partition: PartitionState) -> list[Batch]:

@@ -23,7 +23,7 @@ from typing import Any
 
 from typing_extensions import Self, Unpack
 
-from fastq._native.accumulator import CLOSED, FORKED, SYNC, Batch, TopicState
+from fastq._native.accumulator import CLOSED, FORKED, NO_TRANSACTION, SYNC, Batch, TopicState
 from fastq._native.producer_core import Delivery, SyncProducerCore
 from fastq._native.send_many import ManyDelivery, SendMany
 from fastq.errors import ClientClosed
@@ -32,6 +32,7 @@ from fastq.net.blocking import BlockingDriver
 from fastq.producer import lifetime
 from fastq.producer.base import Parts, report_lost
 from fastq.producer.config import ProducerConfig, ProducerOptions, make_config
+from fastq.producer.transaction_calls import BlockingTransactionCalls, abort_open
 
 try:  # what signal.signal wraps: the wrapper's enums cost more than the rest of a turn's bookkeeping
     from _signal import getsignal as _get_handler  # type: ignore[import-not-found,unused-ignore]
@@ -85,11 +86,12 @@ class HeldInterrupt:
                 self._handler(signal.SIGINT, self._frame)
 
 
-class Producer(SyncProducerCore):
+class Producer(SyncProducerCore, BlockingTransactionCalls):
     """Sends records to a Kafka cluster, from any thread.
 
     `send` encodes a record straight into the open batch of its partition and answers a light handle; batches leave when
-    they are full or `linger_ms` old. Idempotent by default: retries neither duplicate nor reorder.
+    they are full or `linger_ms` old. Idempotent by default: retries neither duplicate nor reorder. With a
+    `transactional_id`, everything is sent inside of transactions: `with producer.transaction():`.
 
     Takes ProducerConfig's keys as keyword arguments, or in a mapping with Kafka's dotted names.
     Invariants: `_pending` is True whenever somebody asked for a turn that has not begun; every accepted record ends in a
@@ -179,7 +181,8 @@ class Producer(SyncProducerCore):
     def close(self, timeout: float | None = None) -> None:
         """Deliver everything, at most for `timeout` seconds (None: until delivery_timeout_ms has decided), and close.
 
-        What is not delivered by then fails with ClientClosed and is counted in the log. Idempotent.
+        What is not delivered by then fails with ClientClosed and is counted in the log. An open transaction is aborted.
+        Idempotent.
         """
         if self.accumulator.slow & FORKED or self._closing:
             return
@@ -187,6 +190,10 @@ class Producer(SyncProducerCore):
         self.accumulator.slow |= CLOSED
         why = f"the producer was closed with timeout={timeout}"
         try:
+            with self._driver.lock:
+                undecided = abort_open(self._parts.transactions)
+            if undecided:
+                self._wait(lambda: self._parts.transactions is None or self._parts.transactions.settled, timeout)
             if self.accumulator.incomplete:
                 self.flush(timeout)
         except TimeoutError:
@@ -203,7 +210,7 @@ class Producer(SyncProducerCore):
 
     def partitions_for(self, topic: str) -> list[int]:
         """The partitions of a topic; waits for its metadata as `send` does."""
-        self._parts.check_usable()
+        self._parts.check_open()
         return list(range(len(self._topic_state(topic).partitions)))
 
     def __enter__(self) -> Self:
@@ -301,6 +308,8 @@ class Producer(SyncProducerCore):
         def room() -> bool:
             if self.accumulator.slow & CLOSED:
                 raise ClientClosed("the producer was closed while send waited for room")
+            if self.accumulator.slow & NO_TRANSACTION:
+                self._parts.check_usable()
             if self.accumulator.has_ample_room(need):
                 return True
             self.accumulator.close_all()

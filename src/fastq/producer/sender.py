@@ -42,6 +42,7 @@ from fastq.producer.produce_codec import (
     decode_produce,
     encode_produce,
 )
+from fastq.producer.transactions import Transactions
 from fastq.protocol.api import ApiKey
 from fastq.protocol.messages import InitProducerIdRequest, InitProducerIdResponse
 
@@ -77,11 +78,20 @@ class Sender:
     that the last one could not. Thread rule: `run` and the completions belong to whoever holds the driver.
     """
 
-    def __init__(self, core: ClientCore, accumulator: Accumulator, settings: SenderSettings) -> None:
+    def __init__(
+        self,
+        core: ClientCore,
+        accumulator: Accumulator,
+        settings: SenderSettings,
+        transactions: Transactions | None = None,
+    ) -> None:
         self.core = core
         self.accumulator = accumulator
         self.settings = settings
-        self.identity = ProducerIdentity()
+        self.transactions = transactions
+        self.identity = ProducerIdentity() if transactions is None else transactions.identity
+        if transactions is not None:
+            transactions.wake = self._has_work
         self.work = True
         self.requests_total = 0
         self.retries_total = 0
@@ -92,6 +102,9 @@ class Sender:
         self._id_retry_at = 0.0
         self._id_failures = 0
         self._next_at: float | None = None
+
+    def _has_work(self) -> None:
+        self.work = True
 
     # -- topics ---------------------------------------------------------------------------------------------------
 
@@ -135,13 +148,22 @@ class Sender:
         self._next_at = None
         self._expire(now)
         self._follow_metadata()
-        if self.settings.idempotent:
+        if self.transactions is not None:
+            self._step_transactions(self.transactions, now)
+        elif self.settings.idempotent:
             self.identity.step()
             if not self.identity.is_known and self.accumulator.incomplete:
                 self._request_producer_id(now)
         if self.accumulator.ready:
             self._drain(now)
+            if self.transactions is not None:  # the drain may have met partitions that have to be added first
+                self._step_transactions(self.transactions, now)
         return self._next_at
+
+    def _step_transactions(self, transactions: Transactions, now: float) -> None:
+        due = transactions.step(now)
+        if due is not None:
+            self._due(due)
 
     def _due(self, when: float) -> None:
         if self._next_at is None or when < self._next_at:
@@ -238,6 +260,11 @@ class Sender:
         has_ids = all(batch.partition.topic.topic_id != ZERO_UUID for batch in batches)
         newest = MAX_VERSION if has_ids else TOPIC_ID_VERSION - 1
         oldest = 7 if any(batch.codec == compression.Codec.ZSTD for batch in batches) else MIN_VERSION
+        transactions, transactional_id = self.transactions, None
+        if transactions is not None:
+            transactional_id = transactions.transactional_id
+            oldest = max(oldest, transactions.produce_version_min)
+            newest = min(newest, transactions.produce_version_max)
         try:
             version = self.core.api_version(node_id, API_KEY, min_version=oldest, max_version=newest)
         except FastqError as error:
@@ -248,7 +275,7 @@ class Sender:
         request = EncodedRequest(
             API_KEY,
             version,
-            encode_produce(version, acks, timeout_ms, batches),
+            encode_produce(version, acks, timeout_ms, batches, transactional_id),
             partial(decode_produce, version=version),
             acks != 0,
         )
@@ -335,9 +362,12 @@ class Sender:
         batch.last_error = error
         if batch.attempts <= self.settings.retries and self._may_retry(batch, error, log_start_offset):
             settings = self.settings
-            pause = backoff_s(
-                settings.retry_backoff_ms, settings.retry_backoff_max_ms, batch.attempts, self.core.random
-            )
+            if self.transactions is not None:
+                pause = self.transactions.pause_s(error, batch.attempts)
+            else:
+                pause = backoff_s(
+                    settings.retry_backoff_ms, settings.retry_backoff_max_ms, batch.attempts, self.core.random
+                )
             batch.retry_at_s = self.core.clock() + pause
             self.retries_total += 1
             logger.debug("%r goes again in %.3f s: %s", batch, pause, error)
@@ -359,6 +389,8 @@ class Sender:
         if self.settings.idempotent and batch.state != OPEN:
             self.identity.failed(batch, maybe_written=maybe_written)
         self.accumulator.complete(batch, error)
+        if self.transactions is not None:
+            self.transactions.batch_failed(error)
 
     def _split(self, batch: Batch) -> None:
         """Halve a batch that is above the topic's max.message.bytes, and the size of those that follow."""

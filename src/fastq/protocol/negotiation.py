@@ -20,13 +20,22 @@ class ApiVersionRange(Protocol):
 class BrokerVersions:
     """What one broker supports, as it said in its ApiVersionsResponse; immutable.
 
-    `pick` is cheap (two dictionary look-ups), so it may be called for each request.
+    `pick` is cheap (two dictionary look-ups), so it may be called for each request. `features` are the levels that the
+    cluster has finalized (KIP-584), as of `features_epoch` (-1: the broker said nothing of them).
     """
 
-    __slots__ = ("_broker", "_picked", "_ranges")
+    __slots__ = ("_broker", "_picked", "_ranges", "features", "features_epoch")
 
-    def __init__(self, entries: Iterable[ApiVersionRange], broker: str | None = None) -> None:
+    def __init__(
+        self,
+        entries: Iterable[ApiVersionRange],
+        broker: str | None = None,
+        features: Mapping[str, int] | None = None,
+        features_epoch: int = -1,
+    ) -> None:
         self._broker = broker
+        self.features = dict(features or {})
+        self.features_epoch = features_epoch
         self._ranges = {entry.api_key: (entry.min_version, entry.max_version) for entry in entries}
         self._picked: dict[int, int] = {}
 

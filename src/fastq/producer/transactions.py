@@ -1,0 +1,659 @@
+"""The transactions of one producer: a state machine between the sender, the coordinators and the user's calls. Sans-I/O.
+
+Rules, after Kafka's TransactionManager (KIP-98, KIP-360, KIP-447, KIP-890):
+- `MOVES` is the one table of states, `ACTIONS` the one table of what an error of a coordinator leads to.
+- Transaction version 1: a partition is added by AddPartitionsToTxn before its first batch goes out, a group by
+  AddOffsetsToTxn; the epoch stays, and is raised by InitProducerId after an abort that left a gap in a sequence.
+- Transaction version 2: the leaders and the group's coordinator add what they get, and EndTxn raises the epoch. So a
+  transaction of one batch takes two round trips. Which of the two holds is looked up when a transaction begins.
+- EndTxn goes out when every batch has its fate and all offsets are in; after an error nothing that waits is sent.
+- One request at a time is under way at each coordinator. Everything is tried again until the caller's patience ends, and
+  even then goes on: what a commit will be is decided by the coordinator alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from enum import Enum
+from functools import partial
+from typing import Any, NamedTuple, NoReturn
+
+from fastq._native.accumulator import IN_FLIGHT, NO_TRANSACTION, Accumulator, PartitionState
+from fastq.errors import (
+    AbortableTransactionError,
+    ConcurrentTransactions,
+    ConnectionFailed,
+    ErrorCode,
+    FastqError,
+    FatalTransactionError,
+    KafkaError,
+    TransactionAborted,
+    TransactionError,
+    TransactionFenced,
+    TransactionStateError,
+    UnsupportedVersion,
+    error_for_code,
+)
+from fastq.metadata import TopicPartition
+from fastq.net.backoff import backoff_s
+from fastq.net.core import ClientCore
+from fastq.net.requests import VersionedRequest
+from fastq.producer import transaction_requests as requests
+from fastq.producer.identity import TransactionalIdentity
+from fastq.protocol.api import ApiKey
+
+logger = logging.getLogger("fastq.producer")
+
+FEATURE = "transaction.version"
+LOOK_AGAIN_S = 0.02
+CONCURRENT_FIRST_MS, CONCURRENT_MAX_MS = 2.0, 20.0
+"""Back-off while the coordinator still ends the transaction before: that takes about as long as a write."""
+
+
+class State(Enum):
+    """Where a transactional producer is; the value is what messages call it."""
+
+    UNINITIALIZED = "not initialized"
+    INITIALIZING = "initializing"
+    READY = "no transaction is open"
+    IN_TRANSACTION = "a transaction is open"
+    COMMITTING = "committing"
+    ABORTING = "aborting"
+    ABORTABLE_ERROR = "the transaction has failed and has to be aborted"
+    FATAL_ERROR = "the producer has failed for good"
+
+
+_S = State
+MOVES: Mapping[State, frozenset[State]] = {
+    _S.UNINITIALIZED: frozenset({_S.INITIALIZING, _S.FATAL_ERROR}),
+    _S.INITIALIZING: frozenset({_S.READY, _S.FATAL_ERROR}),
+    _S.READY: frozenset({_S.IN_TRANSACTION, _S.FATAL_ERROR}),
+    _S.IN_TRANSACTION: frozenset({_S.COMMITTING, _S.ABORTING, _S.ABORTABLE_ERROR, _S.FATAL_ERROR}),
+    _S.COMMITTING: frozenset({_S.READY, _S.ABORTABLE_ERROR, _S.FATAL_ERROR}),
+    _S.ABORTABLE_ERROR: frozenset({_S.ABORTING, _S.FATAL_ERROR}),
+    _S.ABORTING: frozenset({_S.READY, _S.INITIALIZING, _S.FATAL_ERROR}),
+    _S.FATAL_ERROR: frozenset(),
+}
+UNDER_WAY = frozenset({_S.INITIALIZING, _S.COMMITTING, _S.ABORTING})
+SENDING = frozenset({_S.IN_TRANSACTION, _S.COMMITTING})
+FAILED = frozenset({_S.ABORTABLE_ERROR, _S.FATAL_ERROR})
+
+
+class Action(Enum):
+    """What an error of a coordinator leads to, least first: of several, the last one is taken."""
+
+    RETRY = 1  # the same again after a pause
+    FIND = 2  # look the coordinator up, then the same again
+    ABORT = 3  # this transaction is over
+    FATAL = 4  # this producer is
+    FENCED = 5  # so it is, because of another one
+
+
+_A, _E = Action, ErrorCode
+ACTIONS: Mapping[ErrorCode, Action] = {
+    _E.COORDINATOR_NOT_AVAILABLE: _A.FIND,
+    _E.NOT_COORDINATOR: _A.FIND,
+    _E.REQUEST_TIMED_OUT: _A.FIND,
+    _E.PRODUCER_FENCED: _A.FENCED,
+    _E.INVALID_PRODUCER_EPOCH: _A.FENCED,
+    _E.TRANSACTION_ABORTABLE: _A.ABORT,
+    _E.TOPIC_AUTHORIZATION_FAILED: _A.ABORT,
+    _E.GROUP_AUTHORIZATION_FAILED: _A.ABORT,
+    _E.OPERATION_NOT_ATTEMPTED: _A.ABORT,
+    _E.UNKNOWN_SERVER_ERROR: _A.ABORT,
+    # The coordinator has forgotten the id, which InitProducerId mends, unless it belongs to somebody else by now.
+    _E.INVALID_PRODUCER_ID_MAPPING: _A.ABORT,
+    _E.UNKNOWN_PRODUCER_ID: _A.ABORT,
+    # The group has moved on without the member whose offsets these are.
+    _E.ILLEGAL_GENERATION: _A.ABORT,
+    _E.UNKNOWN_MEMBER_ID: _A.ABORT,
+    _E.FENCED_INSTANCE_ID: _A.ABORT,
+    _E.STALE_MEMBER_EPOCH: _A.ABORT,
+    _E.FENCED_MEMBER_EPOCH: _A.ABORT,
+    _E.REBALANCE_IN_PROGRESS: _A.ABORT,
+    _E.OFFSET_METADATA_TOO_LARGE: _A.ABORT,
+    _E.INVALID_COMMIT_OFFSET_SIZE: _A.ABORT,
+    _E.INVALID_GROUP_ID: _A.ABORT,
+}
+"""What is not here: RETRY where the error is retriable, else FATAL."""
+
+FATAL_FOR_BATCHES = frozenset(
+    {_E.CLUSTER_AUTHORIZATION_FAILED, _E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, _E.PRODUCER_FENCED}
+)
+MAPPING_LOST = frozenset({_E.INVALID_PRODUCER_ID_MAPPING, _E.UNKNOWN_PRODUCER_ID})
+_GROUP_MOVED_ON = frozenset(
+    {_E.ILLEGAL_GENERATION, _E.UNKNOWN_MEMBER_ID, _E.FENCED_INSTANCE_ID, _E.STALE_MEMBER_EPOCH, _E.FENCED_MEMBER_EPOCH}
+)
+_HINTS = {
+    _E.INVALID_TRANSACTION_TIMEOUT: "Lower transaction_timeout_ms, or raise the brokers' transaction.max.timeout.ms",
+    _E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "The principal needs WRITE and DESCRIBE on the transactional id",
+    _E.UNSUPPORTED_VERSION: "Transactions of this kind need Apache Kafka 2.5 or later",
+}
+ABORT_HINT = "Abort the transaction, and do it again"
+GROUP_HINT = (
+    "The consumer lost its place in the group, so another member may read the same records: abort, and go on from the "
+    "committed offsets"
+)
+
+
+def action_for(code: int) -> Action:
+    """What an error code of a coordinator leads to; codes newer than this client are fatal."""
+    try:
+        known = ErrorCode(code)
+    except ValueError:
+        return Action.FATAL
+    return ACTIONS.get(known, Action.RETRY if known.retriable else Action.FATAL)
+
+
+class GroupMetadata(NamedTuple):
+    """Which member of a group commits, so that one that lost its place is refused (KIP-447). No member: the group alone."""
+
+    group_id: str
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+
+class Offset(NamedTuple):
+    """An offset to commit: that of the next record to read."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+
+
+class Coordinator:
+    """Where one coordinator is, and whether something is under way there.
+
+    Invariant: at most one request, which may be the look-up of the coordinator itself.
+    """
+
+    __slots__ = ("busy", "failures", "key", "key_type", "node_id", "retry_at")
+
+    def __init__(self, key_type: int, key: str) -> None:
+        self.key_type, self.key = key_type, key
+        self.node_id: int | None = None
+        self.busy = False
+        self.failures = 0
+        self.retry_at = 0.0
+
+
+class _Commit:
+    """Offsets on their way into the transaction."""
+
+    __slots__ = ("group", "offsets")
+
+    def __init__(self, group: GroupMetadata, offsets: dict[TopicPartition, Offset]) -> None:
+        self.group, self.offsets = group, offsets
+
+
+class Transactions:
+    """The state machine. Thread rule: whoever holds the driver, but `check_send` and `state`, which anybody may read.
+
+    Invariants: NO_TRANSACTION of the accumulator's flags is off exactly in IN_TRANSACTION; `error` is set exactly in the two
+    error states; outside of IN_TRANSACTION and COMMITTING no batch leaves.
+    """
+
+    def __init__(
+        self,
+        core: ClientCore,
+        accumulator: Accumulator,
+        transactional_id: str,
+        *,
+        timeout_ms: int,
+        request_timeout_s: float,
+        retry_backoff_ms: int,
+        retry_backoff_max_ms: int,
+    ) -> None:
+        self.core, self.accumulator = core, accumulator
+        self.transactional_id, self.timeout_ms = transactional_id, timeout_ms
+        self.identity = TransactionalIdentity(self.may_send)
+        self.state = State.UNINITIALIZED
+        self.error: TransactionError | None = None
+        self.last_error: FastqError | None = None
+        self.version = 1
+        self.committed_total = self.aborted_total = 0
+        self.wake: Callable[[], object] = lambda: None
+        self.waiters: list[Callable[[], object]] = []
+        self._request_timeout_s = request_timeout_s
+        self._backoff_ms = (retry_backoff_ms, retry_backoff_max_ms)
+        self._coordinator = Coordinator(requests.TRANSACTION, transactional_id)
+        self._groups: dict[str, Coordinator] = {}
+        self._due: float | None = None
+        self._forget_transaction()
+        accumulator.slow |= NO_TRANSACTION
+
+    def _forget_transaction(self) -> None:
+        self._started = False  # a coordinator may know of the transaction
+        self._confirmed = False  # it does
+        self._partitions: dict[PartitionState, None] = {}
+        self._new_partitions: dict[PartitionState, None] = {}
+        self._added_groups: set[str] = set()
+        self._commits: list[_Commit] = []
+        self._mapping_lost = False  # the coordinator has forgotten the producer id
+
+    # -- the user's calls -----------------------------------------------------------------------------------------
+
+    @property
+    def settled(self) -> bool:
+        """False while an initialization, a commit or an abort is under way."""
+        return self.state not in UNDER_WAY
+
+    def initialize(self) -> None:
+        """Begin to get a producer id, unless that is under way or done."""
+        if self.state is State.UNINITIALIZED:
+            self._move(State.INITIALIZING)
+
+    def begin(self) -> None:
+        """Open a transaction. Raises what `initialize` failed with, or TransactionStateError."""
+        if self.state is not State.READY:
+            self._wrong_state("begin a transaction")
+        self._forget_transaction()
+        self.version = 2 if self.core.features.get(FEATURE, 0) >= 2 else 1
+        self.identity.first_goes_alone = self.version < 2
+        self._move(State.IN_TRANSACTION)
+
+    def begin_commit(self) -> None:
+        """Close the transaction to new records; it is committed once all that it has is in. Again: no effect."""
+        if self.state is State.COMMITTING:
+            return
+        if self.state is not State.IN_TRANSACTION:
+            self._wrong_state("commit")
+        self._move(State.COMMITTING)
+        self.accumulator.close_all()
+
+    def begin_abort(self) -> None:
+        """Give the transaction up: what has not been sent is not. Again, and with nothing to abort: no effect."""
+        if self.state in (State.ABORTING, State.READY):
+            return
+        if self.state not in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
+            self._wrong_state("abort")
+        self.error, failed = None, self.error
+        cause = failed.cause if failed is not None else None
+        self._mapping_lost = isinstance(cause, KafkaError) and cause.code in MAPPING_LOST
+        self._move(State.ABORTING)
+
+    def add_offsets(self, group: GroupMetadata, offsets: Mapping[TopicPartition, Offset]) -> None:
+        """Commit these offsets of a group with the transaction; goes out with the next turn."""
+        if self.state is not State.IN_TRANSACTION:
+            self._wrong_state("send offsets")
+        if offsets:
+            self._commits.append(_Commit(group, dict(offsets)))
+            self.wake()
+
+    def check_send(self) -> None:
+        """Raise the reason why no record is accepted now."""
+        if self.state is not State.IN_TRANSACTION:
+            self._wrong_state("send")
+
+    def check_outcome(self) -> None:
+        """Raise the error that the producer is in, if it is in one."""
+        if self.error is not None:
+            raise self.error.with_traceback(None)
+
+    def _wrong_state(self, what: str) -> NoReturn:
+        self.check_outcome()
+        hints = {
+            State.COMMITTING: "Wait for commit_transaction to return; after a TransactionTimeout call it again",
+            State.ABORTING: "Wait for abort_transaction to return; after a TransactionTimeout call it again",
+            State.IN_TRANSACTION: "Commit or abort the open one first",
+        }
+        hint = hints.get(self.state, "Open one with `with producer.transaction():` or begin_transaction()")
+        raise TransactionStateError(
+            f"cannot {what}: {self.state.value}", transactional_id=self.transactional_id, hint=hint
+        )
+
+    # -- states ---------------------------------------------------------------------------------------------------
+
+    def _move(self, state: State) -> None:
+        assert state in MOVES[self.state], f"{self.state} does not lead to {state}"
+        self.state = state
+        if state is State.IN_TRANSACTION:
+            self.accumulator.slow &= ~NO_TRANSACTION
+        else:
+            self.accumulator.slow |= NO_TRANSACTION
+        self.wake()
+        if state not in UNDER_WAY:
+            waiters, self.waiters = self.waiters, []
+            for waiter in waiters:
+                waiter()
+
+    def _fail(self, action: Action, cause: FastqError, hint: str | None = None) -> None:
+        """Enter an error state. A fatal error stays; one that asks for an abort changes nothing where one is under way."""
+        if self.state is State.FATAL_ERROR:
+            return
+        if action is Action.ABORT and self.state in (State.ABORTABLE_ERROR, State.ABORTING):
+            return
+        if action is Action.ABORT and self.state in SENDING:
+            hint = hint or (GROUP_HINT if getattr(cause, "code", None) in _GROUP_MOVED_ON else ABORT_HINT)
+            self.error = AbortableTransactionError(transactional_id=self.transactional_id, cause=cause, hint=hint)
+            self._move(State.ABORTABLE_ERROR)
+            self._drop_unsent()
+            return
+        if action is Action.FENCED:
+            self.error = TransactionFenced(
+                "a newer producer uses the same transactional id, or the transaction was open for longer than "
+                f"transaction_timeout_ms={self.timeout_ms}",
+                transactional_id=self.transactional_id,
+                cause=cause,
+                hint="Close this producer; if no other one is meant to use the id, make the transactions shorter or "
+                "raise transaction_timeout_ms, and go on with a new producer",
+            )
+        else:
+            code = cause.code if isinstance(cause, KafkaError) else ErrorCode.NONE
+            hint = hint or _HINTS.get(code, "Close the producer and make a new one")
+            self.error = FatalTransactionError(transactional_id=self.transactional_id, cause=cause, hint=hint)
+        self._move(State.FATAL_ERROR)
+        self.accumulator.abort(self.error)
+
+    def _drop_unsent(self) -> None:
+        """Give the batches that no connection has their fate: they are not sent."""
+        for batch in list(self.accumulator.incomplete):
+            if batch.state != IN_FLIGHT:
+                cause = self.error.cause if self.error is not None else batch.last_error
+                self.identity.failed(batch, maybe_written=False)
+                self.accumulator.complete(
+                    batch,
+                    TransactionAborted(
+                        "the record was not written: its transaction is aborted",
+                        transactional_id=self.transactional_id,
+                        topic=batch.partition.topic.name,
+                        partition=batch.partition.index,
+                        cause=cause,
+                    ),
+                )
+
+    # -- from the sender ------------------------------------------------------------------------------------------
+
+    @property
+    def produce_version_max(self) -> int:
+        """The last version of Produce of this transaction's version."""
+        return requests.PRODUCE_VERSION_MAX_V1 if self.version < 2 else requests.PRODUCE_VERSION_MAX
+
+    @property
+    def produce_version_min(self) -> int:
+        """The first one."""
+        return 0 if self.version < 2 else requests.PRODUCE_VERSION_MAX_V1 + 1
+
+    def may_send(self, partition: PartitionState) -> bool:
+        """Whether batches of a partition may leave: it belongs to the open transaction, or is added by being sent to."""
+        if self.state not in SENDING:
+            return False
+        if partition in self._partitions:
+            return True
+        if self.version < 2:
+            self._new_partitions[partition] = None
+            return False
+        self._partitions[partition] = None
+        self._started = True
+        return True
+
+    def batch_failed(self, error: FastqError) -> None:
+        """A batch was given up: so is its transaction."""
+        if isinstance(error, TransactionError):
+            return
+        if isinstance(error, KafkaError) and error.code in FATAL_FOR_BATCHES:
+            self._fail(Action.FENCED if error.code == ErrorCode.PRODUCER_FENCED else Action.FATAL, error)
+        elif isinstance(error, UnsupportedVersion):
+            self._fail(Action.FATAL, error)
+        else:
+            self._fail(Action.ABORT, error)
+
+    def pause_s(self, error: FastqError, attempts: int) -> float:
+        """How long to wait after `attempts` failures in a row, the last of them `error`."""
+        first_ms: float
+        max_ms: float
+        first_ms, max_ms = self._backoff_ms
+        if isinstance(error, ConcurrentTransactions):
+            first_ms, max_ms = min(first_ms, CONCURRENT_FIRST_MS), min(max_ms, CONCURRENT_MAX_MS)
+        return backoff_s(first_ms, max_ms, attempts, self.core.random)
+
+    def step(self, now: float) -> float | None:
+        """Send what the state asks for; answers when the next step is due without any event, or None."""
+        self._due = None
+        if self.state in (State.ABORTABLE_ERROR, State.ABORTING):
+            self._drop_unsent()
+        if self._commits:
+            self._step_group(now)
+        if not self._coordinator.busy:
+            self._step_coordinator(now)
+        return self._due
+
+    # -- requests -------------------------------------------------------------------------------------------------
+
+    def _step_coordinator(self, now: float) -> None:
+        """The one request that the transaction's coordinator gets next."""
+        send: Callable[[], None] | None = None
+        if self.state is State.INITIALIZING:
+            send = self._initialize
+        elif self.state in SENDING:
+            if self._new_partitions:
+                send = self._add_partitions
+            elif self.version < 2 and any(self._is_new(commit) for commit in self._commits):
+                send = self._add_group
+            elif self.state is State.COMMITTING and not self._commits and not self.accumulator.incomplete:
+                send = self._end
+        elif self.state is State.ABORTING and not self.accumulator.incomplete and not self._group_busy:
+            send = self._end
+        if send == self._end and not self._started:
+            self._ended()
+        elif send is not None and self._reachable(self._coordinator, now):
+            send()
+
+    @property
+    def _group_busy(self) -> bool:
+        return any(coordinator.busy for coordinator in self._groups.values())
+
+    def _initialize(self) -> None:
+        identity, versions = self.identity, (0, 5)
+        if identity.is_known:
+            versions = (3, 5)
+        request = requests.init_producer_id(
+            self.transactional_id, self.timeout_ms, identity.producer_id, identity.epoch
+        )
+        self._send(self._coordinator, request, versions, self._initialized)
+
+    def _initialized(self, response: Any) -> None:
+        if self._judge(self._coordinator, ApiKey.INIT_PRODUCER_ID, [(response.error_code, {})]):
+            self.identity.assume(response.producer_id, response.producer_epoch)
+            self._move(State.READY)
+
+    def _add_partitions(self) -> None:
+        partitions, self._started = list(self._new_partitions), True
+        request = requests.add_partitions(self.transactional_id, self.identity, partitions)
+        self._send(self._coordinator, request, (0, 3), partial(self._partitions_added, partitions))
+
+    def _partitions_added(self, partitions: list[PartitionState], response: Any) -> None:
+        if self._judge(self._coordinator, ApiKey.ADD_PARTITIONS_TO_TXN, requests.partition_errors(response)):
+            self._confirmed = True
+            for partition in partitions:
+                self._new_partitions.pop(partition, None)
+                self._partitions[partition] = None
+                self.accumulator.mark_ready(partition)
+
+    def _is_new(self, commit: _Commit) -> bool:
+        return commit.group.group_id not in self._added_groups
+
+    def _add_group(self) -> None:
+        group_id = next(commit.group.group_id for commit in self._commits if self._is_new(commit))
+        self._started = True
+        request = requests.add_offsets(self.transactional_id, self.identity, group_id)
+        self._send(self._coordinator, request, (0, 4), partial(self._group_added, group_id))
+
+    def _group_added(self, group_id: str, response: Any) -> None:
+        if self._judge(self._coordinator, ApiKey.ADD_OFFSETS_TO_TXN, [(response.error_code, {"group_id": group_id})]):
+            self._confirmed = True
+            self._added_groups.add(group_id)
+
+    def _step_group(self, now: float) -> None:
+        commit = self._commits[0]
+        if self.state not in SENDING or (self.version < 2 and self._is_new(commit)):
+            return
+        group = commit.group
+        coordinator = self._groups.get(group.group_id)
+        if coordinator is None:
+            coordinator = self._groups[group.group_id] = Coordinator(requests.GROUP, group.group_id)
+        if coordinator.busy or not self._reachable(coordinator, now):
+            return
+        self._started = True
+        versions = (5, 5) if self.version >= 2 else (3 if group.member_id or group.generation_id >= 0 else 0, 4)
+        request = requests.txn_offset_commit(self.transactional_id, self.identity, group, commit.offsets)
+        self._send(coordinator, request, versions, partial(self._offsets_answered, coordinator, commit))
+
+    def _offsets_answered(self, coordinator: Coordinator, commit: _Commit, response: Any) -> None:
+        answers = requests.partition_errors(response, group_id=commit.group.group_id)
+        for code, context in answers:
+            if code == 0:
+                commit.offsets.pop(TopicPartition(context["topic"], context["partition"]), None)
+        if self._judge(coordinator, ApiKey.TXN_OFFSET_COMMIT, answers) and commit in self._commits:
+            self._commits.remove(commit)
+
+    def _end(self) -> None:
+        if self.state is State.ABORTING and self._mapping_lost:
+            self._move(State.INITIALIZING)
+            self._initialize()
+            return
+        request = requests.end_txn(self.transactional_id, self.identity, self.state is State.COMMITTING)
+        self._send(self._coordinator, request, (5, 5) if self.version >= 2 else (0, 4), self._end_answered)
+
+    def _end_answered(self, response: Any) -> None:
+        code = response.error_code
+        if self.state is State.ABORTING:
+            if code in MAPPING_LOST:
+                self._move(State.INITIALIZING)
+                return
+            if code == ErrorCode.INVALID_TXN_STATE and self.version < 2 and not self._confirmed:
+                code = 0  # what should have begun it never arrived
+            elif code and action_for(code) is Action.ABORT:
+                self._fail(Action.FATAL, self._error(self._coordinator, ApiKey.END_TXN, code))
+                return
+        if self._judge(self._coordinator, ApiKey.END_TXN, [(code, {})]):
+            if self.version >= 2 and response.producer_id >= 0:
+                self.identity.assume(response.producer_id, response.producer_epoch)
+            self._ended()
+
+    def _ended(self) -> None:
+        """The coordinator has decided, or had nothing to decide."""
+        if self.state is State.COMMITTING:
+            self.committed_total += 1
+        else:
+            self.aborted_total += 1
+        if self.accumulator.incomplete:
+            self.accumulator.abort(
+                TransactionStateError(
+                    "the record was not written: it was sent while its transaction ended",
+                    transactional_id=self.transactional_id,
+                    hint="Send from other threads only while the transaction is open",
+                )
+            )
+        self._forget_transaction()
+        self._move(State.INITIALIZING if self.identity.gap else State.READY)
+
+    # -- coordinators ---------------------------------------------------------------------------------------------
+
+    def _reachable(self, coordinator: Coordinator, now: float) -> bool:
+        """Whether a request may go to the coordinator now; begins to look it up or to connect where that is needed."""
+        if now < coordinator.retry_at:
+            self._look_again(coordinator.retry_at)
+            return False
+        node_id = coordinator.node_id
+        if node_id is None:
+            self._find(coordinator, now)
+            return False
+        if node_id not in self.core.metadata.nodes:
+            self.core.request_metadata_update(f"the coordinator of {coordinator.key} is on node {node_id}")
+        elif self.core.can_send(node_id, now) or self.core.is_connecting(node_id):
+            return True
+        self._look_again(now + LOOK_AGAIN_S)
+        return False
+
+    def _look_again(self, when: float) -> None:
+        if self._due is None or when < self._due:
+            self._due = when
+
+    def _find(self, coordinator: Coordinator, now: float) -> None:
+        node_id = self.core.least_loaded(now)
+        if node_id is None:
+            self._look_again(now + LOOK_AGAIN_S)
+            return
+        coordinator.busy = True
+        self.core.send(
+            node_id,
+            requests.find_coordinator(coordinator.key_type, coordinator.key),
+            partial(self._answered, coordinator, partial(self._found, coordinator)),
+            timeout_s=self._request_timeout_s,
+        )
+
+    def _found(self, coordinator: Coordinator, response: Any) -> None:
+        code, message, node_id = requests.coordinator_of(response)
+        context = {"message": message, "key": coordinator.key}
+        failures = coordinator.failures
+        if self._judge(coordinator, ApiKey.FIND_COORDINATOR, [(code, context)]):
+            # A coordinator that keeps saying that it is none is asked less and less often.
+            coordinator.node_id, coordinator.failures = node_id, failures
+            logger.debug("the coordinator of %s is node %d", coordinator.key, node_id)
+
+    def _send(
+        self,
+        coordinator: Coordinator,
+        request: VersionedRequest,
+        versions: tuple[int, int],
+        handler: Callable[[Any], None],
+    ) -> None:
+        assert coordinator.node_id is not None
+        coordinator.busy = True
+        self.core.send(
+            coordinator.node_id,
+            request,
+            partial(self._answered, coordinator, handler),
+            timeout_s=self._request_timeout_s,
+            versions=versions,
+        )
+
+    def _answered(
+        self, coordinator: Coordinator, handler: Callable[[Any], None], response: Any, error: FastqError | None
+    ) -> None:
+        coordinator.busy = False
+        self.wake()
+        if error is None:
+            if response.throttle_time_ms > 0 and coordinator.node_id is not None:
+                self.core.throttle(coordinator.node_id, response.throttle_time_ms / 1000, self.core.clock())
+            handler(response)
+        elif error.retriable:
+            if isinstance(error, ConnectionFailed):
+                coordinator.node_id = None
+            self._retry(coordinator, error)
+        else:
+            self._fail(Action.FATAL, error)
+
+    def _judge(self, coordinator: Coordinator, api: ApiKey, answers: list[tuple[int, dict[str, Any]]]) -> bool:
+        """True when no answer is an error; otherwise what the worst of them leads to is done."""
+        errors = [(action_for(code), self._error(coordinator, api, code, **where)) for code, where in answers if code]
+        if not errors:
+            coordinator.failures, coordinator.retry_at = 0, 0.0
+            return True
+        action, error = max(
+            errors, key=lambda found: (found[0].value, found[1].code != ErrorCode.OPERATION_NOT_ATTEMPTED)
+        )
+        if action in (Action.RETRY, Action.FIND):
+            if action is Action.FIND:
+                coordinator.node_id = None
+            self._retry(coordinator, error)
+        elif action is Action.ABORT and self.state is State.INITIALIZING:
+            self._fail(Action.FATAL, error)
+        else:
+            self._fail(action, error)
+        return False
+
+    def _error(
+        self, coordinator: Coordinator, api: ApiKey, code: int, message: str | None = None, **where: Any
+    ) -> KafkaError:
+        broker = self.core.broker_label(coordinator.node_id) if coordinator.node_id is not None else None
+        return error_for_code(code, message, broker=broker, api=api.name, **where)
+
+    def _retry(self, coordinator: Coordinator, error: FastqError) -> None:
+        coordinator.failures += 1
+        coordinator.retry_at = self.core.clock() + self.pause_s(error, coordinator.failures)
+        self.last_error = error
+        logger.debug("%s of %s is asked again: %s", coordinator.key_type, coordinator.key, error)
