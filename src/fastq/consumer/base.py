@@ -23,7 +23,7 @@ from fastq.consumer.partition import PartitionState
 from fastq.errors import ClientClosed, ErrorCode, FastqError, RequestTimedOut, UnknownTopicOrPartition, error_for_code
 from fastq.metadata import TopicPartition
 from fastq.net.core import ClientCore
-from fastq.net.requests import EncodedRequest
+from fastq.net.requests import EncodedRequest, VersionedRequest
 
 # A topic may be in creation: not known for so long is an error.
 UNKNOWN_TOPIC_GRACE_S = 3.0
@@ -179,15 +179,18 @@ class ConsumerBase:
 
         try:
             if outgoing.decode is None:
-                core.send(outgoing.node_id, outgoing.build(-1), completed)
+                request = VersionedRequest(outgoing.api_key, outgoing.build)
+                core.send(
+                    outgoing.node_id, request, completed, timeout_s=outgoing.timeout_s, versions=outgoing.versions
+                )
                 return
             newest = self._fetcher.fetch_version(FETCH_VERSION_MAX)
             version = core.api_version(outgoing.node_id, FETCH_API, min_version=FETCH_VERSION_MIN, max_version=newest)
             body, decode = outgoing.build(version).to_bytes(version), outgoing.decode
-            request = EncodedRequest(FETCH_API, version, [body], lambda view: decode(view, version))
+            fetch = EncodedRequest(FETCH_API, version, [body], lambda view: decode(view, version))
             # A broker may hold a fetch back for fetch_max_wait_ms before the time-out of the request begins to count.
             timeout_s = (self.config.request_timeout_ms + self.config.fetch_max_wait_ms) / 1000
-            core.send(outgoing.node_id, request, completed, timeout_s=timeout_s)
+            core.send(outgoing.node_id, fetch, completed, timeout_s=timeout_s)
         except FastqError as error:
             done(None, error, core.clock())
 

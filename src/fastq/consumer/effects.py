@@ -12,8 +12,9 @@ Answered = Callable[[Any, "FastqError | None", float], None]
 
 
 class Outgoing(NamedTuple):
-    """One request. The version is the driver's to negotiate, within the message's: `build(version)` makes the message,
-    `decode(body, version)` reads the answer (None: the generated decoder does), `done(response, error, now)` is called once.
+    """One request. The version is the driver's to negotiate, within the message's and `versions`: `build(version)` makes the
+    message, `decode(body, version)` reads the answer (None: the generated decoder does), `done(response, error, now)` is called
+    once. timeout_s: None for request_timeout_ms.
     """
 
     node_id: int
@@ -21,3 +22,5 @@ class Outgoing(NamedTuple):
     build: Callable[[int], Message]
     decode: Callable[[memoryview, int], Any] | None
     done: Answered
+    timeout_s: float | None = None
+    versions: tuple[int, int] | None = None

@@ -20,6 +20,18 @@ if TYPE_CHECKING:
     from fastq.net.requests import PendingRequest
 
 NEVER = float("inf")
+# Node ids are below this; above it are the ids of connections apart (`ClientCore.separate`).
+SEPARATE = 2**31
+
+
+def separate_id(node_id: int) -> int:
+    """The id of the connection apart to a broker."""
+    return node_id | SEPARATE
+
+
+def broker_id(node_id: int) -> int:
+    """The broker's own id, whichever connection to it is meant."""
+    return node_id & ~SEPARATE if node_id >= 0 else node_id
 
 
 @dataclass(slots=True, eq=False)
@@ -45,7 +57,7 @@ class Peer:
     @property
     def label(self) -> str:
         """What error messages call this broker."""
-        return f"{self.address} (node {self.node_id})" if self.node_id >= 0 else str(self.address)
+        return f"{self.address} (node {broker_id(self.node_id)})" if self.node_id >= 0 else str(self.address)
 
     @property
     def is_idle(self) -> bool:

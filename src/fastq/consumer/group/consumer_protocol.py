@@ -1,0 +1,556 @@
+"""A member of a group under the consumer protocol (KIP-848): the coordinator assigns, heartbeats carry everything. Sans-I/O.
+
+    UNSUBSCRIBED -> JOINING -> STABLE <-> RECONCILING <-> ACKNOWLEDGING
+    any of them -> FENCED -> JOINING (what it had is lost); LEAVING -> UNSUBSCRIBED; LEFT (too slow) -> FENCED; FATAL
+
+Rules
+- One heartbeat is on its way at a time. It says only what changed since the last one that was answered; after an error, and when
+  joining, all of it.
+- An assignment is reconciled in steps: what is to go is revoked (the application commits and lets go), what is new is assigned, and
+  then the next heartbeat says what is owned. Steps are `Change`s, run by the application's thread, one at a time; partitions that
+  stay are read on without a pause.
+- A fenced member loses what it has and joins again under its id. Member ids are made here, once in a member's life.
+- The coordinator names topics by id: what the metadata does not know yet is assigned as soon as it does.
+Source: KIP-848; Kafka's ConsumerMembershipManager and ConsumerHeartbeatRequestManager.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import deque
+from collections.abc import Iterable
+from enum import Enum
+from typing import NamedTuple
+
+from fastq.consumer.config import ConsumerConfig
+from fastq.consumer.effects import Outgoing
+from fastq.consumer.group.coordinator import Coordinator
+from fastq.consumer.group.membership import (
+    NO_GENERATION,
+    CanSend,
+    Change,
+    ChangeKind,
+    GroupMetadata,
+    Subscription,
+    group_error,
+    ordered,
+)
+from fastq.errors import ErrorCode, FastqError, UnsupportedVersion
+from fastq.metadata import ClusterMetadata, TopicPartition
+from fastq.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from fastq.protocol.uuid import random_uuid, uuid_to_str
+
+logger = logging.getLogger("fastq.consumer")
+
+HEARTBEAT_API = 68
+REGEX_FROM = 1
+JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH = 0, -1, -2
+
+
+class State(Enum):
+    """Where a member stands. The value is for the log."""
+
+    UNSUBSCRIBED = "unsubscribed"
+    JOINING = "joining"
+    RECONCILING = "reconciling"  # a target assignment is being brought about
+    ACKNOWLEDGING = "acknowledging"  # done, and the next heartbeat says so
+    STABLE = "stable"
+    FENCED = "fenced"  # the application is to hear that all is lost; then it joins again
+    LEAVING = "leaving"
+    LEFT = "left"  # because the application did not poll; the next poll joins again
+    FATAL = "fatal"
+
+
+_MEMBER = {State.RECONCILING, State.ACKNOWLEDGING, State.STABLE}
+_SILENT = {State.UNSUBSCRIBED, State.LEFT, State.FENCED, State.FATAL}
+_ANYWHERE = {State.FENCED, State.LEAVING, State.FATAL}
+TRANSITIONS: dict[State, set[State]] = {
+    State.UNSUBSCRIBED: {State.JOINING},
+    State.JOINING: {State.RECONCILING, State.STABLE, State.LEFT} | _ANYWHERE,
+    State.RECONCILING: {State.ACKNOWLEDGING, State.STABLE, State.LEFT} | _ANYWHERE,
+    State.ACKNOWLEDGING: {State.RECONCILING, State.STABLE, State.LEFT} | _ANYWHERE,
+    State.STABLE: {State.RECONCILING, State.ACKNOWLEDGING, State.LEFT} | _ANYWHERE,
+    State.FENCED: {State.JOINING, State.LEAVING, State.UNSUBSCRIBED},
+    State.LEAVING: {State.UNSUBSCRIBED},
+    State.LEFT: {State.FENCED, State.JOINING, State.UNSUBSCRIBED},
+    State.FATAL: {State.UNSUBSCRIBED},
+}
+
+
+class Reaction(Enum):
+    """What a member does about an error code."""
+
+    FENCED = "joins again"
+    COORDINATOR = "looks for the coordinator"
+    AGAIN = "tries again after a pause"
+    REPORT = "tells the application, and tries again"
+    MATCH_HERE = "names the topics that match the pattern"
+    CLASSIC = "cannot use this protocol"
+    FATAL = "tells the application, and gives up"
+
+
+REACTIONS: dict[int, Reaction] = {
+    ErrorCode.FENCED_MEMBER_EPOCH: Reaction.FENCED,
+    ErrorCode.UNKNOWN_MEMBER_ID: Reaction.FENCED,
+    ErrorCode.STALE_MEMBER_EPOCH: Reaction.AGAIN,
+    ErrorCode.NOT_COORDINATOR: Reaction.COORDINATOR,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: Reaction.COORDINATOR,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: Reaction.AGAIN,
+    ErrorCode.TOPIC_AUTHORIZATION_FAILED: Reaction.REPORT,
+    ErrorCode.INVALID_REGULAR_EXPRESSION: Reaction.MATCH_HERE,
+    ErrorCode.UNSUPPORTED_VERSION: Reaction.CLASSIC,
+}
+
+
+Parts = frozenset[tuple[bytes, int]]  # topic id and partition
+
+
+class _Said(NamedTuple):
+    """What heartbeats have told the coordinator."""
+
+    topics: tuple[str, ...] | None = None
+    regex: str | None = None
+    assignor: str | None = None
+    rebalance_timeout_ms: int = -1
+    parts: Parts | None = None
+
+
+class ConsumerProtocolMembership:
+    """One member; `Membership` has the contract.
+
+    Invariants: `_owned` is what the application reads, `owned` the same by name; they change only by a change that was carried
+    out. `epoch` is that of the last answer, 0 when it is to join. `state` moves along TRANSITIONS. Thread rule: under the
+    driver's lock, or in its loop. `assignor`: the server-side assignor it wants ("uniform", "range"); None: the group's own.
+    """
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        coordinator: Coordinator,
+        metadata: ClusterMetadata,
+        *,
+        assignor: str | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        assert config.group_id is not None
+        self.group_id: str = config.group_id
+        self.config = config
+        self.coordinator = coordinator
+        self.metadata = metadata
+        self.assignor = assignor
+        self.member_id = uuid_to_str(random_uuid(rng))
+        self.epoch = JOIN_EPOCH
+        self.state = State.UNSUBSCRIBED
+        self.interval_s = 5.0
+        self.wants_metadata: str | None = None
+        self.wants_all_topics = False  # the coordinator may assign what nobody here has heard of
+        self.unsupported: UnsupportedVersion | None = None  # the broker does not speak this protocol
+        self._subscription = Subscription()
+        self._matches_here = False  # the coordinator could not read the pattern: its topics are named instead
+        self._names: dict[bytes, str] = {}  # of the topics owned: they may be deleted
+        self._owned: Parts = frozenset()
+        self._target: Parts | None = None
+        self._change: Change | None = None
+        self._changing: Parts = frozenset()
+        self._said = _Said()
+        self._in_flight = 0  # the number of the heartbeat on its way, or 0
+        self._numbers = 0
+        self._due = 0.0
+        self._attempts = 0
+        self._polled_at: float | None = None
+        self._errors: deque[FastqError] = deque()
+
+    # -- what the consumer asks
+
+    @property
+    def generation(self) -> int:
+        """The member epoch, which commits carry; -1 while it is no member."""
+        return self.epoch if self.epoch > 0 else NO_GENERATION
+
+    @property
+    def who(self) -> GroupMetadata:
+        """What errors say of the member."""
+        return GroupMetadata(self.group_id, self.generation, self.member_id, self.config.group_instance_id)
+
+    @property
+    def owned(self) -> frozenset[TopicPartition]:
+        """What the application reads."""
+        return frozenset(TopicPartition(self._names[topic], index) for topic, index in self._owned)
+
+    @property
+    def is_stable(self) -> bool:
+        """Whether the assignment is carried out, and none under way."""
+        return self.state is State.STABLE or self.state is State.ACKNOWLEDGING
+
+    @property
+    def may_commit(self) -> bool:
+        """Whether the coordinator knows it, also while it reconciles."""
+        return self.state in _MEMBER and self.epoch > 0
+
+    def subscribe(self, subscription: Subscription) -> None:
+        """Read these topics, or those whose whole names match the pattern (RE2; matched by the coordinator where it can)."""
+        if subscription == self._subscription and self.state is not State.FATAL:
+            return
+        if subscription.pattern != self._subscription.pattern:
+            self._matches_here = False
+        self._subscription = subscription
+        if not subscription.topics and subscription.pattern is None:
+            self._begin_leave()
+            return
+        if self.state in (State.UNSUBSCRIBED, State.FATAL):
+            self.state = State.UNSUBSCRIBED
+            self._go(State.JOINING)
+        self._due = 0.0
+
+    def take_error(self) -> FastqError | None:
+        """The oldest error that the application was not told of."""
+        return self._errors.popleft() if self._errors else None
+
+    def changes(self) -> Change | None:
+        """The step to carry out now."""
+        if self._change is None:
+            self._reconcile()
+        return self._change
+
+    def carried_out(self) -> None:
+        """The step is done."""
+        change, changing = self._change, self._changing
+        assert change is not None
+        self._change, self._changing = None, frozenset()
+        if change.kind is ChangeKind.ASSIGN:
+            self._owned |= changing
+        else:
+            self._owned -= changing
+        self._names = {topic: self._names[topic] for topic, _ in self._owned}
+        if self.state is State.FENCED:
+            self._go(State.JOINING)
+        elif self.state is State.RECONCILING:
+            self._reconcile()
+
+    def poll(self, now: float) -> None:
+        """The application is alive: after a farewell for not polling, it loses what it had, and joins again."""
+        self._polled_at = now
+        if self.state is State.LEFT:
+            self._lose_all()
+            self._go(State.FENCED if self._change is not None else State.JOINING)
+            self._due = now
+
+    def overdue(self) -> None:
+        """The application did not poll in time, and the farewell is said or on its way."""
+        if self.state in _MEMBER:
+            self._change, self._changing = None, frozenset()
+            self._forget()
+            self._go(State.LEFT)
+
+    def rejoin(self, reason: str) -> None:
+        """The coordinator alone decides about rebalances (KIP-848): nothing to do but to hear from it soon."""
+        logger.debug("group %s: %s: the coordinator assigns by itself", self.group_id, reason)
+        self._due = 0.0
+
+    def lost_generation(self, code: int) -> None:
+        """A commit found the member unknown or fenced, or its epoch stale."""
+        if self.state not in _MEMBER:
+            return
+        self._due = 0.0
+        if REACTIONS.get(code) is Reaction.FENCED:
+            self._fenced(group_error(code, "told by a commit", self.who))
+
+    def leave(self, reason: str) -> list[Outgoing]:
+        """The farewell, where there is somebody to say it to."""
+        logger.debug("group %s: member %s leaves: %s", self.group_id, self.member_id, reason)
+        self._subscription = Subscription()
+        self._begin_leave()
+        return [self._heartbeat(0.0)] if self.state is State.LEAVING and self.coordinator.known else []
+
+    def _begin_leave(self) -> None:
+        self._change, self._changing = None, frozenset()
+        self._owned = frozenset()
+        if self.state in _MEMBER or (self.state is State.JOINING and self._in_flight):
+            self._in_flight = 0
+            self._go(State.LEAVING)
+            self._due = 0.0
+        elif self.state is not State.LEAVING:
+            self._forget()
+            self.state = State.UNSUBSCRIBED
+
+    # -- heartbeats
+
+    def next_wakeup(self, now: float) -> float | None:
+        """Seconds until a heartbeat is due; None while there is nothing to send, or one is on its way."""
+        if self._in_flight or self.state in _SILENT:
+            return None
+        return max(0.0, self._due - now)
+
+    def next_heartbeat(self, now: float) -> float | None:
+        """Seconds until the next one of a member in the group, or until its application has been silent for too long."""
+        if self.state not in _MEMBER:
+            return None
+        wakeup = self.next_wakeup(now)
+        if self._polled_at is None:
+            return wakeup
+        overdue = max(0.0, self._polled_at + self.config.max_poll_interval_ms / 1000 - now)
+        return overdue if wakeup is None else min(overdue, wakeup)
+
+    def requests(self, now: float, can_send: CanSend) -> list[Outgoing]:
+        """The heartbeat that is due, if one is."""
+        if self.state in _MEMBER:
+            self._reconcile()
+            return self.heartbeats(now, can_send)
+        if self.next_wakeup(now) == 0 and self.coordinator.known and can_send(self.coordinator.node_id):
+            return [self._heartbeat(now)]
+        return []
+
+    def heartbeats(self, now: float, can_send: CanSend) -> list[Outgoing]:
+        """The heartbeat that is due for a member in the group, or its farewell when the application is gone."""
+        if self.next_heartbeat(now) != 0:
+            return []
+        sendable = self.coordinator.known and can_send(self.coordinator.node_id)
+        if self._polled_at is not None and now >= self._polled_at + self.config.max_poll_interval_ms / 1000:
+            logger.warning(
+                "group %s: member %s was not polled within max_poll_interval_ms=%d and leaves; it joins again when it is polled",
+                self.group_id,
+                self.member_id,
+                self.config.max_poll_interval_ms,
+            )
+            farewell = self.farewell()
+            self.overdue()
+            node = self.coordinator.node_id
+            return [Outgoing(node, HEARTBEAT_API, lambda v: farewell, None, lambda r, e, t: None)] if sendable else []
+        return [self._heartbeat(now)] if sendable and not self._in_flight else []
+
+    def minimal(self) -> ConsumerGroupHeartbeatRequest:
+        """The periodic heartbeat, which says nothing but that the member lives."""
+        return ConsumerGroupHeartbeatRequest(
+            group_id=self.group_id,
+            member_id=self.member_id,
+            member_epoch=self.epoch,
+            instance_id=self.config.group_instance_id,
+        )
+
+    def farewell(self) -> ConsumerGroupHeartbeatRequest:
+        """The heartbeat that leaves. A static member keeps its partitions until its session ends (KIP-345)."""
+        request = self.minimal()
+        request.member_epoch = LEAVE_EPOCH if self.config.group_instance_id is None else STATIC_LEAVE_EPOCH
+        return request
+
+    def _heartbeat(self, now: float) -> Outgoing:
+        leaving, owned, before = self.state is State.LEAVING, self._owned, self._said
+        self._numbers += 1
+        number = self._in_flight = self._numbers
+        self._due = now + self.interval_s
+        said = before
+        if self.state is State.ACKNOWLEDGING:
+            self._go(State.STABLE if self._target is None or self._target == owned else State.RECONCILING)
+
+        def build(version: int) -> ConsumerGroupHeartbeatRequest:
+            nonlocal said
+            if leaving:
+                return self.farewell()
+            said = self._say(version, owned)
+            return self._request(before, said)
+
+        def done(response: ConsumerGroupHeartbeatResponse | None, error: FastqError | None, now: float) -> None:
+            if self._in_flight != number:
+                return  # of an earlier life
+            self._in_flight = 0
+            if leaving:
+                self._left(now)
+            elif response is None:
+                self._unanswered(error, now)
+            else:
+                if response.error_code == 0:
+                    self._said = said
+                self._answered(response, now)
+
+        return Outgoing(self.coordinator.node_id, HEARTBEAT_API, build, None, done)
+
+    def _say(self, version: int, owned: Parts) -> _Said:
+        subscription = self._subscription
+        regex = None
+        if version >= REGEX_FROM and not self._matches_here:
+            regex = subscription.pattern
+        self.wants_all_topics = regex is not None
+        topics = () if regex is not None else subscription.topics
+        return _Said(tuple(sorted(topics)), regex, self.assignor, self.config.max_poll_interval_ms, owned)
+
+    def _request(self, before: _Said, said: _Said) -> ConsumerGroupHeartbeatRequest:
+        """A heartbeat that says what of `said` is news after `before`."""
+        request = self.minimal()
+        joining = self.epoch == JOIN_EPOCH
+        if joining or said.rebalance_timeout_ms != before.rebalance_timeout_ms:
+            request.rebalance_timeout_ms = said.rebalance_timeout_ms
+        if joining or said.topics != before.topics:
+            request.subscribed_topic_names = list(said.topics or ())
+        if said.regex != before.regex or (joining and said.regex is not None):
+            request.subscribed_topic_regex = said.regex or ""
+        if said.assignor is not None and (joining or said.assignor != before.assignor):
+            request.server_assignor = said.assignor
+        if joining:
+            request.rack_id = self.config.client_rack or None
+        if joining or said.parts != before.parts:
+            request.topic_partitions = _by_topic(said.parts or ())
+        return request
+
+    def overheard(self, response: ConsumerGroupHeartbeatResponse) -> None:
+        """A heartbeat thread has had this answer. Whatever is new, the next heartbeat asks for all of it again."""
+        if self.state in _MEMBER:
+            if response.error_code == 0:
+                self.epoch = max(self.epoch, response.member_epoch)
+            self._said = _Said()
+            self._due = 0.0
+
+    def _answered(self, response: ConsumerGroupHeartbeatResponse, now: float) -> None:
+        if self.state not in _MEMBER and self.state is not State.JOINING:
+            return
+        if response.error_code != 0:
+            self._failed(response, now)
+            return
+        self._attempts = 0
+        self.coordinator.worked()
+        if response.member_id:
+            self.member_id = response.member_id
+        self.epoch = response.member_epoch
+        self.interval_s = max(0.01, response.heartbeat_interval_ms / 1000)
+        if self.state is State.JOINING:
+            self._due = now + self.interval_s
+        if response.assignment is not None:
+            parts = response.assignment.topic_partitions
+            self._aim(frozenset((topic.topic_id, index) for topic in parts for index in topic.partitions))
+        elif self.state is State.JOINING:
+            self._aim(frozenset())
+
+    # -- reconciliation
+
+    def _aim(self, target: Parts) -> None:
+        """The coordinator's will."""
+        self._target = target
+        if target != self._owned or self._change is not None:
+            if self.state is not State.RECONCILING:
+                self._go(State.RECONCILING)
+        elif self.state in (State.JOINING, State.RECONCILING):
+            self._go(State.STABLE)
+
+    def _reconcile(self) -> None:
+        """The next step towards the target: revoke, assign what the metadata knows, and say so."""
+        target = self._target
+        if self.state is not State.RECONCILING or self._change is not None or target is None:
+            return
+        surplus = self._owned - target
+        if surplus:
+            self._begin(ChangeKind.REVOKE, surplus)
+            return
+        missing = target - self._owned
+        fresh = set()
+        for topic, index in missing:
+            name = self._names.get(topic) or self.metadata.topic_name(topic)
+            if name is not None:
+                self._names[topic] = name
+                fresh.add((topic, index))
+        if len(fresh) < len(missing):
+            self.wants_metadata = "a topic that the group's coordinator assigned is not known"
+        if fresh:
+            self._begin(ChangeKind.ASSIGN, frozenset(fresh))
+        elif self._owned != self._said.parts:
+            if not self._in_flight:
+                self._go(State.ACKNOWLEDGING)
+                self._due = self._due if self._attempts else 0.0
+        elif not missing:
+            self._go(State.STABLE)
+
+    def _begin(self, kind: ChangeKind, what: Parts) -> None:
+        self._changing = what
+        self._change = Change(kind, ordered(TopicPartition(self._names[topic], index) for topic, index in what))
+
+    # -- trouble
+
+    def _failed(self, response: ConsumerGroupHeartbeatResponse, now: float) -> None:
+        code = response.error_code
+        what = response.error_message or "the heartbeat was refused"
+        error = group_error(code, what, self.who, broker=self.coordinator.label)
+        reaction = REACTIONS.get(code, Reaction.AGAIN if error.retriable else Reaction.FATAL)
+        logger.debug("group %s, member %s: %s, so it %s", self.group_id, self.member_id, error, reaction.value)
+        self._pause(now)
+        if reaction is Reaction.FENCED:
+            self._fenced(error)
+        elif reaction is Reaction.COORDINATOR:
+            self.coordinator.lost(now, str(error))
+        elif reaction is Reaction.REPORT:
+            self._errors.append(error)
+        elif reaction is Reaction.AGAIN:
+            pass
+        elif reaction is Reaction.MATCH_HERE and not self._matches_here:
+            logger.warning("group %s: %s; the topics are matched here instead", self.group_id, error)
+            self._matches_here = True
+        elif reaction is Reaction.CLASSIC:
+            self.unsupported = UnsupportedVersion(error.message, broker=self.coordinator.label)
+            self._give_up(self.unsupported)
+        else:
+            self._give_up(error)
+
+    def _unanswered(self, error: FastqError | None, now: float) -> None:
+        if isinstance(error, UnsupportedVersion):
+            self.unsupported = error
+            self._give_up(error)
+            return
+        self._pause(now)
+        self.coordinator.lost(now, str(error))
+        if error is not None and not error.retriable:
+            self._errors.append(error)
+
+    def _pause(self, now: float) -> None:
+        """The next heartbeat says all again, after a while."""
+        self._attempts += 1
+        self._due = now + self.coordinator.pause_s(self._attempts)
+        self._said = _Said()
+
+    def _fenced(self, error: FastqError) -> None:
+        logger.info("group %s: member %s is fenced and joins again: %s", self.group_id, self.member_id, error)
+        due = self._due
+        self._lose_all()
+        self._forget()
+        self._go(State.FENCED)
+        if self._change is None:
+            self._go(State.JOINING)
+        self._due = due
+
+    def _give_up(self, error: FastqError) -> None:
+        self._errors.append(error)
+        self._lose_all()
+        self._forget()
+        self._go(State.FATAL)
+
+    def _lose_all(self) -> None:
+        """Everything owned is gone, whatever was being done about it."""
+        self._change, self._changing = None, frozenset()
+        if self._owned:
+            self._begin(ChangeKind.LOSE, self._owned)
+
+    def _forget(self) -> None:
+        self.epoch = JOIN_EPOCH
+        self._said = _Said()
+        self._target = None
+        self._in_flight = 0
+
+    def _left(self, now: float) -> None:
+        self._forget()
+        self._go(State.UNSUBSCRIBED)
+        if self._subscription.topics or self._subscription.pattern is not None:
+            self._go(State.JOINING)  # subscribed again meanwhile
+            self._due = now
+
+    def _go(self, state: State) -> None:
+        if state is not self.state:
+            assert state in TRANSITIONS[self.state], f"{self.state} does not lead to {state}"
+            logger.debug("group %s, member %s: %s -> %s", self.group_id, self.member_id, self.state.value, state.value)
+            self.state = state
+
+
+def _by_topic(owned: Iterable[tuple[bytes, int]]) -> list[ConsumerGroupHeartbeatRequest.TopicPartitions]:
+    topics: dict[bytes, list[int]] = {}
+    for topic, index in sorted(owned):
+        topics.setdefault(topic, []).append(index)
+    return [
+        ConsumerGroupHeartbeatRequest.TopicPartitions(topic_id=topic, partitions=parts)
+        for topic, parts in topics.items()
+    ]
