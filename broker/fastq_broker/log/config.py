@@ -51,6 +51,11 @@ class LogConfig:
         return "compact" in self.cleanup_policy
 
     @property
+    def roll_ms(self) -> int:
+        """Age at which a segment is closed: records of the active one cannot be compacted, so max.compaction.lag.ms bounds it too."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.compacted else self.segment_ms
+
+    @property
     def synchronous(self) -> bool:
         """Whether a record is visible and acknowledged only once it is on disk."""
         return self.durability == "fsync" or self.flush_messages == 1

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from fastq._native.records import (
@@ -32,6 +32,7 @@ from fastq._native.records import (
 from fastq.errors import ErrorCode, KafkaError, error_for_code
 
 from .admission import Admission
+from .cleaner_swap import swap_in
 from .config import UNLIMITED, LogConfig
 from .durability import Durability, first_segment_from
 from .leader_epochs import LeaderEpochs
@@ -90,6 +91,7 @@ class PartitionLog(LogReads):
         "_synchronous",
         "checkpointed_start_offset",
         "clean",
+        "cleaned_offset",
         "clock",
         "config",
         "dir",
@@ -115,6 +117,7 @@ class PartitionLog(LogReads):
         "segments",
         "topic",
         "topic_id",
+        "truncations",
     )
 
     _active: Segment
@@ -142,6 +145,7 @@ class PartitionLog(LogReads):
         topic_id: bytes | None = None,
         recovery_point: int = 0,
         log_start_offset: int = 0,
+        cleaned_offset: int = 0,
         clean: bool = True,
         producer_expiration_ms: int = 86_400_000,
         randomness: random.Random | None = None,
@@ -156,6 +160,10 @@ class PartitionLog(LogReads):
         self.topic_id = topic_id
         self.recovery_point = recovery_point
         self.checkpointed_start_offset = log_start_offset
+        self.cleaned_offset = cleaned_offset
+        """Below it, compaction has left one record a key; 0 where it has never been."""
+        self.truncations = 0
+        """How often records were cut off at the end: what was learnt about the segments before is void."""
         self.clean = clean
         """Whether the broker had been stopped cleanly: files are whole and need no recovery."""
         self.producer_expiration_ms = producer_expiration_ms
@@ -235,14 +243,14 @@ class PartitionLog(LogReads):
         self._flush_messages = config.flush_messages
         self._admission = Admission(self.topic, self.partition, config)
         if self.loaded:
-            self._active.roll_ms = config.segment_ms
+            self._active.roll_ms = config.roll_ms
             self._active.index_bytes_max = config.segment_index_bytes
             self._active.index_interval_bytes = config.index_interval_bytes
 
     def make_segment(self, base_offset: int, *, size: int, created_ms: int) -> Segment:
         """A segment object with this log's settings; no file is touched."""
         config = self.config
-        jitter = min(config.segment_jitter_ms, config.segment_ms)
+        jitter = min(config.segment_jitter_ms, config.roll_ms)
         return Segment(
             self.files,
             self.dir.budget,
@@ -252,7 +260,7 @@ class PartitionLog(LogReads):
             index_interval_bytes=config.index_interval_bytes,
             index_bytes_max=config.segment_index_bytes,
             created_ms=created_ms,
-            roll_ms=config.segment_ms,
+            roll_ms=config.roll_ms,
             roll_jitter_ms=self.random.randrange(jitter) if jitter > 0 else 0,
         )
 
@@ -553,6 +561,21 @@ class PartitionLog(LogReads):
         except OSError as error:
             raise self.dir.fail("deleting segments", error.filename or self.path, error) from error
 
+    def replace_segments(self, old: Sequence[Segment]) -> None:
+        """Put the cleaned segment that lies beside consecutive closed ones, under the first one's offset, in their place.
+
+        Raises KafkaStorageError.
+        """
+        first = self.segments.index(old[0])
+        if self.segments[first : first + len(old)] != list(old) or old[-1] is self._active:
+            raise ValueError(f"{self.name}: compaction has replaced segments that are not there any more")
+        try:
+            cleaned = swap_in(self, old)
+        except OSError as error:
+            raise self.dir.fail("replacing compacted segments", error.filename or self.path, error) from error
+        self.segments[first : first + len(old)] = [cleaned]
+        self._bases[first : first + len(old)] = [cleaned.base_offset]
+
     def delete_records_before(self, offset: int) -> int:
         """Let the log start at `offset` (-1: at the high watermark); answers the new start. Files go with the next retention.
 
@@ -639,7 +662,7 @@ class PartitionLog(LogReads):
 
     # -- files
 
-    def remove_files(self, segment: Segment) -> None:
+    def remove_files(self, segment: Segment, *, keep_snapshot: bool = False) -> None:
         """Take the files of a segment out of the directory at once: rename them, unlink them after file.delete.delay.ms.
 
         Raises OSError. Slices that are still being sent keep the data.
@@ -647,7 +670,7 @@ class PartitionLog(LogReads):
         segment.release()
         renamed = []
         suffixes = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
-        for suffix in suffixes:
+        for suffix in suffixes[:-1] if keep_snapshot else suffixes:
             path = segment.path_of(suffix)
             try:
                 self.files.rename(path, path + DELETED_SUFFIX)

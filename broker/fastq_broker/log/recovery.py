@@ -29,15 +29,16 @@ from fastq._native.records import (
 )
 
 from .checkpoints import PARTITION_METADATA, CorruptCheckpoint, read_topic_id
+from .cleaner_swap import BrokenSwap, is_leftover, recover_swaps
 from .files import FileHandle, Files
 from .leader_epochs import LeaderEpochs
 from .producer_state import BatchMetadata, CorruptSnapshot, ProducerState
 from .scan import HEADER_BYTES, MAGIC_POSITION, CorruptSegment, iter_bounds
 from .segment import (
-    DELETED_SUFFIX,
     INDEX_SUFFIX,
     LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
+    SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     Segment,
 )
@@ -103,8 +104,7 @@ def iter_batches(
 def load_log(log: PartitionLog) -> RecoveryReport:
     """Fill a PartitionLog from its directory. Damage is repaired and logged, never raised. Raises OSError, UnrecoverableLog."""
     files = log.files
-    names = set(files.listdir(log.path))
-    _remove_leftovers(log, names)
+    names = _tidy_up(log)
     if log.topic_id is None and PARTITION_METADATA in names:
         log.topic_id = topic_id_on_disk(files, log.path)
     report = RecoveryReport()
@@ -167,11 +167,17 @@ def is_offset_file(name: str, suffix: str) -> bool:
     return len(name) == 20 + len(suffix) and name.endswith(suffix) and name[:20].isdigit()
 
 
-def _remove_leftovers(log: PartitionLog, names: set[str]) -> None:
-    """Files that a stop in the middle of a deletion or of a replacement has left."""
+def _tidy_up(log: PartitionLog) -> set[str]:
+    """Finish what a stop in the middle of a deletion or of a replacement has left; answers the names in the directory."""
+    names = set(log.files.listdir(log.path))
+    try:
+        recover_swaps(log.files, log.path, names)
+    except BrokenSwap as error:
+        raise UnrecoverableLog(str(error)) from error
     for name in names:
-        if name.endswith((DELETED_SUFFIX, ".tmp", ".cleaned")):
+        if is_leftover(name):
             log.files.remove_if_exists(os.path.join(log.path, name))
+    return set(log.files.listdir(log.path)) if any(name.endswith(SWAP_SUFFIX) for name in names) else names
 
 
 def topic_id_on_disk(files: Files, directory: str) -> bytes | None:

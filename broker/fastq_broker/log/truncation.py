@@ -73,4 +73,6 @@ def _finish_truncation(log: PartitionLog, segments: list[Segment], end: int, sta
     log.high_watermark = watermark
     log.last_stable_offset = min(log.last_stable_offset, watermark)
     log.recovery_point = min(log.recovery_point, end)
+    log.cleaned_offset = min(log.cleaned_offset, end)
+    log.truncations += 1
     log.durability.truncated(end)

@@ -8,6 +8,7 @@ Entries are in the order of their markers. Source: TransactionIndex, AbortedTxn.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from .files import READ_WRITE_CREATE, FileHandle, Files
@@ -39,6 +40,11 @@ def read_entries(files: Files, path: str) -> list[AbortedTransaction]:
             break
         entries.append(AbortedTransaction(producer_id, first, last, stable))
     return entries
+
+
+def encode(entries: Iterable[tuple[int, int, int, int]]) -> bytes:
+    """The bytes of a file with these entries."""
+    return b"".join(_ENTRY.pack(0, *entry) for entry in entries)
 
 
 def append_entry(files: Files, path: str, transaction: CompletedTransaction) -> None:
