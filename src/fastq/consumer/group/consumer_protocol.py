@@ -210,7 +210,7 @@ class ConsumerProtocolMembership:
     def changes(self) -> Change | None:
         """The step to carry out now."""
         if self._change is None:
-            self._reconcile()
+            self._reconcile(begin=True)
         return self._change
 
     def carried_out(self) -> None:
@@ -336,6 +336,8 @@ class ConsumerProtocolMembership:
 
     def _heartbeat(self, now: float) -> Outgoing:
         leaving, owned, before = self.state is State.LEAVING, self._owned, self._said
+        if self._change is not None and self._change.kind is ChangeKind.ASSIGN:
+            owned |= self._changing  # the application may be reading them any moment
         self._numbers += 1
         number = self._in_flight = self._numbers
         self._due = now + self.interval_s
@@ -423,22 +425,24 @@ class ConsumerProtocolMembership:
     # -- reconciliation
 
     def _aim(self, target: Parts) -> None:
-        """The coordinator's will."""
+        """The coordinator's will. A change of it is answered with what is owned, even when that stays: what it gave before, and
+        takes back now, it keeps from others until it hears that nobody reads it here."""
+        if target != self._target and (self._target is not None or target != self._owned):
+            self._said = self._said._replace(parts=None)
         self._target = target
-        if target != self._owned or self._change is not None:
-            if self.state is not State.RECONCILING:
-                self._go(State.RECONCILING)
-        elif self.state in (State.JOINING, State.RECONCILING):
-            self._go(State.STABLE)
+        self._go(State.RECONCILING)
+        self._reconcile()
 
-    def _reconcile(self) -> None:
-        """The next step towards the target: revoke, assign what the metadata knows, and say so."""
+    def _reconcile(self, begin: bool = False) -> None:
+        """The next step towards the target: revoke, assign what the metadata knows, and say so. A change begins when the
+        application asks for it: until then a newer target may still replace it."""
         target = self._target
         if self.state is not State.RECONCILING or self._change is not None or target is None:
             return
         surplus = self._owned - target
         if surplus:
-            self._begin(ChangeKind.REVOKE, surplus)
+            if begin:
+                self._begin(ChangeKind.REVOKE, surplus)
             return
         missing = target - self._owned
         fresh = set()
@@ -449,9 +453,9 @@ class ConsumerProtocolMembership:
                 fresh.add((topic, index))
         if len(fresh) < len(missing):
             self.wants_metadata = "a topic that the group's coordinator assigned is not known"
-        if fresh:
+        if fresh and begin:
             self._begin(ChangeKind.ASSIGN, frozenset(fresh))
-        elif self._owned != self._said.parts:
+        elif not fresh and self._owned != self._said.parts:
             if not self._in_flight:
                 self._go(State.ACKNOWLEDGING)
                 self._due = self._due if self._attempts else 0.0

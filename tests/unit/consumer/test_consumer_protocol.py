@@ -1,0 +1,587 @@
+"""The member of a KIP-848 group, without I/O: what its heartbeats say, what it tells the application, and a group of many."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fastq.consumer.effects import Outgoing
+from fastq.consumer.group.consumer_protocol import TRANSITIONS, ConsumerProtocolMembership, State
+from fastq.consumer.group.membership import Change, ChangeKind, Subscription
+from fastq.errors import (
+    ConnectionClosed,
+    ErrorCode,
+    GroupAuthorizationFailed,
+    TopicAuthorizationFailed,
+    UnreleasedInstanceId,
+    UnsupportedVersion,
+)
+from fastq.metadata import ClusterMetadata, TopicPartition
+from fastq.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, MetadataResponse
+
+T, U = b"t" * 16, b"u" * 16
+IDS = {"t": T, "u": U}
+
+
+class FakeCoordinator:
+    """Node 7 is the coordinator, until it is lost."""
+
+    def __init__(self) -> None:
+        self.known = True
+        self.node_id = 7
+        self.label = "host:9092 (node 7)"
+        self.reasons: list[str] = []
+
+    def lost(self, now: float, why: str) -> None:
+        self.known = False
+        self.reasons.append(why)
+
+    def worked(self) -> None:
+        pass
+
+    def pause_s(self, failures: int) -> float:
+        return 0.1 * failures
+
+
+def metadata_of(*names: str) -> ClusterMetadata:
+    """A cluster that has these topics."""
+    metadata = ClusterMetadata()
+    topics = [
+        MetadataResponse.MetadataResponseTopic(
+            name=name,
+            topic_id=IDS[name],
+            partitions=[
+                MetadataResponse.MetadataResponsePartition(partition_index=i, leader_id=1, leader_epoch=0)
+                for i in range(8)
+            ],
+        )
+        for name in names
+    ]
+    metadata.update(MetadataResponse(topics=topics))
+    return metadata
+
+
+class Harness:
+    """One member at a time `now`; its requests answered by hand."""
+
+    def __init__(self, *names: str, version: int = 1, assignor: str | None = None, **config: Any) -> None:
+        self.now = 100.0
+        self.version = version
+        self.coordinator: Any = FakeCoordinator()
+        defaults = {"group_id": "g", "group_instance_id": None, "client_rack": "r1", "max_poll_interval_ms": 300_000}
+        settings: Any = SimpleNamespace(**{**defaults, **config})
+        self.metadata = metadata_of(*(names or ("t", "u")))
+        self.member = ConsumerProtocolMembership(
+            settings, self.coordinator, self.metadata, assignor=assignor, rng=random.Random(1)
+        )
+        self.sent: list[Outgoing] = []
+
+    def beat(self) -> ConsumerGroupHeartbeatRequest | None:
+        """What is sent now, if anything."""
+        out = self.member.requests(self.now, lambda node: True)
+        assert len(out) <= 1
+        if not out:
+            return None
+        self.sent += out
+        request = out[0].build(self.version)
+        assert isinstance(request, ConsumerGroupHeartbeatRequest)
+        return request
+
+    def answer(self, code: int = 0, epoch: int = 1, assigned: dict[bytes, list[int]] | None = None) -> None:
+        """Answer what was sent last."""
+        assignment = None
+        if assigned is not None:
+            assignment = ConsumerGroupHeartbeatResponse.Assignment(
+                topic_partitions=[
+                    ConsumerGroupHeartbeatResponse.TopicPartitions(topic_id=topic, partitions=parts)
+                    for topic, parts in assigned.items()
+                ]
+            )
+        response = ConsumerGroupHeartbeatResponse(
+            error_code=code, member_id=None, member_epoch=epoch, heartbeat_interval_ms=5000, assignment=assignment
+        )
+        self.sent.pop().done(response, None, self.now)
+
+    def join(self, *topics: str, assigned: dict[bytes, list[int]], epoch: int = 1) -> None:
+        """A member that has carried out its first assignment, and said so."""
+        self.member.subscribe(Subscription(topics))
+        assert self.beat() is not None
+        self.answer(epoch=epoch, assigned=assigned)
+        self.carry_out()
+        if self.beat() is not None:
+            self.answer(epoch=epoch)
+        assert self.member.state is State.STABLE
+
+    def carry_out(self) -> list[Change]:
+        """Do all that the member has to do now."""
+        done = []
+        while (change := self.member.changes()) is not None:
+            done.append(change)
+            self.member.carried_out()
+        return done
+
+    def later(self, seconds: float = 5.0) -> None:
+        """Time passes."""
+        self.now += seconds
+
+
+def owned(*pairs: tuple[str, int]) -> frozenset[TopicPartition]:
+    return frozenset(TopicPartition(*pair) for pair in pairs)
+
+
+def parts(request: ConsumerGroupHeartbeatRequest) -> dict[bytes, list[int]] | None:
+    """The owned partitions that a heartbeat names."""
+    if request.topic_partitions is None:
+        return None
+    return {entry.topic_id: entry.partitions for entry in request.topic_partitions}
+
+
+def test_a_member_joins_reconciles_and_says_so() -> None:
+    harness = Harness(assignor="range")
+    member = harness.member
+    assert harness.beat() is None
+    member.subscribe(Subscription(("u", "t")))
+    request = harness.beat()
+    assert request == ConsumerGroupHeartbeatRequest(
+        group_id="g",
+        member_id=member.member_id,
+        member_epoch=0,
+        rack_id="r1",
+        rebalance_timeout_ms=300_000,
+        subscribed_topic_names=["t", "u"],
+        server_assignor="range",
+        topic_partitions=[],
+    )
+    assert len(member.member_id) == 22
+    assert harness.beat() is None  # one at a time
+    assert member.generation == -1
+    assert not member.may_commit
+    harness.answer(epoch=3, assigned={T: [0, 1], U: [2]})
+    assert (member.generation, member.state) == (3, State.RECONCILING)
+    assert member.changes() == Change(
+        ChangeKind.ASSIGN, (TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 2))
+    )
+    assert member.owned == frozenset()
+    assert harness.beat() is None
+    member.carried_out()
+    assert member.owned == owned(("t", 0), ("t", 1), ("u", 2))
+    request = harness.beat()
+    assert request is not None
+    assert (parts(request), request.subscribed_topic_names, request.rack_id) == ({T: [0, 1], U: [2]}, None, None)
+    assert request.rebalance_timeout_ms == -1
+    assert member.is_stable
+    harness.answer(epoch=3)
+    assert harness.beat() is None
+    harness.later()
+    # What is known is not said again.
+    assert harness.beat() == ConsumerGroupHeartbeatRequest(group_id="g", member_id=member.member_id, member_epoch=3)
+
+
+def test_what_stays_is_not_touched() -> None:
+    harness = Harness()
+    harness.join("t", assigned={T: [0, 1, 2]})
+    harness.later()
+    harness.beat()
+    harness.answer(epoch=1, assigned={T: [1, 2]})
+    assert harness.member.may_commit
+    assert harness.carry_out() == [Change(ChangeKind.REVOKE, (TopicPartition("t", 0),))]
+    request = harness.beat()
+    assert request is not None
+    assert parts(request) == {T: [1, 2]}
+    harness.answer(epoch=2, assigned={T: [1, 2, 5]})
+    assert harness.carry_out() == [Change(ChangeKind.ASSIGN, (TopicPartition("t", 5),))]
+    request = harness.beat()
+    assert request is not None
+    assert (request.member_epoch, parts(request)) == (2, {T: [1, 2, 5]})
+
+
+def test_an_assignment_that_moves_is_carried_out_in_order() -> None:
+    harness = Harness()
+    harness.join("t", assigned={T: [0]})
+    harness.later()
+    harness.beat()
+    harness.answer(assigned={T: [3]})
+    kinds = [(change.kind, change.partitions[0].partition) for change in harness.carry_out()]
+    assert kinds == [(ChangeKind.REVOKE, 0), (ChangeKind.ASSIGN, 3)]
+
+
+def test_no_partitions_at_all_is_an_assignment() -> None:
+    harness = Harness()
+    harness.member.subscribe(Subscription(("t",)))
+    harness.beat()
+    harness.answer(assigned={})
+    assert harness.member.is_stable
+    assert harness.member.changes() is None
+    assert harness.beat() is None
+
+
+def test_topics_unknown_here_are_assigned_when_the_metadata_has_them() -> None:
+    harness = Harness("t")
+    harness.member.subscribe(Subscription(("t", "u")))
+    harness.beat()
+    harness.answer(assigned={T: [0], U: [1]})
+    assert harness.carry_out() == [Change(ChangeKind.ASSIGN, (TopicPartition("t", 0),))]
+    assert harness.member.wants_metadata is not None
+    request = harness.beat()
+    assert request is not None
+    assert parts(request) == {T: [0]}
+    assert not harness.member.is_stable
+    harness.answer()
+    assert harness.beat() is None  # nothing new to say
+    harness.metadata.update(MetadataResponse(topics=[]))
+    update = MetadataResponse.MetadataResponseTopic(name="u", topic_id=U, partitions=[])
+    harness.metadata.update(MetadataResponse(topics=[update]))
+    assert harness.carry_out() == [Change(ChangeKind.ASSIGN, (TopicPartition("u", 1),))]
+    request = harness.beat()
+    assert request is not None
+    assert parts(request) == {T: [0], U: [1]}
+    harness.answer()
+    assert harness.member.is_stable
+
+
+@pytest.mark.parametrize("code", [ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID])
+def test_a_fenced_member_loses_all_and_joins_again_under_its_id(code: int) -> None:
+    harness = Harness()
+    harness.join("t", assigned={T: [0, 1]}, epoch=9)
+    member_id = harness.member.member_id
+    harness.later()
+    harness.beat()
+    harness.answer(code)
+    assert not harness.member.may_commit
+    assert harness.beat() is None
+    assert harness.carry_out() == [Change(ChangeKind.LOSE, (TopicPartition("t", 0), TopicPartition("t", 1)))]
+    assert harness.beat() is None  # after a pause
+    harness.later(1)
+    request = harness.beat()
+    assert request is not None
+    assert (request.member_epoch, request.member_id, parts(request)) == (0, member_id, {})
+    assert request.subscribed_topic_names == ["t"]
+    harness.answer(epoch=12, assigned={T: [1]})
+    assert harness.carry_out() == [Change(ChangeKind.ASSIGN, (TopicPartition("t", 1),))]
+
+
+def test_fenced_in_the_middle_of_a_change() -> None:
+    harness = Harness()
+    harness.join("t", assigned={T: [0, 1]})
+    harness.later()
+    harness.beat()
+    harness.answer(assigned={T: [0]})
+    assert harness.member.changes() == Change(ChangeKind.REVOKE, (TopicPartition("t", 1),))
+    harness.later()
+    harness.beat()
+    harness.answer(ErrorCode.FENCED_MEMBER_EPOCH)
+    assert harness.carry_out() == [Change(ChangeKind.LOSE, (TopicPartition("t", 0), TopicPartition("t", 1)))]
+
+
+def test_commits_report_what_heartbeats_would_find_later() -> None:
+    harness = Harness()
+    harness.join("t", assigned={T: [0]})
+    harness.member.lost_generation(ErrorCode.STALE_MEMBER_EPOCH)
+    assert harness.beat() is not None  # at once, and it brings the new epoch
+    harness.answer(epoch=2)
+    assert harness.member.generation == 2
+    harness.member.lost_generation(ErrorCode.UNKNOWN_MEMBER_ID)
+    assert [change.kind for change in harness.carry_out()] == [ChangeKind.LOSE]
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE])
+def test_a_coordinator_that_moved_is_looked_for(code: int) -> None:
+    harness = Harness()
+    harness.join("t", assigned={T: [0]})
+    harness.later()
+    harness.beat()
+    harness.answer(code)
+    assert harness.coordinator.reasons
+    harness.later(1)
+    assert harness.beat() is None
+    harness.coordinator.known, harness.coordinator.node_id = True, 8
+    request = harness.beat()
+    assert harness.sent[0].node_id == 8
+    # The new one is told all, with the epoch of a member.
+    assert request is not None
+    assert (request.member_epoch, parts(request), request.subscribed_topic_names) == (1, {T: [0]}, ["t"])
+
+
+def test_a_lost_connection_keeps_the_assignment() -> None:
+    harness = Harness()
+    harness.join("t", assigned={T: [0]})
+    harness.later()
+    harness.beat()
+    harness.sent.pop().done(None, ConnectionClosed("gone"), harness.now)
+    assert harness.coordinator.reasons
+    assert harness.member.take_error() is None
+    assert harness.member.owned == owned(("t", 0))
+
+
+def test_repeated_errors_are_retried_with_pauses() -> None:
+    harness = Harness()
+    harness.member.subscribe(Subscription(("t",)))
+    for failures in range(1, 4):
+        assert harness.beat() is not None
+        harness.answer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        assert harness.beat() is None
+        assert harness.member.next_wakeup(harness.now) == pytest.approx(0.1 * failures)
+        harness.later(0.1 * failures + 0.001)
+    assert harness.beat() is not None
+
+
+def test_errors_for_good_and_errors_that_pass() -> None:
+    harness = Harness(group_instance_id="one")
+    harness.member.subscribe(Subscription(("t",)))
+    harness.beat()
+    harness.answer(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    assert isinstance(harness.member.take_error(), TopicAuthorizationFailed)
+    harness.later(1)
+    assert harness.beat() is not None
+    harness.answer(ErrorCode.UNRELEASED_INSTANCE_ID)
+    error = harness.member.take_error()
+    assert isinstance(error, UnreleasedInstanceId)
+    assert "'one'" in str(error) or "one" in str(error)
+    assert harness.member.member_id in str(error)
+    harness.later(1000)
+    assert harness.beat() is None
+    assert harness.member.state is State.FATAL
+    # A new subscription is a new attempt.
+    harness.member.subscribe(Subscription(("t", "u")))
+    assert harness.beat() is not None
+    harness.answer(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+    assert isinstance(harness.member.take_error(), GroupAuthorizationFailed)
+
+
+@pytest.mark.parametrize("by_version", [True, False])
+def test_a_broker_without_the_protocol_is_told_apart(by_version: bool) -> None:
+    harness = Harness()
+    harness.member.subscribe(Subscription(("t",)))
+    harness.beat()
+    if by_version:
+        harness.sent.pop().done(None, UnsupportedVersion("no ConsumerGroupHeartbeat"), harness.now)
+    else:
+        harness.answer(ErrorCode.UNSUPPORTED_VERSION)
+    assert isinstance(harness.member.unsupported, UnsupportedVersion)
+
+
+def test_patterns_are_the_coordinators_business() -> None:
+    harness = Harness()
+    harness.member.subscribe(Subscription(("t",), "t.*"))
+    request = harness.beat()
+    assert request is not None
+    assert (request.subscribed_topic_regex, request.subscribed_topic_names) == ("t.*", [])
+    assert harness.member.wants_all_topics
+    harness.answer(assigned={})
+    # Another subscription replaces it.
+    harness.member.subscribe(Subscription(("u",)))
+    request = harness.beat()
+    assert request is not None
+    assert (request.subscribed_topic_regex, request.subscribed_topic_names) == ("", ["u"])
+    assert not harness.member.wants_all_topics
+
+
+def test_patterns_that_the_coordinator_cannot_read_are_matched_here() -> None:
+    harness = Harness()
+    harness.member.subscribe(Subscription(("t",), "(?=t)."))
+    harness.beat()
+    harness.answer(ErrorCode.INVALID_REGULAR_EXPRESSION)
+    assert harness.member.take_error() is None
+    harness.later(1)
+    request = harness.beat()
+    assert request is not None
+    assert (request.subscribed_topic_regex, request.subscribed_topic_names) == (None, ["t"])
+
+
+def test_version_0_knows_no_patterns() -> None:
+    harness = Harness(version=0)
+    harness.member.subscribe(Subscription(("t",), "t.*"))
+    request = harness.beat()
+    assert request is not None
+    assert (request.subscribed_topic_regex, request.subscribed_topic_names) == (None, ["t"])
+
+
+@pytest.mark.parametrize(("instance", "epoch"), [(None, -1), ("one", -2)])
+def test_leaving(instance: str | None, epoch: int) -> None:
+    harness = Harness(group_instance_id=instance)
+    harness.join("t", assigned={T: [0]})
+    out = harness.member.leave("the consumer closes")
+    assert len(out) == 1
+    request = out[0].build(1)
+    assert request == ConsumerGroupHeartbeatRequest(
+        group_id="g", member_id=harness.member.member_id, member_epoch=epoch, instance_id=instance
+    )
+    out[0].done(ConsumerGroupHeartbeatResponse(member_epoch=epoch), None, harness.now)
+    assert harness.member.state is State.UNSUBSCRIBED
+    harness.later(1000)
+    assert harness.beat() is None
+    assert harness.member.generation == -1
+
+
+def test_unsubscribing_and_subscribing_again() -> None:
+    harness = Harness()
+    harness.join("t", assigned={T: [0]})
+    harness.member.subscribe(Subscription())
+    request = harness.beat()
+    assert request is not None
+    assert request.member_epoch == -1
+    harness.member.subscribe(Subscription(("u",)))
+    harness.answer(epoch=-1)
+    request = harness.beat()
+    assert request is not None
+    assert (request.member_epoch, request.subscribed_topic_names) == (0, ["u"])
+
+
+def test_leaving_before_joining_says_nothing() -> None:
+    harness = Harness()
+    assert harness.member.leave("never joined") == []
+    harness.member.subscribe(Subscription(("t",)))
+    assert harness.member.leave("not yet") == []
+    assert harness.beat() is None
+
+
+def test_an_application_that_does_not_poll_leaves_and_comes_back() -> None:
+    harness = Harness(max_poll_interval_ms=60_000)
+    harness.member.poll(harness.now)
+    harness.join("t", assigned={T: [0]}, epoch=4)
+    for _ in range(11):
+        harness.later()
+        out = harness.member.heartbeats(harness.now, lambda node: True)
+        assert len(out) == 1
+        out[0].build(1)
+        out[0].done(ConsumerGroupHeartbeatResponse(member_epoch=4, heartbeat_interval_ms=5000), None, harness.now)
+    harness.later()
+    out = harness.member.heartbeats(harness.now, lambda node: True)
+    farewell = out[0].build(1)
+    assert isinstance(farewell, ConsumerGroupHeartbeatRequest)
+    assert farewell.member_epoch == -1
+    assert harness.member.heartbeats(harness.now, lambda node: True) == []
+    assert harness.member.changes() is None  # told when the application comes back
+    assert not harness.member.may_commit
+    harness.later(100)
+    harness.member.poll(harness.now)
+    assert harness.carry_out() == [Change(ChangeKind.LOSE, (TopicPartition("t", 0),))]
+    request = harness.beat()
+    assert request is not None
+    assert request.member_epoch == 0
+
+
+def test_what_a_heartbeat_thread_heard() -> None:
+    harness = Harness()
+    harness.join("t", assigned={T: [0]}, epoch=4)
+    harness.member.overheard(ConsumerGroupHeartbeatResponse(member_epoch=6, heartbeat_interval_ms=5000))
+    request = harness.beat()
+    assert request is not None
+    assert (request.member_epoch, parts(request), request.subscribed_topic_names) == (6, {T: [0]}, ["t"])
+    harness.answer(epoch=6)
+    # An error is not believed before it was heard on the own connection.
+    harness.member.overheard(ConsumerGroupHeartbeatResponse(error_code=ErrorCode.FENCED_MEMBER_EPOCH))
+    assert harness.member.owned == owned(("t", 0))
+    assert harness.beat() is not None
+
+
+def test_the_table_names_every_state() -> None:
+    assert set(TRANSITIONS) == set(State)
+    reachable = {State.UNSUBSCRIBED}
+    while (more := {after for state in reachable for after in TRANSITIONS[state]} | reachable) != reachable:
+        reachable = more
+    assert reachable == set(State)
+
+
+class Group:
+    """The coordinator in its plainest form: a target per member; a partition is given when nobody else has it."""
+
+    def __init__(self, partitions: int) -> None:
+        self.partitions = [(T, index) for index in range(partitions)]
+        self.epoch = 0
+        self.epochs: dict[str, int] = {}
+        self.held: dict[str, set[tuple[bytes, int]]] = {}  # what a member may be reading
+        self.target: dict[str, set[tuple[bytes, int]]] = {}
+
+    def rebalance(self) -> None:
+        self.epoch += 1
+        members = sorted(self.epochs)
+        self.target = {m: set(self.partitions[i :: len(members)]) for i, m in enumerate(members)}
+
+    def remove(self, member: str) -> None:
+        self.epochs.pop(member, None)
+        self.held.pop(member, None)
+        self.rebalance()
+
+    def heartbeat(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupHeartbeatResponse:
+        member = request.member_id
+        if request.member_epoch == -1:
+            self.remove(member)
+            return ConsumerGroupHeartbeatResponse(member_epoch=-1)
+        if request.member_epoch == 0:
+            self.epochs[member], self.held[member] = 0, set()
+            self.rebalance()
+        elif member not in self.epochs:
+            return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
+        if request.topic_partitions is not None:
+            has = {(entry.topic_id, index) for entry in request.topic_partitions for index in entry.partitions}
+            assert has <= self.held[member], "it reads what it was not given"
+            self.held[member] &= has | self.target[member]
+            if has <= self.target[member]:
+                self.epochs[member] = self.epoch
+        others: set[tuple[bytes, int]] = set()
+        for other, held in self.held.items():
+            others |= held if other != member else set()
+        given = (self.target[member] & self.held[member]) | (self.target[member] - others)
+        self.held[member] |= given
+        topics: dict[bytes, list[int]] = {}
+        for topic, index in sorted(given):
+            topics.setdefault(topic, []).append(index)
+        return ConsumerGroupHeartbeatResponse(
+            member_epoch=max(1, self.epochs[member]),
+            heartbeat_interval_ms=1000,
+            assignment=ConsumerGroupHeartbeatResponse.Assignment(
+                topic_partitions=[
+                    ConsumerGroupHeartbeatResponse.TopicPartitions(topic_id=topic, partitions=indexes)
+                    for topic, indexes in topics.items()
+                ]
+            ),
+        )
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_a_group_of_many_shares_everything_and_never_twice(seed: int) -> None:
+    rng = random.Random(seed)
+    group = Group(rng.randrange(1, 8))
+    members: list[Harness] = []
+    for step in range(400):
+        calm = step >= 300  # nothing goes wrong any more: it has to settle
+        if not members or (not calm and rng.random() < 0.02):
+            harness = Harness("t")
+            harness.member.member_id = f"m-{step}"
+            harness.member.subscribe(Subscription(("t",)))
+            members.append(harness)
+        harness = rng.choice(members)
+        harness.later(rng.choice((0.2, 1.5)))
+        request = harness.beat()
+        if request is not None:
+            outgoing = harness.sent.pop()
+            dice = 1.0 if calm else rng.random()
+            if dice < 0.05:
+                outgoing.done(None, ConnectionClosed("cut"), harness.now)
+            elif dice < 0.1:
+                group.remove(request.member_id)  # its session ended
+                outgoing.done(group.heartbeat(request), None, harness.now)
+            else:
+                outgoing.done(group.heartbeat(request), None, harness.now)
+            harness.coordinator.known = True
+        if rng.random() < 0.5 and harness.member.changes() is not None:
+            harness.member.carried_out()
+        if not calm and len(members) > 1 and rng.random() < 0.01:
+            members.remove(harness)
+            group.remove(harness.member.member_id)
+        live = [h.member for h in members if h.member.member_id in group.epochs and h.member.may_commit]
+        for one in live:
+            for other in live:
+                assert one is other or not one.owned & other.owned
+    for _ in range(20):
+        for harness in members:
+            harness.later(1.5)
+            if (request := harness.beat()) is not None:
+                harness.sent.pop().done(group.heartbeat(request), None, harness.now)
+            harness.carry_out()
+    assert sorted(tp.partition for h in members for tp in h.member.owned) == list(range(len(group.partitions)))
+    assert all(h.member.is_stable for h in members)
