@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fastq.errors import FastqError
 
@@ -30,10 +30,12 @@ from .purgatory import Purgatory
 from .replicas import Replica, ReplicaTable
 from .router import Router
 from .server import Limits, ListenError, Server
+from .transactions import TransactionCoordinator
 
 if TYPE_CHECKING:
     from .config import BrokerConfig, Listener
     from .controller import MetadataDelta, MetadataImage, TopicImage
+    from .coordinator import CoordinatorRuntime
     from .log import LogDir, PartitionLog
 
 logger = logging.getLogger(__name__)
@@ -49,6 +51,10 @@ class StartFailed(Exception):
 
 class Coordinator(Protocol):
     """A part of the broker whose state lives in an internal topic."""
+
+    @property
+    def runtime(self) -> CoordinatorRuntime[Any]:
+        """Its shards."""
 
     def follow(self) -> None:
         """Leadership may have changed: load and unload."""
@@ -91,7 +97,8 @@ class Broker:
             producer_expiration_check_interval_ms=config.producer_id_expiration_check_interval_ms,
         )
         self.controller = Controller(config, clock=clock, log_dir=self._metadata_dir())
-        self.coordinators: list[Coordinator] = []
+        self.transactions = TransactionCoordinator(self)
+        self.coordinators: list[Coordinator] = [self.transactions]
         """What follows the leadership of internal topics, and is closed before connections are: it answers who waits."""
         self.advertised_listeners: list[Listener] = []
         self.listening: list[str] = []

@@ -118,6 +118,10 @@ class BrokerConfig:
     log_flush_offset_checkpoint_interval_ms: int
     producer_id_expiration_ms: int
     producer_id_expiration_check_interval_ms: int
+    transaction_max_timeout_ms: int
+    transactional_id_expiration_ms: int
+    transaction_abort_timed_out_transaction_cleanup_interval_ms: int
+    transaction_remove_expired_transaction_cleanup_interval_ms: int
     metadata_log_max_record_bytes_between_snapshots: int
     metadata_log_max_snapshot_interval_ms: int
     metadata_log_segment_bytes: int

@@ -152,6 +152,25 @@ LOG_DEFAULTS = (
     ),
 )
 
+TRANSACTIONS = (
+    row("transaction.max.timeout.ms", INT, 900000, at_least(1), "The longest time-out that a producer may ask for."),
+    row("transactional.id.expiration.ms", INT, 604800000, at_least(1), "An unused id is forgotten after this."),
+    row(
+        "transaction.abort.timed.out.transaction.cleanup.interval.ms",
+        INT,
+        10000,
+        at_least(1),
+        "How often transactions past their time-out are looked for, to abort them.",
+    ),
+    row(
+        "transaction.remove.expired.transaction.cleanup.interval.ms",
+        INT,
+        3600000,
+        at_least(1),
+        "How often unused transactional ids are looked for.",
+    ),
+)
+
 LOG_UPKEEP = (
     row("log.retention.check.interval.ms", LONG, 300000, at_least(1), "How often old segments are looked for."),
     row("log.flush.offset.checkpoint.interval.ms", INT, 60000, at_least(0), "How often checkpoints are written."),
@@ -287,5 +306,5 @@ RETIRED = frozenset(key.name for key in REMOVED + MAPPED) - {
     "log.roll.jitter.hours",
     "log.flush.scheduler.interval.ms",
 }
-DONE = NODE + LISTENERS + TOPICS + LOG_DEFAULTS + LOG_UPKEEP
+DONE = NODE + LISTENERS + TOPICS + LOG_DEFAULTS + LOG_UPKEEP + TRANSACTIONS
 BROKER_KEYS = table_of(DONE + MAPPED + IGNORED + REMOVED)

@@ -186,16 +186,12 @@ GROUPS = ignored(
 )
 
 TRANSACTIONS = ignored(
-    "this version serves no transactions",
+    "partitions are always verified, by a call; there is no two-phase commit",
     row("add.partitions.to.txn.retry.backoff.max.ms", INT, 100, at_least(0)),
     row("add.partitions.to.txn.retry.backoff.ms", INT, 20, at_least(1)),
-    row("transaction.abort.timed.out.transaction.cleanup.interval.ms", INT, 10000, at_least(1)),
-    row("transaction.max.timeout.ms", INT, 900000, at_least(1)),
     row("transaction.partition.verification.enable", BOOLEAN, True, dynamic=True),
-    row("transaction.remove.expired.transaction.cleanup.interval.ms", INT, 3600000, at_least(1)),
     row("transaction.state.log.load.buffer.size", INT, 5242880, at_least(1)),
     row("transaction.two.phase.commit.enable", BOOLEAN, False),
-    row("transactional.id.expiration.ms", INT, 604800000, at_least(1)),
 )
 
 CLEANER = ignored(

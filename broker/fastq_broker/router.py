@@ -45,6 +45,9 @@ HANDLERS: dict[int, str] = {
     21: "delete_records",
     22: "init_producer_id",
     23: "offset_for_leader_epoch",
+    24: "add_partitions_to_txn",
+    26: "end_txn",
+    27: "write_txn_markers",
     32: "describe_configs",
     33: "alter_configs",
     35: "describe_log_dirs",
@@ -52,6 +55,9 @@ HANDLERS: dict[int, str] = {
     44: "incremental_alter_configs",
     55: "describe_quorum",
     60: "describe_cluster",
+    61: "describe_producers",
+    65: "describe_transactions",
+    66: "list_transactions",
     75: "describe_topic_partitions",
 }
 

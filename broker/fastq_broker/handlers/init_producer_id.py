@@ -1,4 +1,4 @@
-"""InitProducerId: a fresh producer id for an idempotent producer (KIP-98).
+"""InitProducerId: an id and epoch for a producer (KIP-98, KIP-360).
 
 Rules: without a transactional id a new id is handed out whatever the request says of an older one, as Kafka does.
 Version 6 (two-phase commit) is not stable in Kafka 4.3 and not served.
@@ -6,9 +6,12 @@ Version 6 (two-phase commit) is not stable in Kafka 4.3 and not served.
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING
 
+from fastq.errors import ErrorCode, KafkaError
 from fastq.protocol.messages import InitProducerIdRequest, InitProducerIdResponse
+from fastq_broker.transactions.answers import fenced_code
 
 if TYPE_CHECKING:
     from fastq_broker.router import RequestContext
@@ -16,16 +19,37 @@ if TYPE_CHECKING:
 API_KEY = 22
 VERSIONS = (0, 5)
 
-INVALID_REQUEST = 42
-TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+FIRST_VERSION_WITH_FENCED = 4
+NONE = -1
 
 
 async def handle(context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
-    """Answer a new id with epoch 0; this broker coordinates no transactions, and says so by refusing their ids."""
+    """Answer a fresh id with epoch 0, or what the coordinator makes of the transactional id."""
     if request.transactional_id is not None:
-        code = TRANSACTIONAL_ID_AUTHORIZATION_FAILED if request.transactional_id else INVALID_REQUEST
-        return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
+        return await _initialize(context, request)
     controller = context.broker.controller
     producer_id = controller.next_producer_id()
     await controller.flushed()  # an id is given away only once its block is on disk
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
+
+
+async def _initialize(context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
+    expected = (request.producer_id, request.producer_epoch)
+    assert request.transactional_id is not None
+    if not request.transactional_id or (expected.count(NONE) == 1):
+        return _refusal(ErrorCode.INVALID_REQUEST)
+    timeout_ms = request.transaction_timeout_ms
+    if not 0 < timeout_ms <= context.broker.config.transaction_max_timeout_ms:
+        return _refusal(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
+    try:
+        answer = context.broker.transactions.initialize(
+            request.transactional_id, timeout_ms, None if expected == (NONE, NONE) else expected
+        )
+        txn = await answer if inspect.isawaitable(answer) else answer
+    except KafkaError as error:
+        return _refusal(fenced_code(error, context.api_version, FIRST_VERSION_WITH_FENCED))
+    return InitProducerIdResponse(producer_id=txn.producer_id, producer_epoch=txn.producer_epoch)
+
+
+def _refusal(code: int) -> InitProducerIdResponse:
+    return InitProducerIdResponse(error_code=int(code), producer_id=NONE, producer_epoch=NONE)

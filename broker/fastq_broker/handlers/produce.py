@@ -4,11 +4,14 @@ Rules (Kafka's ReplicaManager.appendRecords and ProduceRequest.validateRecords)
 - The frame is decoded natively and its batches are appended from where they were received.
 - Each partition succeeds or fails for itself. acks=0 is never answered; then an error closes the connection instead.
 - With synchronous durability the answer waits until the log says that the records are on disk, whatever `acks` is.
+- Transactional batches are appended once the transaction coordinator has their partitions in the transaction. Where that takes
+  time, the frame is copied, and looked at again from the start.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
@@ -21,6 +24,8 @@ from fastq.protocol.messages import ProduceResponse
 from fastq_broker.connection import ProtocolViolation
 from fastq_broker.leaders import current_leader, endpoints
 from fastq_broker.router import Deferred
+from fastq_broker.transactions import Operation, operation
+from fastq_broker.transactions.batches import admit_batches, unverified_batches
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -38,6 +43,8 @@ VERSIONS = (3, 13)
 FIRST_VERSION_WITH_TOPIC_IDS = 13
 FIRST_VERSION_WITH_LEADERS = 10
 FIRST_VERSION_WITH_ZSTD = 7
+FIRST_VERSION_THAT_ADDS = 12
+"""Of Produce: from it on the broker adds partitions to the transaction (KIP-890)."""
 ZSTD = 4
 ATTRIBUTES_POSITION = 21
 """Of the int16 attributes in a batch; the codec is in the low bits of its second byte."""
@@ -56,8 +63,28 @@ logger = logging.getLogger(__name__)
 
 def handle_frame(connection: Connection, broker: Broker, buffer: bytearray, header: Header) -> Result:
     """Serve one request from its frame."""
+    transactional_id, acks, _, partitions = decode_produce(buffer, header[4], header[5], header[1])
+    if transactional_id is not None:
+        return _append_transactional(connection, broker, buffer, header, None)
+    return _append_all(connection, broker, buffer, header, acks, partitions)
+
+
+def _append_all(
+    connection: Connection,
+    broker: Broker,
+    buffer: bytearray,
+    header: Header,
+    acks: int,
+    partitions: Sequence[tuple[bytes, int, int, int]],
+    transaction_version: int = -1,
+    refused: Mapping[tuple[bytes, int], KafkaError] | None = None,
+    deferred: Deferred | None = None,
+) -> Result:
+    """Append each batch and answer. `refused` are those that the transaction coordinator does not allow.
+
+    `deferred`: the answer that has been promised already; a later one comes through it.
+    """
     version = header[1]
-    _, acks, _, partitions = decode_produce(buffer, header[4], header[5], version)
     replicas = broker.replicas
     table = replicas.by_id if version >= FIRST_VERSION_WITH_TOPIC_IDS else replicas.by_name
     now_ms = broker.clock()
@@ -74,8 +101,16 @@ def handle_frame(connection: Connection, broker: Broker, buffer: bytearray, head
         if replica is None or code != 0:
             results.append((topic, index, code, -1, -1, -1, None, _PRECHECK_MESSAGES.get(code)))
             continue
+        if refused and (topic, index) in refused:
+            results.append(_refused(topic, index, refused[topic, index], connection))
+            continue
         try:
-            done = replica.log.append(view[start:end], leader_epoch=replica.leader_epoch, now_ms=now_ms)
+            done = replica.log.append(
+                view[start:end],
+                leader_epoch=replica.leader_epoch,
+                now_ms=now_ms,
+                transaction_version=transaction_version,
+            )
         except Exception as error:
             results.append(_refused(topic, index, error, connection))
             continue
@@ -83,11 +118,44 @@ def handle_frame(connection: Connection, broker: Broker, buffer: bytearray, head
             waiting.append((len(results), replica, done.last_offset + 1))
         results.append((topic, index, 0, done.base_offset, done.log_append_time_ms, done.log_start_offset, None, None))
     if waiting:
-        return _answer_when_durable(connection, broker, header, results, waiting)
+        return _answer_when_durable(connection, broker, header, results, waiting, deferred)
     if acks == 0:
         _close_on_error(results)
         return None
     return _encode(connection, broker, header, results)
+
+
+def _append_transactional(
+    connection: Connection, broker: Broker, buffer: bytearray, header: Header, deferred: Deferred | None
+) -> Result:
+    """Ask the transaction coordinator first; `deferred` is the promised answer of a request that has waited for it."""
+    version = header[1]
+    transactional_id, acks, _, partitions = decode_produce(buffer, header[4], header[5], version)
+    assert transactional_id is not None
+    wanted = operation(version, FIRST_VERSION_THAT_ADDS)
+    by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
+    table = broker.replicas.by_id if by_id else broker.replicas.by_name
+    batches = unverified_batches(table, memoryview(buffer), partitions)
+
+    def again() -> None:
+        assert deferred is not None
+        if deferred.cancelled:
+            return
+        try:
+            result = _append_transactional(connection, broker, kept, (*header[:4], 0, len(kept)), deferred)
+        except ProtocolViolation as violation:
+            deferred.refuse(str(violation))
+            return
+        if not isinstance(result, Deferred):
+            deferred.complete(result)
+
+    refused = admit_batches(broker.transactions, transactional_id, batches, wanted, again)
+    if refused is None:
+        kept = buffer if deferred is not None else buffer[header[4] : header[5]]
+        deferred = deferred or Deferred(connection)
+        return deferred
+    transaction_version = 2 if wanted is Operation.ADD else 1
+    return _append_all(connection, broker, buffer, header, acks, partitions, transaction_version, refused, deferred)
 
 
 def _encode(connection: Connection, broker: Broker, header: Header, results: list[PartitionResult]) -> bytes:
@@ -192,9 +260,10 @@ def _answer_when_durable(
     header: Header,
     results: list[PartitionResult],
     waiting: list[tuple[int, Replica, int]],
+    promised: Deferred | None,
 ) -> Deferred:
     """Answer once every log has its records on disk; one that fails to get there answers KAFKA_STORAGE_ERROR."""
-    deferred = Deferred(connection)
+    deferred = promised or Deferred(connection)
     left = len(waiting)
 
     def durable(position: int, error: KafkaError | None) -> None:

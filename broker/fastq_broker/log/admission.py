@@ -55,11 +55,13 @@ class Admission:
         else:
             self._codec = int(Codec.NONE) if name in _UNCOMPRESSED else int(codec_by_name(name))
 
-    def validate(self, batch: bytearray | memoryview, now_ms: int, from_client: bool) -> BatchHeader:
+    def validate(
+        self, batch: bytearray | memoryview, now_ms: int, from_client: bool, transaction_version: int = -1
+    ) -> BatchHeader:
         """Judge the one batch that fills `batch`. The broker's own batches are checked for structure only.
 
         Raises MessageTooLarge, CorruptMessage, InvalidRecord and InvalidTimestamp (with `record_errors`), UnsupportedCompressionType,
-        InvalidTxnState for a client's transactional batch.
+        InvalidTxnState for a client's transactional batch that belongs to no open transaction (`transaction_version` -1).
         """
         size = len(batch)
         if from_client and size > self._config.max_message_bytes:
@@ -68,12 +70,12 @@ class Admission:
         if from_client:
             if header.base_offset:
                 self.invalid_record(f"the base offset of a produced batch must be 0, got {header.base_offset}")
-            if header.is_transactional:
-                # No coordinator would end its transaction, which would hold the last stable offset for good.
+            if header.is_transactional and transaction_version < 0:
+                # Nobody would end its transaction, which would hold the last stable offset for good.
                 self._fail(
                     ErrorCode.INVALID_TXN_STATE,
-                    f"producer {header.producer_id} sent a transactional batch, but has no open transaction: this broker does not "
-                    "serve transactions; send without transactional.id (idempotent producers are served)",
+                    f"producer {header.producer_id} epoch {header.producer_epoch} sent a transactional batch, but has no open "
+                    "transaction with this partition: its request named no transactional id",
                 )
         return header
 

@@ -273,10 +273,13 @@ class PartitionLog(LogReads):
         leader_epoch: int,
         now_ms: int,
         from_client: bool = True,
+        transaction_version: int = -1,
     ) -> AppendResult:
         """Append the one batch that `batches` holds (writable: offsets, epoch and times are stamped into it).
 
         `from_client` False is for the broker's own batches: control records are allowed, sequences and sizes are not judged.
+        `transaction_version`: the coordinator has this partition in the producer's open transaction, under this version of the
+        protocol; -1: nobody has asked it, so a transactional batch is refused.
         Raises CorruptMessage, InvalidRecord (with `record_errors`), InvalidTimestamp, MessageTooLarge, RecordListTooLarge,
         UnsupportedCompressionType, OutOfOrderSequenceNumber, InvalidProducerEpoch, InvalidTxnState, KafkaStorageError.
         """
@@ -285,10 +288,10 @@ class PartitionLog(LogReads):
         if self.dir.offline is not None:
             raise self.dir.offline.with_traceback(None)
         admission = self._admission
-        header = admission.validate(batches, now_ms, from_client)
+        header = admission.validate(batches, now_ms, from_client, transaction_version)
         producer_id = header.producer_id
         if producer_id >= 0 and from_client:
-            earlier = self.producers.check(header)
+            earlier = self.producers.check(header, transaction_version)
             if earlier is not None:
                 return self._duplicate(earlier)
         batch, max_timestamp = admission.prepare(batches, header, now_ms, from_client)
@@ -334,9 +337,10 @@ class PartitionLog(LogReads):
         commit: bool,
         leader_epoch: int,
         now_ms: int,
+        transaction_version: int = 0,
     ) -> AppendResult:
         """End a producer's transaction with a control batch. Raises InvalidProducerEpoch, TransactionCoordinatorFenced, ..."""
-        self.producers.check_marker(producer_id, producer_epoch, coordinator_epoch)
+        self.producers.check_marker(producer_id, producer_epoch, coordinator_epoch, transaction_version)
         marker = build_transaction_marker(
             CONTROL_COMMIT if commit else CONTROL_ABORT,
             producer_id=producer_id,

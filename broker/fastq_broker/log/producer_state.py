@@ -24,6 +24,9 @@ NO_EPOCH: Final = -1
 WINDOW: Final = 5
 """Batches remembered per producer: as many as a producer has in flight."""
 
+EPOCH_PER_TRANSACTION: Final = 2
+"""From this transaction version on each transaction has an epoch of its own (KIP-890)."""
+
 INVALID_PRODUCER_EPOCH: Final = 47
 OUT_OF_ORDER_SEQUENCE_NUMBER: Final = 45
 INVALID_TXN_STATE: Final = 48
@@ -123,14 +126,17 @@ class ProducerState:
 
     # -- appends of clients
 
-    def check(self, header: BatchHeader) -> BatchMetadata | None:
+    def check(self, header: BatchHeader, transaction_version: int = -1) -> BatchMetadata | None:
         """Judge a client's batch before it is appended: None to append it, or the earlier batch that it repeats.
 
         Raises OutOfOrderSequenceNumber for a gap, InvalidProducerEpoch for a fenced producer, InvalidTxnState for a batch outside
-        the producer's open transaction. A producer that is not known may start at any sequence. Source: ProducerAppendInfo.
+        the producer's open transaction. A producer that is not known may start at any sequence, but not in a transaction of
+        version 2: there its epoch is new, so that something before this batch is missing. Source: ProducerAppendInfo.
         """
         entry = self._producers.get(header.producer_id)
         if entry is None:
+            if transaction_version >= EPOCH_PER_TRANSACTION and header.base_sequence:
+                raise self._out_of_order(header, "expected sequence 0, as the producer is not known here")
             return None
         epoch = header.producer_epoch
         first = header.base_sequence
@@ -183,18 +189,22 @@ class ProducerState:
 
     # -- transactions
 
-    def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int) -> None:
+    def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int = 0) -> None:
         """Judge a transaction marker before it is appended.
 
+        Under transaction version 2 it comes with an epoch above that of the records, so that it cannot end the transaction after.
+        The same epoch is right where it has been written before.
         Raises InvalidProducerEpoch, TransactionCoordinatorFenced for a marker of the past.
         """
         entry = self._producers.get(producer_id)
         if entry is None:
             return
-        if epoch < entry.epoch:
+        late = entry.txn_first_offset >= 0 and transaction_version >= EPOCH_PER_TRANSACTION and epoch == entry.epoch
+        if epoch < entry.epoch or late:
             raise self._error(
                 INVALID_PRODUCER_EPOCH,
-                f"a marker of producer {producer_id} has epoch {epoch}, but epoch {entry.epoch} has been seen",
+                f"a marker of producer {producer_id} has epoch {epoch}, but epoch {entry.epoch} has been seen"
+                + (" in the transaction that is open now" if late else ""),
             )
         if coordinator_epoch < entry.coordinator_epoch:
             raise self._error(

@@ -49,7 +49,7 @@ def test_a_client_cannot_open_a_transaction_that_nobody_would_end(tmp_path: Path
     send(log, 1, 0, transactional=False)
     for producer_id, sequence in ((1, 1), (2, 0)):
         batch = one_batch([b"v"], producer_id=producer_id, epoch=0, sequence=sequence, codec=codec, transactional=True)
-        with pytest.raises(InvalidTxnState, match="does not serve transactions") as caught:
+        with pytest.raises(InvalidTxnState, match="has no open transaction") as caught:
             log.append(batch, leader_epoch=0, now_ms=START_MS)
         assert (caught.value.topic, caught.value.partition) == ("t", 0)
     send(log, 1, 1, transactional=False)

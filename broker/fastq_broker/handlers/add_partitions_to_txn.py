@@ -1,0 +1,116 @@
+"""AddPartitionsToTxn: partitions become part of a transaction, or are looked for in it (KIP-98, KIP-890).
+
+Rules
+- Up to version 3 one transaction of a client, from version 4 on many at once, of other brokers; `verify_only` changes nothing.
+- One unknown partition keeps its transaction from growing at all: the others were not attempted.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Mapping
+from typing import TYPE_CHECKING
+
+from fastq.errors import ErrorCode, KafkaError
+from fastq.protocol.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
+from fastq_broker.transactions.answers import fenced_code
+from fastq_broker.transactions.transaction import VERSION_2, Partition
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    from fastq_broker.broker import Broker
+    from fastq_broker.router import RequestContext
+
+    Asked: TypeAlias = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
+
+API_KEY = 24
+VERSIONS = (0, 5)
+
+FIRST_VERSION_WITH_FENCED = 2
+FIRST_BATCHED_VERSION = 4
+FIRST_VERSION_OF_VERSION_2 = 5
+
+Codes = Mapping[Partition, int]
+
+
+def handle(
+    context: RequestContext, request: AddPartitionsToTxnRequest
+) -> AddPartitionsToTxnResponse | Awaitable[AddPartitionsToTxnResponse]:
+    """Ask the coordinator for each transaction."""
+    if context.api_version >= FIRST_BATCHED_VERSION:
+        return _handle_batch(context, request)
+    asked = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(
+        transactional_id=request.v3_and_below_transactional_id,
+        producer_id=request.v3_and_below_producer_id,
+        producer_epoch=request.v3_and_below_producer_epoch,
+        verify_only=False,
+        topics=request.v3_and_below_topics,
+    )
+    return _handle_one(context, asked)
+
+
+async def _handle_batch(context: RequestContext, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
+    results = []
+    for asked in request.transactions:
+        codes = await _codes(context, asked)
+        results.append(
+            AddPartitionsToTxnResponse.AddPartitionsToTxnResult(
+                transactional_id=asked.transactional_id, topic_results=_topics(asked, codes)
+            )
+        )
+    return AddPartitionsToTxnResponse(results_by_transaction=results)
+
+
+async def _handle_one(context: RequestContext, asked: Asked) -> AddPartitionsToTxnResponse:
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_topics(asked, await _codes(context, asked)))
+
+
+async def _codes(context: RequestContext, asked: Asked) -> Codes:
+    """The error code of each partition; 0 where there is none."""
+    wanted = frozenset((topic.name, index) for topic in asked.topics for index in topic.partitions)
+    transactions = context.broker.transactions
+    version = context.api_version
+    if not asked.transactional_id:
+        return dict.fromkeys(wanted, int(ErrorCode.INVALID_REQUEST))
+    unknown = {partition for partition in wanted if not _exists(context.broker, partition)}
+    if unknown:
+        return {
+            partition: int(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if partition in unknown else ErrorCode.OPERATION_NOT_ATTEMPTED
+            )
+            for partition in wanted
+        }
+    producer = asked.producer_id, asked.producer_epoch
+    try:
+        if asked.verify_only:
+            shard = transactions.runtime.shard_for(asked.transactional_id)
+            missing = shard.verify(asked.transactional_id, *producer, wanted)
+            return {at: int(ErrorCode.TRANSACTION_ABORTABLE) if at in missing else 0 for at in wanted}
+        level = VERSION_2 if version >= FIRST_VERSION_OF_VERSION_2 else 0
+        answer = transactions.add_partitions(asked.transactional_id, *producer, wanted, level)
+        if inspect.isawaitable(answer):
+            await answer
+    except KafkaError as error:
+        return dict.fromkeys(wanted, fenced_code(error, version, FIRST_VERSION_WITH_FENCED))
+    return dict.fromkeys(wanted, 0)
+
+
+def _exists(broker: Broker, partition: Partition) -> bool:
+    topic = broker.controller.image.topic(partition[0])
+    return topic is not None and 0 <= partition[1] < len(topic.partitions)
+
+
+def _topics(asked: Asked, codes: Codes) -> list[AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult]:
+    return [
+        AddPartitionsToTxnResponse.AddPartitionsToTxnTopicResult(
+            name=topic.name,
+            results_by_partition=[
+                AddPartitionsToTxnResponse.AddPartitionsToTxnPartitionResult(
+                    partition_index=index, partition_error_code=codes[topic.name, index]
+                )
+                for index in topic.partitions
+            ],
+        )
+        for topic in asked.topics
+    ]

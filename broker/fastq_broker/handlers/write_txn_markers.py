@@ -1,0 +1,65 @@
+"""WriteTxnMarkers: another node's coordinator, or an administrator, ends transactions in partitions that are led here.
+
+Rules: each partition succeeds or fails for itself, and is answered when its marker is as durable as the log promises.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+from fastq.errors import KafkaError
+from fastq.protocol.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from fastq_broker.transactions.markers import Marker
+
+if TYPE_CHECKING:
+    from fastq_broker.router import RequestContext
+
+API_KEY = 27
+VERSIONS = (1, 2)
+
+
+async def handle(context: RequestContext, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
+    """Write them all, then answer."""
+    return WriteTxnMarkersResponse(markers=[await _write(context, marker) for marker in request.markers])
+
+
+async def _write(
+    context: RequestContext, asked: WriteTxnMarkersRequest.WritableTxnMarker
+) -> WriteTxnMarkersResponse.WritableTxnMarkerResult:
+    marker = Marker(
+        asked.producer_id,
+        asked.producer_epoch,
+        asked.transaction_result,
+        asked.coordinator_epoch,
+        asked.transaction_version,
+    )
+    writer = context.broker.transactions.markers
+    pending = []
+    for topic in asked.topics:
+        for index in topic.partition_indexes:
+            done: asyncio.Future[int] = context.broker.loop.create_future()
+            writer.write(topic.name, index, marker, partial(_settle, done))
+            pending.append(done)
+    codes = iter([await done for done in pending])
+    return WriteTxnMarkersResponse.WritableTxnMarkerResult(
+        producer_id=asked.producer_id,
+        topics=[
+            WriteTxnMarkersResponse.WritableTxnMarkerTopicResult(
+                name=topic.name,
+                partitions=[
+                    WriteTxnMarkersResponse.WritableTxnMarkerPartitionResult(
+                        partition_index=index, error_code=next(codes)
+                    )
+                    for index in topic.partition_indexes
+                ],
+            )
+            for topic in asked.topics
+        ],
+    )
+
+
+def _settle(done: asyncio.Future[int], error: KafkaError | None) -> None:
+    if not done.done():
+        done.set_result(0 if error is None else int(error.code))

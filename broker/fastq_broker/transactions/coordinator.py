@@ -1,0 +1,208 @@
+"""The transaction coordinator of a node: its shards, the producer ids it gives away, the markers it writes, and time.
+
+Rules
+- Handlers and the produce path call in; everything that is decided about a transactional id is decided by its shard.
+- A producer id is given away only once its block is on disk in the metadata log: a few are kept at hand, so that the end of a
+  transaction need not wait for one.
+- A method that answers `Transaction | Awaitable` answers at once whenever nothing has to be waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from fastq.errors import KafkaError, error_for_code
+from fastq_broker.controller.topics import TRANSACTIONS_TOPIC
+from fastq_broker.coordinator import CoordinatorRuntime
+
+from .markers import MarkerWriter
+from .shard import NoProducerId, Reply, TransactionShard
+from .transaction import Partition, Transaction
+from .verification import Operation, Refusals, admit, refusal_for
+
+if TYPE_CHECKING:
+    from typing import TypeAlias
+
+    from fastq_broker.broker import Broker
+
+    Answer: TypeAlias = "Transaction | Awaitable[Transaction]"
+
+logger = logging.getLogger(__name__)
+
+PRODUCER_IDS_AT_HAND: Final = 8
+FEATURE: Final = "transaction.version"
+
+
+class TransactionCoordinator:
+    """All transactional ids of this node. Loop thread only.
+
+    Invariant: every id in `_producer_ids` is from a block that is on disk.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self.runtime: CoordinatorRuntime[TransactionShard] = CoordinatorRuntime(
+            broker, TRANSACTIONS_TOPIC, lambda context: TransactionShard(context, self)
+        )
+        self.markers = MarkerWriter(broker)
+        self._broker = broker
+        self._producer_ids: deque[int] = deque()
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    # -- life
+
+    def follow(self) -> None:
+        """Leadership may have changed."""
+        self.runtime.follow()
+        if not self._timers:
+            config = self._broker.config
+            self._repeat("abort", config.transaction_abort_timed_out_transaction_cleanup_interval_ms, self._abort_late)
+            self._repeat("expire", config.transaction_remove_expired_transaction_cleanup_interval_ms, self._expire)
+
+    def close(self) -> None:
+        """The broker stops."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self.runtime.close()
+
+    def _repeat(self, name: str, interval_ms: int, work: Callable[[], None]) -> None:
+        def run() -> None:
+            self._timers[name] = self._broker.loop.call_later(interval_ms / 1000, run)
+            work()
+
+        self._timers[name] = self._broker.loop.call_later(interval_ms / 1000, run)
+
+    def _abort_late(self) -> None:
+        for shard in self.runtime.shards():
+            shard.abort_timed_out()
+
+    def _expire(self) -> None:
+        expiration_ms = self._broker.config.transactional_id_expiration_ms
+        for shard in self.runtime.shards():
+            shard.expire(expiration_ms)
+
+    # -- what the shards need
+
+    @property
+    def transaction_version(self) -> int:
+        """The cluster's level of the feature transaction.version."""
+        return self._broker.controller.finalized_features.get(FEATURE, 0)
+
+    def new_producer_id(self) -> int:
+        """An id from a block that is on disk. Raises NoProducerId when none is at hand."""
+        if not self._producer_ids:
+            raise NoProducerId
+        return self._producer_ids.popleft()
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        """Call in the loop's next turn."""
+        self._broker.loop.call_soon(callback)
+
+    def write_markers(
+        self,
+        coordinator_epoch: int,
+        txn: Transaction,
+        partitions: frozenset[Partition],
+        on_done: Callable[[frozenset[Partition]], None],
+    ) -> None:
+        """Write the decision of a transaction into partitions."""
+        self.markers.write_all(coordinator_epoch, txn, partitions, on_done)
+
+    # -- requests
+
+    def initialize(self, transactional_id: str, timeout_ms: int, expected: tuple[int, int] | None) -> Answer:
+        """InitProducerId: the state that has the producer's id and epoch. Raises KafkaError subclasses, here or when awaited."""
+        return self._ask(
+            transactional_id,
+            lambda shard, reply: shard.initialize(transactional_id, timeout_ms, expected, reply),
+        )
+
+    def add_partitions(
+        self, transactional_id: str, producer_id: int, epoch: int, partitions: frozenset[Partition], version: int
+    ) -> Answer:
+        """AddPartitionsToTxn, AddOffsetsToTxn. Raises KafkaError subclasses, here or when awaited."""
+        return self._ask(
+            transactional_id,
+            lambda shard, reply: shard.add_partitions(transactional_id, producer_id, epoch, partitions, version, reply),
+        )
+
+    def end(self, transactional_id: str, producer_id: int, epoch: int, committed: bool, version: int) -> Answer:
+        """EndTxn. Raises KafkaError subclasses, here or when awaited."""
+        return self._ask(
+            transactional_id,
+            lambda shard, reply: shard.end(transactional_id, producer_id, epoch, committed, version, reply),
+        )
+
+    def _ask(self, transactional_id: str, request: Callable[[TransactionShard, Reply], None]) -> Answer:
+        shard = self.runtime.shard_for(transactional_id)
+        done: asyncio.Future[Transaction] = self._broker.loop.create_future()
+        try:
+            request(shard, partial(_settle, done))
+        except NoProducerId:
+            return self._ask_with_ids(transactional_id, request)
+        return done.result() if done.done() else done
+
+    async def _ask_with_ids(
+        self, transactional_id: str, request: Callable[[TransactionShard, Reply], None]
+    ) -> Transaction:
+        """Fetch producer ids, then ask again; others may have taken them meanwhile."""
+        controller = self._broker.controller
+        fetched = [controller.next_producer_id() for _ in range(PRODUCER_IDS_AT_HAND)]
+        await controller.flushed()
+        self._producer_ids.extend(fetched)
+        answer = self._ask(transactional_id, request)
+        return await answer if inspect.isawaitable(answer) else answer
+
+    # -- what may be appended
+
+    def admit(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        partitions: frozenset[Partition],
+        wanted: Operation,
+        retry: Callable[[], None],
+    ) -> Refusals | None:
+        """What of `partitions` must not be appended to, by partition; None when `retry` will be called to ask again."""
+        try:
+            shard = self.runtime.shard_for(transactional_id)
+        except KafkaError as error:
+            return dict.fromkeys(partitions, refusal_for(error, wanted))
+        return admit(shard, transactional_id, producer_id, epoch, partitions, wanted, retry)
+
+    async def check(
+        self, transactional_id: str, producer_id: int, epoch: int, topic: str, partition: int, wanted: Operation
+    ) -> None:
+        """Make sure that a partition is in the producer's open transaction. Raises what an append of the producer would answer."""
+        partitions = frozenset({(topic, partition)})
+        while True:
+            again: asyncio.Future[None] = self._broker.loop.create_future()
+            refused = self.admit(transactional_id, producer_id, epoch, partitions, wanted, partial(_wake, again))
+            if refused is None:
+                await again
+                continue
+            for error in refused.values():
+                raise error
+            return
+
+
+def _settle(done: asyncio.Future[Transaction], txn: Transaction | None, error: KafkaError | None) -> None:
+    if done.done():  # the client is gone
+        return
+    if error is not None:
+        done.set_exception(error)
+    elif txn is None:
+        done.set_exception(error_for_code(-1, "the transaction coordinator gave no answer"))
+    else:
+        done.set_result(txn)
+
+
+def _wake(waiting: asyncio.Future[None]) -> None:
+    if not waiting.done():
+        waiting.set_result(None)

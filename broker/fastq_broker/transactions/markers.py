@@ -1,0 +1,120 @@
+"""Transaction markers: the control batches that end a transaction in its partitions.
+
+Rules
+- A partition that this node leads gets its marker by a call; what cannot be reached now is tried again by who asked.
+- A partition that is gone, or has seen a newer epoch of the producer, has no transaction to end: it counts as done.
+- A marker in a partition of a coordinator's topic is told to that coordinator once it is durable: pending offsets become real.
+Source: TransactionMarkerChannelManager, KafkaApis.handleWriteTxnMarkersRequest.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from fastq.errors import ErrorCode, KafkaError, error_for_code
+
+from .states import TransactionState
+from .transaction import Partition, Transaction
+
+if TYPE_CHECKING:
+    from fastq_broker.broker import Broker
+
+logger = logging.getLogger(__name__)
+
+Done = Callable[["KafkaError | None"], None]
+
+_NOTHING_TO_END = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+    }
+)
+
+
+class Marker(NamedTuple):
+    """How a producer's transaction ends."""
+
+    producer_id: int
+    producer_epoch: int
+    committed: bool
+    coordinator_epoch: int
+    transaction_version: int
+
+
+class MarkerWriter:
+    """Writes markers into the partitions of this node. Loop thread only."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def write_all(
+        self,
+        coordinator_epoch: int,
+        txn: Transaction,
+        partitions: frozenset[Partition],
+        on_done: Callable[[frozenset[Partition]], None],
+    ) -> None:
+        """Write the decision of a transaction; `on_done` gets the partitions that have to be tried again."""
+        committed = txn.state == TransactionState.PREPARE_COMMIT
+        marker = Marker(txn.producer_id, txn.producer_epoch, committed, coordinator_epoch, txn.version)
+        waiting = set(partitions)
+        left: set[Partition] = set()
+
+        def done(partition: Partition, error: KafkaError | None) -> None:
+            waiting.discard(partition)
+            if error is not None:
+                dropped = error.code in _NOTHING_TO_END
+                if not dropped:
+                    left.add(partition)
+                logger.warning(
+                    "transactional id %r: no marker into %s-%d, %s: %s",
+                    txn.transactional_id,
+                    *partition,
+                    "left out" if dropped else "trying again",
+                    error,
+                )
+            if not waiting:
+                on_done(frozenset(left))
+
+        if not partitions:
+            on_done(frozenset())
+        for partition in sorted(partitions):
+            self.write(*partition, marker, partial(done, partition))
+
+    def write(self, topic: str, partition: int, marker: Marker, on_done: Done) -> None:
+        """Write one marker; `on_done` when it is as durable as the log promises, or with the error."""
+        replica = self._broker.replicas.leader(topic, partition)
+        if isinstance(replica, int):
+            on_done(error_for_code(replica, "no marker can be written here", topic=topic, partition=partition))
+            return
+        try:
+            written = replica.log.append_transaction_marker(
+                producer_id=marker.producer_id,
+                producer_epoch=marker.producer_epoch,
+                coordinator_epoch=marker.coordinator_epoch,
+                commit=marker.committed,
+                leader_epoch=replica.leader_epoch,
+                now_ms=self._broker.clock(),
+                transaction_version=marker.transaction_version,
+            )
+        except KafkaError as error:
+            on_done(error)
+            return
+        if replica.internal:
+            on_done = partial(self._tell_coordinator, topic, partition, marker, on_done)
+        replica.log.wait_durable(written.last_offset + 1, on_done)
+
+    def _tell_coordinator(
+        self, topic: str, partition: int, marker: Marker, on_done: Done, error: KafkaError | None
+    ) -> None:
+        if error is None:
+            for coordinator in self._broker.coordinators:
+                if coordinator.runtime.topic == topic:
+                    coordinator.runtime.marker_written(
+                        partition, marker.producer_id, marker.producer_epoch, marker.committed
+                    )
+        on_done(error)

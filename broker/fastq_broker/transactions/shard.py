@@ -1,0 +1,365 @@
+"""The transactional ids of one partition of `__transaction_state`: what is written, what is under way, what has to end.
+
+Rules
+- A transition counts once it is in the log: requests are answered then, and not before. While it is being written, other requests
+  for the id get CONCURRENT_TRANSACTIONS.
+- EndTxn is answered when PREPARE_* is in the log. The markers follow in the next turn of the loop, before anything that the client
+  can send after the answer; COMPLETE_* is written when all of them are. What cannot be reached is tried again.
+- A PREPARE_* that is found when the partition is loaded gets its markers (again): a decided transaction ends as decided.
+Source: TransactionCoordinator, TransactionStateManager, TransactionMarkerChannelManager.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, Protocol
+
+from fastq.errors import ErrorCode, KafkaError, error_for_code
+
+from . import transaction as rules
+from .records import decode_key, decode_value, encode_key, encode_value
+from .states import DECIDED, TransactionState
+from .transaction import Partition, Transaction, concurrent, refusal, unknown_id
+
+logger = logging.getLogger(__name__)
+
+RETRY_S: Final = 0.1
+"""Before markers, or the end of a transaction, are tried again after a failure; doubles up to the other."""
+RETRY_MAX_S: Final = 10.0
+
+Reply = Callable[["Transaction | None", "KafkaError | None"], None]
+"""Gets the state that has been written, or the error."""
+
+
+class Handle(Protocol):
+    """A timer."""
+
+    def cancel(self) -> None: ...
+
+
+class Context(Protocol):
+    """What the coordinator's runtime does for a shard (see ShardContext)."""
+
+    @property
+    def partition(self) -> int: ...
+    @property
+    def leader_epoch(self) -> int: ...
+    def append(
+        self, records: Sequence[tuple[bytes, bytes | None]], on_done: Callable[[KafkaError | None], None]
+    ) -> None: ...
+    def now_ms(self) -> int: ...
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Handle: ...
+
+
+class World(Protocol):
+    """What else a shard needs of its node."""
+
+    @property
+    def transaction_version(self) -> int:
+        """The version of the transactions that the coordinator itself ends: the cluster's feature level."""
+        ...
+
+    def new_producer_id(self) -> int:
+        """An id that will not be given away again. Raises NoProducerId when one has to be fetched first."""
+        ...
+
+    def soon(self, callback: Callable[[], None]) -> None:
+        """Call in the loop's next turn, before what arrives from now on."""
+        ...
+
+    def write_markers(
+        self,
+        coordinator_epoch: int,
+        txn: Transaction,
+        partitions: frozenset[Partition],
+        on_done: Callable[[frozenset[Partition]], None],
+    ) -> None:
+        """Write the decision of `txn` into `partitions`; `on_done` gets those that have to be tried again."""
+        ...
+
+
+class NoProducerId(Exception):
+    """No producer id is at hand: fetch some and ask again. Nothing has been changed."""
+
+
+class TransactionShard:
+    """The state of one partition. Loop thread only.
+
+    Invariants: `transactions` is what the log holds. An id is in `_writing` from the append of a transition until it is as durable as
+    the log promises, and then that transition is what `transactions` has. An id in a PREPARE_* state is either in `_writing`, or its
+    markers are being written, or a retry is in `_retries`; `_failures` counts the attempts that failed.
+    """
+
+    def __init__(self, context: Context, world: World) -> None:
+        self.transactions: dict[str, Transaction] = {}
+        self._context = context
+        self._world = world
+        self._live = False
+        self._writing: dict[str, Transaction | None] = {}
+        self._waiting: dict[str, list[Callable[[], None]]] = {}
+        self._retries: dict[str, Handle] = {}
+        self._failures: dict[str, int] = {}
+
+    # -- the log
+
+    def replay(
+        self, key: bytes, value: bytes | None, timestamp_ms: int, producer_id: int = -1, producer_epoch: int = -1
+    ) -> None:
+        """Take in one record. Raises DecodeError."""
+        transactional_id = decode_key(key)
+        if transactional_id is None:
+            logger.warning("a record of __transaction_state-%d has a key of a later version", self._context.partition)
+        elif value is None:
+            self.transactions.pop(transactional_id, None)
+        else:
+            written = self._writing.get(transactional_id)  # knows more than the record holds
+            self.transactions[transactional_id] = written or decode_value(transactional_id, value)
+
+    def replay_marker(self, producer_id: int, producer_epoch: int, committed: bool) -> None:
+        """Nothing is transactional in this topic."""
+
+    def loaded(self) -> None:
+        """Go on with what had been decided."""
+        self._live = True
+        for txn in list(self.transactions.values()):
+            if txn.state in DECIDED:
+                logger.info(
+                    "%s: writing the markers of a transaction in state %s", txn.transactional_id, txn.state.label
+                )
+                self._world.soon(partial(self._end_partitions, txn, txn.partitions))
+
+    def unloaded(self) -> None:
+        """Another node goes on; who waits asks it."""
+        self._live = False
+        for handle in self._retries.values():
+            handle.cancel()
+        self._retries.clear()
+        for transactional_id in list(self._waiting):
+            self._wake(transactional_id)
+
+    # -- requests
+
+    def initialize(
+        self, transactional_id: str, timeout_ms: int, expected: tuple[int, int] | None, reply: Reply
+    ) -> None:
+        """InitProducerId. Replies with the new id and epoch, or ConcurrentTransactions once an open transaction is being aborted.
+
+        Raises the refusals of `transaction.initialize`, and NoProducerId.
+        """
+        txn = self.transactions.get(transactional_id)
+        self._check_idle(transactional_id)
+        if txn is None:
+            txn = Transaction(transactional_id, self._world.new_producer_id(), timeout_ms)
+        now_ms, version = self._context.now_ms(), self._world.transaction_version
+        changed = rules.initialize(txn, timeout_ms, expected, self._world.new_producer_id, now_ms, version)
+        if changed.state == TransactionState.PREPARE_ABORT:
+            reply = partial(_reply_concurrent, reply)
+        self._write(changed, reply)
+
+    def add_partitions(
+        self,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        partitions: frozenset[Partition],
+        version: int,
+        reply: Reply,
+    ) -> None:
+        """AddPartitionsToTxn. Raises the refusals of `transaction.add_partitions`."""
+        txn = self._known(transactional_id)
+        changed = rules.add_partitions(txn, producer_id, epoch, partitions, self._context.now_ms(), version)
+        self._check_idle(transactional_id)
+        if changed is txn:
+            reply(txn, None)
+        else:
+            self._write(changed, reply)
+
+    def verify(
+        self, transactional_id: str, producer_id: int, epoch: int, partitions: frozenset[Partition]
+    ) -> frozenset[Partition]:
+        """Those of `partitions` that are not in the open transaction. Raises the refusals of `transaction.verify`."""
+        return rules.verify(self._known(transactional_id), producer_id, epoch, partitions)
+
+    def end(
+        self, transactional_id: str, producer_id: int, epoch: int, committed: bool, version: int, reply: Reply
+    ) -> None:
+        """EndTxn. Replies with the state that has the producer's next id and epoch.
+
+        Raises the refusals of `transaction.end`, and NoProducerId.
+        """
+        txn = self._known(transactional_id)
+        now_ms = self._context.now_ms()
+        self._check_idle(transactional_id)
+        changed = rules.end(txn, producer_id, epoch, committed, self._world.new_producer_id, now_ms, version)
+        if changed is txn:
+            reply(txn, None)
+        else:
+            self._write(changed, reply)
+
+    def describe(self, transactional_id: str) -> Transaction:
+        """The state of an id. Raises TransactionalIdNotFound."""
+        txn = self.transactions.get(transactional_id)
+        if txn is None:
+            raise refusal(transactional_id, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND, "it is not known here")
+        return txn
+
+    def wait_settled(self, transactional_id: str, callback: Callable[[], None]) -> bool:
+        """Call back once the operation that goes on has ended; False when there is none, or none that ends by itself."""
+        txn = self.transactions.get(transactional_id)
+        ending = txn is not None and txn.state in DECIDED and transactional_id not in self._retries
+        if not self._live or not (transactional_id in self._writing or ending):
+            return False
+        self._waiting.setdefault(transactional_id, []).append(callback)
+        return True
+
+    # -- time
+
+    def abort_timed_out(self) -> int:
+        """Abort the transactions that have been open for too long; answers how many."""
+        now_ms = self._context.now_ms()
+        late = [
+            txn
+            for txn in self.transactions.values()
+            if txn.timed_out(now_ms) and txn.transactional_id not in self._writing
+        ]
+        for txn in late:
+            logger.info(
+                "%s: aborting the transaction of producer %d epoch %d, which has been open for more than its time-out of %d ms",
+                *(txn.transactional_id, txn.producer_id, txn.producer_epoch, txn.timeout_ms),
+            )
+            self._write(txn.fenced(now_ms, self._world.transaction_version), _ignore)
+        return len(late)
+
+    def expire(self, expiration_ms: int) -> int:
+        """Forget ids that nobody has used for `expiration_ms`; answers how many."""
+        now_ms = self._context.now_ms()
+        old = [txn for txn in self.transactions.values() if txn.expired(now_ms, expiration_ms)]
+        old = [txn for txn in old if txn.transactional_id not in self._writing]
+        for txn in old:
+            self._writing[txn.transactional_id] = None
+        if old:
+            records = [(encode_key(txn.transactional_id), None) for txn in old]
+            self._context.append(records, partial(self._expired, [txn.transactional_id for txn in old]))
+        return len(old)
+
+    def _expired(self, transactional_ids: list[str], error: KafkaError | None) -> None:
+        if error is not None:
+            logger.warning("__transaction_state-%d: cannot forget expired ids: %s", self._context.partition, error)
+        for transactional_id in transactional_ids:
+            del self._writing[transactional_id]
+            self._wake(transactional_id)
+
+    # -- transitions
+
+    def _known(self, transactional_id: str) -> Transaction:
+        txn = self.transactions.get(transactional_id)
+        if txn is None:
+            raise unknown_id(transactional_id)
+        return txn
+
+    def _check_idle(self, transactional_id: str) -> None:
+        """Raises ConcurrentTransactions while a transition of the id is being written."""
+        if transactional_id in self._writing:
+            raise refusal(
+                transactional_id,
+                ErrorCode.CONCURRENT_TRANSACTIONS,
+                "an earlier operation is being written: try again",
+            )
+
+    def _write(self, txn: Transaction, reply: Reply) -> None:
+        """Put a transition into the log; `reply` when it is there."""
+        transactional_id = txn.transactional_id
+        self._writing[transactional_id] = txn
+        records = [(encode_key(transactional_id), encode_value(txn))]
+        self._context.append(records, partial(self._written, txn, reply))
+
+    def _written(self, txn: Transaction, reply: Reply, error: KafkaError | None) -> None:
+        del self._writing[txn.transactional_id]
+        if error is not None:
+            reply(None, _append_error(txn, error))
+        else:
+            reply(txn, None)
+            if txn.state in DECIDED:
+                self._world.soon(partial(self._end_partitions, txn, txn.partitions))
+                return
+        self._wake(txn.transactional_id)
+
+    def _end_partitions(self, txn: Transaction, partitions: frozenset[Partition]) -> None:
+        """Write the markers of a decided transaction into these partitions."""
+        if self._is_current(txn):
+            self._world.write_markers(self._context.leader_epoch, txn, partitions, partial(self._ended, txn))
+
+    def _ended(self, txn: Transaction, left: frozenset[Partition]) -> None:
+        """The markers are written, but for those of `left`."""
+        if not self._is_current(txn):
+            return
+        if left:
+            self._later(txn, partial(self._end_partitions, txn, left))
+        else:
+            self._complete(txn)
+
+    def _complete(self, txn: Transaction) -> None:
+        if self._is_current(txn):
+            self._write(txn.completed(self._context.now_ms()), partial(self._completed, txn))
+
+    def _completed(self, prepared: Transaction, txn: Transaction | None, error: KafkaError | None) -> None:
+        if error is None:
+            self._failures.pop(prepared.transactional_id, None)
+        elif self._is_current(prepared):
+            logger.warning("the end of a transaction could not be written: %s", error)
+            self._later(prepared, partial(self._complete, prepared))
+
+    def _later(self, txn: Transaction, step: Callable[[], None]) -> None:
+        """Try a step again after a while; who waits for the end is told to come back."""
+        transactional_id = txn.transactional_id
+
+        def run() -> None:
+            del self._retries[transactional_id]
+            step()
+
+        failures = self._failures.get(transactional_id, 0)
+        self._failures[transactional_id] = failures + 1
+        delay_s = min(RETRY_S * 2 ** min(failures, 10), RETRY_MAX_S)
+        self._retries[transactional_id] = self._context.call_later(delay_s, run)
+        self._wake(transactional_id)
+
+    def _is_current(self, txn: Transaction) -> bool:
+        """Whether the partition is still here and nothing has happened to the transaction."""
+        return self._live and self.transactions.get(txn.transactional_id) is txn
+
+    def _wake(self, transactional_id: str) -> None:
+        for callback in self._waiting.pop(transactional_id, ()):
+            callback()
+
+
+def _ignore(txn: Transaction | None, error: KafkaError | None) -> None:
+    if error is not None:
+        logger.warning("a transition could not be written: %s", error)
+
+
+def _reply_concurrent(reply: Reply, txn: Transaction | None, error: KafkaError | None) -> None:
+    """The open transaction is being aborted: the client asks again, and gets its epoch then."""
+    if txn is None:
+        reply(None, error)
+    else:
+        reply(None, concurrent(txn))
+
+
+_COORDINATOR_ERRORS: Final = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.KAFKA_STORAGE_ERROR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.MESSAGE_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+    ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
+}
+"""What a failed append to __transaction_state means for the client."""
+
+
+def _append_error(txn: Transaction, error: KafkaError) -> KafkaError:
+    code = _COORDINATOR_ERRORS.get(ErrorCode(error.code), ErrorCode(error.code))
+    return error_for_code(code, f"transactional id {txn.transactional_id!r}: {error}")
