@@ -72,19 +72,29 @@ class ConsumerBase:
         """The partitions that are paused."""
         return [tp for tp, state in self._fetcher.partitions.items() if state.paused]
 
+    def lag(self) -> dict[TopicPartition, int | None]:
+        """How many offsets each assigned partition is behind its end: the high watermark, or what is decided of transactions
+        under read_committed, as of the last fetch; None until there was one. No request is made.
+        """
+        lags: dict[TopicPartition, int | None] = {}
+        for tp, state in self._fetcher.partitions.items():
+            end = state.last_stable_offset if self.config.read_committed else state.high_watermark
+            position = state.position
+            lags[tp] = max(0, end - position) if end >= 0 and position >= 0 else None
+        return lags
+
     def metrics(self) -> dict[str, Any]:
         """Counters since the start, what is buffered now, and by partition the position, the end as of the last fetch, and
         the distance (None while unknown)."""
-        fetcher = self._fetcher
+        fetcher, lags = self._fetcher, self.lag()
         partitions = {}
         for tp, state in fetcher.partitions.items():
             end = state.last_stable_offset if self.config.read_committed else state.high_watermark
             position = state.position
-            known = end >= 0 and position >= 0
             partitions[tp] = {
                 "position": position if position >= 0 else None,
                 "end_offset": end if end >= 0 else None,
-                "lag": max(0, end - position) if known else None,
+                "lag": lags[tp],
                 "buffered_bytes": state.buffered_bytes,
             }
         return {

@@ -39,6 +39,8 @@ logger = logging.getLogger("fastq.consumer")
 TOPIC_IDS_FROM = 13
 FETCH_API, LEADER_EPOCH_API = 1, 23
 NO_ID = bytes(16)
+# How long to wait for a connection to the replica that a leader recommended, before asking the leader again.
+REPLICA_PATIENCE_S = 2.0
 # A partition may be fetched while it holds less than this many fetches' worth: one is read while the next comes.
 CHUNKS_AHEAD = 2
 NO_LIMIT = 2**63 - 1
@@ -84,6 +86,7 @@ class Fetcher:
         self._errors: deque[FastqError] = deque()
         self._sessions: dict[int, FetchSession] = {}
         self._in_flight: set[int] = set()
+        self._unreachable: dict[int, float] = {}  # recommended replicas that cannot be sent to, and since when
         self._generation = -1
 
     # -- what the user decides
@@ -191,7 +194,12 @@ class Fetcher:
         out = [self._list_offsets(node, states) for node, states in resets.items() if can_send(node)]
         out += [self._check_epochs(node, states) for node, states in checks.items() if can_send(node)]
         for node_id, states in fetches.items():
-            if node_id not in self._in_flight and can_send(node_id):
+            if node_id in self._in_flight:
+                continue
+            if not can_send(node_id):
+                self._miss_replica(node_id, states, now)
+            else:
+                self._unreachable.pop(node_id, None)
                 fetch = self._fetch(node_id, states, len(fetches), node_id in full)
                 if fetch is not None:
                     out.append(fetch)
@@ -221,6 +229,15 @@ class Fetcher:
             state.preferred_replica = -1
         leader = self.metadata.leader(*state.tp)
         return -1 if leader is None else leader.node_id
+
+    def _miss_replica(self, node_id: int, states: list[PartitionState], now: float) -> None:
+        """A recommended replica that cannot be reached for a while is given up: the leader knows who is there."""
+        recommended = [state for state in states if state.preferred_replica == node_id]
+        if recommended and now >= self._unreachable.setdefault(node_id, now) + REPLICA_PATIENCE_S:
+            del self._unreachable[node_id]
+            self.wants_metadata = f"node {node_id}, a replica to fetch from, cannot be reached"
+            for state in recommended:
+                state.preferred_replica = -1
 
     def _check_leaders(self) -> None:
         """The metadata changed: offsets that were read under an older leader epoch are to be checked."""
@@ -392,7 +409,7 @@ class Fetcher:
         state.high_watermark = part.high_watermark
         state.last_stable_offset = part.last_stable_offset
         state.log_start_offset = part.log_start_offset
-        if part.preferred_read_replica >= 0:
+        if part.preferred_read_replica >= 0 and part.preferred_read_replica != node_id:
             state.preferred_replica = part.preferred_read_replica
             state.preferred_until = now + config.metadata_max_age_ms / 1000
             return

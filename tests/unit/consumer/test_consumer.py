@@ -435,6 +435,7 @@ def test_metrics(cluster: SocketCluster) -> None:
         assert len(reader.poll(max_records=5, timeout=5)) == 5
         metrics = reader.metrics()
         assert metrics["partitions"][("logs", 0)]["lag"] == 15
+        assert reader.lag()[TopicPartition("logs", 0)] == 15
         assert metrics["partitions"][("logs", 0)]["position"] == 5
         assert metrics["fetched_bytes"] > metrics["buffered_bytes"] > 0
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -70,7 +70,7 @@ class Harness:
     def __init__(self, *names: str, version: int = 1, assignor: str | None = None, **config: Any) -> None:
         self.now = 100.0
         self.version = version
-        self.coordinator: Any = FakeCoordinator()
+        self.coordinator = cast(Any, FakeCoordinator())
         defaults = {"group_id": "g", "group_instance_id": None, "client_rack": "r1", "max_poll_interval_ms": 300_000}
         settings: Any = SimpleNamespace(**{**defaults, **config})
         self.metadata = metadata_of(*(names or ("t", "u")))
