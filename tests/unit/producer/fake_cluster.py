@@ -72,6 +72,8 @@ class FakePartition:
 class FakeCore:
     """What a Sender needs of a ClientCore, over an imaginary network and an imaginary clock."""
 
+    make_partition = FakePartition
+
     def __init__(self, seed=0, *, topics=None, nodes=2, trouble=0.0, version=13, max_bytes=1 << 20):
         self.random = Random(seed)
         self.now = 1000.0
@@ -95,7 +97,7 @@ class FakeCore:
         self.produced = []
         for name, count in (topics or {"t": 1}).items():
             for index in range(count):
-                self.logs[name, index] = FakePartition()
+                self.logs[name, index] = self.make_partition()
                 self.leaders[name, index] = index % nodes
         self.publish()
 
@@ -140,7 +142,7 @@ class FakeCore:
         self.down_until[node] = now + seconds
 
     def send(self, node, request, on_done, *, timeout_s=None, versions=None):
-        entry = [request, on_done, False]
+        entry = [request, on_done, False, versions]
         self.requests[node].append(entry)
         # One connection: handled in order of sending.
         when = max(self._next_free.get(node, 0), self.now + 0.001 + self.random.random() * 0.004)
@@ -169,7 +171,7 @@ class FakeCore:
             self._drop(node)
             return
         request = entry[0]
-        answer = self._produce(node, request) if hasattr(request, "buffers") else self._init_producer_id()
+        answer = self._produce(node, request) if hasattr(request, "buffers") else self._other(node, request, entry[3])
         if lost:
             self._drop(node)
         else:
@@ -193,6 +195,10 @@ class FakeCore:
         """Every partition gets a random leader, which the client does not know yet."""
         for key in self.leaders:
             self.leaders[key] = self.random.choice(list(self.metadata.nodes))
+
+    def _other(self, node, request, versions):
+        """The answer to anything that is no Produce."""
+        return self._init_producer_id()
 
     def _init_producer_id(self):
         if self.random.random() < self.trouble:

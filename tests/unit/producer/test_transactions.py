@@ -1,0 +1,627 @@
+"""Transactions against a coordinator in memory: what is committed is seen once and in order, what is aborted is not."""
+
+from random import Random
+
+import pytest
+from fake_coordinator import CONCURRENT, FENCED, INVALID_MAPPING, NOT_COORDINATOR, TransactionCore, transactional_id_of
+
+from fastq._native.accumulator import Accumulator
+from fastq._native.producer_core import SyncProducerCore
+from fastq.errors import (
+    AbortableTransactionError,
+    DeliveryTimeout,
+    ErrorCode,
+    FatalTransactionError,
+    InvalidTimestamp,
+    TransactionAborted,
+    TransactionError,
+    TransactionFenced,
+    TransactionStateError,
+)
+from fastq.metadata import TopicPartition
+from fastq.producer.sender import Sender, SenderSettings
+from fastq.producer.transactions import (
+    ACTIONS,
+    MOVES,
+    Action,
+    GroupMetadata,
+    Offset,
+    State,
+    Transactions,
+    action_for,
+)
+from fastq.protocol.api import ApiKey
+
+GROUP = GroupMetadata("group", 3, "member-1", None)
+ADD_PARTITIONS, END = ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.END_TXN
+
+
+class Bench(SyncProducerCore):
+    """A transactional producer without threads: the test decides when it takes its turn."""
+
+    def __init__(self, core, *, transactional_id="id-1", delivery_timeout_s=1e6, max_in_flight=5):
+        super().__init__(
+            Accumulator(
+                buffer_memory=1 << 22,
+                batch_size=500,
+                batch_size_max=500,
+                max_request_size=1 << 20,
+                clock=core.clock,
+                seed=3,
+            )
+        )
+        self.core = core
+        self.transactions = Transactions(
+            core,
+            self.accumulator,
+            transactional_id,
+            timeout_ms=60_000,
+            request_timeout_s=30.0,
+            retry_backoff_ms=5,
+            retry_backoff_max_ms=50,
+        )
+        settings = SenderSettings(
+            acks=-1,
+            idempotent=True,
+            max_in_flight=max_in_flight,
+            max_request_size=1 << 20,
+            request_timeout_s=30.0,
+            delivery_timeout_s=delivery_timeout_s,
+            retries=2**31 - 1,
+            retry_backoff_ms=5,
+            retry_backoff_max_ms=50,
+        )
+        self.sender = Sender(core, self.accumulator, settings, self.transactions)
+        for name in {name for name, _ in core.logs}:
+            self.sender.topic_ready(name)
+
+    def _attend(self):
+        pass
+
+    def _send_slow(self, *record):
+        self.transactions.check_send()
+        return self._enqueue(*record)
+
+    def turn(self, until=0.05):
+        self.accumulator.close_due(self.core.now, 0.005)
+        due = self.sender.run(self.core.now)
+        self.core.step(min(self.core.now + until, due if due is not None else 1e12))
+
+    def settle(self, seconds=1e3):
+        end = self.core.now + seconds
+        while not self.transactions.settled:
+            assert self.core.now < end, f"stuck while {self.transactions.state}: {self.transactions.last_error}"
+            self.turn()
+        self.transactions.check_outcome()
+
+    def deliver(self):
+        self.accumulator.close_all()
+        while self.accumulator.incomplete:
+            self.turn()
+
+    def begin(self):
+        if self.transactions.state in (State.UNINITIALIZED, State.INITIALIZING):
+            self.transactions.initialize()
+            self.settle()
+        self.transactions.begin()
+
+    def commit(self):
+        self.transactions.begin_commit()
+        self.settle()
+
+    def abort(self):
+        self.transactions.begin_abort()
+        self.settle()
+
+
+def visible(core):
+    """What read_committed sees, once all markers are written."""
+    core.step(core.now + 1)
+    while core.events:
+        core.step(core.now + 1)
+    return {index: log.visible() for (_, index), log in core.logs.items()}
+
+
+def calls_since(core, mark):
+    return [api for api, _ in core.calls[mark:]]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_transaction_is_seen_when_it_is_committed(version):
+    core = TransactionCore(transaction_version=version)
+    bench = Bench(core)
+    bench.begin()
+    delivery = bench.send("t", b"a")
+    bench.deliver()
+    assert delivery.result().offset == 0
+    assert core.logs["t", 0].visible() == []
+    bench.commit()
+    assert visible(core) == {0: [b"a"]}
+    assert bench.transactions.state is State.READY
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_aborted_transaction_is_never_seen(version):
+    core = TransactionCore(transaction_version=version)
+    bench = Bench(core)
+    bench.begin()
+    sent = bench.send("t", b"sent")
+    bench.deliver()
+    waiting = bench.send("t", b"waiting")
+    bench.abort()
+    assert sent.result().offset == 0
+    with pytest.raises(TransactionAborted, match=r"aborted.*id-1.*topic t.*partition 0"):
+        waiting.result()
+    bench.begin()
+    bench.send("t", b"next")
+    bench.commit()
+    assert visible(core) == {0: [b"next"]}
+    assert bench.accumulator.pool.used_bytes == 0
+
+
+def test_version_2_takes_two_requests_a_transaction():
+    core = TransactionCore(marker_delay=0)
+    bench = Bench(core)
+    bench.begin()
+    bench.send("t", b"0")
+    bench.commit()
+    visible(core)
+    mark = len(core.calls)
+    bench.begin()
+    bench.send("t", b"1")
+    bench.commit()
+    assert core.calls[mark:] == [(ApiKey.PRODUCE, 13), (END, 5)]
+
+
+def test_version_2_with_offsets_has_both_under_way_at_once():
+    core = TransactionCore(marker_delay=0, nodes=1)
+    bench = Bench(core)
+    for _ in range(2):
+        bench.begin()
+        bench.send("t", b"x")
+        bench.transactions.add_offsets(GROUP, {TopicPartition("in", 0): Offset(7)})
+        bench.transactions.begin_commit()
+        mark = len(core.calls)
+        bench.sender.run(core.now)
+        under_way = core.in_flight(0)
+        bench.settle()
+        visible(core)
+    assert under_way == 2
+    assert sorted(calls_since(core, mark)) == [ApiKey.PRODUCE, END, ApiKey.TXN_OFFSET_COMMIT]
+    assert calls_since(core, mark)[-1] == END
+
+
+def test_version_1_adds_before_it_sends_and_keeps_its_epoch():
+    core = TransactionCore(transaction_version=1, topics={"t": 2})
+    bench = Bench(core)
+    bench.begin()
+    mark = len(core.calls)
+    for index in (0, 1):
+        bench.send("t", b"x", partition=index)
+    bench.commit()
+    assert core.calls[mark][0] == ADD_PARTITIONS
+    assert calls_since(core, mark).count(ADD_PARTITIONS) == 1
+    assert max(version for api, version in core.calls if api == ApiKey.PRODUCE) <= 11
+    assert (END, 4) in core.calls
+    epoch = bench.sender.identity.epoch
+    bench.begin()
+    bench.send("t", b"y", partition=1)
+    bench.commit()
+    assert bench.sender.identity.epoch == epoch
+    assert bench.accumulator.topic("t").partitions[1].next_sequence == 2
+
+
+def test_version_2_starts_each_transaction_at_sequence_0_of_a_new_epoch():
+    core = TransactionCore()
+    bench = Bench(core)
+    epochs = []
+    for _ in range(3):
+        bench.begin()
+        epochs.append(bench.sender.identity.epoch)
+        bench.send("t", b"x")
+        bench.commit()
+        assert bench.accumulator.topic("t").partitions[0].next_sequence == 1
+    assert epochs == [0, 1, 2]
+
+
+def test_many_batches_of_a_new_epoch_go_out_together_under_version_2():
+    core = TransactionCore()
+    bench = Bench(core)
+    bench.begin()
+    for _ in range(5):
+        bench.send("t", bytes(400))
+    bench.accumulator.close_all()
+    bench.sender.run(core.now)
+    assert len(bench.accumulator.topic("t").partitions[0].in_flight) == 5
+    bench.commit()
+    assert len(visible(core)[0]) == 5
+
+
+def test_the_requests_name_the_transactional_id():
+    core = TransactionCore()
+    bench = Bench(core, transactional_id="billing-7")
+    seen, produce = [], core._produce
+    core._produce = lambda node, encoded: (seen.append(transactional_id_of(encoded)), produce(node, encoded))[1]
+    bench.begin()
+    bench.send("t", b"x")
+    bench.commit()
+    assert seen == ["billing-7"]
+
+
+def test_an_empty_transaction_asks_nobody():
+    core = TransactionCore()
+    bench = Bench(core)
+    bench.begin()
+    mark = len(core.calls)
+    bench.commit()
+    bench.begin()
+    bench.abort()
+    assert core.calls[mark:] == []
+    assert (bench.transactions.committed_total, bench.transactions.aborted_total) == (1, 1)
+
+
+# -- trouble
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("seed", range(25))
+def test_exactly_once_through_a_lossy_network_and_moving_coordinators(seed, version):
+    """Transactions that are done again until they are committed: everything of them once and in order, nothing of others."""
+    core = TransactionCore(seed, transaction_version=version, topics={"t": 3}, nodes=3, trouble=0.1)
+    bench = Bench(core)
+    random = Random(seed)
+    expected = {index: [] for index in range(3)}
+    offset, aborted = 0, 0
+    for number in range(40):
+        while True:
+            bench.begin()
+            sent = {index: [] for index in range(3)}
+            for i in range(random.randrange(40)):
+                index = random.randrange(3)
+                value = b"%d-%d-%d" % (number, i, aborted) + bytes(random.randrange(60))
+                sent[index].append(value)
+                try:
+                    bench.send("t", value, partition=index)
+                except AbortableTransactionError:
+                    break
+                if random.random() < 0.05:
+                    bench.turn(0.003)
+                if random.random() < 0.01:
+                    core.refuse.append(32)
+                if random.random() < 0.01:
+                    core.move_leaders()
+                if random.random() < 0.02:
+                    core.move_coordinator()
+            try:
+                if random.random() < 0.5:
+                    bench.transactions.add_offsets(GROUP, {TopicPartition("in", 0): Offset(offset + 1)})
+                    sent_offset = offset + 1
+                else:
+                    sent_offset = offset
+                if random.random() < 0.1:
+                    bench.abort()
+                    aborted += 1
+                    continue
+                bench.commit()
+            except AbortableTransactionError:
+                bench.abort()
+                aborted += 1
+                continue
+            offset = sent_offset
+            for index, values in sent.items():
+                expected[index] += values
+            break
+    assert visible(core) == expected
+    assert aborted > 0
+    assert core.committed_offsets.get(("group", "in", 0), (0,))[0] == offset
+    assert all("open" not in log.fates for log in core.logs.values())
+    assert bench.accumulator.pool.used_bytes == 0
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize(
+    "api",
+    [ApiKey.INIT_PRODUCER_ID, ADD_PARTITIONS, ApiKey.ADD_OFFSETS_TO_TXN, ApiKey.TXN_OFFSET_COMMIT, END],
+)
+def test_the_coordinator_moves_in_every_step(api, version):
+    core = TransactionCore(transaction_version=version, nodes=3)
+    core.fail_next[api] = [NOT_COORDINATOR, 15, 14, CONCURRENT, 7]
+    bench = Bench(core)
+    bench.begin()
+    bench.send("t", b"x")
+    bench.transactions.add_offsets(GROUP, {TopicPartition("in", 0): Offset(9, 1, "note")})
+    bench.commit()
+    assert visible(core) == {0: [b"x"]}
+    assert core.committed_offsets == {("group", "in", 0): (9, "member-1", "note")}
+    used = version == 1 or api not in (ADD_PARTITIONS, ApiKey.ADD_OFFSETS_TO_TXN)
+    assert bool(core.fail_next[api]) != used
+
+
+def test_the_coordinator_is_waited_for_until_there_is_one():
+    core = TransactionCore()
+    core.fail_next[ApiKey.FIND_COORDINATOR] = [15] * 6
+    bench = Bench(core)
+    bench.begin()
+    assert [api for api, _ in core.calls] == [ApiKey.FIND_COORDINATOR] * 7 + [ApiKey.INIT_PRODUCER_ID]
+
+
+def test_old_versions_of_find_coordinator_and_init_producer_id():
+    core = TransactionCore(transaction_version=1)
+    core.supported = {ApiKey.FIND_COORDINATOR: 1, ApiKey.INIT_PRODUCER_ID: 1}
+    bench = Bench(core)
+    bench.begin()
+    bench.send("t", b"x")
+    bench.commit()
+    assert visible(core) == {0: [b"x"]}
+
+
+def test_markers_on_their_way_are_waited_for_in_milliseconds():
+    core = TransactionCore(marker_delay=0)
+    bench = Bench(core)
+    bench.begin()
+    bench.send("t", b"a")
+    bench.commit()
+    core.transactions["id-1"].state = "prepare"  # as long as the markers take
+    core.at(0.03, lambda: setattr(core.transactions["id-1"], "state", "complete"))
+    began = core.now
+    bench.begin()
+    bench.send("t", b"b")
+    bench.commit()
+    assert 0.03 < core.now - began < 0.06
+    assert visible(core) == {0: [b"a", b"b"]}
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_refused_batch_makes_the_transaction_abortable(version):
+    core = TransactionCore(transaction_version=version)
+    bench = Bench(core)
+    bench.begin()
+    core.refuse.append(32)
+    refused = bench.send("t", b"bad")
+    bench.deliver()
+    with pytest.raises(InvalidTimestamp):
+        refused.result()
+    with pytest.raises(AbortableTransactionError, match=r"id-1.*INVALID_TIMESTAMP.*Abort the transaction") as caught:
+        bench.send("t", b"more")
+    assert isinstance(caught.value.cause, InvalidTimestamp)
+    with pytest.raises(AbortableTransactionError):
+        bench.transactions.begin_commit()
+    bench.abort()
+    bench.begin()
+    bench.send("t", b"good")
+    bench.commit()
+    assert visible(core) == {0: [b"good"]}
+
+
+def test_a_batch_refused_during_the_commit_fails_the_commit():
+    core = TransactionCore()
+    bench = Bench(core)
+    bench.begin()
+    core.refuse.append(32)
+    bench.send("t", b"bad")
+    with pytest.raises(AbortableTransactionError):
+        bench.commit()
+    assert END not in calls_since(core, 0)
+    bench.abort()
+    assert visible(core) == {0: []}
+
+
+def test_a_gap_under_version_1_is_mended_by_a_new_epoch():
+    core = TransactionCore(transaction_version=1)
+    bench = Bench(core)
+    bench.begin()
+    before = bench.sender.identity.epoch
+    core.refuse.append(32)
+    bench.send("t", b"bad")
+    bench.deliver()
+    mark = len(core.calls)
+    bench.abort()
+    assert calls_since(core, mark)[-1] == ApiKey.INIT_PRODUCER_ID
+    assert bench.sender.identity.epoch == before + 1
+    bench.begin()
+    bench.send("t", b"good")
+    bench.commit()
+    assert visible(core) == {0: [b"good"]}
+
+
+def test_records_that_expire_fail_their_transaction():
+    core = TransactionCore(nodes=1)
+    bench = Bench(core, delivery_timeout_s=0.5)
+    bench.begin()
+    core.down_until[0] = core.now + 2
+    delivery = bench.send("t", b"late")
+    with pytest.raises(AbortableTransactionError, match="delivery_timeout_ms"):
+        bench.commit()
+    assert isinstance(delivery.exception(), DeliveryTimeout)
+    bench.abort()
+    assert visible(core) == {0: []}
+
+
+# -- fencing and other ends
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_newer_producer_fences_the_older_one(version):
+    core = TransactionCore(transaction_version=version)
+    old, new = Bench(core), Bench(core)
+    old.begin()
+    old.send("t", b"old")
+    old.deliver()
+    new.begin()
+    new.send("t", b"new")
+    new.commit()
+    with pytest.raises(
+        TransactionFenced, match=r"transactional id.*transaction_timeout_ms=60000.*id-1.*PRODUCER_FENCED"
+    ):
+        old.commit()
+    with pytest.raises(TransactionFenced, match="Close this producer"):
+        old.send("t", b"again")
+    with pytest.raises(TransactionFenced):
+        old.transactions.begin()
+    assert visible(core) == {0: [b"new"]}
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_zombie_notices_with_whatever_it_does_next(version):
+    core = TransactionCore(transaction_version=version)
+    old, new = Bench(core), Bench(core)
+    old.begin()
+    old.send("t", b"one")
+    old.deliver()
+    new.begin()
+    late = old.send("t", b"two")
+    with pytest.raises(TransactionError):
+        old.commit()
+    with pytest.raises(TransactionFenced):
+        old.abort()
+    assert late.exception() is not None
+    new.commit()
+    assert visible(core) == {0: []}
+
+
+@pytest.mark.parametrize(
+    ("api", "code"),
+    [
+        (ApiKey.INIT_PRODUCER_ID, 53),
+        (ApiKey.INIT_PRODUCER_ID, 50),
+        (ApiKey.FIND_COORDINATOR, 53),
+        (END, 48),
+        (END, 53),
+        (END, -999),
+    ],
+)
+def test_errors_for_good_end_the_producer(api, code):
+    core = TransactionCore()
+    bench = Bench(core)
+    if api == END:
+        bench.begin()
+        bench.send("t", b"x")
+        core.fail_next[api] = [code]
+        with pytest.raises(FatalTransactionError) as caught:
+            bench.commit()
+    else:
+        core.fail_next[api] = [code]
+        with pytest.raises(FatalTransactionError) as caught:
+            bench.begin()
+    assert caught.value.transactional_id == "id-1"
+    assert caught.value.hint
+    for call in (bench.transactions.begin, bench.transactions.begin_commit, bench.transactions.begin_abort):
+        with pytest.raises(FatalTransactionError):
+            call()
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("code", [22, 25, 82, 113, 30, 120])
+def test_offsets_that_the_group_refuses_fail_the_transaction(version, code):
+    core = TransactionCore(transaction_version=version)
+    bench = Bench(core)
+    bench.begin()
+    core.fail_next[ApiKey.TXN_OFFSET_COMMIT] = [code]
+    bench.send("t", b"x")
+    bench.transactions.add_offsets(GROUP, {TopicPartition("in", 3): Offset(1)})
+    with pytest.raises(AbortableTransactionError, match=r"topic in, partition 3, group_id group") as caught:
+        bench.commit()
+    assert caught.value.cause.code == code
+    assert ("place in the group" in caught.value.hint) == (code in (22, 25, 82, 113))
+    bench.abort()
+    assert visible(core) == {0: []}
+    assert core.committed_offsets == {}
+
+
+def test_topics_that_may_not_be_written_fail_the_transaction():
+    core = TransactionCore(transaction_version=1)
+    bench = Bench(core)
+    bench.begin()
+    core.fail_next[ADD_PARTITIONS] = [29]
+    delivery = bench.send("t", b"x")
+    with pytest.raises(AbortableTransactionError, match=r"TOPIC_AUTHORIZATION_FAILED.*topic t"):
+        bench.commit()
+    assert isinstance(delivery.exception(), TransactionAborted)
+    bench.abort()  # nothing was added: the coordinator knows of no transaction
+    assert bench.transactions.state is State.READY
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_an_id_that_the_coordinator_forgot_is_taken_again(version):
+    core = TransactionCore(transaction_version=version)
+    bench = Bench(core)
+    bench.begin()
+    bench.send("t", b"lost")
+    bench.deliver()
+    core.fail_next[END] = [INVALID_MAPPING]
+    with pytest.raises(AbortableTransactionError):
+        bench.commit()
+    core.transactions["id-1"].state = "complete"
+    core.transactions["id-1"].partitions.clear()
+    bench.abort()
+    assert core.calls[-1][0] == ApiKey.INIT_PRODUCER_ID
+    bench.begin()
+    bench.send("t", b"good")
+    bench.commit()
+    assert visible(core)[0] == [b"lost", b"good"] or visible(core)[0] == [b"good"]
+
+
+def test_a_fenced_initialization_is_told_from_a_failed_one():
+    core = TransactionCore()
+    core.fail_next[ApiKey.INIT_PRODUCER_ID] = [FENCED]
+    with pytest.raises(TransactionFenced):
+        Bench(core).begin()
+
+
+# -- calls and tables
+
+
+def test_calls_that_do_not_fit_say_so():
+    core = TransactionCore()
+    bench = Bench(core)
+    with pytest.raises(TransactionStateError, match=r"cannot send: not initialized.*id-1.*begin_transaction"):
+        bench.send("t", b"x")
+    bench.begin()
+    with pytest.raises(TransactionStateError, match="cannot begin a transaction: a transaction is open"):
+        bench.transactions.begin()
+    bench.commit()
+    for call, word in [(bench.transactions.begin_commit, "commit"), (lambda: bench.send("t", b"x"), "send")]:
+        with pytest.raises(TransactionStateError, match=f"cannot {word}: no transaction is open"):
+            call()
+    with pytest.raises(TransactionStateError, match="send offsets"):
+        bench.transactions.add_offsets(GROUP, {TopicPartition("in", 0): Offset(1)})
+    bench.transactions.begin_abort()  # nothing to abort
+    assert bench.transactions.state is State.READY
+
+
+def test_nothing_is_taken_while_a_commit_is_under_way():
+    core = TransactionCore()
+    bench = Bench(core)
+    bench.begin()
+    bench.send("t", b"x")
+    bench.transactions.begin_commit()
+    with pytest.raises(TransactionStateError, match=r"cannot send: committing.*call it again"):
+        bench.send("t", b"y")
+    bench.transactions.begin_commit()  # the same call again waits on
+    bench.settle()
+    assert visible(core) == {0: [b"x"]}
+
+
+def test_every_state_leads_to_a_fatal_error_but_that_one():
+    assert set(MOVES) == set(State)
+    assert MOVES[State.FATAL_ERROR] == frozenset()
+    assert all(State.FATAL_ERROR in targets for state, targets in MOVES.items() if state is not State.FATAL_ERROR)
+    reached = {State.UNINITIALIZED}
+    while True:
+        more = reached | {target for state in reached for target in MOVES[state]}
+        if more == reached:
+            break
+        reached = more
+    assert reached == set(State)
+
+
+@pytest.mark.parametrize("code", [code for code in ErrorCode if code not in (ErrorCode.NONE,)])
+def test_every_code_leads_somewhere(code):
+    expected = ACTIONS.get(code, Action.RETRY if code.retriable else Action.FATAL)
+    assert action_for(int(code)) is expected
+    if expected in (Action.FENCED, Action.FATAL):
+        assert not code.retriable
+
+
+def test_codes_newer_than_this_client_are_fatal():
+    assert action_for(9999) is Action.FATAL
