@@ -214,13 +214,13 @@ def test_an_idempotent_producer(connection: RawConnection, new_topic_name: NewNa
     assert fetch(connection, name, 0).high_watermark == 10
 
 
-def test_transactional_batches_are_refused(connection: RawConnection, new_topic_name: NewName) -> None:
+def test_transactional_batches_need_a_transactional_id(connection: RawConnection, new_topic_name: NewName) -> None:
     name = new_topic_name()
     create_topic(connection, name)
     ids = {"producer_id": 5, "producer_epoch": 0, "base_sequence": 0}
     answer = produce(connection, name, batch(b"open", transactional=True, **ids), acks=-1)
     assert (answer.error_code, answer.base_offset) == (48, -1)
-    assert "does not serve transactions" in answer.error_message
+    assert "named no transactional id" in answer.error_message
     assert produce(connection, name, batch(b"plain", **ids)).base_offset == 0
     assert fetch(connection, name, 0).last_stable_offset == 1
 
