@@ -5,7 +5,7 @@ Rules
 - Order of a start: directories are locked, addresses bound, metadata replayed, this node registered, logs attached, and only then
   is a connection accepted. A stop answers and closes connections, then closes the metadata (which fences this node, and
   syncs by the logs' flusher), then the logs, and ends with the marker of a clean shutdown.
-- Work that is not a request (retention, flushes, checkpoints, snapshots) runs in `_housekeep`, in bounded pieces.
+- Work that is not a request (retention, compaction, flushes, checkpoints, snapshots) runs in `_housekeep`, in bounded pieces.
 - The clock is a parameter: milliseconds since 1970.
 """
 
@@ -25,11 +25,12 @@ from fastq.errors import FastqError
 from .config_keys import ResourceType
 from .controller import Controller
 from .fetch_session import FetchSessionCache
-from .log import LogManager
+from .log import LogCleaner, LogManager
 from .purgatory import Purgatory
 from .replicas import Replica, ReplicaTable
 from .router import Router
 from .server import Limits, ListenError, Server
+from .topic_config import cleaner_config
 from .transactions import TransactionCoordinator
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ class Broker:
             producer_expiration_ms=config.producer_id_expiration_ms,
             producer_expiration_check_interval_ms=config.producer_id_expiration_check_interval_ms,
         )
+        self.cleaner = LogCleaner(self.logs)
         self.controller = Controller(config, clock=clock, log_dir=self._metadata_dir())
         self.transactions = TransactionCoordinator(self)
         self.coordinators: list[Coordinator] = [self.transactions]
@@ -173,6 +175,7 @@ class Broker:
         image = self.controller.image
         defaults = self.controller.topic_defaults
         self.logs.default_config = defaults.log_config
+        self.cleaner.apply_config(cleaner_config(defaults.layers))
         self.logs.start(
             {
                 name: defaults.log_config_of(overrides)
@@ -180,6 +183,7 @@ class Broker:
                 if kind == ResourceType.TOPIC
             }
         )
+        self._opened.append(self.cleaner.close)
         self._opened.append(lambda: self.logs.close(broker_epoch=self.controller.broker_epoch))
         for topic in image.topics_by_name.values():
             self._apply_topic(image, topic)
@@ -193,6 +197,7 @@ class Broker:
             self._apply_topic(image, topic)
         changed = set(delta.changed_configs)
         if any(kind == ResourceType.BROKER for kind, _ in changed):
+            self.cleaner.apply_config(cleaner_config(self.controller.topic_defaults.layers))
             for topic in image.topics_by_name.values():
                 self._apply_config(image, topic.name)
         else:
@@ -263,6 +268,7 @@ class Broker:
         now_ms = self.clock()
         try:
             self.logs.tick(now_ms)
+            self.cleaner.tick(now_ms)
             self.controller.tick(now_ms)
         except Exception:
             logger.exception("housekeeping failed")

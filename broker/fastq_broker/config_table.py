@@ -30,6 +30,7 @@ STRING = ConfigType.STRING
 INT = ConfigType.INT
 SHORT = ConfigType.SHORT
 LONG = ConfigType.LONG
+DOUBLE = ConfigType.DOUBLE
 LIST = ConfigType.LIST
 
 CODECS = one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
@@ -148,6 +149,71 @@ LOG_DEFAULTS = (
         3600000,
         at_least(0),
         "Default of message.timestamp.after.max.ms.",
+        dynamic=True,
+    ),
+    row(
+        "log.cleaner.min.cleanable.ratio",
+        DOUBLE,
+        0.5,
+        between(0, 1),
+        "Default of min.cleanable.dirty.ratio.",
+        dynamic=True,
+    ),
+    row("log.cleaner.min.compaction.lag.ms", LONG, 0, at_least(0), "Default of min.compaction.lag.ms.", dynamic=True),
+    row(
+        "log.cleaner.max.compaction.lag.ms",
+        LONG,
+        INT64_MAX,
+        at_least(1),
+        "Default of max.compaction.lag.ms.",
+        dynamic=True,
+    ),
+    row(
+        "log.cleaner.delete.retention.ms", LONG, 86400000, at_least(0), "Default of delete.retention.ms.", dynamic=True
+    ),
+)
+
+CLEANER = (
+    row("log.cleaner.enable", BOOLEAN, True, doc="Compact the topics that ask for it."),
+    row("log.cleaner.threads", INT, 1, at_least(0), "Processes that compact, one log each.", dynamic=True),
+    row(
+        "log.cleaner.dedupe.buffer.size",
+        LONG,
+        134217728,
+        at_least(1048576),
+        "Memory for the latest offset of each key, of all these processes; half as much again while it grows.",
+        dynamic=True,
+    ),
+    row(
+        "log.cleaner.io.buffer.load.factor",
+        DOUBLE,
+        0.9,
+        Check("above 0, at most 1", lambda value: 0 < value <= 1),
+        "How full that memory may get.",
+        dynamic=True,
+    ),
+    row(
+        "log.cleaner.io.buffer.size",
+        INT,
+        524288,
+        at_least(0),
+        "Bytes that all these processes read at a time; at least 64 KiB each.",
+        dynamic=True,
+    ),
+    row(
+        "log.cleaner.io.max.bytes.per.second",
+        DOUBLE,
+        1.7976931348623157e308,
+        Check("above 0", lambda value: value > 0),
+        "The most that they read and write together.",
+        dynamic=True,
+    ),
+    row(
+        "log.cleaner.backoff.ms",
+        LONG,
+        15000,
+        at_least(0),
+        "Time between two looks at the logs when none is to be compacted.",
         dynamic=True,
     ),
 )
@@ -306,5 +372,5 @@ RETIRED = frozenset(key.name for key in REMOVED + MAPPED) - {
     "log.roll.jitter.hours",
     "log.flush.scheduler.interval.ms",
 }
-DONE = NODE + LISTENERS + TOPICS + LOG_DEFAULTS + LOG_UPKEEP + TRANSACTIONS
+DONE = NODE + LISTENERS + TOPICS + LOG_DEFAULTS + CLEANER + LOG_UPKEEP + TRANSACTIONS
 BROKER_KEYS = table_of(DONE + MAPPED + IGNORED + REMOVED)

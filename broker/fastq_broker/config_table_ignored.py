@@ -194,21 +194,6 @@ TRANSACTIONS = ignored(
     row("transaction.two.phase.commit.enable", BOOLEAN, False),
 )
 
-CLEANER = ignored(
-    "this version does not run the log cleaner",
-    row("log.cleaner.backoff.ms", LONG, 15000, at_least(0), dynamic=True),
-    row("log.cleaner.dedupe.buffer.size", LONG, 134217728, dynamic=True),
-    row("log.cleaner.delete.retention.ms", LONG, 86400000, at_least(0), dynamic=True),
-    row("log.cleaner.enable", BOOLEAN, True),
-    row("log.cleaner.io.buffer.load.factor", DOUBLE, 0.9, dynamic=True),
-    row("log.cleaner.io.buffer.size", INT, 524288, at_least(0), dynamic=True),
-    row("log.cleaner.io.max.bytes.per.second", DOUBLE, 1.7976931348623157e308, dynamic=True),
-    row("log.cleaner.max.compaction.lag.ms", LONG, INT64_MAX, at_least(1), dynamic=True),
-    row("log.cleaner.min.cleanable.ratio", DOUBLE, 0.5, between(0, 1), dynamic=True),
-    row("log.cleaner.min.compaction.lag.ms", LONG, 0, at_least(0), dynamic=True),
-    row("log.cleaner.threads", INT, 1, at_least(0), dynamic=True),
-)
-
 SECURITY = ignored(
     "this version serves PLAINTEXT listeners without authentication",
     row("allow.everyone.if.no.acl.found", BOOLEAN, False),
@@ -425,7 +410,6 @@ IGNORED = (
     + STREAMS
     + GROUPS
     + TRANSACTIONS
-    + CLEANER
     + SECURITY
     + CLUSTER
     + QUOTAS

@@ -33,7 +33,7 @@ from fastq_broker.config_keys import (
     unknown_key,
 )
 from fastq_broker.config_table import BROKER_KEYS, CODECS, DURABILITY, HOUR_MS, MINUTE_MS, RETIRED
-from fastq_broker.log.config import LogConfig
+from fastq_broker.log.config import CleanerConfig, LogConfig
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,6 @@ LONG = ConfigType.LONG
 DOUBLE = ConfigType.DOUBLE
 LIST = ConfigType.LIST
 
-_CLEANER: Final = "this version does not run the log cleaner"
 _TIERED: Final = "tiered storage is not part of this broker"
 _SINGLE: Final = "this version runs as a single node"
 
@@ -80,8 +79,7 @@ TOPIC_KEYS = table_of(
             LIST,
             ["delete"],
             list_of("compact", "delete"),
-            "What becomes of old segments: delete them, compact them, or both. "
-            "Compaction does not run in this version; a compacted topic demands keys and keeps everything.",
+            "What becomes of old segments: delete them, compact them, or both. A compacted topic demands keys.",
             broker=["log.cleanup.policy"],
         ),
         row(
@@ -109,9 +107,8 @@ TOPIC_KEYS = table_of(
             LONG,
             86400000,
             at_least(0),
-            "How long a compacted topic keeps tombstones.",
+            "How long a compacted topic keeps tombstones, and the ends of transactions that left nothing.",
             broker=["log.cleaner.delete.retention.ms"],
-            nothing_yet=_CLEANER,
         ),
         row(
             "durability",
@@ -194,7 +191,6 @@ TOPIC_KEYS = table_of(
             at_least(1),
             "The longest a record waits for compaction.",
             broker=["log.cleaner.max.compaction.lag.ms"],
-            nothing_yet=_CLEANER,
         ),
         row(
             "max.message.bytes",
@@ -235,7 +231,6 @@ TOPIC_KEYS = table_of(
             between(0, 1),
             "How much of a log must be uncompacted before it is compacted.",
             broker=["log.cleaner.min.cleanable.ratio"],
-            nothing_yet=_CLEANER,
         ),
         row(
             "min.compaction.lag.ms",
@@ -244,7 +239,6 @@ TOPIC_KEYS = table_of(
             at_least(0),
             "How long a record stays uncompacted at least.",
             broker=["log.cleaner.min.compaction.lag.ms"],
-            nothing_yet=_CLEANER,
         ),
         row(
             "min.insync.replicas",
@@ -480,6 +474,23 @@ def describe_broker(layers: BrokerLayers) -> list[ConfigEntry]:
         value = None if key.sensitive else key.render(first.value)
         entries.append(ConfigEntry(key, value, first.source, chain, read_only=not key.dynamic))
     return entries
+
+
+def cleaner_config(layers: BrokerLayers) -> CleanerConfig:
+    """The settings of the log cleaner under the broker's keys, as set and altered."""
+
+    def value(name: str) -> Value:
+        return broker_layers_of(name, layers)[0].value
+
+    return CleanerConfig(
+        enabled=value("log.cleaner.enable"),
+        threads=value("log.cleaner.threads"),
+        dedupe_buffer_bytes=value("log.cleaner.dedupe.buffer.size"),
+        dedupe_load_factor=value("log.cleaner.io.buffer.load.factor"),
+        io_buffer_bytes=value("log.cleaner.io.buffer.size"),
+        io_bytes_per_second_max=value("log.cleaner.io.max.bytes.per.second"),
+        backoff_ms=value("log.cleaner.backoff.ms"),
+    )
 
 
 def to_log_config(values: Mapping[str, Value]) -> LogConfig:

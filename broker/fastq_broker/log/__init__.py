@@ -1,6 +1,7 @@
 """The log: Kafka's segment files, written, read, recovered and expired. `LogManager` is the door."""
 
-from .config import UNLIMITED, LogConfig
+from .cleaner import LogCleaner
+from .config import UNLIMITED, CleanerConfig, LogConfig
 from .files import Files
 from .log_dir import LogDir
 from .log_manager import LogManager
@@ -11,8 +12,10 @@ from .timestamps import TimestampOffset, TimestampQuery
 __all__ = [
     "UNLIMITED",
     "AppendResult",
+    "CleanerConfig",
     "CorruptSegment",
     "Files",
+    "LogCleaner",
     "LogConfig",
     "LogDir",
     "LogManager",

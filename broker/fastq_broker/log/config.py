@@ -1,7 +1,8 @@
-"""Settings of one log: Kafka's topic settings, in their units, after defaults and overrides have been resolved."""
+"""Settings of one log, and of the cleaner: Kafka's, in their units, after defaults and overrides have been resolved."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from typing import Literal
 
@@ -59,3 +60,20 @@ class LogConfig:
     def synchronous(self) -> bool:
         """Whether a record is visible and acknowledged only once it is on disk."""
         return self.durability == "fsync" or self.flush_messages == 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class CleanerConfig:
+    """Kafka's log.cleaner.* keys, those that are not defaults of topic settings; times in ms, sizes in bytes.
+
+    The dedupe buffer is divided among the threads, which here are processes; 0 threads compact nothing.
+    """
+
+    enabled: bool = True
+    threads: int = 1
+    dedupe_buffer_bytes: int = 128 << 20
+    dedupe_load_factor: float = 0.9
+    io_buffer_bytes: int = 512 << 10
+    io_bytes_per_second_max: float = sys.float_info.max
+    backoff_ms: int = 15_000
+    """Time between two looks at logs of which none was to be compacted."""

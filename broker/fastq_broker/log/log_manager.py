@@ -25,6 +25,7 @@ from typing import Any, Final
 from fastq.errors import ErrorCode, KafkaError, error_for_code
 
 from .checkpoints import (
+    CLEANED,
     HIGH_WATERMARK,
     LOG_START,
     PARTITION_METADATA,
@@ -195,6 +196,7 @@ class LogManager:
             self.files.unlink(os.path.join(log_dir.path, CLEAN_SHUTDOWN))
         recovery_points = self._read_checkpoint(log_dir, RECOVERY_POINT)
         start_offsets = self._read_checkpoint(log_dir, LOG_START)
+        cleaned_offsets = self._read_checkpoint(log_dir, CLEANED)
         found = []
         for name in names:
             match = _LOG_NAME.match(name)
@@ -209,6 +211,7 @@ class LogManager:
                     config=topic_configs.get(key[0], self.default_config),
                     recovery_point=recovery_points.get(key, 0),
                     log_start_offset=start_offsets.get(key, 0),
+                    cleaned_offset=cleaned_offsets.get(key, 0),
                     clean=clean,
                 )
                 self.logs[key] = log
@@ -222,7 +225,7 @@ class LogManager:
         try:
             return read_offsets(self.files, log_dir.path, name)
         except CorruptCheckpoint as error:
-            logger.error("%s: recovery starts at the begin of every log", error)
+            logger.error("%s: recovery, or compaction, starts at the begin of every log", error)
             return {}
 
     def _recover(self, log_dir: LogDir, logs: list[PartitionLog]) -> None:
@@ -403,6 +406,8 @@ class LogManager:
         log.abandon()
         try:
             self.files.rename(log.path, target)
+            if log.cleaned_offset:  # or a later log of that name would be taken for compacted
+                self.write_cleaned_offsets(log.dir)
         except OSError as error:
             raise log.dir.fail(action, log.path, error) from error
         return target
@@ -509,11 +514,23 @@ class LogManager:
                 if log.checkpointed_start_offset:
                     starts[key] = log.checkpointed_start_offset
         for name, offsets in ((RECOVERY_POINT, points), (HIGH_WATERMARK, watermarks), (LOG_START, starts)):
-            path = os.path.join(log_dir.path, name)
-            if wait:
-                self.files.write_file(path, format_offsets(offsets), sync=True)
-            else:
-                self._replace_later(log_dir, path, format_offsets(offsets))
+            self._write_offsets(log_dir, name, offsets, wait=wait)
+        self.write_cleaned_offsets(log_dir, wait=wait)
+
+    def write_cleaned_offsets(self, log_dir: LogDir, *, wait: bool = False) -> None:
+        """Write down how far the logs of a directory are compacted, where any is; waits as `write_checkpoints`. Raises OSError."""
+        offsets = {
+            key: log.cleaned_offset for key, log in self.logs.items() if log.dir is log_dir and log.cleaned_offset
+        }
+        if offsets or os.path.exists(os.path.join(log_dir.path, CLEANED)):
+            self._write_offsets(log_dir, CLEANED, offsets, wait=wait)
+
+    def _write_offsets(self, log_dir: LogDir, name: str, offsets: Mapping[TopicPartition, int], *, wait: bool) -> None:
+        path = os.path.join(log_dir.path, name)
+        if wait:
+            self.files.write_file(path, format_offsets(offsets), sync=True)
+        else:
+            self._replace_later(log_dir, path, format_offsets(offsets))
 
     def _replace_later(self, log_dir: LogDir, path: str, data: bytes) -> None:
         """Replace a file once its new content has been synced, without waiting for the disk. Raises OSError."""

@@ -194,7 +194,7 @@ def test_an_unknown_key_names_the_nearest_one() -> None:
     [
         ("zookeeper.connect", "localhost:2181", "there is no ZooKeeper"),
         ("replica.lag.max.messages", "4000", "replica.lag.time.max.ms"),
-        ("log.cleaner.enable", "false", "log cleaner"),
+        ("remote.log.manager.thread.pool.size", "4", "tiered storage"),
         ("num.io.threads", "8", "event loop"),
         ("listener.name.inside.ssl.keystore.location", "/x", "one listener"),
         ("log.retention.hours.per.topic", "a:1", "topic"),

@@ -1,0 +1,424 @@
+"""The log cleaner: which log is compacted next, the process that does it, and taking over what it has made.
+
+Rules
+- Compaction is a process of its own for each round (cleaner_worker): it never holds this one's GIL, and its memory goes with it. Here are
+  only cheap steps: choosing, starting, renaming a few files.
+- The next log is the one whose uncompacted part is largest, relative to its size, above min.cleanable.dirty.ratio, or any that has a record
+  older than max.compaction.lag.ms. Never touched are the active segment, what lies at or above the last stable offset or the recovery
+  point, and segments younger than min.compaction.lag.ms.
+- A round is taken over only while the segments that it has read are still there as they were; else it is thrown away.
+- How far a log is compacted is written down once the new names are on disk: written earlier, a tombstone could go whose older records a
+  loss of power has brought back.
+- A round that fails is tried again, later each time; a log whose records cannot be read is left alone until the next start, and logged.
+Source: LogCleaner, LogCleanerManager, KIP-354 (max.compaction.lag.ms).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+import tempfile
+from collections import deque
+from collections.abc import Callable
+from typing import IO, Final, NamedTuple, Protocol
+
+from fastq.errors import KafkaError
+
+from .checkpoints import TopicPartition
+from .cleaner_job import CleaningJob, CleaningResult
+from .cleaner_swap import remove_cleaned
+from .config import CleanerConfig
+from .files import READ, FileHandle
+from .log_manager import LogManager
+from .partition_log import PartitionLog
+from .segment import Segment
+
+logger = logging.getLogger(__name__)
+
+_LOGS_PER_TICK: Final = 200
+_GROUPS_PER_TICK: Final = 8
+_BUFFER_BYTES_MIN: Final = 64 << 10
+_RETRY_MS: Final = 1000
+_RETRY_MS_MAX: Final = 5 * 60 * 1000
+_END_S: Final = 5.0
+
+
+class Failure(NamedTuple):
+    """Why a round has failed, and whether another attempt would end in the same way."""
+
+    reason: str
+    uncleanable: bool
+
+
+class Worker(Protocol):
+    """Something that does one round."""
+
+    def poll(self) -> CleaningResult | Failure | None:
+        """What has become of it, None while it runs. Never waits."""
+
+    def close(self) -> None:
+        """End it, if it still runs; it writes nothing afterwards."""
+
+
+class WorkerProcess:
+    """A round in a process of its own. Event-loop thread only."""
+
+    def __init__(self, job: CleaningJob) -> None:
+        """Start it. Raises OSError."""
+        environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path)), PYTHONSAFEPATH="1")
+        command = [sys.executable, "-m", "fastq_broker.log.cleaner_worker", str(os.getpid())]
+        with tempfile.TemporaryFile("w+") as text:  # a pipe would hold this thread up until the process reads
+            text.write(job.encode())
+            text.seek(0)
+            # A session of its own: Ctrl-C is for the broker, which then ends its workers.
+            self._process = subprocess.Popen(
+                command, stdin=text, stdout=subprocess.PIPE, env=environment, start_new_session=True
+            )
+        assert self._process.stdout is not None
+        self._out: IO[bytes] = self._process.stdout
+        os.set_blocking(self._out.fileno(), False)
+        self._answer = bytearray()
+        self._ended = False
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def poll(self) -> CleaningResult | Failure | None:
+        while not self._ended:
+            try:
+                chunk = os.read(self._out.fileno(), 1 << 16)
+            except BlockingIOError:
+                return None
+            self._answer += chunk
+            self._ended = not chunk
+        code = self._process.poll()
+        return None if code is None else parse_answer(bytes(self._answer), code)
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait(_END_S)
+        self._out.close()
+
+
+def parse_answer(answer: bytes, code: int) -> CleaningResult | Failure:
+    """What a worker has said, or that it has ended without a word."""
+    try:
+        document = json.loads(answer)
+        if "error" in document:
+            return Failure(str(document["error"]), bool(document["uncleanable"]))
+        return CleaningResult.decode(document["result"])
+    except (ValueError, KeyError, TypeError):
+        return Failure(f"the cleaner's process ended with code {code}" + (" (killed)" if code == -9 else ""), False)
+
+
+class Candidate(NamedTuple):
+    """A log that may be compacted: the segments of the round, and how much of them is dirty."""
+
+    log: PartitionLog
+    segments: list[Segment]
+    dirty_offset: int
+    upper_offset: int
+    dirty_bytes: int
+    due: bool
+    """Whether a record waits for longer than max.compaction.lag.ms."""
+
+    @property
+    def ratio(self) -> float:
+        return self.dirty_bytes / sum(segment.size for segment in self.segments)
+
+
+def candidate_of(log: PartitionLog, now_ms: int) -> Candidate | None:
+    """What a round over a loaded log would be, None when there is nothing to do. Raises OSError."""
+    config = log.config
+    dirty_offset = log.cleaned_offset
+    if not log.log_start_offset <= dirty_offset <= log.log_end_offset:
+        dirty_offset = log.log_start_offset
+    segments: list[Segment] = []
+    dirty: list[Segment] = []
+    limit = min(log.last_stable_offset, log.recovery_point)
+    upper_offset = log.segments[0].base_offset
+    for segment, following in zip(log.segments[:-1], log.segments[1:], strict=True):
+        is_dirty = following.base_offset > dirty_offset
+        young = config.min_compaction_lag_ms > 0 and segment.largest_timestamp() > now_ms - config.min_compaction_lag_ms
+        if following.base_offset > limit or (is_dirty and young):
+            break
+        segments.append(segment)
+        upper_offset = following.base_offset
+        if is_dirty:
+            dirty.append(segment)
+    dirty_bytes = sum(segment.size for segment in dirty)
+    if not dirty_bytes:
+        return None
+    times = [time for segment in dirty if (time := segment.first_timestamp()) > 0]
+    due = bool(times) and min(times) < now_ms - config.max_compaction_lag_ms
+    candidate = Candidate(log, segments, dirty_offset, upper_offset, dirty_bytes, due)
+    return candidate if due or candidate.ratio > config.min_cleanable_dirty_ratio else None
+
+
+class _Round:
+    """A round under way: first the worker runs, then `groups` wait to be put in place, then the names for the disk."""
+
+    def __init__(self, candidate: Candidate, worker: Worker) -> None:
+        self.log = candidate.log
+        self.worker = worker
+        self.segments = [(segment, segment.size) for segment in candidate.segments]
+        self.truncations = self.log.truncations
+        self.result: CleaningResult | None = None
+        self.groups: deque[list[int]] = deque()
+        self.syncing = False
+
+    def is_stale(self) -> bool:
+        """Whether the segments are not the ones any more that the worker reads or has read."""
+        log = self.log
+        if log.truncations != self.truncations or not log.config.compacted:
+            return True
+        present = set(map(id, log.segments[:-1]))
+        return any(id(segment) not in present or segment.size != size for segment, size in self.segments)
+
+
+class LogCleaner:
+    """Compacts the logs of a LogManager. Event-loop thread only.
+
+    Invariants: at most `config.threads` rounds at a time, one a log. `uncleanable` tells why a log is left alone. Logs that are not loaded
+    are not looked at: the rounds of retention load them.
+    """
+
+    def __init__(
+        self,
+        manager: LogManager,
+        config: CleanerConfig | None = None,
+        *,
+        start_worker: Callable[[CleaningJob], Worker] = WorkerProcess,
+    ) -> None:
+        self.manager = manager
+        self.config = config or CleanerConfig()
+        self.uncleanable: dict[PartitionLog, str] = {}
+        self.rounds_done = 0
+        self._start_worker = start_worker
+        self._rounds: list[_Round] = []
+        self._look_at_ms = 0
+        self._to_look_at: deque[PartitionLog] = deque()
+        self._best: Candidate | None = None
+        self._failures: dict[TopicPartition, tuple[int, int]] = {}  # how many in a row, and when to try again
+
+    def apply_config(self, config: CleanerConfig) -> None:
+        """Use other settings, from the next round on."""
+        self.config = config
+
+    @property
+    def busy(self) -> bool:
+        """Whether a round is under way."""
+        return bool(self._rounds)
+
+    def tick(self, now_ms: int) -> None:
+        """A bounded step: take over what has been done, look at some logs, start a round."""
+        for round_ in list(self._rounds):
+            self._advance(round_, now_ms)
+        if self.config.enabled and len(self._rounds) < self.config.threads:
+            self._look(now_ms)
+
+    def close(self) -> None:
+        """End the workers; what they have written is removed. Segments that are in place stay so."""
+        for round_ in list(self._rounds):
+            if not round_.syncing:
+                self._drop(round_)
+
+    # -- choosing
+
+    def _look(self, now_ms: int) -> None:
+        if not self._to_look_at:
+            if now_ms < self._look_at_ms:
+                return
+            self._to_look_at.extend(self.manager.logs.values())
+            self._best = None
+            self._forget_deleted()
+        for _ in range(min(_LOGS_PER_TICK, len(self._to_look_at))):
+            self._consider(self._to_look_at.popleft(), now_ms)
+        if self._to_look_at:
+            return
+        best, self._best = self._best, None
+        if best is None:
+            self._look_at_ms = now_ms + self.config.backoff_ms
+        else:
+            self._start(best, now_ms)
+
+    def _forget_deleted(self) -> None:
+        logs = self.manager.logs
+        self.uncleanable = {
+            log: why for log, why in self.uncleanable.items() if logs.get((log.topic, log.partition)) is log
+        }
+        self._failures = {key: failure for key, failure in self._failures.items() if key in logs}
+
+    def _consider(self, log: PartitionLog, now_ms: int) -> None:
+        key = log.topic, log.partition
+        if (
+            not log.loaded
+            or not log.config.compacted
+            or log.dir.offline is not None
+            or log in self.uncleanable
+            or self.manager.logs.get(key) is not log
+            or self._failures.get(key, (0, 0))[1] > now_ms
+            or any(round_.log.path == log.path for round_ in self._rounds)
+        ):
+            return
+        try:
+            candidate = candidate_of(log, now_ms)
+        except OSError as error:
+            log.dir.fail("looking at a log to compact it", error.filename or log.path, error)
+            return
+        if candidate is not None and (self._best is None or candidate.ratio > self._best.ratio):
+            self._best = candidate
+
+    def _start(self, candidate: Candidate, now_ms: int) -> None:
+        job = self._job(candidate, now_ms)
+        try:
+            worker = self._start_worker(job)
+        except OSError as error:
+            self._failed(candidate.log, Failure(f"starting the cleaner's process: {error}", False), now_ms)
+            return
+        logger.info(
+            "%s: compacting %d bytes, %d of them dirty, up to offset %d",
+            candidate.log.name,
+            sum(segment.size for segment in candidate.segments),
+            candidate.dirty_bytes,
+            candidate.upper_offset,
+        )
+        self._rounds.append(_Round(candidate, worker))
+
+    def _job(self, candidate: Candidate, now_ms: int) -> CleaningJob:
+        log, config, own = candidate.log, candidate.log.config, self.config
+        return CleaningJob(
+            directory=log.path,
+            segments=[(segment.base_offset, segment.size) for segment in candidate.segments],
+            dirty_offset=candidate.dirty_offset,
+            upper_offset=candidate.upper_offset,
+            # A transaction that began in the round's range may have been aborted by a marker beyond it.
+            aborted_bases=[segment.base_offset for segment in log.segments],
+            last_offsets=[
+                (producer_id, entry.batches[-1].last_offset if entry.batches else -1, entry.epoch)
+                for producer_id, entry in log.producers.items()
+            ],
+            now_ms=now_ms,
+            delete_retention_ms=config.delete_retention_ms,
+            segment_bytes=config.segment_bytes,
+            segment_index_bytes=config.segment_index_bytes,
+            index_interval_bytes=config.index_interval_bytes,
+            map_bytes=own.dedupe_buffer_bytes // max(own.threads, 1),
+            map_load_factor=own.dedupe_load_factor,
+            buffer_bytes=max(own.io_buffer_bytes // max(own.threads, 1), _BUFFER_BYTES_MIN),
+            bytes_per_second_max=own.io_bytes_per_second_max / max(own.threads, 1),
+        )
+
+    # -- taking over
+
+    def _advance(self, round_: _Round, now_ms: int) -> None:
+        log = round_.log
+        if round_.syncing:
+            return
+        gone = self.manager.logs.get((log.topic, log.partition)) is not log
+        if gone or log.dir.offline is not None:
+            self._drop(round_)
+            return
+        if round_.is_stale():
+            logger.info("%s: the log has changed while it was compacted: that is done again later", log.name)
+            self._drop(round_)
+            return
+        if round_.result is None:
+            outcome = round_.worker.poll()
+            if outcome is None:
+                return
+            round_.worker.close()
+            if isinstance(outcome, Failure):
+                self._drop(round_)
+                self._failed(log, outcome, now_ms)
+                return
+            round_.result = outcome
+            round_.groups.extend(outcome.groups)
+        self._swap(round_)
+
+    def _swap(self, round_: _Round) -> None:
+        """Put the next groups in place, in the order of their offsets; after the last one have the names synced."""
+        log = round_.log
+        try:
+            for _ in range(min(_GROUPS_PER_TICK, len(round_.groups))):
+                bases = set(round_.groups.popleft())
+                old = [segment for segment, _ in round_.segments if segment.base_offset in bases]
+                round_.segments = [pair for pair in round_.segments if pair[0].base_offset not in bases]
+                log.replace_segments(old)
+        except KafkaError:
+            self._drop(round_)  # the directory is offline, and has said why
+            return
+        if not round_.groups:
+            round_.syncing = True
+            handle = FileHandle(log.files, log.path, READ)
+            log.dir.flusher.submit([handle], lambda error: self._synced(round_, error))
+
+    def _synced(self, round_: _Round, error: OSError | None) -> None:
+        log, result = round_.log, round_.result
+        assert result is not None
+        self._rounds.remove(round_)
+        if error is not None:
+            log.dir.fail("syncing the names of compacted segments", log.path, error)
+            return
+        self._failures.pop((log.topic, log.partition), None)
+        self._look_at_ms = 0  # as long as there is something to do, it goes on
+        self.rounds_done += 1
+        if self.manager.logs.get((log.topic, log.partition)) is not log or log.truncations != round_.truncations:
+            return
+        log.cleaned_offset = result.end_offset
+        try:
+            self.manager.write_cleaned_offsets(log.dir)
+        except OSError as failure:
+            log.dir.fail("writing the cleaner's checkpoint", failure.filename or log.dir.path, failure)
+        _report(log, result)
+
+    def _drop(self, round_: _Round) -> None:
+        """Give a round up."""
+        round_.worker.close()
+        self._rounds.remove(round_)
+        log = round_.log
+        if self.manager.logs.get((log.topic, log.partition)) is log:
+            try:
+                remove_cleaned(log.files, log.path)
+            except OSError as error:
+                logger.warning("%s: what a compaction has left cannot be removed yet: %s", log.name, error)
+
+    def _failed(self, log: PartitionLog, failure: Failure, now_ms: int) -> None:
+        if failure.uncleanable:
+            self.uncleanable[log] = failure.reason
+            logger.error(
+                "%s cannot be compacted and is left as it is until the next start: %s; dump that segment with `fastq dump-log`",
+                log.name,
+                failure.reason,
+            )
+            return
+        key = log.topic, log.partition
+        count = self._failures.get(key, (0, 0))[0]
+        wait_ms = min(_RETRY_MS << min(count, 20), _RETRY_MS_MAX)
+        self._failures[key] = count + 1, now_ms + wait_ms
+        logger.warning("%s: compaction failed, next attempt in %.0f s: %s", log.name, wait_ms / 1000, failure.reason)
+
+
+def _report(log: PartitionLog, result: CleaningResult) -> None:
+    logger.info(
+        "%s: compacted up to offset %d: %d of %d records kept, %d keys, %d bytes read, %d written, %.2f s",
+        log.name,
+        result.end_offset,
+        result.records_kept,
+        result.records_read,
+        result.keys,
+        result.bytes_read,
+        result.bytes_written,
+        result.seconds,
+    )
+    if result.keyless_records:
+        logger.warning(
+            "%s: %d records without a key were dropped: a compacted topic has no use for them",
+            log.name,
+            result.keyless_records,
+        )
