@@ -39,6 +39,7 @@ HANDLERS: dict[int, str] = {
     1: "fetch",
     2: "list_offsets",
     3: "metadata",
+    10: "find_coordinator",
     18: "api_versions",
     19: "create_topics",
     20: "delete_topics",
