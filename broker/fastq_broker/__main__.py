@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .broker import Broker
     from .config import BrokerConfig
     from .config_keys import Value
 
@@ -55,12 +56,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_BAD_CONFIG
     loop = _new_loop()
     try:
-        return loop.run_until_complete(_serve(loop, config, started))
+        return loop.run_until_complete(_serve(loop, config, started, parsed.control_fd))
     finally:
         loop.close()
 
 
-async def _serve(loop: asyncio.AbstractEventLoop, config: BrokerConfig, started: float) -> int:
+async def _serve(loop: asyncio.AbstractEventLoop, config: BrokerConfig, started: float, control_fd: int | None) -> int:
     """Start, say so, wait for a signal, stop."""
     from fastq.errors import FastqError
 
@@ -76,6 +77,8 @@ async def _serve(loop: asyncio.AbstractEventLoop, config: BrokerConfig, started:
         print(f"fastq-broker: {error}", file=sys.stderr)
         await broker.close()
         return EXIT_CANNOT_START
+    if control_fd is not None:
+        _take_control(broker, control_fd)
     addresses = ", ".join(broker.listening)
     print(f"fastq-broker ready on {addresses} in {_process_age_s(started):.2f} s", flush=True)
     gc.freeze()  # what is loaded stays: no collection looks at it again
@@ -85,6 +88,18 @@ async def _serve(loop: asyncio.AbstractEventLoop, config: BrokerConfig, started:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.remove_signal_handler(number)  # a second signal ends it at once
     return EXIT_OK if await broker.close() else EXIT_UNCLEAN
+
+
+def _take_control(broker: Broker, descriptor: int) -> None:
+    """Load the fault switches once a test sets one."""
+
+    def first() -> None:
+        broker.loop.remove_reader(descriptor)
+        from .fault_switches import FaultControl
+
+        FaultControl(broker, descriptor).readable()
+
+    broker.loop.add_reader(descriptor, first)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -103,6 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--node-id", type=int, metavar="N", help="the node's id within its cluster (default: 1)")
     add("--log-format", choices=("text", "json"), default="text", help="how the log is written (default: text)")
     add("--log-level", choices=("debug", "info", "warning", "error"), default="info", help="default: info")
+    add("--control-fd", type=int, help=argparse.SUPPRESS)  # fastq.testing's fault switches
     return parser
 
 

@@ -95,6 +95,11 @@ class Deferred:
             self.answered = True
             self.answer = response
 
+    def hand_over(self, connection: Any) -> None:
+        """Answer to `connection` instead: what stands between, as the fault switches do, gets `complete` and `fail`."""
+        self._connection = connection
+        self.attached = True
+
     def refuse(self, reason: str) -> None:
         """Close the connection instead of answering."""
         if not self.cancelled:

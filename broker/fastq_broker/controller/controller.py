@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fastq.errors import ConfigError
+from fastq.errors import ConfigError, NotLeaderOrFollower, UnknownTopicOrPartition
 from fastq.protocol.messages import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -174,6 +174,19 @@ class Controller:
         return results
 
     incremental_alter_configs = alter_configs
+
+    def bump_leader_epoch(self, topic: str, partition: int) -> int:
+        """Elect this node again as the leader of a partition it leads, so that its epoch grows; the new epoch.
+
+        Clients meet it as a change of leaders. KafkaError when there is no such partition, or another leads it.
+        """
+        found = self.image.topics_by_name.get(topic)
+        if found is None or not 0 <= partition < len(found.partitions):
+            raise UnknownTopicOrPartition(topic=topic, partition=partition)
+        if not self._may_lead(found.partitions[partition]):
+            raise NotLeaderOrFollower(topic=topic, partition=partition)
+        self._commit([self._election(found.topic_id, partition, found.partitions[partition])])
+        return self.image.topics_by_name[topic].partitions[partition].leader_epoch
 
     def allocate_producer_ids(self) -> ProducerIds:
         """The next block of producer ids. Await `flushed` before one is given away."""

@@ -4,9 +4,11 @@
 
     with Broker() as broker:
         producer = Producer(bootstrap_servers=broker.bootstrap_servers)
+        broker.fail("Produce", error="NOT_LEADER_OR_FOLLOWER", times=3)
 
-Rules: the process gets a directory of its own unless one is given; its log is kept and shown when it does not start or when the `with`
-block fails. `kill` is SIGKILL, for tests of recovery; `stop` is SIGTERM, and fails if the broker does not end cleanly.
+Rules: any Kafka client can use it, and meets its fault switches (`switches.py`). The process gets a directory of its own unless
+one is given; its log is kept and shown when it does not start or when the `with` block fails. `kill` is SIGKILL, for tests of
+recovery; `stop` is SIGTERM, and fails if the broker does not end cleanly. A broker whose test process dies stops by itself.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -24,6 +27,8 @@ from pathlib import Path
 from types import TracebackType
 
 from typing_extensions import Self
+
+from fastq.testing.switches import COMMAND_TIMEOUT_S, FaultSwitches
 
 __all__ = ["Broker", "BrokerFailed"]
 
@@ -35,10 +40,14 @@ class BrokerFailed(RuntimeError):
     """The broker did not start, or did not stop cleanly; the message ends with its log."""
 
 
-class Broker:
+MEMORY_DIR = Path("/dev/shm")
+
+
+class Broker(FaultSwitches):
     """A broker process; a context manager. Not for use by two threads at once.
 
-    `data_dir`: where it keeps its data (None: a temporary directory, removed at the end). `config`: settings by Kafka name or
+    `data_dir`: where it keeps its data (None: a temporary directory, removed at the end; with `in_memory` one that is in memory,
+    where the system has such a place). `config`: settings by Kafka name or
     in Python's spelling. `port` 0 takes a free one, which a restart keeps. `host` must be an address of this machine.
     """
 
@@ -51,6 +60,7 @@ class Broker:
         port: int = 0,
         node_id: int | None = None,
         env: Mapping[str, str] | None = None,
+        in_memory: bool = False,
     ) -> None:
         self.host = host
         self.port = port
@@ -58,7 +68,7 @@ class Broker:
         self.node_id = node_id
         self.env = dict(env or {})
         self._own_dir = data_dir is None
-        self.data_dir = Path(data_dir) if data_dir is not None else Path(tempfile.mkdtemp(prefix="fastq-broker-"))
+        self.data_dir = Path(data_dir) if data_dir is not None else _temporary_dir(in_memory)
         self._process: subprocess.Popen[str] | None = None
         self._log: list[str] = []
         self._reader: threading.Thread | None = None
@@ -88,9 +98,17 @@ class Broker:
         """Start it and wait until it says that it is ready. Raises BrokerFailed with its log."""
         if self.running:
             raise RuntimeError(f"the broker runs already, as process {self.pid}")
-        self._process = subprocess.Popen(
-            self._command(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, **self.env}
-        )
+        self._control, theirs = socket.socketpair()
+        self._control.settimeout(COMMAND_TIMEOUT_S)
+        with theirs:
+            self._process = subprocess.Popen(
+                [*self._arguments(), "--control-fd", str(theirs.fileno())],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                env={**os.environ, **self.env},
+                pass_fds=[theirs.fileno()],
+            )
         self._reader = threading.Thread(target=self._collect, args=(self._process,), daemon=True)
         self._reader.start()
         self.ready_line = self._ready(timeout)
@@ -154,7 +172,7 @@ class Broker:
         elif failed is not None:
             raise failed
 
-    def _command(self) -> list[str]:
+    def _arguments(self) -> list[str]:
         host = f"[{self.host}]" if ":" in self.host else self.host
         command = [
             sys.executable,
@@ -193,6 +211,7 @@ class Broker:
             self._log.append(line)
 
     def _ended(self) -> None:
+        self._close_control()
         if self._reader is not None:
             self._reader.join(5)
         if self._process is not None:
@@ -205,3 +224,8 @@ class Broker:
         if self._process is None:
             raise RuntimeError("the broker does not run")
         return self._process
+
+
+def _temporary_dir(in_memory: bool) -> Path:
+    memory = MEMORY_DIR if in_memory and os.access(MEMORY_DIR, os.W_OK) else None
+    return Path(tempfile.mkdtemp(prefix="fastq-broker-", dir=memory))

@@ -1,0 +1,378 @@
+"""Faults on demand, for tests of clients: the next requests of an API fail, wait, are cut off or are throttled.
+
+Rules
+- Nothing of this runs unless a switch is set: then `FaultyRouter` takes the router's place, and goes when all are used up.
+- Switches of an API are used in the order in which they were set, one a request; each for its number of times, None for good.
+- Error responses are made from the message definitions: APIs that only read are served, and their answer's error codes are
+  overwritten; of others nothing is done, and each item of the request gets an answer with the code.
+- They are driven through a socket that the process inherits from whoever started it (`--control-fd`): one JSON object a line
+  in, one out. When the other end closes, the broker stops: a test that dies leaves no broker behind.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import signal
+import socket
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fastq._native.wire import DecodeError, EncodeError, Reader
+from fastq.errors import ErrorCode
+from fastq.protocol.api import APIS
+from fastq.protocol.frames import decode_body, decode_response, encode_response
+from fastq.protocol.message import Struct
+
+from .connection import Connection, ProtocolViolation
+from .router import Deferred, Router
+
+if TYPE_CHECKING:
+    from .broker import Broker
+    from .output import Part
+    from .router import Header, Result
+
+logger = logging.getLogger(__name__)
+
+PRODUCE, FETCH, API_VERSIONS = 0, 1, 18
+READING = frozenset({"Metadata", "FindCoordinator", "OffsetFetch", "OffsetForLeaderEpoch", "ConsumerGroupDescribe"})
+LINE_BYTES_MAX = 64 << 10
+
+
+@dataclass(slots=True)
+class Switch:
+    """One fault: `kind` is fail (with `code`), delay, throttle (with `seconds`) or disconnect; `left` requests, None: all."""
+
+    kind: str
+    left: int | None
+    code: int = 0
+    seconds: float = 0.0
+
+
+class FaultyRouter(Router):
+    """The router while switches are set. Loop thread only. Invariant: no queue in `switches` is empty."""
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(broker)
+        self.broker = broker
+        self.switches: dict[int, deque[Switch]] = {}
+
+    def add(self, api_key: int, switch: Switch) -> None:
+        """Set a switch, and take the router's place."""
+        self.switches.setdefault(api_key, deque()).append(switch)
+        self.broker.server.router = self
+
+    def clear(self) -> None:
+        """Forget all switches, and give the place back."""
+        self.switches.clear()
+        self.broker.server.router = self.broker.router
+
+    def dispatch(self, connection: Connection, buffer: bytearray, header: Header) -> Result:
+        switch = self._take(header)
+        if switch is None:
+            return super().dispatch(connection, buffer, header)
+        if switch.kind == "disconnect":
+            raise ProtocolViolation(f"a fault switch cuts off {APIS[header[0]].name}")
+        if switch.kind == "delay":
+            return self._delay(connection, buffer, header, switch.seconds)
+        if switch.kind == "throttle":
+            return self._throttle(connection, buffer, header, round(switch.seconds * 1000))
+        return self._fail(connection, buffer, header, switch.code)
+
+    def _take(self, header: Header) -> Switch | None:
+        """The switch that this request uses; one that the broker refuses anyway uses none."""
+        queue = self.switches.get(header[0])
+        route = self.route(header[0])
+        if queue is None or route is None or not route.versions[0] <= header[1] <= route.versions[1]:
+            return None
+        switch = queue[0]
+        if switch.left is not None:
+            switch.left -= 1
+            if switch.left <= 0:
+                queue.popleft()
+                if not queue:
+                    del self.switches[header[0]]
+                if not self.switches:
+                    self.clear()
+        return switch
+
+    # --- what a request meets ---
+
+    def _delay(self, connection: Connection, buffer: bytearray, header: Header, seconds: float) -> Result:
+        """Serve the request later, from a copy: the buffer is used again meanwhile."""
+        body = bytearray(memoryview(buffer)[header[4] : header[5]])
+        moved = (*header[:4], 0, len(body))
+        outer = Deferred(connection)
+
+        def serve() -> None:
+            try:
+                result = Router.dispatch(self, connection, body, moved)
+            except (DecodeError, ProtocolViolation) as error:
+                outer.refuse(str(error))
+            else:
+                _relay(result, outer, lambda answer: answer)
+
+        outer.on_cancel = self.broker.loop.call_later(seconds, serve).cancel
+        return outer
+
+    def _throttle(self, connection: Connection, buffer: bytearray, header: Header, throttle_ms: int) -> Result:
+        """The real answer with a throttle time; of Fetch an empty one, as a broker answers whose quota is used up.
+
+        Apache Kafka also stops reading from the connection for that time; this does not.
+        """
+        if header[0] == FETCH:
+            empty: Any = APIS[FETCH].response_class()()
+            empty.throttle_time_ms = throttle_ms
+            return encode_response(header[2], empty, header[1])
+
+        def change(frame: bytes) -> bytes:
+            response: Any = _decode(frame, header)
+            if "throttle_time_ms" in response.__slots__:
+                response.throttle_time_ms = throttle_ms
+            return encode_response(header[2], response, header[1])
+
+        return _changed(connection, super().dispatch(connection, buffer, header), change)
+
+    def _fail(self, connection: Connection, buffer: bytearray, header: Header, code: int) -> Result:
+        info = APIS[header[0]]
+        if info.name.startswith(("Describe", "List")) or info.name in READING:
+
+            def change(frame: bytes) -> bytes:
+                response = _decode(frame, header)
+                _overwrite(response, code)
+                return _encode(header, response)
+
+            return _changed(connection, super().dispatch(connection, buffer, header), change)
+        request: Any = decode_body(info.request_class(), Reader(buffer, header[4], header[5]), header[1], exact=False)
+        if header[0] == PRODUCE and request.acks == 0:
+            return None
+        if header[0] == FETCH and request.session_id:
+            self._spell_out(request)
+        response_class: type[Struct] = info.response_class()
+        response: Any = _mirrored(request, response_class, response_class, code)
+        if header[0] == FETCH:
+            response.session_id = 0  # the client begins a new one
+            if not _is_session_error(code):
+                response.error_code = 0  # it belongs to the partitions
+        return _encode(header, response)
+
+    def _spell_out(self, request: Any) -> None:
+        """Give an incremental Fetch the partitions that its session stands for."""
+        session = self.broker.fetch_sessions.sessions.get(request.session_id)
+        topics: dict[bytes, list[int]] = {}
+        for topic, partition in session.partitions if session is not None else ():
+            topics.setdefault(topic, []).append(partition)
+        by_id = session is not None and session.uses_topic_ids
+        request.topics = [
+            request.FetchTopic(
+                **({"topic_id": topic} if by_id else {"topic": bytes(topic).decode()}),
+                partitions=[request.FetchPartition(partition=number) for number in numbers],
+            )
+            for topic, numbers in topics.items()
+        ]
+
+
+# --- answers under way ---
+
+
+class _Relay:
+    """Stands for the connection of an answer that comes later, and hands it to the answer that the connection waits for."""
+
+    def __init__(self, outer: Deferred, change: Callable[[bytes], bytes]) -> None:
+        self._outer, self._change = outer, change
+
+    def complete(self, _deferred: Deferred, response: bytes | list[Part] | None) -> None:
+        self._outer.complete(_apply(response, self._change))
+
+    def fail(self, reason: str) -> None:
+        self._outer.refuse(reason)
+
+
+def _apply(response: bytes | list[Part] | None, change: Callable[[bytes], bytes]) -> bytes | list[Part] | None:
+    return change(response) if isinstance(response, bytes) else response
+
+
+def _relay(result: Result, outer: Deferred, change: Callable[[bytes], bytes]) -> None:
+    """Complete `outer` with what a handler answered, or will answer."""
+    if not isinstance(result, Deferred):
+        outer.complete(_apply(result, change))
+    elif result.answered:
+        outer.complete(_apply(result.answer, change))
+    else:
+        result.hand_over(_Relay(outer, change))
+        outer.on_cancel, outer.on_hurry = result.cancel, result.hurry
+
+
+def _changed(connection: Connection, result: Result, change: Callable[[bytes], bytes]) -> Result:
+    """The same answer, changed once it is there."""
+    if isinstance(result, Deferred):
+        outer = Deferred(connection)
+        _relay(result, outer, change)
+        return outer
+    return _apply(result, change)
+
+
+# --- error responses from the message definitions ---
+
+_LIST_OF = re.compile(r"list\[(?:\w+\.)*(\w+)\]")
+
+
+def _is_session_error(code: int) -> bool:
+    return ErrorCode(code).name.startswith(("FETCH_SESSION", "INVALID_FETCH_SESSION"))
+
+
+def _decode(frame: bytes, header: Header) -> Struct:
+    response: Struct = decode_response(memoryview(frame)[4:], header[0], header[1])[1]
+    return response
+
+
+def _codes(struct: Struct) -> list[str]:
+    return [name for name in struct.__slots__ if name.endswith("error_code")]
+
+
+def _overwrite(struct: Struct, code: int) -> None:
+    """Set every error code in a message."""
+    for name in struct.__slots__:
+        value = getattr(struct, name)
+        if name.endswith("error_code"):
+            setattr(struct, name, code)
+        elif isinstance(value, list):
+            for item in value:
+                if isinstance(item, Struct):
+                    _overwrite(item, code)
+
+
+def _encode(header: Header, response: Any) -> bytes:
+    """The frame. Where the version has no error code at the top, those of the items say it."""
+    version = 0 if header[0] == API_VERSIONS and response.error_code == ErrorCode.UNSUPPORTED_VERSION else header[1]
+    try:
+        return encode_response(header[2], response, version)
+    except EncodeError:
+        for name in _codes(response):
+            setattr(response, name, 0)
+        return encode_response(header[2], response, version)
+
+
+def _lists(root: type[Struct], kind: type[Struct]) -> dict[str, type[Struct] | None]:
+    """The list fields of a struct and what is in them: a struct of the message `root`, or None for plain values."""
+    found: dict[str, type[Struct] | None] = {}
+    for name, annotation in kind.__init__.__annotations__.items():
+        match = _LIST_OF.match(annotation)
+        if match is not None:
+            item = getattr(root, match[1], None)
+            found[name] = item if isinstance(item, type) and issubclass(item, Struct) else None
+    return found
+
+
+def _depth(root: type[Struct], kind: type[Struct]) -> int:
+    """How many lists deep the deepest error code of a struct lies; -1 when there is none."""
+    own = 0 if any(name.endswith("error_code") for name in kind.__slots__) else -1
+    below = [_depth(root, item) for item in _lists(root, kind).values() if item is not None]
+    deepest = max(below, default=-1)
+    return max(own, deepest + 1 if deepest >= 0 else -1)
+
+
+def _list_depth(value: object) -> int:
+    """How many lists deep a request's field goes; 0 for what is no list, or is empty."""
+    if not isinstance(value, list) or not value:
+        return 0
+    first = value[0]
+    if not isinstance(first, Struct):
+        return 1
+    return 1 + max((_list_depth(getattr(first, name)) for name in first.__slots__), default=0)
+
+
+def _mirrored(source: Any, kind: type[Struct], root: type[Struct], code: int) -> Struct:
+    """A response struct for a request struct (or one of its plain values): the same names and indexes, and the code."""
+    answer: Any = kind()
+    for name in kind.__slots__:
+        if name.endswith("error_code"):
+            setattr(answer, name, code)
+    if not isinstance(source, Struct):
+        _name_plain(answer, kind, source)
+        plain: Struct = answer
+        return plain
+    for name in kind.__slots__:
+        ours = "index" if name == "partition_index" and "index" in source.__slots__ else name
+        ours = "partition" if name == "partition_index" and "partition" in source.__slots__ else ours
+        if ours in source.__slots__ and not isinstance(getattr(source, ours), list):
+            setattr(answer, name, getattr(source, ours))
+    pairs = [
+        (abs(_list_depth(getattr(source, theirs)) - 1 - _depth(root, item)), name, item, theirs)
+        for name, item in _lists(root, kind).items()
+        if item is not None and _depth(root, item) >= 0
+        for theirs in source.__slots__
+        if _list_depth(getattr(source, theirs)) > _depth(root, item)
+    ]
+    if pairs:
+        _, name, item, theirs = min(pairs, key=lambda pair: pair[0])
+        setattr(answer, name, [_mirrored(each, item, root, code) for each in getattr(source, theirs)])
+    mirrored: Struct = answer
+    return mirrored
+
+
+def _name_plain(answer: Any, kind: type[Struct], value: object) -> None:
+    """A topic's name or a partition's index goes into the first field of its type."""
+    for name in kind.__slots__:
+        if type(getattr(answer, name)) is type(value) and not name.endswith("error_code"):
+            setattr(answer, name, value)
+            return
+
+
+# --- the control channel ---
+
+
+class FaultControl:
+    """Reads commands from a socket and answers each. Loop thread only."""
+
+    def __init__(self, broker: Broker, descriptor: int) -> None:
+        self._broker = broker
+        self._router = FaultyRouter(broker)
+        self._socket = socket.socket(fileno=descriptor)
+        self._socket.setblocking(False)
+        self._input = bytearray()
+        broker.loop.add_reader(self._socket, self.readable)
+
+    def readable(self) -> None:
+        """Take in what is there; a closed channel ends the broker."""
+        try:
+            data = self._socket.recv(LINE_BYTES_MAX)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data or len(self._input) > LINE_BYTES_MAX:
+            self._broker.loop.remove_reader(self._socket)
+            logger.info("whoever started this broker is gone: stopping")
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
+        self._input += data
+        while (end := self._input.find(b"\n")) >= 0:
+            line = bytes(self._input[:end])
+            del self._input[: end + 1]
+            self._socket.sendall(json.dumps(self._answer(line)).encode() + b"\n")
+
+    def _answer(self, line: bytes) -> dict[str, object]:
+        try:
+            return {"result": self._perform(json.loads(line))}
+        except Exception as error:
+            return {"error": str(error)}
+
+    def _perform(self, command: dict[str, Any]) -> object:
+        do = command.pop("do")
+        if do == "clear":
+            self._router.clear()
+            return None
+        if do == "left":
+            return {
+                APIS[key].name: [[switch.kind, switch.left] for switch in queue]
+                for key, queue in self._router.switches.items()
+            }
+        if do == "change_leader":
+            return self._broker.controller.bump_leader_epoch(command["topic"], command["partition"])
+        self._router.add(command.pop("api"), Switch(kind=do, **command))
+        return None

@@ -1,0 +1,108 @@
+"""The fault switches of a test's broker: what its next requests meet.
+
+Rules: an API is named as Kafka names it ("Produce", "Heartbeat"), an error by its name or code. The broker does the faults, so
+any client meets them. Switches of one API are used in the order in which they were set, each for `times` requests; with
+`times=None` it stays until `clear_faults()`. They end with the process: a restarted broker has none.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import Any
+
+from fastq.errors import ErrorCode
+from fastq.protocol.api import APIS
+
+COMMAND_TIMEOUT_S = 10.0
+
+
+class FaultSwitches:
+    """The part of `Broker` that breaks things. Invariant: `_control` is the parent's end of the running process's channel."""
+
+    _control: socket.socket | None = None
+
+    def fail(self, api: str, *, error: str | int, times: int | None = 1) -> None:
+        """Answer with an error code: of each item where the API has codes for them, else of the whole.
+
+        Nothing of the request is done. `error`: "NOT_LEADER_OR_FOLLOWER" or 6.
+        """
+        self._command("fail", api=_api_key(api), left=_times(times), code=_error_code(error))
+
+    def delay(self, api: str, *, seconds: float, times: int | None = 1) -> None:
+        """Serve the request so much later; what its connection sends after it waits as well."""
+        self._command("delay", api=_api_key(api), left=_times(times), seconds=_seconds(seconds))
+
+    def disconnect(self, api: str, *, times: int | None = 1) -> None:
+        """Close the connection instead of answering; nothing of the request is done."""
+        self._command("disconnect", api=_api_key(api), left=_times(times))
+
+    def throttle(self, api: str, *, seconds: float, times: int | None = 1) -> None:
+        """Answer with a throttle time, which clients are to wait out (KIP-219); Fetch gets no records with it."""
+        self._command("throttle", api=_api_key(api), left=_times(times), seconds=_seconds(seconds))
+
+    def change_leader(self, topic: str, partition: int = 0) -> int:
+        """Elect the partition's leader anew; the new leader epoch. Requests with the old one are refused (74)."""
+        epoch: int = self._command("change_leader", topic=topic, partition=partition)
+        return epoch
+
+    def clear_faults(self) -> None:
+        """Set all switches off."""
+        self._command("clear")
+
+    def faults_left(self) -> dict[str, list[tuple[str, int | None]]]:
+        """The switches that are still set, by API: kind, and how many requests more (None: all)."""
+        found: dict[str, list[list[Any]]] = self._command("left")
+        return {api: [(kind, left) for kind, left in switches] for api, switches in found.items()}
+
+    def _command(self, do: str, **details: object) -> Any:
+        """Send one command and wait for its answer. RuntimeError when the broker does not run, or refuses."""
+        if self._control is None:
+            raise RuntimeError("the broker does not run: faults are set on a running one")
+        try:
+            self._control.sendall(json.dumps({"do": do, **details}).encode() + b"\n")
+            answer = b""
+            while not answer.endswith(b"\n"):
+                piece = self._control.recv(65536)
+                if not piece:
+                    raise RuntimeError("the broker has ended")
+                answer += piece
+        except OSError as error:
+            raise RuntimeError(f"the broker does not answer: {error}") from error
+        document: dict[str, Any] = json.loads(answer)
+        if "error" in document:
+            raise RuntimeError(f"the broker refuses {do}: {document['error']}")
+        return document["result"]
+
+    def _close_control(self) -> None:
+        if self._control is not None:
+            self._control.close()
+            self._control = None
+
+
+def _api_key(name: str) -> int:
+    for key, info in APIS.items():
+        if info.name == name:
+            return int(key)
+    raise ValueError(f"there is no API {name!r}; Kafka's names are {', '.join(info.name for info in APIS.values())}")
+
+
+def _error_code(error: str | int) -> int:
+    try:
+        return int(ErrorCode[error] if isinstance(error, str) else ErrorCode(error))
+    except (KeyError, ValueError):
+        raise ValueError(
+            f"there is no error {error!r}; it is a name such as NOT_LEADER_OR_FOLLOWER, or a code"
+        ) from None
+
+
+def _times(times: int | None) -> int | None:
+    if times is not None and times < 1:
+        raise ValueError(f"times is 1 or more, or None for all requests, not {times}")
+    return times
+
+
+def _seconds(seconds: float) -> float:
+    if not 0 <= seconds < 2**31 / 1000:
+        raise ValueError(f"seconds are 0 or more, not {seconds}")
+    return float(seconds)

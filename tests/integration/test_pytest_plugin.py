@@ -1,0 +1,44 @@
+"""The pytest plugin as a user's test meets it: the fixture, its marker, the log of a failing test."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+USER_TESTS = """
+import pytest
+from fastq import Admin, Producer
+
+def test_a_record_is_sent(fastq_broker):
+    with Producer(bootstrap_servers=fastq_broker.bootstrap_servers) as producer:
+        assert producer.send("orders", b"x").result(20).offset == 0
+
+@pytest.mark.fastq_broker(config={"auto.create.topics.enable": "false", "num.partitions": 3}, node_id=7)
+def test_options(fastq_broker):
+    with Admin(bootstrap_servers=fastq_broker.bootstrap_servers) as admin:
+        assert admin.create_topic("three").partitions == 3
+        assert [node.node_id for node in admin.describe_cluster().nodes] == [7]
+
+def test_fails(fastq_broker):
+    fastq_broker.fail("Produce", error=6)
+    assert False
+"""
+
+
+def test_a_users_tests(tmp_path: Path) -> None:
+    (tmp_path / "test_user.py").write_text(USER_TESTS)
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "fastq.testing.pytest_plugin", "-q"]
+    # Where the package is installed the plugin is found by itself; naming it twice would be an error.
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run(
+        [*command, "--strict-markers", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env=environment,
+        cwd=tmp_path,
+    )
+    assert "2 passed" in ended.stdout and "1 failed" in ended.stdout, ended.stdout + ended.stderr
+    assert "--- log of the broker at 127.0.0.1:" in ended.stdout
