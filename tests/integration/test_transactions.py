@@ -5,14 +5,20 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
+from fastq_broker.coordinator.hashing import partition_of
+from fastq_broker.log import LogManager
+from fastq_broker.transactions.records import decode_value, encode_key, encode_value
+from fastq_broker.transactions.states import TransactionState
 from raw_kafka import RawConnection, batch, create_topic, fetch, produce, produce_request
 
-from fastq._native.records import decode_records, iter_headers
+from fastq._native.records import build_batch, decode_records, iter_headers
 from fastq.protocol.messages import (
     AddPartitionsToTxnRequest,
+    DeleteTopicsRequest,
     DescribeProducersRequest,
     DescribeTransactionsRequest,
     EndTxnRequest,
@@ -421,3 +427,99 @@ def test_a_transaction_past_its_time_out_is_aborted(new_topic_name: NewName) -> 
         assert producer.send(topic, b"later").error_code == 47
         assert producer.end(True).error_code == 90
         assert committed_values(connection, topic) == []
+
+
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_decision_without_markers_is_carried_out_at_the_next_start(
+    committed: bool, tmp_path: Path, new_topic_name: NewName
+) -> None:
+    """The broker dies with the decision in its log and no marker written."""
+    topic = new_topic_name()
+    with Broker(data_dir=tmp_path) as broker:
+        with RawConnection(broker.bootstrap_servers) as connection:
+            create_topic(connection, topic, 2)
+            producer = Producer(connection, topic)
+            assert producer.send(topic, b"a").error_code == producer.send(topic, b"b", partition=1).error_code == 0
+        broker.kill()
+        decide(tmp_path, topic, committed)
+        broker.start()
+        with RawConnection(broker.bootstrap_servers) as connection:
+            wait_for(lambda: latest(connection, topic, 1), lambda offset: offset == 0)
+            assert committed_values(connection, topic) == ([b"a"] if committed else [])
+            assert committed_values(connection, topic, 1) == ([b"b"] if committed else [])
+            producer.connection = connection
+            answer = wait_for(lambda: producer.end(committed), lambda answer: answer.error_code in (14, CONCURRENT))
+            assert (answer.error_code, producer.epoch) == (0, 1), "the client's retry"
+            assert producer.send(topic, b"next").error_code == 0
+            assert producer.end(True).error_code == 0
+            assert committed_values(connection, topic)[-1] == b"next"
+
+
+def decide(data_dir: Path, transactional_id: str, committed: bool) -> None:
+    """Write the decision about a transaction into the log of the coordinator, which does not run."""
+    partition = partition_of(transactional_id, 50)
+    manager = LogManager([data_dir], clock=lambda: int(time.time() * 1000))
+    manager.start()
+    log = manager.get("__transaction_state", partition)
+    assert log is not None
+    last = read_records(log.read(0, 1 << 20).read())[-1]
+    open_now = decode_value(transactional_id, last.value)
+    assert open_now.state == TransactionState.ONGOING
+    state = TransactionState.PREPARE_COMMIT if committed else TransactionState.PREPARE_ABORT
+    decided = open_now.to(state, producer_epoch=open_now.producer_epoch + 1, version=2)
+    record = (last.timestamp_ms, encode_key(transactional_id), encode_value(decided))
+    log.append(build_batch([record]), leader_epoch=log.leader_epoch, now_ms=last.timestamp_ms, from_client=False)
+    manager.close()
+
+
+def read_records(data: bytes) -> list[Any]:
+    return [record for position, _ in iter_headers(data) for record in decode_records(data, position)]
+
+
+def test_a_topic_that_is_deleted_does_not_hold_its_transactions(connection: RawConnection, topic: str) -> None:
+    producer = Producer(connection, topic)
+    assert producer.send(topic, b"v").error_code == 0
+    gone = DeleteTopicsRequest(topics=[DeleteTopicsRequest.DeleteTopicState(name=topic)], timeout_ms=5000)
+    assert connection.call(gone, 6).responses[0].error_code == 0
+    assert producer.end(True).error_code == 0
+    states = connection.call(DescribeTransactionsRequest(transactional_ids=[topic]), 0).transaction_states
+    assert states[0].transaction_state == "CompleteCommit"
+
+
+def test_a_restart_keeps_ids_and_open_transactions(tmp_path: Path, new_topic_name: NewName) -> None:
+    topic = new_topic_name()
+    with Broker(data_dir=tmp_path) as broker:
+        with RawConnection(broker.bootstrap_servers) as connection:
+            create_topic(connection, topic, 2)
+            producer = Producer(connection, topic)
+            assert producer.send(topic, b"before").error_code == 0
+        broker.restart()
+        with RawConnection(broker.bootstrap_servers) as connection:
+            producer.connection = connection
+            assert latest(connection, topic, 1) == 0
+            sent = wait_for(lambda: producer.send(topic, b"after", partition=1), lambda answer: answer.error_code == 19)
+            assert sent.error_code == 0
+            assert producer.send(topic, b"more").error_code == 0
+            assert producer.end(True).error_code == 0
+            assert committed_values(connection, topic) == [b"before", b"more"]
+            other = Producer(connection, topic + "-other")
+            assert other.id != producer.id
+
+
+def test_a_client_that_leaves_while_its_batch_waits_loses_nothing_else(new_topic_name: NewName) -> None:
+    """With fsync a batch waits for the coordinator; its connection may be gone when that is done."""
+    with Broker(config={"durability": "fsync"}) as broker:
+        topic = new_topic_name()
+        with RawConnection(broker.bootstrap_servers) as connection:
+            create_topic(connection, topic)
+            producer = Producer(connection, topic)
+            records = batch(
+                b"v", transactional=True, producer_id=producer.id, producer_epoch=producer.epoch, base_sequence=0
+            )
+            connection.send(produce_request(topic, records, acks=-1, transactional_id=topic), 12)
+        with RawConnection(broker.bootstrap_servers) as connection:
+            successor = Producer(connection, topic)
+            assert successor.send(topic, b"kept").error_code == 0
+            assert successor.end(True).error_code == 0
+            wait_for(lambda: committed_values(connection, topic), lambda values: not values)
+            assert committed_values(connection, topic) == [b"kept"]

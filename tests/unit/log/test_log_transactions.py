@@ -10,7 +10,7 @@ from fastq_broker.log import LogConfig, PartitionLog
 from fastq_broker.log.faults import FaultyFiles
 from log_support import START_MS, crash, one_batch, open_manager
 
-from fastq.errors import InvalidProducerEpoch, InvalidTxnState, TransactionCoordinatorFenced
+from fastq.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequenceNumber, TransactionCoordinatorFenced
 
 
 def send(log: PartitionLog, producer_id: int, sequence: int, *, transactional: bool = True) -> int:
@@ -122,3 +122,40 @@ def test_the_recovery_point_passes_only_aborts_that_are_on_disk(tmp_path: Path, 
         manager.flusher.wait()
     assert log.recovery_point == log.log_end_offset == 2
     assert files.synced[path] == 34
+
+
+def test_a_producer_that_is_not_known_starts_at_0_under_version_2(tmp_path: Path) -> None:
+    log = open_manager(tmp_path).create("t", 0, bytes(16))
+
+    def append(sequence: int, version: int, producer_id: int) -> int:
+        batch = one_batch([b"v"], producer_id=producer_id, epoch=0, sequence=sequence, transactional=True)
+        return log.append(batch, leader_epoch=0, now_ms=START_MS, transaction_version=version).base_offset
+
+    with pytest.raises(OutOfOrderSequenceNumber, match="expected sequence 0"):
+        append(5, 2, producer_id=1)
+    assert append(5, 1, producer_id=1) == 0
+    assert append(0, 2, producer_id=2) == 1
+    assert append(1, 2, producer_id=2) == 2
+
+
+def test_under_version_2_a_marker_has_an_epoch_above_its_records(tmp_path: Path) -> None:
+    log = open_manager(tmp_path).create("t", 0, bytes(16))
+
+    def mark(epoch: int) -> int:
+        return log.append_transaction_marker(
+            producer_id=1,
+            producer_epoch=epoch,
+            coordinator_epoch=0,
+            commit=True,
+            leader_epoch=0,
+            now_ms=START_MS,
+            transaction_version=2,
+        ).base_offset
+
+    send(log, 1, 0)
+    with pytest.raises(InvalidProducerEpoch, match="in the transaction that is open now"):
+        mark(0)
+    assert log.last_stable_offset == 0
+    assert mark(1) == 1
+    assert mark(1) == 2, "a coordinator that has been restarted writes it again"
+    assert log.last_stable_offset == 3
