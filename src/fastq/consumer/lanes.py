@@ -1,0 +1,203 @@
+"""Records between a consumer and its workers: who may take which, and what may be committed. No threads, no I/O.
+
+Rules
+- A lane is what has to stay in order: a partition, a key of a partition, or one record. One record of a lane is with a worker at a
+  time; a lane waits in `_ready` exactly while it has records, none of them with a worker or in a pause.
+- A partition's commit offset is that of its first record that is not done: there are no gaps below it.
+- A partition that is given up leaves nothing behind: its waiting records are dropped, and what workers still do for it counts
+  no more.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from fastq._native.consume import Record
+from fastq.metadata import TopicPartition
+
+ORDERS = ("partition", "key", "none")
+
+
+class Progress:
+    """Which offsets of a partition are done. Invariant: `_open` has the offsets from the first that is not done on, in order, and
+    whether each is done; `offset` is where the first of them is, or behind the last one when all are done."""
+
+    __slots__ = ("_done", "_open", "committed", "offset")
+
+    def __init__(self, offset: int) -> None:
+        self.offset = offset
+        self.committed = offset
+        self._open: deque[int] = deque()
+        self._done: set[int] = set()
+
+    @property
+    def pending(self) -> int:
+        """How many records are not done."""
+        return len(self._open) - len(self._done)
+
+    def begin(self, offset: int) -> None:
+        """A record was handed over."""
+        if not self._open:
+            self.offset = offset
+        self._open.append(offset)
+
+    def end(self, offset: int) -> None:
+        """It is done."""
+        self._done.add(offset)
+        while self._open and self._open[0] in self._done:
+            done = self._open.popleft()
+            self._done.discard(done)
+            self.offset = self._open[0] if self._open else done + 1
+
+
+class Task:
+    """One record on its way through a worker. `attempts`: how often it was tried."""
+
+    __slots__ = ("attempts", "lane", "progress", "record")
+
+    def __init__(self, record: Record, lane: Lane, progress: Progress) -> None:
+        self.record = record
+        self.lane = lane
+        self.progress = progress
+        self.attempts = 0
+
+
+class Lane:
+    """Records that have to stay in order."""
+
+    __slots__ = ("key", "tasks")
+
+    def __init__(self, key: Any) -> None:
+        self.key = key
+        self.tasks: deque[Task] = deque()
+
+
+class Lanes:
+    """All records that were handed over and are not done. Not thread-safe: the pool has the lock."""
+
+    def __init__(self, order: str, *, clock: Callable[[], float]) -> None:
+        if order not in ORDERS:
+            raise ValueError(f"order is one of {', '.join(ORDERS)}, got {order!r}")
+        self.order = order
+        self.progress: dict[TopicPartition, Progress] = {}
+        self.pending = 0  # handed over, not done, and not dropped
+        self._clock = clock
+        self._lanes: dict[Any, Lane] = {}
+        self._ready: deque[Lane] = deque()
+        self._pausing: list[tuple[float, int, Lane]] = []
+        self._numbers = itertools.count()
+        self._running: set[Task] = set()  # with a worker
+
+    def add(self, records: Iterable[Record]) -> None:
+        """Hand records over, in the order of their offsets."""
+        for record in records:
+            tp = TopicPartition(record.topic, record.partition)
+            progress = self.progress.get(tp)
+            if progress is None:
+                progress = self.progress[tp] = Progress(record.offset)
+            progress.begin(record.offset)
+            key = self._key_of(tp, record)
+            lane = self._lanes.get(key)
+            if lane is None:
+                lane = self._lanes[key] = Lane(key)
+                self._ready.append(lane)
+            lane.tasks.append(Task(record, lane, progress))
+            self.pending += 1
+
+    def _key_of(self, tp: TopicPartition, record: Record) -> Any:
+        if self.order == "partition":
+            return tp
+        if self.order == "key" and record.key is not None:
+            try:
+                return tp, hash(record.key), record.key
+            except TypeError:  # a deserialized key that cannot be compared by value
+                return tp, repr(record.key)
+        return tp, record.offset
+
+    def take(self) -> Task | None:
+        """A record to work on now, or None."""
+        now = self._clock()
+        while self._pausing and self._pausing[0][0] <= now:
+            self._ready.append(heapq.heappop(self._pausing)[2])
+        while self._ready:
+            lane = self._ready.popleft()
+            if lane.tasks:
+                self._running.add(lane.tasks[0])
+                return lane.tasks[0]
+        return None
+
+    def wait_s(self) -> float | None:
+        """Seconds until a pause ends; None when none is under way."""
+        return max(0.0, self._pausing[0][0] - self._clock()) if self._pausing else None
+
+    def again(self, task: Task, pause_s: float) -> None:
+        """Try a record again after a pause; what is behind it in its lane waits."""
+        self._running.discard(task)
+        if task.lane.tasks:
+            heapq.heappush(self._pausing, (self._clock() + pause_s, next(self._numbers), task.lane))
+
+    def park(self, task: Task) -> None:
+        """A record will never be done: neither is what is behind it in its lane."""
+        self._running.discard(task)
+
+    def done(self, task: Task) -> None:
+        """A record is done."""
+        self._running.discard(task)
+        lane = task.lane
+        if not lane.tasks or lane.tasks[0] is not task:
+            return  # its partition was given up
+        lane.tasks.popleft()
+        task.progress.end(task.record.offset)
+        self.pending -= 1
+        if lane.tasks:
+            self._ready.append(lane)
+        else:
+            del self._lanes[lane.key]
+
+    def running(self, partitions: Iterable[TopicPartition] | None = None) -> int:
+        """How many records of these partitions (None: of all) are with a worker."""
+        if partitions is None:
+            return len(self._running)
+        wanted = set(partitions)
+        return sum((task.record.topic, task.record.partition) in wanted for task in self._running)
+
+    def drop_waiting(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Forget the records of these partitions (None: of all) that are with no worker. They stay not done."""
+        gone = set(self.progress if partitions is None else partitions)
+        for lane in list(self._lanes.values()):
+            first = lane.tasks[0]
+            if (first.record.topic, first.record.partition) not in gone:
+                continue
+            kept = 1 if first in self._running else 0
+            self.pending -= len(lane.tasks) - kept
+            while len(lane.tasks) > kept:
+                lane.tasks.pop()
+            if not kept:
+                del self._lanes[lane.key]
+
+    def give_up(self, partitions: Iterable[TopicPartition]) -> None:
+        """These partitions are somebody else's now: nothing of them counts any more."""
+        gone = set(partitions)
+        self.drop_waiting(gone)
+        for task in [task for task in self._running if (task.record.topic, task.record.partition) in gone]:
+            self._running.discard(task)
+            task.lane.tasks.clear()
+            self.pending -= 1
+            self._lanes.pop(task.lane.key, None)
+        for tp in gone:
+            self.progress.pop(tp, None)
+
+    def commits(self) -> dict[TopicPartition, int]:
+        """The offsets to commit: of partitions that have got further since `committed` was last told."""
+        return {tp: progress.offset for tp, progress in self.progress.items() if progress.offset > progress.committed}
+
+    def committed(self, offsets: dict[TopicPartition, int]) -> None:
+        """These were committed."""
+        for tp, offset in offsets.items():
+            progress = self.progress.get(tp)
+            if progress is not None:
+                progress.committed = max(progress.committed, offset)

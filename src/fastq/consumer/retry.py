@@ -1,0 +1,178 @@
+"""What becomes of a record whose handler fails: tried again after a pause, then set aside in a dead-letter topic.
+
+Rules: a policy is a value and keeps no state; pauses are exponential with jitter. A record set aside keeps its key, value and
+headers, and gets headers that say where it comes from and why (DEAD_LETTER_HEADERS, text in UTF-8). A record counts as done only once
+the dead-letter topic has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from fastq._native.consume import Record
+from fastq.errors import RecordFailed
+from fastq.net.backoff import backoff_s
+
+logger = logging.getLogger("fastq.consumer")
+
+DEAD_LETTER_HEADERS = (
+    "dead-letter.topic",
+    "dead-letter.partition",
+    "dead-letter.offset",
+    "dead-letter.timestamp-ms",
+    "dead-letter.error-class",
+    "dead-letter.error-message",
+    "dead-letter.attempts",
+)
+ERROR_MESSAGE_CHARACTERS_MAX = 4096
+
+
+class DeadLetter(NamedTuple):
+    """The arguments of the `send` that sets a record aside."""
+
+    topic: str
+    value: Any
+    key: Any
+    headers: list[tuple[str, bytes | None]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryPolicy:
+    """How often a handler is tried, and what then.
+
+    attempts: in all, 1 or more. backoff_ms, backoff_max_ms: the first pause and the longest; they double from one to the other, give
+    or take a fifth. retry_on: exceptions that may pass; others count as failed for good at once. dead_letter_topic: where records go
+    that failed for good, `{topic}` standing for their own topic; None: nowhere. skip: without such a topic, go on with the next record
+    (and log it); else RecordFailed ends the work, and the record is read again after the next start.
+    """
+
+    attempts: int = 3
+    backoff_ms: float = 100
+    backoff_max_ms: float = 10_000
+    retry_on: tuple[type[BaseException], ...] = (Exception,)
+    dead_letter_topic: str | None = None
+    skip: bool = False
+
+    def __post_init__(self) -> None:
+        if self.attempts < 1:
+            raise ValueError(f"attempts is 1 or more, got {self.attempts}")
+        if not 0 <= self.backoff_ms <= self.backoff_max_ms:
+            raise ValueError(f"0 <= backoff_ms <= backoff_max_ms, got {self.backoff_ms} and {self.backoff_max_ms}")
+        if self.dead_letter_topic is not None and self.skip:
+            raise ValueError("skip=True would skip the dead_letter_topic: give one of them")
+
+    def pause_s(self, error: BaseException, attempts: int, rng: random.Random) -> float | None:
+        """Seconds until the next attempt, after so many have failed; None when this was the last."""
+        if attempts >= self.attempts or not isinstance(error, self.retry_on):
+            return None
+        return backoff_s(self.backoff_ms, self.backoff_max_ms, attempts, rng)
+
+    def dead_letter(self, record: Record, error: BaseException, attempts: int) -> DeadLetter | None:
+        """What to send for a record that failed for good; None where there is no such topic."""
+        if self.dead_letter_topic is None:
+            return None
+        values = (
+            record.topic,
+            str(record.partition),
+            str(record.offset),
+            str(record.timestamp_ms),
+            f"{type(error).__module__}.{type(error).__qualname__}",
+            str(error)[:ERROR_MESSAGE_CHARACTERS_MAX],
+            str(attempts),
+        )
+        # Of a record that fails in the dead-letter topic itself, the first origin is the one worth knowing.
+        known = {name for name, _ in record.headers}
+        named = zip(DEAD_LETTER_HEADERS, values, strict=True)
+        origin = [(name, text.encode("utf-8", "replace")) for name, text in named if name not in known]
+        topic = self.dead_letter_topic.replace("{topic}", record.topic)
+        return DeadLetter(topic, record.value, record.key, [*record.headers, *origin])
+
+    def failed(self, record: Record, error: BaseException, attempts: int) -> RecordFailed | None:
+        """The error to end with; None when the record is to be skipped, which is logged."""
+        where = f"{record.topic}-{record.partition} at offset {record.offset}"
+        if self.skip:
+            logger.error("%s is skipped after %d attempts: %r", where, attempts, error)
+            return None
+        failure = RecordFailed(
+            f"the record of {where} could not be handled",
+            topic=record.topic,
+            partition=record.partition,
+            offset=record.offset,
+            attempts=attempts,
+            cause=error,
+            hint="It is not committed and will be read again; mend its handler, or give a RetryPolicy with a dead_letter_topic",
+        )
+        failure.__cause__ = error
+        return failure
+
+    # -- for loops that handle one record after another
+
+    def call(
+        self,
+        handler: Callable[[Record], object],
+        record: Record,
+        producer: Any = None,
+        *,
+        sleep: Callable[[float], object] = time.sleep,
+    ) -> None:
+        """Handle a record on this thread, with retries. Raises RecordFailed when it fails for good and may not be skipped.
+
+        producer: a `Producer` for the dead-letter topic; it has acknowledged the record when this returns.
+        """
+        check_producer(self, producer)
+        rng, attempts = random.Random(), 0
+        while True:
+            attempts += 1
+            try:
+                handler(record)
+                return
+            except Exception as error:
+                pause = self.pause_s(error, attempts, rng)
+                if pause is None:
+                    self._end(record, error, attempts, producer)
+                    return
+            sleep(pause)
+
+    def _end(self, record: Record, error: Exception, attempts: int, producer: Any) -> None:
+        letter = self.dead_letter(record, error, attempts)
+        if letter is not None:
+            producer.send(letter.topic, letter.value, key=letter.key, headers=letter.headers).result()
+        elif (failure := self.failed(record, error, attempts)) is not None:
+            raise failure
+
+    async def call_async(
+        self, handler: Callable[[Record], Awaitable[object]], record: Record, producer: Any = None
+    ) -> None:
+        """`call` for a coroutine function, with an `AsyncProducer`."""
+        check_producer(self, producer)
+        rng, attempts = random.Random(), 0
+        while True:
+            attempts += 1
+            try:
+                await handler(record)
+                return
+            except Exception as error:
+                pause = self.pause_s(error, attempts, rng)
+                if pause is None:
+                    await self._end_async(record, error, attempts, producer)
+                    return
+            await asyncio.sleep(pause)
+
+    async def _end_async(self, record: Record, error: Exception, attempts: int, producer: Any) -> None:
+        letter = self.dead_letter(record, error, attempts)
+        if letter is not None:
+            await (await producer.send(letter.topic, letter.value, key=letter.key, headers=letter.headers))
+        elif (failure := self.failed(record, error, attempts)) is not None:
+            raise failure
+
+
+def check_producer(policy: RetryPolicy, producer: Any) -> None:
+    """Raises ValueError when a policy has a dead-letter topic and nobody to write to it."""
+    if policy.dead_letter_topic is not None and producer is None:
+        raise ValueError(f"dead_letter_topic={policy.dead_letter_topic!r} needs a producer")

@@ -1,0 +1,150 @@
+"""Who may work on what, and what may be committed: checked against a plain list of everything that happened."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+
+import pytest
+
+from fastq._native.consume import Record
+from fastq.consumer.lanes import Lanes, Progress, Task
+from fastq.metadata import TopicPartition
+
+
+def record(offset: int, key: bytes | None = None, partition: int = 0) -> Record:
+    return Record("t", partition, offset, key=key)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_progress_has_no_gaps(seed: int) -> None:
+    rng = random.Random(seed)
+    offsets = sorted(rng.sample(range(100, 400), 60))
+    progress = Progress(offsets[0])
+    begun: list[int] = []
+    done: set[int] = set()
+    todo = list(offsets)
+    while todo or len(done) < len(offsets):
+        if todo and (rng.random() < 0.5 or len(done) == len(begun)):
+            begun.append(todo.pop(0))
+            progress.begin(begun[-1])
+        else:
+            offset = rng.choice([offset for offset in begun if offset not in done])
+            done.add(offset)
+            progress.end(offset)
+        missing = [offset for offset in begun if offset not in done]
+        assert progress.offset == (missing[0] if missing else begun[-1] + 1)
+        assert progress.pending == len(missing)
+
+
+@pytest.mark.parametrize("order", ["partition", "key", "none"])
+@pytest.mark.parametrize("seed", range(10))
+def test_order_is_kept_and_nothing_is_lost(order: str, seed: int) -> None:
+    rng = random.Random(seed)
+    now = 0.0
+    lanes = Lanes(order, clock=lambda: now)
+    nexts: defaultdict[int, int] = defaultdict(int)
+    running: list[Task] = []
+    seen: defaultdict[object, list[int]] = defaultdict(list)
+    given = 0
+
+    def lane_of(r: Record) -> object:
+        if order == "none" or (order == "key" and r.key is None):
+            return r.partition, r.offset
+        return (r.partition, r.key) if order == "key" else r.partition
+
+    for step in range(2000):
+        now += 0.01
+        roll = rng.random()
+        if step < 1000 and roll < 0.3:
+            fresh = []
+            for _ in range(rng.randrange(1, 4)):
+                partition = rng.randrange(3)
+                nexts[partition] += rng.randrange(1, 3)
+                fresh.append(record(nexts[partition], rng.choice([None, b"a", b"b"]), partition))
+            lanes.add(fresh)
+            given += len(fresh)
+        elif roll < 0.7:
+            task = lanes.take()
+            if task is not None:
+                assert lane_of(task.record) not in [lane_of(other.record) for other in running]
+                running.append(task)
+        elif running:
+            task = running.pop(rng.randrange(len(running)))
+            if rng.random() < 0.2:
+                lanes.again(task, rng.random())
+            else:
+                seen[lane_of(task.record)].append(task.record.offset)
+                lanes.done(task)
+        assert lanes.running() == len(running)
+        assert lanes.pending == given - sum(map(len, seen.values()))
+    now += 10
+    for task in running:
+        seen[lane_of(task.record)].append(task.record.offset)
+        lanes.done(task)
+    while (task := lanes.take()) is not None:
+        seen[lane_of(task.record)].append(task.record.offset)
+        lanes.done(task)
+    assert lanes.pending == 0
+    assert lanes.wait_s() is None
+    assert all(offsets == sorted(offsets) for offsets in seen.values())
+    assert lanes.commits() == {TopicPartition("t", p): last + 1 for p, last in nexts.items()}
+
+
+def test_commits_are_told_once() -> None:
+    lanes = Lanes("none", clock=lambda: 0.0)
+    lanes.add([record(5), record(6)])
+    first, second = lanes.take(), lanes.take()
+    assert first is not None
+    assert second is not None
+    lanes.done(second)
+    assert lanes.commits() == {}
+    lanes.done(first)
+    assert lanes.commits() == {("t", 0): 7}
+    lanes.committed(lanes.commits())
+    assert lanes.commits() == {}
+
+
+def test_a_pause_holds_its_lane_and_no_other() -> None:
+    now = 0.0
+    lanes = Lanes("key", clock=lambda: now)
+    lanes.add([record(0, b"a"), record(1, b"a"), record(2, b"b")])
+    task = lanes.take()
+    assert task is not None
+    lanes.again(task, 5.0)
+    other = lanes.take()
+    assert other is not None
+    assert other.record.key == b"b"
+    assert lanes.take() is None
+    assert lanes.wait_s() == 5.0
+    now = 5.0
+    assert lanes.take() is task
+
+
+def test_partitions_that_are_given_up_leave_nothing_behind() -> None:
+    lanes = Lanes("partition", clock=lambda: 0.0)
+    lanes.add([record(0), record(1), record(0, partition=1), record(1, partition=1)])
+    gone = TopicPartition("t", 0)
+    task = lanes.take()
+    assert task is not None
+    assert task.record.partition == 0
+    lanes.drop_waiting([gone])
+    assert (lanes.pending, lanes.running([gone])) == (3, 1)
+    lanes.done(task)
+    assert lanes.commits() == {gone: 1}
+    lanes.give_up([gone])
+    assert lanes.commits() == {}
+    assert lanes.pending == 2
+    # What a worker finishes later counts no more, also when the partition came back.
+    other = lanes.take()
+    assert other is not None
+    lanes.give_up([TopicPartition("t", 1)])
+    lanes.add([record(7, partition=1)])
+    lanes.done(other)
+    assert lanes.commits() == {}
+    assert lanes.pending == 1
+
+
+def test_an_order_that_is_none_of_them() -> None:
+    with pytest.raises(ValueError, match="partition, key, none"):
+        Lanes("random", clock=lambda: 0.0)

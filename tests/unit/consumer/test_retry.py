@@ -1,0 +1,155 @@
+"""Retries and dead letters, one record after another."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+import pytest
+
+from fastq._native.consume import Record
+from fastq.consumer.retry import DEAD_LETTER_HEADERS, RetryPolicy
+from fastq.errors import FastqError, RecordFailed
+
+RECORD = Record("orders", 3, 17, 1_700_000_000_000, key=b"key", value=b"value", headers=[("trace", b"1")])
+
+
+class FakeDelivery:
+    def result(self) -> None:
+        pass
+
+    def __await__(self) -> Any:
+        yield from ()
+
+
+class FakeProducer:
+    """Remembers what is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[Any, ...]] = []
+
+    def send(self, topic: str, value: Any, *, key: Any, headers: Any) -> FakeDelivery:
+        self.sent.append((topic, value, key, headers))
+        return FakeDelivery()
+
+
+class FakeAsyncProducer(FakeProducer):
+    async def send(self, topic: str, value: Any, *, key: Any, headers: Any) -> FakeDelivery:  # type: ignore[override]
+        return super().send(topic, value, key=key, headers=headers)
+
+
+class Handler:
+    """Fails so many times."""
+
+    def __init__(self, failures: int, error: BaseException | None = None) -> None:
+        self.calls = 0
+        self.failures = failures
+        self.error = error or RuntimeError("no luck")
+
+    def __call__(self, record: Record) -> None:
+        self.calls += 1
+        if self.calls <= self.failures:
+            raise self.error
+
+    async def later(self, record: Record) -> None:
+        self(record)
+
+
+def test_tries_again_after_growing_pauses() -> None:
+    pauses: list[float] = []
+    handler = Handler(3)
+    RetryPolicy(attempts=4, backoff_ms=100, backoff_max_ms=250).call(handler, RECORD, sleep=pauses.append)
+    assert handler.calls == 4
+    for pause, nominal in zip(pauses, (0.1, 0.2, 0.25), strict=True):
+        assert 0.8 * nominal <= pause <= 1.2 * nominal
+
+
+def test_gives_up_with_an_error_that_names_the_record() -> None:
+    handler = Handler(9)
+    with pytest.raises(RecordFailed) as caught:
+        RetryPolicy(attempts=2, backoff_ms=0).call(handler, RECORD, sleep=lambda s: None)
+    error = caught.value
+    assert isinstance(error, FastqError)
+    assert (error.topic, error.partition, error.offset, error.attempts) == ("orders", 3, 17, 2)
+    assert error.__cause__ is handler.error
+    assert "orders-3 at offset 17" in str(error)
+    assert "no luck" in str(error)
+
+
+def test_errors_that_do_not_pass_are_not_tried_again() -> None:
+    handler = Handler(9, ValueError("never"))
+    with pytest.raises(RecordFailed):
+        RetryPolicy(attempts=5, retry_on=(OSError,)).call(handler, RECORD)
+    assert handler.calls == 1
+
+
+def test_interrupts_are_nobodys_failure() -> None:
+    handler = Handler(9, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        RetryPolicy(attempts=5, skip=True).call(handler, RECORD)
+    assert handler.calls == 1
+
+
+def test_skips_where_that_is_wanted(caplog: pytest.LogCaptureFixture) -> None:
+    RetryPolicy(attempts=1, skip=True).call(Handler(9), RECORD)
+    assert "orders-3 at offset 17 is skipped after 1 attempts" in caplog.text
+
+
+def expected_headers(attempts: int) -> list[tuple[str, bytes]]:
+    values = [b"orders", b"3", b"17", b"1700000000000", b"builtins.RuntimeError", b"no luck", b"%d" % attempts]
+    return [("trace", b"1"), *zip(DEAD_LETTER_HEADERS, values, strict=True)]
+
+
+def test_dead_letters_say_where_they_come_from() -> None:
+    producer = FakeProducer()
+    policy = RetryPolicy(attempts=2, backoff_ms=0, dead_letter_topic="{topic}.dead")
+    policy.call(Handler(9), RECORD, producer, sleep=lambda s: None)
+    assert producer.sent == [("orders.dead", b"value", b"key", expected_headers(2))]
+
+
+def test_the_first_origin_stays() -> None:
+    policy = RetryPolicy(attempts=1, dead_letter_topic="graveyard")
+    letter = policy.dead_letter(RECORD, RuntimeError("no luck"), 1)
+    assert letter is not None
+    again = Record(letter.topic, 0, 5, 0, key=letter.key, value=letter.value, headers=letter.headers)
+    second = policy.dead_letter(again, RuntimeError("still none"), 1)
+    assert second is not None
+    assert second.headers == letter.headers
+
+
+def test_the_asyncio_form() -> None:
+    producer = FakeAsyncProducer()
+    policy = RetryPolicy(attempts=3, backoff_ms=0.01, backoff_max_ms=0.1, dead_letter_topic="dead")
+
+    async def main() -> tuple[int, int]:
+        passes, fails = Handler(2), Handler(9)
+        await policy.call_async(passes.later, RECORD, producer)
+        assert producer.sent == []
+        await policy.call_async(fails.later, RECORD, producer)
+        with pytest.raises(RecordFailed):
+            await RetryPolicy(attempts=1).call_async(Handler(9).later, RECORD)
+        return passes.calls, fails.calls
+
+    assert asyncio.run(main()) == (3, 3)
+    assert producer.sent == [("dead", b"value", b"key", expected_headers(3))]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"attempts": 0},
+        {"backoff_ms": -1},
+        {"backoff_ms": 5, "backoff_max_ms": 4},
+        {"skip": True, "dead_letter_topic": "d"},
+    ],
+)
+def test_policies_that_make_no_sense(bad: dict[str, Any]) -> None:
+    with pytest.raises(ValueError):
+        RetryPolicy(**bad)
+
+
+def test_a_dead_letter_topic_needs_a_producer() -> None:
+    with pytest.raises(ValueError, match="producer"):
+        RetryPolicy(dead_letter_topic="dead").call(Handler(0), RECORD)
+    assert RetryPolicy().pause_s(RuntimeError(), 3, random.Random(0)) is None
