@@ -25,6 +25,7 @@ from fastq.errors import FastqError
 from .config_keys import ResourceType
 from .controller import Controller
 from .fetch_session import FetchSessionCache
+from .groups.service import GroupCoordinator
 from .log import LogCleaner, LogManager
 from .purgatory import Purgatory
 from .replicas import Replica, ReplicaTable
@@ -99,8 +100,9 @@ class Broker:
         )
         self.cleaner = LogCleaner(self.logs)
         self.controller = Controller(config, clock=clock, log_dir=self._metadata_dir())
+        self.groups = GroupCoordinator(self)
         self.transactions = TransactionCoordinator(self)
-        self.coordinators: list[Coordinator] = [self.transactions]
+        self.coordinators: list[Coordinator] = [self.groups, self.transactions]
         """What follows the leadership of internal topics, and is closed before connections are: it answers who waits."""
         self.advertised_listeners: list[Listener] = []
         self.listening: list[str] = []

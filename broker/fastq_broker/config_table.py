@@ -105,6 +105,16 @@ TOPICS = (
     row("transaction.state.log.min.isr", INT, 2, at_least(1), "min.insync.replicas of __transaction_state."),
 )
 
+GROUPS = (
+    row("group.initial.rebalance.delay.ms", INT, 3000, doc="How long the first members of a group wait for others."),
+    row("group.min.session.timeout.ms", INT, 6000, doc="The shortest session that a classic member may ask for."),
+    row("group.max.session.timeout.ms", INT, 1800000, doc="The longest session that a classic member may ask for."),
+    row("group.max.size", INT, INT32_MAX, at_least(1), "Members that a classic group may have."),
+    row("offset.metadata.max.bytes", INT, 4096, doc="The longest metadata of a committed offset."),
+    row("offsets.retention.minutes", INT, 10080, at_least(1), "Offsets of a group without members are kept this long."),
+    row("offsets.retention.check.interval.ms", LONG, 600000, at_least(1), "How often expired offsets are looked for."),
+)
+
 # Defaults of topic configs; `topic_config` names the topic key of each.
 LOG_DEFAULTS = (
     row("min.insync.replicas", INT, 1, at_least(1), "Default of min.insync.replicas.", dynamic=True),
@@ -372,5 +382,5 @@ RETIRED = frozenset(key.name for key in REMOVED + MAPPED) - {
     "log.roll.jitter.hours",
     "log.flush.scheduler.interval.ms",
 }
-DONE = NODE + LISTENERS + TOPICS + LOG_DEFAULTS + CLEANER + LOG_UPKEEP + TRANSACTIONS
+DONE = NODE + LISTENERS + TOPICS + LOG_DEFAULTS + CLEANER + LOG_UPKEEP + TRANSACTIONS + GROUPS
 BROKER_KEYS = table_of(DONE + MAPPED + IGNORED + REMOVED)

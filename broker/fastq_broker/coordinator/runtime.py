@@ -94,7 +94,7 @@ class CoordinatorRuntime(Generic[S]):
 
     def _unavailable(self, partition: int) -> KafkaError:
         if self._broker.controller.image.topic(self.topic) is None:
-            self.create_topic()
+            create_topic(self._broker, self.topic)
             code, words = ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator's topic is being created"
         elif partition in self._waiting or partition in self._loading or partition in self._retries:
             if partition in self._waiting:  # somebody waits for it
@@ -104,19 +104,6 @@ class CoordinatorRuntime(Generic[S]):
         else:
             code, words = ErrorCode.NOT_COORDINATOR, "this broker does not lead the coordinator's partition"
         return error_for_code(code, words, topic=self.topic, partition=partition)
-
-    def create_topic(self) -> bool:
-        """Have the topic created unless it is there; whether it is there now. Its creation is durable once the controller says so."""
-        controller = self._broker.controller
-        if controller.image.topic(self.topic) is not None:
-            return True
-        live = sum(1 for _ in controller.image.live_brokers())
-        if not live or self._closed:
-            return False
-        (created,) = controller.create_topics([internal_topic(self._broker.config, self.topic, live)])
-        if created.error:
-            logger.error("cannot create %s: %s", self.topic, created.message)
-        return not created.error
 
     # --- leadership ---
 
@@ -229,3 +216,20 @@ class CoordinatorRuntime(Generic[S]):
     def _retry(self, partition: int) -> None:
         del self._retries[partition]
         self.load(partition)
+
+
+def create_topic(broker: Broker, name: str) -> bool:
+    """Have an internal topic created unless it is there; whether it is there now.
+
+    Its creation is durable once the controller's `flushed` says so.
+    """
+    controller = broker.controller
+    if controller.image.topic(name) is not None:
+        return True
+    live = sum(1 for _ in controller.image.live_brokers())
+    if not live:
+        return False
+    (created,) = controller.create_topics([internal_topic(broker.config, name, live)])
+    if created.error:
+        logger.error("cannot create %s: %s", name, created.message)
+    return not created.error

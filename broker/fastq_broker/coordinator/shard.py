@@ -65,6 +65,10 @@ class ShardContext:
         """The broker's clock, in ms since 1970."""
         return self._clock()
 
+    def monotonic_ms(self) -> int:
+        """A clock that nobody sets, in ms, for time-outs."""
+        return int(self._loop.time() * 1000)
+
     def append(
         self,
         records: Sequence[CoordinatorRecord],
@@ -95,6 +99,8 @@ class ShardContext:
                 transactional=transactional,
             )
             self._check(len(batch))
+            if producer_id >= 0:
+                self._check_producer(producer_id, producer_epoch)
             written = log.append(batch, leader_epoch=self.leader_epoch, now_ms=now_ms, from_client=False)
         except KafkaError as error:
             on_done(error)
@@ -142,6 +148,17 @@ class ShardContext:
                 f"{replica.isr_size} replicas are in sync, min.insync.replicas is {replica.min_insync_replicas}",
                 topic=replica.topic,
                 partition=replica.partition,
+            )
+
+    def _check_producer(self, producer_id: int, producer_epoch: int) -> None:
+        """Raises InvalidProducerEpoch for a producer that a newer one has replaced."""
+        known = self.replica.log.producers.get(producer_id)
+        if known is not None and producer_epoch < known.epoch:
+            raise error_for_code(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"producer {producer_id} came with epoch {producer_epoch}, but epoch {known.epoch} has been seen",
+                topic=self.replica.topic,
+                partition=self.partition,
             )
 
     def _not_coordinator(self) -> KafkaError:

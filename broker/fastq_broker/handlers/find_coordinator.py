@@ -1,17 +1,19 @@
-"""FindCoordinator: which node coordinates a group or a transactional id (KIP-699 for many at once).
+"""FindCoordinator: the broker that coordinates a group or a transactional id (KIP-699: many at once from version 4).
 
-Rules: who leads the key's partition of the internal topic. The first question creates that topic; the answer meanwhile is
-COORDINATOR_NOT_AVAILABLE, and the client asks again.
+Rules: the coordinator is who leads the key's partition of the internal topic, which is created with the first key that is asked for;
+the answer waits until its creation is on disk. Share coordinators (key type 2, version 6) are not served.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable
+from typing import TYPE_CHECKING, NamedTuple
 
 from fastq.errors import ErrorCode
 from fastq.protocol.messages import FindCoordinatorRequest, FindCoordinatorResponse
 from fastq_broker.controller.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from fastq_broker.leaders import current_leader, endpoints
+from fastq_broker.coordinator.hashing import partition_of
+from fastq_broker.coordinator.runtime import create_topic
 
 if TYPE_CHECKING:
     from fastq_broker.router import RequestContext
@@ -19,48 +21,78 @@ if TYPE_CHECKING:
 API_KEY = 10
 VERSIONS = (0, 6)
 
-FIRST_BATCHED_VERSION = 4
+FIRST_VERSION_WITH_BATCHES = 4
 TOPICS = {0: OFFSETS_TOPIC, 1: TRANSACTIONS_TOPIC}
-"""By the request's key type: groups, transactions."""
+"""The internal topic of each key type."""
 
 
-async def handle(context: RequestContext, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
-    """Find one coordinator, or from version 4 on one for each key."""
-    batched = context.api_version >= FIRST_BATCHED_VERSION
-    keys = request.coordinator_keys if batched else [request.key]
-    found = [await _find(context, request.key_type, key) for key in keys]
-    if batched:
-        return FindCoordinatorResponse(coordinators=found)
-    (only,) = found
+class Found(NamedTuple):
+    """Where a key is coordinated, or why that cannot be said."""
+
+    key: str
+    node_id: int = -1
+    host: str = ""
+    port: int = -1
+    error: ErrorCode = ErrorCode.NONE
+    message: str | None = None
+
+
+def handle(
+    context: RequestContext, request: FindCoordinatorRequest
+) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
+    """Look the keys up, having the topic created first where it is not there."""
+    topic = TOPICS.get(request.key_type)
+    if topic is None or context.broker.controller.image.topic(topic) is not None:
+        return _respond(context, request, topic)
+    if not create_topic(context.broker, topic):
+        return _respond(context, request, topic)
+    return _when_durable(context, request, topic)
+
+
+async def _when_durable(
+    context: RequestContext, request: FindCoordinatorRequest, topic: str
+) -> FindCoordinatorResponse:
+    await context.broker.controller.flushed()
+    return _respond(context, request, topic)
+
+
+def _respond(context: RequestContext, request: FindCoordinatorRequest, topic: str | None) -> FindCoordinatorResponse:
+    if context.api_version < FIRST_VERSION_WITH_BATCHES:
+        found = _find(context, topic, request.key)
+        return FindCoordinatorResponse(
+            error_code=found.error,
+            error_message=found.message,
+            node_id=found.node_id,
+            host=found.host,
+            port=found.port,
+            coordinators=[],
+        )
     return FindCoordinatorResponse(
-        error_code=only.error_code,
-        error_message=only.error_message,
-        node_id=only.node_id,
-        host=only.host,
-        port=only.port,
+        coordinators=[
+            FindCoordinatorResponse.Coordinator(
+                key=found.key,
+                node_id=found.node_id,
+                host=found.host,
+                port=found.port,
+                error_code=found.error,
+                error_message=found.message,
+            )
+            for found in (_find(context, topic, key) for key in request.coordinator_keys)
+        ]
     )
 
 
-async def _find(context: RequestContext, key_type: int, key: str) -> FindCoordinatorResponse.Coordinator:
-    broker = context.broker
-    topic = TOPICS.get(key_type)
+def _find(context: RequestContext, name: str | None, key: str) -> Found:
+    if name is None:
+        return Found(key, error=ErrorCode.INVALID_REQUEST, message="nothing is coordinated by this key type")
+    image = context.broker.controller.image
+    topic = image.topic(name)
     if topic is None:
-        return _refusal(key, ErrorCode.INVALID_REQUEST, f"nothing is coordinated by key type {key_type}")
-    runtime = next((each.runtime for each in broker.coordinators if each.runtime.topic == topic), None)
-    if runtime is None:
-        return _refusal(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, f"no coordinator of {topic} runs here")
-    image = broker.controller.image
-    if image.topic(runtime.topic) is None:
-        runtime.create_topic()
-        await broker.controller.flushed()
-        return _refusal(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{runtime.topic} is being created: ask again")
-    leader = current_leader(image, runtime.topic.encode(), False, runtime.partition_for(key))
-    for node, host, port, _ in endpoints(image, [] if leader is None else [leader[0]], context.listener):
-        return FindCoordinatorResponse.Coordinator(key=key, node_id=node, host=host, port=port)
-    return _refusal(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, "nobody leads the partition that coordinates it")
-
-
-def _refusal(key: str, code: ErrorCode, message: str) -> FindCoordinatorResponse.Coordinator:
-    return FindCoordinatorResponse.Coordinator(
-        key=key, node_id=-1, host="", port=-1, error_code=int(code), error_message=message
-    )
+        message = f"{name} cannot be created, the broker's log says why: ask again"
+        return Found(key, error=ErrorCode.COORDINATOR_NOT_AVAILABLE, message=message)
+    leader = image.brokers.get(topic.partitions[partition_of(key, len(topic.partitions))].leader)
+    endpoint = leader.endpoint(context.listener) if leader is not None and not leader.fenced else None
+    if leader is None or endpoint is None:
+        message = "nobody that this listener reaches leads the partition that coordinates it"
+        return Found(key, error=ErrorCode.COORDINATOR_NOT_AVAILABLE, message=message)
+    return Found(key, leader.broker_id, endpoint.host, endpoint.port)

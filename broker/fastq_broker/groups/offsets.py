@@ -1,0 +1,211 @@
+"""The committed offsets of the groups of one shard, and those that open transactions are about to commit.
+
+Rules
+- The state changes by `replay` and `end_transaction` alone; the rest makes records or answers questions.
+- An offset of a transaction is pending until the marker says so; of two commits of a partition the one written later wins, also
+  where the earlier one was pending longer.
+- Records: key type 1 (0 in old logs), value version 3, or 1 where the client has asked for a retention of its own.
+Source: OffsetMetadataManager, GroupCoordinatorRecordHelpers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+
+from fastq.protocol.messages import OffsetCommitKey, OffsetCommitValue
+from fastq_broker.coordinator.records import decode_key, decode_value, encode_key, encode_value
+
+if TYPE_CHECKING:
+    from fastq_broker.coordinator.shard import CoordinatorRecord
+
+    from .group import Group
+
+VALUE_VERSION = 3
+VALUE_VERSION_WITH_EXPIRY = 1
+TopicPartition = tuple[str, int]
+
+
+class CommittedOffset(NamedTuple):
+    """What a group has committed for a partition."""
+
+    offset: int
+    leader_epoch: int = -1
+    metadata: str = ""
+    commit_timestamp_ms: int = -1
+    expire_timestamp_ms: int = -1
+    """-1: the broker's retention applies."""
+    sequence: int = -1
+    """Its place among the shard's records."""
+
+
+class Offsets:
+    """Committed and pending offsets of one shard. Loop thread only.
+
+    Invariants: no empty table is kept; `_pending` (by producer) and `_waiting` (by group and partition) hold the same transactions.
+    """
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+        self._pending: dict[int, dict[str, dict[TopicPartition, CommittedOffset]]] = {}
+        self._waiting: dict[str, dict[TopicPartition, set[int]]] = {}
+        self._sequence = 0
+
+    # --- questions ---
+
+    def __contains__(self, group_id: str) -> bool:
+        return group_id in self._groups
+
+    def group_ids(self) -> list[str]:
+        """The groups that have committed offsets."""
+        return list(self._groups)
+
+    def get(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
+        """A committed offset; None when there is none."""
+        found = self._groups.get(group_id)
+        return None if found is None else found.get((topic, partition))
+
+    def of_group(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
+        """All committed offsets of a group."""
+        return self._groups.get(group_id, {})
+
+    def is_pending(self, group_id: str, topic: str, partition: int) -> bool:
+        """Whether an open transaction has an offset for the partition."""
+        waiting = self._waiting.get(group_id)
+        return waiting is not None and (topic, partition) in waiting
+
+    def has_pending(self, group_id: str) -> bool:
+        """Whether an open transaction has offsets of the group."""
+        return group_id in self._waiting
+
+    # --- records ---
+
+    def tombstones(self, group_id: str, partitions: Iterable[TopicPartition] | None = None) -> list[CoordinatorRecord]:
+        """Records that delete offsets (those that are committed or pending; None: all) of a group."""
+        known = {**self._groups.get(group_id, {}), **dict.fromkeys(self._waiting.get(group_id, {}))}
+        wanted = known if partitions is None else [item for item in partitions if item in known]
+        return [(offset_key(group_id, *item), None) for item in wanted]
+
+    def tombstones_of_topics(self, topics: frozenset[str]) -> list[CoordinatorRecord]:
+        """Records that delete all offsets of topics that are gone."""
+        group_ids = dict.fromkeys([*self._groups, *self._waiting])
+        return [
+            record
+            for group_id in group_ids
+            for record in self.tombstones(
+                group_id,
+                {
+                    item
+                    for item in [*self._groups.get(group_id, ()), *self._waiting.get(group_id, ())]
+                    if item[0] in topics
+                },
+            )
+        ]
+
+    def expired(
+        self, group_id: str, group: Group, now_ms: int, retention_ms: int
+    ) -> tuple[list[CoordinatorRecord], bool]:
+        """Tombstones of a group's offsets whose time is over, and whether nothing of it is left then."""
+        records: list[CoordinatorRecord] = []
+        left = self.has_pending(group_id)
+        for item, committed in self.of_group(group_id).items():
+            if (
+                not group.is_subscribed_to(item[0])
+                and not self.is_pending(group_id, *item)
+                and _is_expired(committed, group.offsets_expire_after, now_ms, retention_ms)
+            ):
+                records.append((offset_key(group_id, *item), None))
+            else:
+                left = True
+        return records, not left
+
+    # --- changes ---
+
+    def replay(self, key: bytes, value: bytes | None, producer_id: int) -> tuple[str, bool]:
+        """Take a record in; answers its group, and whether it has been a tombstone. Raises DecodeError."""
+        self._sequence += 1
+        parsed = decode_key(OffsetCommitKey, key)
+        group_id, item = parsed.group, (parsed.topic, parsed.partition)
+        if value is None:
+            self._forget(group_id, item)
+            return group_id, True
+        committed = decode_offset(value)._replace(sequence=self._sequence)
+        if producer_id < 0:
+            self._groups.setdefault(group_id, {})[item] = committed
+        else:
+            self._pending.setdefault(producer_id, {}).setdefault(group_id, {})[item] = committed
+            self._waiting.setdefault(group_id, {}).setdefault(item, set()).add(producer_id)
+        return group_id, False
+
+    def end_transaction(self, producer_id: int, committed: bool) -> None:
+        """A producer's transaction has ended: what it was to commit is committed, or forgotten."""
+        for group_id, items in self._pending.pop(producer_id, {}).items():
+            for item, pending in items.items():
+                self._no_longer_waits(group_id, item, producer_id)
+                if committed:
+                    current = self._groups.get(group_id, {}).get(item)
+                    if current is None or current.sequence < pending.sequence:
+                        self._groups.setdefault(group_id, {})[item] = pending
+
+    def _forget(self, group_id: str, item: TopicPartition) -> None:
+        known = self._groups.get(group_id)
+        if known is not None:
+            known.pop(item, None)
+            if not known:
+                del self._groups[group_id]
+        for producer_id in list(self._waiting.get(group_id, {}).get(item, ())):
+            self._no_longer_waits(group_id, item, producer_id)
+            of_producer = self._pending[producer_id]
+            del of_producer[group_id][item]
+            if not of_producer[group_id]:
+                del of_producer[group_id]
+            if not of_producer:
+                del self._pending[producer_id]
+
+    def _no_longer_waits(self, group_id: str, item: TopicPartition, producer_id: int) -> None:
+        waiting = self._waiting[group_id]
+        waiting[item].discard(producer_id)
+        if not waiting[item]:
+            del waiting[item]
+        if not waiting:
+            del self._waiting[group_id]
+
+    def __iter__(self) -> Iterator[tuple[str, TopicPartition, CommittedOffset]]:
+        for group_id, items in self._groups.items():
+            for item, committed in items.items():
+                yield group_id, item, committed
+
+
+def _is_expired(committed: CommittedOffset, base: Callable[[int], int | None], now_ms: int, retention_ms: int) -> bool:
+    since = base(committed.commit_timestamp_ms)
+    if since is None:
+        return False
+    if committed.expire_timestamp_ms >= 0:
+        return now_ms >= committed.expire_timestamp_ms
+    return now_ms - since >= retention_ms
+
+
+def offset_key(group_id: str, topic: str, partition: int) -> bytes:
+    """The key of an offset's record."""
+    return encode_key(OffsetCommitKey(group=group_id, topic=topic, partition=partition))
+
+
+def offset_record(group_id: str, topic: str, partition: int, committed: CommittedOffset) -> CoordinatorRecord:
+    """The record of a committed offset."""
+    value = OffsetCommitValue(
+        offset=committed.offset,
+        leader_epoch=committed.leader_epoch,
+        metadata=committed.metadata,
+        commit_timestamp=committed.commit_timestamp_ms,
+        expire_timestamp=committed.expire_timestamp_ms,
+    )
+    version = VALUE_VERSION if committed.expire_timestamp_ms < 0 else VALUE_VERSION_WITH_EXPIRY
+    return offset_key(group_id, topic, partition), encode_value(value, version)
+
+
+def decode_offset(value: bytes) -> CommittedOffset:
+    """What a record's value says. Raises DecodeError."""
+    parsed = decode_value(OffsetCommitValue, value)
+    return CommittedOffset(
+        parsed.offset, parsed.leader_epoch, parsed.metadata, parsed.commit_timestamp, parsed.expire_timestamp
+    )

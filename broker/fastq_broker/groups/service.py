@@ -1,0 +1,134 @@
+"""The group coordinator of a broker: which shard a group is in, and the settings and timers of all shards.
+
+Rules: shards are made by leadership of `__consumer_offsets` (see coordinator.runtime). What is asked of all groups at once (lists,
+expiry, deleted topics) asks the loaded shards. Source: GroupCoordinatorService.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from fastq_broker.controller.topics import OFFSETS_TOPIC
+from fastq_broker.coordinator import CoordinatorRuntime, ShardContext
+
+from .classic_state import Settings
+from .group import INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT, NONE
+from .shard import GroupShard, ShardSettings
+
+if TYPE_CHECKING:
+    from fastq_broker.broker import Broker
+    from fastq_broker.config import BrokerConfig
+    from fastq_broker.controller import MetadataDelta, MetadataImage
+
+logger = logging.getLogger(__name__)
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+
+class GroupCoordinator:
+    """All groups that this node coordinates. Loop thread only."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self.settings = shard_settings(broker.config)
+        self.runtime: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(broker, OFFSETS_TOPIC, self._make_shard)
+        self._expiry: asyncio.TimerHandle | None = None
+        broker.controller.subscribe(self._metadata_changed)
+
+    def _make_shard(self, context: ShardContext) -> GroupShard:
+        return GroupShard(context, self.settings)
+
+    # --- life ---
+
+    def follow(self) -> None:
+        """Leadership may have changed: load and unload."""
+        if self._expiry is None:
+            self._schedule_expiry()
+        self.runtime.follow()
+
+    def close(self) -> None:
+        """The broker stops: who waits is turned away."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        self.runtime.close()
+
+    # --- groups ---
+
+    def shard(self, group_id: str) -> GroupShard:
+        """The shard of a group. Raises CoordinatorNotAvailable, NotCoordinator, CoordinatorLoadInProgress."""
+        return self.runtime.shard_for(group_id)
+
+    def join_error(self, group_id: str, session_timeout_ms: int) -> int:
+        """Why a JoinGroup cannot be right, whatever its group says."""
+        config = self._broker.config
+        if not group_id:
+            return INVALID_GROUP_ID
+        if not config.group_min_session_timeout_ms <= session_timeout_ms <= config.group_max_session_timeout_ms:
+            return INVALID_SESSION_TIMEOUT
+        return NONE
+
+    def answer(self, ask: Callable[[Callable[[A], None]], object], respond: Callable[[A], R]) -> R | Awaitable[R]:
+        """Call `ask(answer)`; what `answer` is told makes the response: at once, or awaited when it comes later.
+
+        A client that goes away meanwhile cancels the awaitable; what comes then is dropped.
+        """
+        got: list[A] = []
+        waiting: list[asyncio.Future[A]] = []
+
+        def take(result: A) -> None:
+            if not waiting:
+                got.append(result)
+            elif not waiting[0].done():
+                waiting[0].set_result(result)
+
+        ask(take)
+        if got:
+            return respond(got[0])
+        waiting.append(self._broker.loop.create_future())
+
+        async def later() -> R:
+            return respond(await waiting[0])
+
+        return later()
+
+    # --- upkeep ---
+
+    def _schedule_expiry(self) -> None:
+        interval_ms = self._broker.config.offsets_retention_check_interval_ms
+        self._expiry = self._broker.loop.call_later(interval_ms / 1000, self._expire)
+
+    def _expire(self) -> None:
+        self._schedule_expiry()
+        self.expire_offsets()
+
+    def expire_offsets(self) -> int:
+        """Delete the offsets and groups whose time is over; answers how many records that took."""
+        count = 0
+        for shard in self.runtime.shards():
+            try:
+                count += shard.expire_offsets()
+            except Exception:
+                logger.exception("partition %d: expiring offsets failed", shard.context.partition)
+        if count:
+            logger.info("%d records of expired offsets and groups were deleted", count)
+        return count
+
+    def _metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        """Topics that are gone take their offsets along."""
+        deleted = frozenset(topic.name for topic in delta.deleted_topics) - {OFFSETS_TOPIC}
+        if deleted:
+            for shard in self.runtime.shards():
+                shard.topics_deleted(deleted)
+
+
+def shard_settings(config: BrokerConfig) -> ShardSettings:
+    """What the broker's configuration says about groups."""
+    return ShardSettings(
+        Settings(config.group_initial_rebalance_delay_ms, config.group_max_size),
+        config.offset_metadata_max_bytes,
+        config.offsets_retention_minutes * 60_000,
+    )

@@ -1,0 +1,390 @@
+"""The groups of one partition of `__consumer_offsets`: records to state, requests to groups, effects to the world.
+
+Rules
+- `groups` has one object a group id, so an id has one kind at a time. Offsets of groups that have no metadata record (consumers
+  without group management) have an empty classic group in it.
+- Records dispatch by the type in their key: 0 and 1 to the offsets, 2 to classic groups, 3 to 8 and 16 to groups of KIP-848.
+- A classic group lives in memory and is only written out: the replay of a record that it has just written changes nothing.
+Source: GroupCoordinatorShard.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fastq.errors import KafkaError
+from fastq.protocol.messages import GroupMetadataKey
+from fastq_broker.coordinator.deadlines import Deadlines
+from fastq_broker.coordinator.records import decode_key, record_type
+
+from .classic_group import ClassicGroup
+from .classic_member import JoinRequest, JoinResult, SyncResult
+from .classic_records import group_record, read_group
+from .classic_state import Answer, Settings, Store, Wake
+from .errors import store_error
+from .group import (
+    GROUP_ID_NOT_FOUND,
+    GROUP_SUBSCRIBED_TO_TOPIC,
+    ILLEGAL_GENERATION,
+    INCONSISTENT_GROUP_PROTOCOL,
+    NONE,
+    NOT_COORDINATOR,
+    OFFSET_METADATA_TOO_LARGE,
+    UNKNOWN_MEMBER,
+    UNKNOWN_MEMBER_ID,
+    Committer,
+    Group,
+)
+from .offsets import CommittedOffset, Offsets, TopicPartition, offset_record
+
+if TYPE_CHECKING:
+    from fastq_broker.coordinator.shard import CoordinatorRecord, ShardContext
+
+logger = logging.getLogger(__name__)
+
+OFFSET_TYPES = (0, 1)
+CLASSIC_TYPE = 2
+NEW_IDS_VERSION = 9
+"""The version of OffsetCommit from which an unknown group has its own error (KIP-848)."""
+
+
+class ShardSettings(NamedTuple):
+    """What the broker's configuration says about groups and their offsets."""
+
+    classic: Settings = Settings()
+    offset_metadata_bytes_max: int = 4096
+    offsets_retention_ms: int = 7 * 24 * 3_600_000
+
+
+DEFAULTS = ShardSettings()
+
+
+class Commit(NamedTuple):
+    """A commit of offsets for one group. `retention_ms` -1: the broker's."""
+
+    group_id: str
+    committer: Committer
+    offsets: Sequence[tuple[str, int, int, int, str | None]]
+    """Topic, partition, offset, leader epoch, metadata."""
+    version: int
+    retention_ms: int = -1
+    producer_id: int = -1
+    producer_epoch: int = -1
+
+    @property
+    def transactional(self) -> bool:
+        return self.producer_id >= 0
+
+
+Errors = Callable[[dict[TopicPartition, int]], None]
+"""Told the error of each partition of a commit, 0 for none."""
+
+
+class GroupShard:
+    """All groups of one partition. Loop thread only.
+
+    Invariant: a classic group with effects left over does not exist between two calls: `_run` carries them out before each returns.
+    """
+
+    def __init__(self, context: ShardContext, settings: ShardSettings = DEFAULTS) -> None:
+        self.context = context
+        self.settings = settings
+        self.groups: dict[str, Group] = {}
+        self.offsets = Offsets()
+        self._deadlines: Deadlines[tuple[ClassicGroup, str]] = Deadlines(
+            context.monotonic_ms, context.call_later, self._wake
+        )
+        self._writing_own = False
+
+    # --- records ---
+
+    def replay(
+        self, key: bytes, value: bytes | None, timestamp_ms: int, producer_id: int = -1, producer_epoch: int = -1
+    ) -> None:
+        """Take a record in. Raises DecodeError."""
+        kind = record_type(key)
+        if kind in OFFSET_TYPES:
+            group_id, deleted = self.offsets.replay(key, value, producer_id)
+            if not deleted and group_id not in self.groups:
+                self._create(group_id)
+        elif kind == CLASSIC_TYPE:
+            if not self._writing_own:
+                self._replay_classic(decode_key(GroupMetadataKey, key).group, value)
+        else:
+            logger.debug("a record of type %d is not for this coordinator", kind)
+
+    def _replay_classic(self, group_id: str, value: bytes | None) -> None:
+        if value is not None:
+            self.groups[group_id] = read_group(group_id, value, self.settings.classic, self.context.now_ms)
+        else:
+            group = self.groups.get(group_id)
+            if isinstance(group, ClassicGroup):
+                group.kill(GROUP_ID_NOT_FOUND)  # whoever still holds it
+                self._run(group)
+                del self.groups[group_id]
+
+    def replay_marker(self, producer_id: int, producer_epoch: int, committed: bool) -> None:
+        """A transaction has ended."""
+        self.offsets.end_transaction(producer_id, committed)
+
+    def loaded(self) -> None:
+        """Sessions begin anew: members had no chance to be heard."""
+        now_ms = self.context.monotonic_ms()
+        for group in list(self.groups.values()):
+            if isinstance(group, ClassicGroup):
+                group.start_sessions(now_ms)
+                group.rebalance_if_too_large(now_ms)
+                self._run(group)
+
+    def unloaded(self) -> None:
+        """Turn away who waits."""
+        self._deadlines.clear()
+        for group in self.groups.values():
+            if isinstance(group, ClassicGroup):
+                group.kill(NOT_COORDINATOR)
+                self._run(group)
+        self.groups.clear()
+
+    # --- classic groups ---
+
+    def join(self, group_id: str, request: JoinRequest, answer: Callable[[JoinResult], None]) -> None:
+        """A JoinGroup; `answer` is called once, now or when the rebalance is complete."""
+        group = self.groups.get(group_id)
+        created = group is None
+        if group is None:
+            if request.member_id != UNKNOWN_MEMBER:
+                answer(JoinResult(UNKNOWN_MEMBER_ID, request.member_id))
+                return
+            group = self._create(group_id)
+        if not isinstance(group, ClassicGroup):
+            answer(JoinResult(INCONSISTENT_GROUP_PROTOCOL, request.member_id))
+            return
+        if created:
+            # A group that nobody has heard of is stored before it has members, so that it can be found and deleted.
+            error = self._append_now([group_record(group, {})])
+            if error:
+                del self.groups[group_id]
+                answer(JoinResult(error, request.member_id))
+                return
+        group.join(request, answer, self.context.monotonic_ms())
+        self._run(group)
+
+    def sync(
+        self,
+        group_id: str,
+        committer: Committer,
+        protocol_type: str | None,
+        protocol_name: str | None,
+        assignments: dict[str, bytes],
+        answer: Callable[[SyncResult], None],
+    ) -> None:
+        """A SyncGroup; `answer` is called once, now or when the leader has assigned."""
+        group = self.groups.get(group_id)
+        if not isinstance(group, ClassicGroup):
+            answer(SyncResult(UNKNOWN_MEMBER_ID))
+            return
+        group.sync(
+            committer.member_id,
+            committer.instance_id,
+            committer.generation,
+            protocol_type,
+            protocol_name,
+            assignments,
+            answer,
+            self.context.monotonic_ms(),
+        )
+        self._run(group)
+
+    def heartbeat(self, group_id: str, committer: Committer) -> int:
+        """The error of a Heartbeat."""
+        group = self.groups.get(group_id)
+        if not isinstance(group, ClassicGroup):
+            return UNKNOWN_MEMBER_ID
+        member_id, generation, instance_id = committer
+        error = group.heartbeat(member_id, instance_id, generation, self.context.monotonic_ms())
+        if group.effects:
+            self._run(group)
+        return error
+
+    def leave(self, group_id: str, leaving: Sequence[tuple[str, str | None]]) -> int | list[int]:
+        """The errors of the members of a LeaveGroup, in their order; one error for all where there is no such group."""
+        group = self.groups.get(group_id)
+        if not isinstance(group, ClassicGroup):
+            return UNKNOWN_MEMBER_ID
+        errors = group.leave(leaving, self.context.monotonic_ms())
+        self._run(group)
+        return errors
+
+    # --- offsets ---
+
+    def commit(self, commit: Commit, answer: Errors) -> None:
+        """Commit offsets: `answer` is told the partitions' errors, once what is committed is durable."""
+        error = self._commit_error(commit)
+        if error:
+            answer({(topic, partition): error for topic, partition, *_ in commit.offsets})
+            return
+        group = self.groups.get(commit.group_id)
+        if group is not None and not commit.transactional:
+            group.note_commit(commit.committer, self.context.monotonic_ms())
+            self._run(group)
+        self._commit(commit, answer)
+
+    def _commit_error(self, commit: Commit) -> int:
+        group = self.groups.get(commit.group_id)
+        if group is not None:
+            partitions = [(topic, partition) for topic, partition, *_ in commit.offsets]
+            return group.check_commit(
+                commit.committer, partitions, transactional=commit.transactional, version=commit.version
+            )
+        if commit.committer.generation < 0:
+            return NONE  # a consumer without group management: the group comes with its offsets
+        return (
+            GROUP_ID_NOT_FOUND if commit.version >= NEW_IDS_VERSION and not commit.transactional else ILLEGAL_GENERATION
+        )
+
+    def _commit(self, commit: Commit, answer: Errors) -> None:
+        now_ms = self.context.now_ms()
+        expires_ms = now_ms + commit.retention_ms if commit.retention_ms >= 0 else -1
+        errors: dict[TopicPartition, int] = {}
+        records: list[CoordinatorRecord] = []
+        for topic, partition, offset, leader_epoch, metadata in commit.offsets:
+            if metadata is not None and len(metadata) > self.settings.offset_metadata_bytes_max:
+                errors[topic, partition] = OFFSET_METADATA_TOO_LARGE
+                continue
+            errors[topic, partition] = NONE
+            committed = CommittedOffset(offset, leader_epoch, metadata or "", now_ms, expires_ms)
+            records.append(offset_record(commit.group_id, topic, partition, committed))
+
+        def done(error: KafkaError | None) -> None:
+            if error is not None:
+                code = store_error(error)
+                for item in errors:
+                    errors[item] = errors[item] or code
+            answer(errors)
+
+        self.context.append(
+            records,
+            done,
+            producer_id=commit.producer_id,
+            producer_epoch=commit.producer_epoch,
+            transactional=commit.transactional,
+        )
+
+    def fetch_error(self, group_id: str, committer: Committer) -> int:
+        """Why a group's offsets may not be read; one that does not exist has none, which is no error."""
+        group = self.groups.get(group_id)
+        if group is None:
+            return NONE
+        error = group.check_fetch(committer)
+        return NONE if error == GROUP_ID_NOT_FOUND else error
+
+    def delete_offsets(
+        self,
+        group_id: str,
+        partitions: Sequence[TopicPartition],
+        answer: Callable[[int, dict[TopicPartition, int]], None],
+    ) -> None:
+        """OffsetDelete: `answer` is told an error for all, and one for each partition."""
+        group = self.groups.get(group_id)
+        error = GROUP_ID_NOT_FOUND if group is None else group.check_offset_delete()
+        if group is None or error:
+            answer(error, {})
+            return
+        errors = {item: GROUP_SUBSCRIBED_TO_TOPIC if group.is_subscribed_to(item[0]) else NONE for item in partitions}
+        records = self.offsets.tombstones(group_id, [item for item, code in errors.items() if not code])
+        self.context.append(
+            records, lambda error: answer(NONE, errors) if error is None else answer(store_error(error), {})
+        )
+
+    # --- groups ---
+
+    def delete_group(self, group_id: str, answer: Callable[[int], None]) -> None:
+        """DeleteGroups, for one of them."""
+        group = self.groups.get(group_id)
+        error = GROUP_ID_NOT_FOUND if group is None else group.check_delete()
+        if group is None or error:
+            answer(error)
+            return
+        records = [*self.offsets.tombstones(group_id), *group.tombstones()]
+        self.context.append(records, lambda error: answer(NONE if error is None else store_error(error)))
+
+    def expire_offsets(self) -> int:
+        """Delete offsets whose time is over, and groups that have nothing left; answers how many records that took."""
+        now_ms = self.context.now_ms()
+        count = 0
+        for group_id, group in list(self.groups.items()):
+            records, nothing_left = self.offsets.expired(group_id, group, now_ms, self.settings.offsets_retention_ms)
+            if nothing_left and group.is_empty:
+                records += group.tombstones()
+            if records:
+                count += len(records)
+                self._write(records, f"expiring offsets of group {group_id}")
+        return count
+
+    def topics_deleted(self, topics: frozenset[str]) -> None:
+        """Topics are gone, and so are their offsets."""
+        records = self.offsets.tombstones_of_topics(topics)
+        if records:
+            self._write(records, "deleting offsets of deleted topics")
+
+    # --- the world ---
+
+    def _create(self, group_id: str) -> ClassicGroup:
+        group = ClassicGroup(group_id, self.settings.classic, wall_clock=self.context.now_ms)
+        self.groups[group_id] = group
+        return group
+
+    def _append_now(self, records: list[CoordinatorRecord]) -> int:
+        """Write a group's own record; answers the error that it is refused with at once."""
+        codes: list[int] = []
+        self._writing_own = True
+        try:
+            self.context.append(records, lambda error: codes.append(NONE if error is None else store_error(error)))
+        finally:
+            self._writing_own = False
+        return codes[0] if codes else NONE
+
+    def _write(self, records: list[CoordinatorRecord], what: str) -> None:
+        def done(error: KafkaError | None) -> None:
+            if error is not None:
+                logger.warning("%s failed: %s", what, error)
+
+        self.context.append(records, done)
+
+    def _run(self, group: Any) -> None:
+        """Carry out what a classic group wants; groups of the other kind want nothing this way."""
+        if not isinstance(group, ClassicGroup):
+            return
+        while group.effects:
+            effects, group.effects = group.effects, []
+            for effect in effects:
+                if isinstance(effect, Answer):
+                    effect.waiter(effect.result)
+                elif isinstance(effect, Wake):
+                    self._deadlines.add(effect.at_ms, (group, effect.key))
+                else:
+                    self._store(group, effect)
+
+    def _store(self, group: ClassicGroup, effect: Store) -> None:
+        """Write a group, and tell it how that went: perhaps later, when the disk has it."""
+
+        def done(error: KafkaError | None) -> None:
+            code = NONE if error is None else store_error(error)
+            if error is not None:
+                logger.warning("group %s could not be stored: %s", group.group_id, error)
+            effect.then(code, self.context.monotonic_ms())
+            if not self._writing_own:
+                self._run(group)
+
+        self._writing_own = True
+        try:
+            self.context.append([group_record(group, effect.assignments)], done)
+        finally:
+            self._writing_own = False
+
+    def _wake(self, item: tuple[ClassicGroup, str], now_ms: int) -> None:
+        group, key = item
+        group.wake(key, now_ms)
+        self._run(group)

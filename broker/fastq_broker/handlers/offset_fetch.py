@@ -1,0 +1,166 @@
+"""OffsetFetch: what groups have committed, for named partitions or (null topics) all of a group; many groups from version 8 on.
+
+Rules: what was never committed is offset -1 without an error, and so is everything of a group that does not exist. With
+`require_stable` (KIP-447) an offset that an open transaction is about to commit is UNSTABLE_OFFSET_COMMIT. Version 10 has topic ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from fastq.errors import KafkaError
+from fastq.protocol.messages import OffsetFetchRequest, OffsetFetchResponse
+from fastq.protocol.uuid import ZERO_UUID
+from fastq_broker.groups.group import Committer
+from fastq_broker.groups.offsets import CommittedOffset
+from fastq_broker.groups.shard import GroupShard
+
+if TYPE_CHECKING:
+    from fastq_broker.router import RequestContext
+
+API_KEY = 9
+VERSIONS = (1, 10)
+
+FIRST_VERSION_WITH_GROUP_ERROR = 2
+FIRST_VERSION_WITH_GROUPS = 8
+FIRST_VERSION_WITH_TOPIC_IDS = 10
+UNSTABLE_OFFSET_COMMIT = 88
+UNKNOWN_TOPIC_ID = 100
+
+NOTHING = CommittedOffset(-1)
+
+
+class Asked(NamedTuple):
+    """A topic that is asked for; `name` None: its id is not known."""
+
+    name: str | None
+    topic_id: bytes
+    partitions: Sequence[int]
+
+
+class Fetched(NamedTuple):
+    """What is answered for a topic: partition, offset and error."""
+
+    topic: Asked
+    offsets: list[tuple[int, CommittedOffset, int]]
+
+
+def handle(context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+    """Look offsets up, for one group or many."""
+    if context.api_version < FIRST_VERSION_WITH_GROUPS:
+        return _one_group(context, request)
+    return OffsetFetchResponse(
+        topics=[], groups=[_group(context, group, request.require_stable) for group in request.groups]
+    )
+
+
+def _one_group(context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+    asked = None
+    if request.topics is not None:
+        asked = [Asked(topic.name, ZERO_UUID, topic.partition_indexes) for topic in request.topics]
+    error, fetched = _fetch(context, request.group_id, Committer(), asked, request.require_stable)
+    if error and context.api_version < FIRST_VERSION_WITH_GROUP_ERROR:
+        fetched = [Fetched(topic, [(number, NOTHING, error) for number in topic.partitions]) for topic in asked or ()]
+    return OffsetFetchResponse(
+        error_code=error,
+        groups=[],
+        topics=[
+            OffsetFetchResponse.OffsetFetchResponseTopic(
+                name=topic.name or "",
+                partitions=[
+                    OffsetFetchResponse.OffsetFetchResponsePartition(
+                        partition_index=number,
+                        committed_offset=found.offset,
+                        committed_leader_epoch=found.leader_epoch,
+                        metadata=found.metadata,
+                        error_code=code,
+                    )
+                    for number, found, code in offsets
+                ],
+            )
+            for topic, offsets in fetched
+        ],
+    )
+
+
+def _group(
+    context: RequestContext, group: OffsetFetchRequest.OffsetFetchRequestGroup, require_stable: bool
+) -> OffsetFetchResponse.OffsetFetchResponseGroup:
+    image = context.broker.controller.image
+    asked: list[Asked] | None = None
+    if group.topics is not None:
+        asked = []
+        for topic in group.topics:
+            name: str | None = topic.name
+            if context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS:
+                found = image.topic_of_id(topic.topic_id)
+                name = None if found is None else found.name
+            asked.append(Asked(name, topic.topic_id, topic.partition_indexes))
+    committer = Committer(group.member_id or "", group.member_epoch)
+    error, fetched = _fetch(context, group.group_id, committer, asked, require_stable)
+    return OffsetFetchResponse.OffsetFetchResponseGroup(
+        group_id=group.group_id, error_code=error, topics=[_topic_response(item) for item in fetched]
+    )
+
+
+def _topic_response(fetched: Fetched) -> OffsetFetchResponse.OffsetFetchResponseTopics:
+    return OffsetFetchResponse.OffsetFetchResponseTopics(
+        name=fetched.topic.name or "",
+        topic_id=fetched.topic.topic_id,
+        partitions=[
+            OffsetFetchResponse.OffsetFetchResponsePartitions(
+                partition_index=number,
+                committed_offset=found.offset,
+                committed_leader_epoch=found.leader_epoch,
+                metadata=found.metadata,
+                error_code=code,
+            )
+            for number, found, code in fetched.offsets
+        ],
+    )
+
+
+def _fetch(
+    context: RequestContext, group_id: str, committer: Committer, asked: list[Asked] | None, require_stable: bool
+) -> tuple[int, list[Fetched]]:
+    """An error for the whole group, or its offsets."""
+    try:
+        shard = context.broker.groups.shard(group_id)
+    except KafkaError as unavailable:
+        return unavailable.code, []
+    error = shard.fetch_error(group_id, committer)
+    if error:
+        return error, []
+    if asked is None:
+        asked = _all_of(context, shard, group_id)
+    return 0, [
+        Fetched(
+            topic, [(number, *_lookup(shard, group_id, topic, number, require_stable)) for number in topic.partitions]
+        )
+        for topic in asked
+    ]
+
+
+def _all_of(context: RequestContext, shard: GroupShard, group_id: str) -> list[Asked]:
+    """All partitions that the group has offsets for; with topic ids those of topics that are still there."""
+    by_topic: dict[str, list[int]] = {}
+    for topic, partition in shard.offsets.of_group(group_id):
+        by_topic.setdefault(topic, []).append(partition)
+    image = context.broker.controller.image
+    asked = []
+    for name, partitions in by_topic.items():
+        known = image.topic(name)
+        if known is not None or context.api_version < FIRST_VERSION_WITH_TOPIC_IDS:
+            asked.append(Asked(name, ZERO_UUID if known is None else known.topic_id, sorted(partitions)))
+    return asked
+
+
+def _lookup(
+    shard: GroupShard, group_id: str, topic: Asked, partition: int, require_stable: bool
+) -> tuple[CommittedOffset, int]:
+    if topic.name is None:
+        return NOTHING, UNKNOWN_TOPIC_ID
+    if require_stable and shard.offsets.is_pending(group_id, topic.name, partition):
+        return NOTHING, UNSTABLE_OFFSET_COMMIT
+    return shard.offsets.get(group_id, topic.name, partition) or NOTHING, 0

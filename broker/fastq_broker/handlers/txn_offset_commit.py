@@ -1,0 +1,103 @@
+"""TxnOffsetCommit: offsets that count once the producer's transaction commits (KIP-98, KIP-447).
+
+Rules: the group's partition of `__consumer_offsets` must be in the producer's transaction; version 5 leaves it to the broker to add it
+(KIP-890). Clients before version 2 do not know that a coordinator may be loading.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from fastq.errors import ErrorCode, KafkaError
+from fastq.protocol.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from fastq_broker.controller.topics import OFFSETS_TOPIC
+from fastq_broker.groups.errors import store_error
+from fastq_broker.groups.group import INVALID_GROUP_ID, Committer
+from fastq_broker.groups.offsets import TopicPartition
+from fastq_broker.groups.shard import Commit
+from fastq_broker.transactions.verification import operation
+
+if TYPE_CHECKING:
+    from fastq_broker.router import RequestContext
+
+API_KEY = 28
+VERSIONS = (0, 5)
+
+FIRST_VERSION_WITH_LOADING = 2
+FIRST_VERSION_ADDING = 5
+
+Codes = dict[TopicPartition, int]
+
+
+async def handle(context: RequestContext, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
+    """Write the offsets as part of the transaction."""
+    image = context.broker.controller.image
+    codes: Codes = {}
+    offsets: list[tuple[str, int, int, int, str | None]] = []
+    for topic in request.topics:
+        for item in topic.partitions:
+            number = item.partition_index
+            if image.partition(topic.name, number) is None:
+                codes[topic.name, number] = int(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            else:
+                metadata = item.committed_metadata
+                offsets.append((topic.name, number, item.committed_offset, item.committed_leader_epoch, metadata))
+    if offsets:
+        committed = await _commit(context, request, offsets)
+        if isinstance(committed, int):
+            committed = dict.fromkeys(((topic, number) for topic, number, *_ in offsets), committed)
+        codes.update(committed)
+    return _respond(request, codes)
+
+
+async def _commit(
+    context: RequestContext, request: TxnOffsetCommitRequest, offsets: list[tuple[str, int, int, int, str | None]]
+) -> Codes | int:
+    """The errors of the partitions, or one for all."""
+    if not request.group_id:
+        return INVALID_GROUP_ID
+    broker, version = context.broker, context.api_version
+    try:
+        shard = broker.groups.shard(request.group_id)
+        await broker.transactions.check(
+            request.transactional_id,
+            request.producer_id,
+            request.producer_epoch,
+            OFFSETS_TOPIC,
+            shard.context.partition,
+            operation(version, FIRST_VERSION_ADDING),
+        )
+        shard = broker.groups.shard(request.group_id)  # it may have moved meanwhile
+    except KafkaError as error:
+        code = store_error(error)
+        loading = code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return int(ErrorCode.COORDINATOR_NOT_AVAILABLE) if loading and version < FIRST_VERSION_WITH_LOADING else code
+    commit = Commit(
+        request.group_id,
+        Committer(request.member_id, request.generation_id, request.group_instance_id),
+        offsets,
+        version,
+        producer_id=request.producer_id,
+        producer_epoch=request.producer_epoch,
+    )
+    answer = broker.groups.answer(partial(shard.commit, commit), Codes)
+    return await answer if isinstance(answer, Awaitable) else answer
+
+
+def _respond(request: TxnOffsetCommitRequest, codes: Codes) -> TxnOffsetCommitResponse:
+    return TxnOffsetCommitResponse(
+        topics=[
+            TxnOffsetCommitResponse.TxnOffsetCommitResponseTopic(
+                name=topic.name,
+                partitions=[
+                    TxnOffsetCommitResponse.TxnOffsetCommitResponsePartition(
+                        partition_index=item.partition_index, error_code=codes[topic.name, item.partition_index]
+                    )
+                    for item in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
