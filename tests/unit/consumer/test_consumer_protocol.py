@@ -120,7 +120,7 @@ class Harness:
         done = []
         while (change := self.member.changes()) is not None:
             done.append(change)
-            self.member.carried_out()
+            self.member.carried_out(change)
         return done
 
     def later(self, seconds: float = 5.0) -> None:
@@ -161,12 +161,11 @@ def test_a_member_joins_reconciles_and_says_so() -> None:
     assert not member.may_commit
     harness.answer(epoch=3, assigned={T: [0, 1], U: [2]})
     assert (member.generation, member.state) == (3, State.RECONCILING)
-    assert member.changes() == Change(
-        ChangeKind.ASSIGN, (TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 2))
-    )
+    change = member.changes()
+    assert change == Change(ChangeKind.ASSIGN, (TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 2)))
     assert member.owned == frozenset()
     assert harness.beat() is None
-    member.carried_out()
+    member.carried_out(change)
     assert member.owned == owned(("t", 0), ("t", 1), ("u", 2))
     request = harness.beat()
     assert request is not None
@@ -274,6 +273,22 @@ def test_fenced_in_the_middle_of_a_change() -> None:
     harness.beat()
     harness.answer(ErrorCode.FENCED_MEMBER_EPOCH)
     assert harness.carry_out() == [Change(ChangeKind.LOSE, (TopicPartition("t", 0), TopicPartition("t", 1)))]
+
+
+def test_fenced_while_an_assignment_is_carried_out() -> None:
+    harness = Harness()
+    harness.member.subscribe(Subscription(("t",)))
+    harness.beat()
+    harness.answer(assigned={T: [0]})
+    change = harness.member.changes()
+    assert change is not None
+    harness.later()
+    request = harness.beat()
+    assert request is not None
+    assert parts(request) == {T: [0]}  # it may be read already
+    harness.answer(ErrorCode.UNKNOWN_MEMBER_ID)
+    harness.member.carried_out(change)
+    assert harness.carry_out() == [Change(ChangeKind.LOSE, (TopicPartition("t", 0),))]
 
 
 def test_commits_report_what_heartbeats_would_find_later() -> None:
@@ -568,8 +583,8 @@ def test_a_group_of_many_shares_everything_and_never_twice(seed: int) -> None:
             else:
                 outgoing.done(group.heartbeat(request), None, harness.now)
             harness.coordinator.known = True
-        if rng.random() < 0.5 and harness.member.changes() is not None:
-            harness.member.carried_out()
+        if rng.random() < 0.5 and (change := harness.member.changes()) is not None:
+            harness.member.carried_out(change)
         if not calm and len(members) > 1 and rng.random() < 0.01:
             members.remove(harness)
             group.remove(harness.member.member_id)

@@ -213,10 +213,11 @@ class ConsumerProtocolMembership:
             self._reconcile(begin=True)
         return self._change
 
-    def carried_out(self) -> None:
-        """The step is done."""
-        change, changing = self._change, self._changing
-        assert change is not None
+    def carried_out(self, change: Change) -> None:
+        """The step is done. One that was overtaken, as all is lost by now, is part of what is lost."""
+        if change is not self._change:
+            return
+        changing = self._changing
         self._change, self._changing = None, frozenset()
         if change.kind is ChangeKind.ASSIGN:
             self._owned |= changing
@@ -239,7 +240,7 @@ class ConsumerProtocolMembership:
     def overdue(self) -> None:
         """The application did not poll in time, and the farewell is said or on its way."""
         if self.state in _MEMBER:
-            self._change, self._changing = None, frozenset()
+            self._drop_change()
             self._forget()
             self._go(State.LEFT)
 
@@ -526,9 +527,15 @@ class ConsumerProtocolMembership:
 
     def _lose_all(self) -> None:
         """Everything owned is gone, whatever was being done about it."""
-        self._change, self._changing = None, frozenset()
+        self._drop_change()
         if self._owned:
             self._begin(ChangeKind.LOSE, self._owned)
+
+    def _drop_change(self) -> None:
+        """A step is overtaken. What it was to assign may be read already."""
+        if self._change is not None and self._change.kind is ChangeKind.ASSIGN:
+            self._owned |= self._changing
+        self._change, self._changing = None, frozenset()
 
     def _forget(self) -> None:
         self.epoch = JOIN_EPOCH
