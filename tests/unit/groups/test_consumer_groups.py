@@ -1,0 +1,658 @@
+"""Groups of the consumer protocol against a log in memory and a clock that the tests move."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fastq_broker.controller.image import MetadataImage, PartitionImage, TopicImage
+from fastq_broker.coordinator.records import record_type
+from fastq_broker.groups.consumer_change import ConsumerGroupSettings
+from fastq_broker.groups.consumer_group import ConsumerGroup
+from fastq_broker.groups.consumer_groups import Client, ConsumerGroups
+from fastq_broker.groups.consumer_member import MemberState
+from fastq_broker.groups.group import Committer
+
+from fastq.errors import (
+    FencedInstanceId,
+    FencedMemberEpoch,
+    GroupIdNotFound,
+    GroupMaxSizeReached,
+    InvalidRegularExpression,
+    InvalidRequest,
+    KafkaError,
+    KafkaStorageError,
+    UnknownMemberId,
+    UnreleasedInstanceId,
+    UnsupportedAssignor,
+)
+from fastq.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+
+CLIENT = Client("test", "/127.0.0.1")
+Parts = set[tuple[str, int]]
+
+
+class Timer:
+    def __init__(self, at_ms: int, callback: Callable[[], None]) -> None:
+        self.at_ms = at_ms
+        self.callback = callback
+        self.cancelled = False
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+
+class World:
+    """A shard's context: the log is a list, the clock is moved by hand."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.clock_ms = 1_000_000
+        self.log: list[tuple[bytes, bytes | None]] = []
+        self.timers: list[Timer] = []
+        self.refuse: KafkaError | None = None
+        self.image = MetadataImage()
+        self.settings = ConsumerGroupSettings(**{"assignment_interval_ms": 0, **settings})
+        self.load()
+
+    def load(self) -> None:
+        """A new coordinator: state from the log, nothing else."""
+        self.timers.clear()
+        self.groups: dict[str, Any] = {}
+        self.consumers = ConsumerGroups(
+            self.groups,
+            self,  # type: ignore[arg-type]
+            self.settings,
+            lambda: self.image,
+            lambda group_id, rebalance: None,
+        )
+        for key, value in self.log:
+            self.consumers.replay(record_type(key), key, value)
+        self.consumers.loaded()
+
+    # what a shard's context does
+
+    def now_ms(self) -> int:
+        return self.clock_ms
+
+    def monotonic_ms(self) -> int:
+        return self.clock_ms - 500_000
+
+    def append(self, records: Sequence[tuple[bytes, bytes | None]], on_done: Callable[[Any], None]) -> None:
+        if self.refuse is not None and records:
+            on_done(self.refuse)
+            return
+        for key, value in records:
+            self.log.append((key, value))
+            self.consumers.replay(record_type(key), key, value)
+        on_done(None)
+
+    def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
+        timer = Timer(self.clock_ms + round(delay_s * 1000), callback)
+        self.timers.append(timer)
+        return timer
+
+    # what tests do
+
+    def advance(self, ms: int) -> None:
+        end_ms = self.clock_ms + ms
+        while True:
+            self.timers = [timer for timer in self.timers if not timer.cancelled]
+            due = min((timer for timer in self.timers if timer.at_ms <= end_ms), key=lambda t: t.at_ms, default=None)
+            if due is None:
+                break
+            self.timers.remove(due)
+            self.clock_ms = max(self.clock_ms, due.at_ms)
+            due.callback()
+        self.clock_ms = end_ms
+
+    def topics(self, **counts: int) -> None:
+        """The topics there are from now on."""
+        by_name = {
+            name: TopicImage(
+                name, name.encode().ljust(16, b"."), tuple([PartitionImage(1, 0, 0, (1,), (1,), ())] * count)
+            )
+            for name, count in counts.items()
+        }
+        before = self.image
+        self.image = MetadataImage(
+            offset=before.offset + 1,
+            topics_by_name=by_name,
+            topics_by_id={topic.topic_id: topic for topic in by_name.values()},
+        )
+        names = {*before.topics_by_name, *by_name}
+        changed = [name for name in names if before.topics_by_name.get(name) != by_name.get(name)]
+
+        delta = SimpleNamespace(
+            changed_topics=[(None, by_name[name]) for name in changed if name in by_name],
+            deleted_topics=[before.topics_by_name[name] for name in changed if name not in by_name],
+        )
+        self.consumers.metadata_changed(delta)  # type: ignore[arg-type]
+
+    def beat(self, version: int = 1, client: Client = CLIENT, **fields: Any) -> ConsumerGroupHeartbeatResponse:
+        """One heartbeat; raises what it is refused with."""
+        answers: list[tuple[Any, Any]] = []
+        request = ConsumerGroupHeartbeatRequest(group_id="g", **fields)
+        self.consumers.heartbeat(request, client, version, lambda response, error: answers.append((response, error)))
+        ((response, error),) = answers
+        if error is not None:
+            raise error
+        assert isinstance(response, ConsumerGroupHeartbeatResponse)
+        return response
+
+    def join(self, member_id: str, topics: Sequence[str] | None = ("t",), **fields: Any) -> Any:
+        names = None if topics is None else list(topics)
+        defaults: dict[str, Any] = {"rebalance_timeout_ms": 5000, "topic_partitions": []}
+        return self.beat(member_id=member_id, member_epoch=0, subscribed_topic_names=names, **{**defaults, **fields})
+
+    def idle(self, member_id: str, epoch: int) -> Any:
+        return self.beat(member_id=member_id, member_epoch=epoch)
+
+    @property
+    def group(self) -> ConsumerGroup:
+        group = self.groups["g"]
+        assert isinstance(group, ConsumerGroup)
+        return group
+
+    def parts(self, response: ConsumerGroupHeartbeatResponse) -> Parts:
+        assert response.assignment is not None
+        return {
+            (item.topic_id.rstrip(b".").decode(), number)
+            for item in response.assignment.topic_partitions
+            for number in item.partitions
+        }
+
+
+def owned_list(world: World, parts: Parts) -> list[Any]:
+    names = sorted({name for name, _ in parts})
+    return [
+        ConsumerGroupHeartbeatRequest.TopicPartitions(
+            topic_id=name.encode().ljust(16, b"."),
+            partitions=sorted(number for topic, number in parts if topic == name),
+        )
+        for name in names
+    ]
+
+
+class Consumer:
+    """A well-behaved member: it revokes what it is told to and says so with its next heartbeat."""
+
+    def __init__(self, world: World, member_id: str, topics: Sequence[str] = ("t",), **fields: Any) -> None:
+        self.world = world
+        self.member_id = member_id
+        self.topics = topics
+        self.fields = fields
+        self.epoch = 0
+        self.owned: Parts = set()
+        self.to_say = False
+
+    def beat(self) -> Parts | None:
+        """A heartbeat; the assignment, if the answer had one."""
+        try:
+            response = self._ask()
+        except (FencedMemberEpoch, UnknownMemberId):
+            self.owned, self.epoch = set(), 0
+            response = self._ask()
+        self.epoch = response.member_epoch
+        if response.assignment is None:
+            self.to_say = False
+            return None
+        told = self.world.parts(response)
+        self.to_say = told != self.owned
+        self.owned = told
+        return told
+
+    def _ask(self) -> Any:
+        if self.epoch == 0:
+            return self.world.join(self.member_id, self.topics, **self.fields)
+        partitions = owned_list(self.world, self.owned) if self.to_say else None
+        return self.world.beat(member_id=self.member_id, member_epoch=self.epoch, topic_partitions=partitions)
+
+
+def settle(consumers: Sequence[Consumer]) -> None:
+    for _ in range(12):
+        for consumer in consumers:
+            consumer.beat()
+        assert_disjoint(consumers)
+
+
+def assert_disjoint(consumers: Sequence[Consumer]) -> None:
+    everything = [part for consumer in consumers for part in consumer.owned]
+    assert len(everything) == len(set(everything)), "two owners"
+
+
+@pytest.fixture
+def world() -> World:
+    made = World()
+    made.topics(t=6, u=3)
+    return made
+
+
+# --- joining and sharing ---
+
+
+def test_the_first_member_gets_everything_at_once(world: World) -> None:
+    response = world.join("a")
+    assert (response.member_id, response.member_epoch, response.heartbeat_interval_ms) == ("a", 1, 5000)
+    assert world.parts(response) == {("t", number) for number in range(6)}
+    assert world.group.state_name == "Stable"
+    assert world.idle("a", 1).assignment is None
+
+
+def test_a_second_member_waits_until_the_first_has_revoked(world: World) -> None:
+    world.join("a")
+    waiting = world.join("b")
+    assert waiting.member_epoch == 2
+    assert world.parts(waiting) == set()
+    assert world.group.members["b"].state is MemberState.UNRELEASED_PARTITIONS
+    assert world.group.state_name == "Reconciling"
+    kept = world.idle("a", 1)
+    assert kept.member_epoch == 1  # until it says that it has revoked
+    assert len(world.parts(kept)) == 3
+    assert world.idle("b", 2).assignment is None
+    acknowledged = world.beat(member_id="a", member_epoch=1, topic_partitions=owned_list(world, world.parts(kept)))
+    assert acknowledged.member_epoch == 2
+    given = world.idle("b", 2)
+    assert world.parts(given) == {("t", number) for number in range(6)} - world.parts(kept)
+    assert world.group.state_name == "Stable"
+
+
+def test_members_settle_and_keep_what_they_had(world: World) -> None:
+    consumers = [Consumer(world, name) for name in "abc"]
+    settle(consumers)
+    assert sorted(len(consumer.owned) for consumer in consumers) == [2, 2, 2]
+    before = {consumer.member_id: consumer.owned for consumer in consumers[:2]}
+    world.beat(member_id="c", member_epoch=-1)
+    settle(consumers[:2])
+    for consumer in consumers[:2]:
+        assert len(consumer.owned) == 3
+        assert before[consumer.member_id] <= consumer.owned
+
+
+def test_the_broker_makes_an_id_for_a_client_of_version_0(world: World) -> None:
+    response = world.beat(
+        0, member_id="", member_epoch=0, rebalance_timeout_ms=1, subscribed_topic_names=["t"], topic_partitions=[]
+    )
+    assert len(response.member_id) == 36
+    assert world.beat(0, member_id=response.member_id, member_epoch=1).member_epoch == 1
+
+
+def test_a_full_request_is_answered_in_full(world: World) -> None:
+    parts = world.parts(world.join("a"))
+    response = world.beat(
+        member_id="a",
+        member_epoch=1,
+        rebalance_timeout_ms=5000,
+        subscribed_topic_names=["t"],
+        topic_partitions=owned_list(world, parts),
+    )
+    assert world.parts(response) == parts
+
+
+def test_a_changed_subscription_takes_partitions_away_at_once(world: World) -> None:
+    parts = world.parts(world.join("a", ["t", "u"]))
+    assert len(parts) == 9
+    response = world.beat(
+        member_id="a", member_epoch=1, subscribed_topic_names=["u"], topic_partitions=owned_list(world, parts)
+    )
+    assert world.parts(response) == {("u", 0), ("u", 1), ("u", 2)}
+    assert response.member_epoch == 1
+    done = world.beat(member_id="a", member_epoch=1, topic_partitions=owned_list(world, {("u", 0), ("u", 1), ("u", 2)}))
+    assert done.member_epoch == 2
+
+
+def test_new_partitions_and_deleted_topics_reach_the_group(world: World) -> None:
+    consumer = Consumer(world, "a", ["t", "u", "later"])
+    consumer.beat()
+    world.topics(t=8, later=1)
+    settle([consumer])
+    assert consumer.owned == {("t", number) for number in range(8)} | {("later", 0)}
+
+
+def test_topics_of_others_do_not_concern_a_group(world: World) -> None:
+    world.join("a")
+    size = len(world.log)
+    world.topics(t=6, u=9)
+    assert world.idle("a", 1).member_epoch == 1
+    assert len(world.log) == size
+
+
+def test_idle_heartbeats_write_nothing(world: World) -> None:
+    world.join("a")
+    size = len(world.log)
+    for _ in range(100):
+        world.advance(5000)
+        assert world.idle("a", 1).member_epoch == 1
+    assert len(world.log) == size
+    assert world.group.state_name == "Stable"
+
+
+def test_range_is_chosen_by_the_members_that_ask_for_it(world: World) -> None:
+    world.join("a", ["t", "u"], server_assignor="range")
+    consumers = [Consumer(world, "a", ["t", "u"]), Consumer(world, "b", ["t", "u"], server_assignor="range")]
+    settle(consumers)
+    assert consumers[0].owned == {("t", 0), ("t", 1), ("t", 2), ("u", 0), ("u", 1)}
+    assert world.group.preferred_assignor(["uniform", "range"]) == "range"
+
+
+def test_the_target_is_worked_out_once_an_interval() -> None:
+    world = World(assignment_interval_ms=1000)
+    world.topics(t=6)
+    world.join("a")  # the first assignment does not wait
+    late = world.join("b")
+    assert (late.member_epoch, world.parts(late)) == (1, set())
+    assert world.group.state_name == "Assigning"
+    world.advance(1000)
+    assert world.group.state_name == "Reconciling"
+    assert world.group.target_epoch == 2
+
+
+# --- errors ---
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"member_id": "a", "member_epoch": 0, "subscribed_topic_names": [], "topic_partitions": []}, "rebalance"),
+        ({"member_id": "a", "member_epoch": 0, "rebalance_timeout_ms": 1, "topic_partitions": []}, "topics"),
+        ({"member_id": "a", "member_epoch": 0, "rebalance_timeout_ms": 1, "subscribed_topic_names": []}, "empty list"),
+        ({"member_id": "", "member_epoch": 1}, "member id"),
+        ({"member_id": "", "member_epoch": -1}, "member id"),
+        ({"member_id": "a", "member_epoch": -3}, "-3"),
+        ({"member_id": "a", "member_epoch": -2}, "instance"),
+        ({"member_id": "a", "member_epoch": 1, "instance_id": ""}, "instance"),
+        ({"member_id": "a", "member_epoch": 1, "rack_id": ""}, "rack"),
+    ],
+)
+def test_requests_that_contradict_themselves_are_invalid(world: World, fields: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidRequest, match=words):
+        world.beat(**fields)
+
+
+def test_version_1_demands_the_clients_own_member_id(world: World) -> None:
+    with pytest.raises(InvalidRequest, match="member id"):
+        world.join("")
+
+
+def test_unknown_groups_members_and_assignors(world: World) -> None:
+    with pytest.raises(GroupIdNotFound):
+        world.idle("a", 1)
+    with pytest.raises(GroupIdNotFound):
+        world.beat(member_id="a", member_epoch=-1)
+    with pytest.raises(UnsupportedAssignor, match="uniform, range"):
+        world.join("a", server_assignor="mine")
+    world.join("a")
+    with pytest.raises(UnknownMemberId):
+        world.idle("b", 1)
+    with pytest.raises(UnknownMemberId):
+        world.beat(member_id="b", member_epoch=-1)
+
+
+def test_epochs_that_do_not_fit_are_fenced(world: World) -> None:
+    world.join("a")
+    with pytest.raises(FencedMemberEpoch):
+        world.idle("a", 2)
+    kept = world.parts(world.join("a"))
+    world.topics(t=7, u=3)
+    assert world.idle("a", 1).member_epoch == 2
+    # The answer with epoch 2 was lost: epoch 1 is good while it owns no more than it should, and says so.
+    again = world.beat(member_id="a", member_epoch=1, topic_partitions=owned_list(world, kept))
+    assert again.member_epoch == 2
+    with pytest.raises(FencedMemberEpoch):
+        world.idle("a", 1)
+    with pytest.raises(FencedMemberEpoch):
+        world.beat(member_id="a", member_epoch=1, topic_partitions=owned_list(world, kept | {("u", 0)}))
+
+
+def test_a_fenced_member_joins_again_under_its_id(world: World) -> None:
+    first = world.join("a")
+    again = world.join("a")
+    assert (again.member_epoch, world.parts(again)) == (first.member_epoch, world.parts(first))
+
+
+def test_a_group_has_its_largest_size() -> None:
+    world = World(max_size=2)
+    world.topics(t=1)
+    world.join("a")
+    world.join("b")
+    with pytest.raises(GroupMaxSizeReached):
+        world.join("c")
+    world.join("a")
+
+
+def test_what_cannot_be_written_has_not_happened(world: World) -> None:
+    world.join("a")
+    world.refuse = KafkaStorageError("full")
+    with pytest.raises(KafkaStorageError):
+        world.join("b")
+    assert set(world.group.members) == {"a"}
+    world.advance(50_000)
+    assert set(world.group.members) == {"a"}  # its session is over, but that cannot be written
+    world.refuse = None
+    world.advance(2_000)
+    assert world.group.is_empty
+
+
+# --- time ---
+
+
+def test_a_silent_member_is_given_up_after_its_session(world: World) -> None:
+    alive = Consumer(world, "a")
+    settle([alive, Consumer(world, "b")])
+    for _ in range(8):
+        world.advance(5000)
+        alive.beat()
+    assert "b" in world.group.members
+    world.advance(5000)
+    assert set(world.group.members) == {"a"}
+    assert world.group.group_epoch == 3
+    world.advance(60_000)
+    assert world.group.state_name == "Empty"
+
+
+def test_who_does_not_revoke_in_time_is_given_up(world: World) -> None:
+    world.join("a")
+    world.join("b", rebalance_timeout_ms=60_000)
+    world.idle("a", 1)  # hears that it has to revoke within 5 s
+    world.advance(4000)
+    world.idle("a", 1)
+    assert "a" in world.group.members
+    world.advance(1000)
+    assert set(world.group.members) == {"b"}
+    assert len(world.parts(world.idle("b", 2))) == 6
+
+
+def test_sessions_begin_anew_where_a_coordinator_loads(world: World) -> None:
+    world.join("a")
+    world.advance(44_000)
+    world.load()
+    world.advance(44_000)
+    assert "a" in world.group.members
+    world.advance(1_000)
+    assert world.group.is_empty
+
+
+# --- static members ---
+
+
+def test_a_static_member_returns_to_its_partitions(world: World) -> None:
+    first = world.join("a", instance_id="i")
+    world.join("b")
+    epoch = world.group.group_epoch
+    assert world.beat(member_id="a", member_epoch=-2, instance_id="i").member_epoch == -2
+    assert world.group.group_epoch == epoch
+    world.advance(10_000)
+    back = world.join("a2", instance_id="i")
+    assert world.parts(back) < world.parts(first)  # the half that the target leaves it
+    assert world.group.group_epoch == epoch
+    assert set(world.group.members) == {"a2", "b"}
+    with pytest.raises(FencedInstanceId):
+        world.beat(member_id="a", member_epoch=1, instance_id="i")
+
+
+def test_an_instance_in_use_is_not_released(world: World) -> None:
+    world.join("a", instance_id="i")
+    with pytest.raises(UnreleasedInstanceId):
+        world.join("a2", instance_id="i")
+    with pytest.raises(UnknownMemberId):
+        world.beat(member_id="x", member_epoch=-2, instance_id="other")
+    with pytest.raises(FencedInstanceId):
+        world.beat(member_id="x", member_epoch=-2, instance_id="i")
+
+
+def test_a_static_member_that_stays_away_is_given_up(world: World) -> None:
+    world.join("a", instance_id="i")
+    world.beat(member_id="a", member_epoch=-2, instance_id="i")
+    world.advance(45_000)
+    assert world.group.is_empty
+    assert world.parts(world.join("b", instance_id="i"))
+
+
+# --- patterns ---
+
+
+def test_a_pattern_is_resolved_by_the_broker(world: World) -> None:
+    response = world.join("a", None, subscribed_topic_regex="t|new.*")
+    assert world.parts(response) == {("t", number) for number in range(6)}
+    world.topics(t=6, u=3, new1=1, other=1)
+    assert ("new1", 0) in world.parts(world.idle("a", 1))
+    assert world.group.is_subscribed_to("new1")
+    world.beat(member_id="a", member_epoch=2, subscribed_topic_regex="", subscribed_topic_names=["u"])
+    assert world.group.regexes == {}
+
+
+def test_a_pattern_that_is_none(world: World) -> None:
+    with pytest.raises(InvalidRegularExpression):
+        world.join("a", None, subscribed_topic_regex="(")
+    assert world.groups == {}
+
+
+def test_patterns_are_looked_at_again_after_their_interval() -> None:
+    world = World(regex_refresh_interval_ms=10_000, session_timeout_ms=60_000)
+    world.topics(t=1)
+    world.join("a", None, subscribed_topic_regex="t")
+    size = len(world.log)
+    world.advance(10_000)
+    world.idle("a", 1)
+    world.idle("a", 1)
+    assert len(world.log) == size + 1
+
+
+# --- commits ---
+
+
+def test_commits_are_checked_against_the_epoch_at_which_a_partition_was_assigned(world: World) -> None:
+    world.join("a")
+    world.topics(t=7, u=3)
+    world.idle("a", 1)  # epoch 2 now, with partition 6 assigned in it
+    group = world.group
+
+    def check(epoch: int, *numbers: int, member_id: str = "a", version: int = 9, transactional: bool = False) -> int:
+        parts = [("t", number) for number in numbers]
+        return group.check_commit(
+            Committer(member_id, epoch, None), parts, transactional=transactional, version=version
+        )
+
+    assert check(2, 0, 6) == 0
+    assert check(1, 0) == 0
+    assert check(1, 6) == 113
+    assert check(1, 99) == 113
+    assert check(3, 0) == 113
+    assert check(-1, 0, member_id="") == 25
+    assert check(2, 0, member_id="b") == 25
+    assert check(2, 0, version=8) == 35
+    assert check(2, 0, version=8, transactional=True) == 0
+    assert check(-1, 0, member_id="", transactional=True) == 0
+    assert group.check_fetch(Committer("a", 1)) == 113
+    assert group.check_fetch(Committer("a", 2)) == 0
+    assert group.check_fetch(Committer("", -1)) == 0
+    assert group.check_fetch(Committer("b", 1)) == 25
+    assert group.check_delete() == 68
+    world.beat(member_id="a", member_epoch=-1)
+    assert check(-1, 0, member_id="") == 0
+    assert group.check_delete() == 0
+
+
+def test_a_deleted_group_leaves_nothing(world: World) -> None:
+    world.join("a", None, subscribed_topic_regex="t")
+    world.beat(member_id="a", member_epoch=-1)
+    world.append(world.group.tombstones(), lambda error: None)
+    assert world.groups == {}
+    left = dict(world.log)
+    assert all(value is None for value in left.values())
+
+
+# --- whole lives, at random ---
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_no_partition_has_two_owners_and_groups_settle(seed: int) -> None:
+    """Members join, leave, die and change their topics, coordinators move, topics grow: never two owners; in the end all is shared."""
+    chance = random.Random(seed)
+    world = World(assignment_interval_ms=chance.choice([0, 1000]))
+    world.topics(t=chance.randint(1, 12), u=chance.randint(0, 5))
+    consumers: list[Consumer] = []
+    for number in range(150):
+        action = chance.random()
+        if action < 0.08 and len(consumers) < 8:
+            topics = chance.choice([["t"], ["u"], ["t", "u"]])
+            consumers.append(Consumer(world, f"m{number}", topics, rebalance_timeout_ms=chance.choice([1000, 60_000])))
+        elif action < 0.12 and consumers:
+            gone = consumers.pop(chance.randrange(len(consumers)))
+            if gone.epoch:
+                world.beat(member_id=gone.member_id, member_epoch=-1)
+        elif action < 0.14 and consumers:
+            dead = consumers.pop(chance.randrange(len(consumers)))
+            dead.owned.clear()  # it was killed; the coordinator will find out
+        elif action < 0.17:
+            world.topics(t=len(world.image.topics_by_name["t"].partitions) + 1, u=5)
+        elif action < 0.2:
+            world.load()
+        elif action < 0.3:
+            world.advance(chance.choice([100, 1000, 5000]))
+        elif consumers:
+            chance.choice(consumers).beat()
+        drop_lost(world, consumers)
+        assert_disjoint(consumers)
+        assert_replayable(world)
+    for _ in range(80):
+        world.advance(900)
+        drop_lost(world, consumers)
+        for consumer in consumers:
+            consumer.beat()
+    for name in ("t", "u"):
+        count = len(world.image.topics_by_name[name].partitions)
+        if any(name in consumer.topics for consumer in consumers):
+            owned = {part for consumer in consumers for part in consumer.owned if part[0] == name}
+            assert owned == {(name, number) for number in range(count)}
+    assert "g" not in world.groups or world.group.state_name in ("Stable", "Empty")
+
+
+def drop_lost(world: World, consumers: Sequence[Consumer]) -> None:
+    """A client that hears nothing for its session knows that its partitions are lost."""
+    group = world.groups.get("g")
+    for consumer in consumers:
+        if consumer.epoch and (group is None or consumer.member_id not in group.members):
+            consumer.owned, consumer.epoch = set(), 0
+
+
+def assert_replayable(world: World) -> None:
+    """The log, also a compacted one, gives the state that the coordinator has."""
+    for log in (world.log, list(dict(reversed_unique(world.log)).items())):
+        groups: dict[str, Any] = {}
+        replayed = ConsumerGroups(groups, world, world.settings, lambda: world.image, lambda *_: None)  # type: ignore[arg-type]
+        for key, value in log:
+            replayed.replay(record_type(key), key, value)
+        assert groups.keys() == world.groups.keys()
+        for group_id, group in groups.items():
+            live = world.groups[group_id]
+            for name in ("members", "targets", "owners", "instances", "group_epoch", "target_epoch", "topic_counts"):
+                assert getattr(group, name) == getattr(live, name), name
+
+
+def reversed_unique(log: Sequence[tuple[bytes, bytes | None]]) -> list[tuple[bytes, bytes | None]]:
+    """The last record of each key, in the order of the log: what compaction leaves."""
+    last: dict[bytes, tuple[int, bytes | None]] = {key: (place, value) for place, (key, value) in enumerate(log)}
+    return [(key, value) for key, (_, value) in sorted(last.items(), key=lambda item: item[1][0])]
