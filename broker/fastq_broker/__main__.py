@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .broker import Broker
     from .config import BrokerConfig
     from .config_keys import Value
+    from .metrics_http import MetricsServer
 
 EXIT_OK = 0
 EXIT_CANNOT_START = 1
@@ -51,17 +52,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     try:
         config = BrokerConfig.load(parsed.config, _overrides(parsed))
+        if parsed.metrics_listen is not None:
+            from .metrics_http import parse_address
+
+            parse_address(parsed.metrics_listen)
     except (FastqError, ValueError) as error:
         print(f"fastq-broker: {error}", file=sys.stderr)
         return EXIT_BAD_CONFIG
     loop = _new_loop()
     try:
-        return loop.run_until_complete(_serve(loop, config, started, parsed.control_fd))
+        return loop.run_until_complete(_serve(loop, config, started, parsed))
     finally:
         loop.close()
 
 
-async def _serve(loop: asyncio.AbstractEventLoop, config: BrokerConfig, started: float, control_fd: int | None) -> int:
+async def _serve(
+    loop: asyncio.AbstractEventLoop, config: BrokerConfig, started: float, parsed: argparse.Namespace
+) -> int:
     """Start, say so, wait for a signal, stop."""
     from fastq.errors import FastqError
 
@@ -71,14 +78,19 @@ async def _serve(loop: asyncio.AbstractEventLoop, config: BrokerConfig, started:
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     broker = Broker(config, loop)
+    metrics: MetricsServer | None = None
     try:
+        if parsed.metrics_listen is not None:
+            metrics = await _serve_metrics(broker, parsed.metrics_listen)
         await broker.start()
     except (StartFailed, FastqError) as error:
         print(f"fastq-broker: {error}", file=sys.stderr)
         await broker.close()
         return EXIT_CANNOT_START
-    if control_fd is not None:
-        _take_control(broker, control_fd)
+    if parsed.control_fd is not None:
+        _take_control(broker, parsed.control_fd)
+    if metrics is not None:
+        metrics.metrics.started = True
     addresses = ", ".join(broker.listening)
     print(f"fastq-broker ready on {addresses} in {_process_age_s(started):.2f} s", flush=True)
     gc.freeze()  # what is loaded stays: no collection looks at it again
@@ -87,7 +99,25 @@ async def _serve(loop: asyncio.AbstractEventLoop, config: BrokerConfig, started:
     await stop.wait()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.remove_signal_handler(number)  # a second signal ends it at once
-    return EXIT_OK if await broker.close() else EXIT_UNCLEAN
+    clean = await broker.close()
+    if metrics is not None:
+        metrics.close()
+    return EXIT_OK if clean else EXIT_UNCLEAN
+
+
+async def _serve_metrics(broker: Broker, address: str) -> MetricsServer:
+    """Count requests and serve metrics; before the start, so that one can watch it. Raises StartFailed."""
+    from .broker import StartFailed
+    from .metrics import BrokerMetrics, MeteredRouter
+    from .metrics_http import start_metrics
+    from .server import ListenError
+
+    router = MeteredRouter(broker)
+    broker.router = broker.server.router = router
+    try:
+        return await start_metrics(broker, BrokerMetrics(broker, router), address)
+    except ListenError as error:
+        raise StartFailed(str(error)) from error
 
 
 def _take_control(broker: Broker, descriptor: int) -> None:
@@ -116,6 +146,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--config", metavar="FILE", help="a TOML file, or a Kafka server.properties")
     add("--set", metavar="KEY=VALUE", action="append", default=[], help="one setting; wins over the file; repeatable")
     add("--node-id", type=int, metavar="N", help="the node's id within its cluster (default: 1)")
+    add(
+        "--metrics-listen",
+        metavar="HOST:PORT",
+        help="serve /metrics for Prometheus, /health/live and /health/ready there",
+    )
     add("--log-format", choices=("text", "json"), default="text", help="how the log is written (default: text)")
     add("--log-level", choices=("debug", "info", "warning", "error"), default="info", help="default: info")
     add("--control-fd", type=int, help=argparse.SUPPRESS)  # fastq.testing's fault switches

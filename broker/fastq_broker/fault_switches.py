@@ -74,7 +74,7 @@ class FaultyRouter(Router):
     def dispatch(self, connection: Connection, buffer: bytearray, header: Header) -> Result:
         switch = self._take(header)
         if switch is None:
-            return super().dispatch(connection, buffer, header)
+            return self.broker.router.dispatch(connection, buffer, header)
         if switch.kind == "disconnect":
             raise ProtocolViolation(f"a fault switch cuts off {APIS[header[0]].name}")
         if switch.kind == "delay":
@@ -110,7 +110,7 @@ class FaultyRouter(Router):
 
         def serve() -> None:
             try:
-                result = Router.dispatch(self, connection, body, moved)
+                result = self.broker.router.dispatch(connection, body, moved)
             except (DecodeError, ProtocolViolation) as error:
                 outer.refuse(str(error))
             else:
@@ -135,7 +135,7 @@ class FaultyRouter(Router):
                 response.throttle_time_ms = throttle_ms
             return encode_response(header[2], response, header[1])
 
-        return _changed(connection, super().dispatch(connection, buffer, header), change)
+        return _changed(connection, self.broker.router.dispatch(connection, buffer, header), change)
 
     def _fail(self, connection: Connection, buffer: bytearray, header: Header, code: int) -> Result:
         info = APIS[header[0]]
@@ -146,7 +146,7 @@ class FaultyRouter(Router):
                 _overwrite(response, code)
                 return _encode(header, response)
 
-            return _changed(connection, super().dispatch(connection, buffer, header), change)
+            return _changed(connection, self.broker.router.dispatch(connection, buffer, header), change)
         request: Any = decode_body(info.request_class(), Reader(buffer, header[4], header[5]), header[1], exact=False)
         if header[0] == PRODUCE and request.acks == 0:
             return None

@@ -123,7 +123,7 @@ class Server:
                 start_serving=False,
             )
         except OSError as error:
-            raise ListenError(_describe_listen_error(host, port, error)) from error
+            raise ListenError(describe_listen_error(host, port, error)) from error
         except (UnicodeError, OverflowError) as error:
             raise ListenError(f"cannot listen on {host}:{port}: {error}") from error
         bound = [sock.getsockname()[1] for sock in server.sockets]
@@ -224,7 +224,8 @@ def flexible_versions() -> bytes:
     return bytes(table)
 
 
-def _describe_listen_error(host: str, port: int, error: OSError) -> str:
+def describe_listen_error(host: str, port: int, error: OSError) -> str:
+    """Why an address cannot be listened on, and what to do."""
     where = f"{host}:{port}"
     if error.errno == errno.EADDRINUSE:
         return f"cannot listen on {where}: the port is in use; stop what listens there or pick another (0: a free one)"

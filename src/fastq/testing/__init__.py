@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
@@ -25,12 +26,16 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Self
 
 from fastq.testing.switches import COMMAND_TIMEOUT_S, FaultSwitches
 
-__all__ = ["Broker", "BrokerFailed"]
+if TYPE_CHECKING:
+    from fastq.testing.registry import SchemaRegistry as SchemaRegistry
+
+__all__ = ["Broker", "BrokerFailed", "SchemaRegistry"]
 
 READY_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0
@@ -47,7 +52,7 @@ class Broker(FaultSwitches):
     """A broker process; a context manager. Not for use by two threads at once.
 
     `data_dir`: where it keeps its data (None: a temporary directory, removed at the end; with `in_memory` one that is in memory,
-    where the system has such a place). `config`: settings by Kafka name or
+    where the system has such a place). `metrics`: serve metrics and health at `metrics_url`. `config`: settings by Kafka name or
     in Python's spelling. `port` 0 takes a free one, which a restart keeps. `host` must be an address of this machine.
     """
 
@@ -61,12 +66,14 @@ class Broker(FaultSwitches):
         node_id: int | None = None,
         env: Mapping[str, str] | None = None,
         in_memory: bool = False,
+        metrics: bool = False,
     ) -> None:
         self.host = host
         self.port = port
         self.config = dict(config or {})
         self.node_id = node_id
         self.env = dict(env or {})
+        self._metrics = metrics
         self._own_dir = data_dir is None
         self.data_dir = Path(data_dir) if data_dir is not None else _temporary_dir(in_memory)
         self._process: subprocess.Popen[str] | None = None
@@ -89,6 +96,14 @@ class Broker(FaultSwitches):
     def log(self) -> str:
         """What the broker has logged so far, over all its starts."""
         return "".join(self._log)
+
+    @property
+    def metrics_url(self) -> str:
+        """Where metrics and health are served, as of the last start. RuntimeError when they are not."""
+        found = re.findall(r"metrics and health are served on (\S+)", self.log)
+        if not found:
+            raise RuntimeError("the broker serves no metrics: start it with metrics=True")
+        return f"http://{found[-1]}"
 
     @property
     def running(self) -> bool:
@@ -183,6 +198,8 @@ class Broker(FaultSwitches):
             "--listen",
             f"{host}:{self.port}",
         ]
+        if self._metrics:
+            command += ["--metrics-listen", f"{host}:0"]
         if self.node_id is not None:
             command += ["--node-id", str(self.node_id)]
         for name, value in self.config.items():
@@ -229,3 +246,12 @@ class Broker(FaultSwitches):
 def _temporary_dir(in_memory: bool) -> Path:
     memory = MEMORY_DIR if in_memory and os.access(MEMORY_DIR, os.W_OK) else None
     return Path(tempfile.mkdtemp(prefix="fastq-broker-", dir=memory))
+
+
+def __getattr__(name: str) -> Any:
+    # The registry brings an HTTP server along, which a test of records does not need.
+    if name != "SchemaRegistry":
+        raise AttributeError(f"module 'fastq.testing' has no attribute {name!r}")
+    from fastq.testing.registry import SchemaRegistry
+
+    return SchemaRegistry

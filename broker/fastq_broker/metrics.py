@@ -1,0 +1,294 @@
+"""What the broker counts, and how Prometheus reads it (text exposition format 0.0.4).
+
+Rules
+- Off unless `--metrics-listen` is given: then `MeteredRouter` is the broker's router, and adds two readings of the clock and
+  a few additions to a request; records cost nothing.
+- Everything that is a state (logs, connections, groups) is read when it is asked for, in one turn of the loop. A broker with more than
+  PARTITIONS_MAX partitions tells them by topic alone.
+- Names end in their unit, counters in `_total`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from time import perf_counter, time
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from fastq.errors import ErrorCode
+from fastq.protocol.api import APIS
+
+from .connection import Connection
+from .router import Deferred, Router
+
+if TYPE_CHECKING:
+    from .broker import Broker
+    from .output import Part
+    from .router import Header, Result, Route
+
+LATENCY_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+PARTITIONS_MAX = 2_000
+GROUPS_MAX = 1_000
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class ApiStats:
+    """The requests of one API. `buckets[i]` counts those of at most LATENCY_BUCKETS_S[i], the last one the rest."""
+
+    __slots__ = ("buckets", "bytes_in", "bytes_out", "errors", "requests", "seconds")
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.errors: dict[int, int] = {}
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.seconds = 0.0
+        self.buckets = [0] * (len(LATENCY_BUCKETS_S) + 1)
+
+    def answered(self, seconds: float, size: int) -> None:
+        """Count an answer: from the request's last byte to when the answer goes to the socket."""
+        self.requests += 1
+        self.seconds += seconds
+        self.bytes_out += size
+        self.buckets[bisect_left(LATENCY_BUCKETS_S, seconds)] += 1
+
+    def failed(self, code: int) -> None:
+        """Count an error; UNKNOWN_SERVER_ERROR stands for a request that closed the connection."""
+        self.errors[code] = self.errors.get(code, 0) + 1
+
+
+class _Timed:
+    """Stands between an answer that comes later and its connection, to count it."""
+
+    __slots__ = ("_connection", "_started", "_stats")
+
+    def __init__(self, connection: Connection, stats: ApiStats, started: float) -> None:
+        self._connection, self._stats, self._started = connection, stats, started
+
+    def complete(self, deferred: Deferred, response: bytes | list[Part] | None) -> None:
+        self._stats.answered(perf_counter() - self._started, _size(response))
+        self._connection.complete(deferred, response)
+
+    def fail(self, reason: str) -> None:
+        self._stats.failed(ErrorCode.UNKNOWN_SERVER_ERROR)
+        self._connection.fail(reason)
+
+
+class MeteredRouter(Router):
+    """The router of a broker that is asked for metrics. Loop thread only."""
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(broker)
+        self.stats: dict[int, ApiStats] = {}
+
+    def dispatch(self, connection: Connection, buffer: bytearray, header: Header) -> Result:
+        started = perf_counter()
+        stats = self.stats.get(header[0])
+        if stats is None:
+            stats = self.stats.setdefault(header[0] if header[0] in APIS else -1, ApiStats())
+        stats.bytes_in += header[5] - header[4]
+        try:
+            result = super().dispatch(connection, buffer, header)
+        except Exception:
+            stats.failed(ErrorCode.UNKNOWN_SERVER_ERROR)
+            raise
+        if isinstance(result, Deferred) and not result.answered:
+            result.hand_over(_Timed(connection, stats, started))
+        else:
+            answer = result.answer if isinstance(result, Deferred) else result
+            stats.answered(perf_counter() - started, _size(answer))
+        return result
+
+    def _encode(self, route: Route, header: Header, response: Any) -> bytes:
+        """Errors of a whole request; those of single partitions stay between broker and client."""
+        code = getattr(response, "error_code", 0)
+        if code:
+            self.stats[header[0]].failed(code)
+        return super()._encode(route, header, response)
+
+
+def _size(response: bytes | list[Part] | None) -> int:
+    if isinstance(response, bytes):
+        return len(response)
+    if response is None:
+        return 0
+    return sum(len(part) if isinstance(part, (bytes, bytearray, memoryview)) else part.size for part in response)
+
+
+# --- exposition ---
+
+
+def _label(value: object) -> str:
+    return str(value).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+class Exposition:
+    """Lines of the text format, one family after the other."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+
+    def family(
+        self, name: str, kind: str, meaning: str, samples: Iterable[tuple[Mapping[str, object], float]] | float
+    ) -> None:
+        """A metric with its samples, each with its labels; or with one sample without any."""
+        self._lines += [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}"]
+        if isinstance(samples, (int, float)):
+            samples = [({}, samples)]
+        self._lines += [self._sample(name, labels, value) for labels, value in samples]
+
+    def histogram(
+        self, name: str, meaning: str, samples: Iterable[tuple[Mapping[str, object], list[int], float]]
+    ) -> None:
+        """A histogram over LATENCY_BUCKETS_S: labels, counts of each bucket, and the sum."""
+        self._lines += [f"# HELP {name} {meaning}", f"# TYPE {name} histogram"]
+        for labels, buckets, total in samples:
+            count = 0
+            for bound, found in zip((*LATENCY_BUCKETS_S, "+Inf"), buckets, strict=True):
+                count += found
+                self._lines.append(self._sample(f"{name}_bucket", {**labels, "le": bound}, count))
+            self._lines.append(self._sample(f"{name}_sum", labels, total))
+            self._lines.append(self._sample(f"{name}_count", labels, count))
+
+    @staticmethod
+    def _sample(name: str, labels: Mapping[str, object], value: float) -> str:
+        if not labels:
+            return f"{name} {value}"
+        shown = ",".join(f'{key}="{_label(item)}"' for key, item in labels.items())
+        return f"{name}{{{shown}}} {value}"
+
+    def text(self) -> str:
+        return "\n".join([*self._lines, ""])
+
+
+@runtime_checkable
+class GroupTable(Protocol):
+    """What is read of a shard of the group coordinator."""
+
+    groups: dict[str, Any]
+    offsets: Any
+
+
+class BrokerMetrics:
+    """Reads a broker. Loop thread only."""
+
+    def __init__(self, broker: Broker, router: MeteredRouter) -> None:
+        self._broker = broker
+        self._router = router
+        self.begun_s = time()
+        self.started = False
+        """Whether the broker's start is through."""
+
+    def text(self) -> str:
+        """All metrics."""
+        out = Exposition()
+        out.family(
+            "process_start_time_seconds", "gauge", "When the broker started, in seconds since 1970.", self.begun_s
+        )
+        self._requests(out)
+        self._network(out)
+        self._logs(out)
+        self._groups(out)
+        return out.text()
+
+    def problem(self) -> str | None:
+        """Why the broker is not ready, None when it is."""
+        broker = self._broker
+        if not self.started:
+            return "the broker is starting"
+        if broker.server.stopping:
+            return "the broker is stopping"
+        if broker.logs.offline_dirs:
+            return f"log directories are offline: {', '.join(broker.logs.offline_dirs)}"
+        return None
+
+    def _requests(self, out: Exposition) -> None:
+        stats = [({"api": APIS[key].name if key in APIS else "unknown"}, s) for key, s in self._router.stats.items()]
+        out.family("fastq_requests_total", "counter", "Requests answered.", [(a, s.requests) for a, s in stats])
+        errors = [
+            ({**api, "error": ErrorCode(code).name}, count) for api, s in stats for code, count in s.errors.items()
+        ]
+        out.family("fastq_request_errors_total", "counter", "Requests that failed as a whole.", errors)
+        out.family("fastq_request_bytes_total", "counter", "Bytes of requests.", [(a, s.bytes_in) for a, s in stats])
+        out.family("fastq_response_bytes_total", "counter", "Bytes of responses.", [(a, s.bytes_out) for a, s in stats])
+        out.histogram(
+            "fastq_request_seconds",
+            "From a request's last byte to its answer, long polls and delayed answers included.",
+            [(api, s.buckets, s.seconds) for api, s in stats],
+        )
+
+    def _network(self, out: Exposition) -> None:
+        listeners: dict[str, int] = {}
+        for connection in self._broker.server.connections:
+            listeners[connection.listener] = listeners.get(connection.listener, 0) + 1
+        samples = [({"listener": name}, count) for name, count in sorted(listeners.items())]
+        out.family("fastq_connections", "gauge", "Open connections.", samples)
+
+    def _logs(self, out: Exposition) -> None:
+        broker = self._broker
+        replicas = sorted(broker.replicas, key=lambda replica: (replica.topic, replica.partition))
+        topics: dict[str, list[int]] = {}
+        for replica in replicas:
+            known = topics.setdefault(replica.topic, [0, 0, 0])
+            known[0] += 1
+            known[1] += replica.log.size_bytes
+            known[2] += replica.log.high_watermark
+        for at, (name, meaning) in enumerate(
+            (
+                ("fastq_topic_partitions", "Partitions of a topic on this broker."),
+                ("fastq_topic_log_bytes", "Bytes of a topic's records on this broker's disks."),
+                ("fastq_topic_high_watermark_sum", "High watermarks of a topic's partitions, added up."),
+            )
+        ):
+            out.family(name, "gauge", meaning, [({"topic": topic}, known[at]) for topic, known in topics.items()])
+        few = replicas if len(replicas) <= PARTITIONS_MAX else []
+        for name, meaning, attribute in (
+            ("fastq_partition_high_watermark", "The offset before which records can be read.", "high_watermark"),
+            ("fastq_partition_log_start_offset", "The first offset that is still there.", "log_start_offset"),
+            ("fastq_partition_log_bytes", "Bytes of a partition's records on disk.", "size_bytes"),
+        ):
+            samples = [({"topic": r.topic, "partition": r.partition}, getattr(r.log, attribute)) for r in few]
+            out.family(name, "gauge", meaning, samples)
+        out.family("fastq_partitions", "gauge", "Partitions on this broker.", len(replicas))
+        leads = sum(replica.leader_id == broker.node_id for replica in replicas)
+        out.family("fastq_partitions_led", "gauge", "Partitions that this broker leads.", leads)
+        out.family("fastq_log_dirs_offline", "gauge", "Log directories that failed.", len(broker.logs.offline_dirs))
+        cleaner = broker.cleaner
+        out.family("fastq_cleaner_rounds_total", "counter", "Rounds of log compaction.", cleaner.rounds_done)
+        out.family("fastq_cleaner_busy", "gauge", "Whether a round of compaction is under way.", int(cleaner.busy))
+        out.family(
+            "fastq_cleaner_uncleanable_partitions",
+            "gauge",
+            "Logs that compaction leaves alone after a failure.",
+            len(cleaner.uncleanable),
+        )
+
+    def _groups(self, out: Exposition) -> None:
+        states: dict[str, int] = {}
+        lags: list[tuple[Mapping[str, object], float]] = []
+        for shard in self._group_tables():
+            for group_id, group in shard.groups.items():
+                states[group.state_name] = states.get(group.state_name, 0) + 1
+                if len(lags) < GROUPS_MAX:
+                    lags += self._lags(group_id, shard.offsets.of_group(group_id))
+        out.family("fastq_groups", "gauge", "Groups by state.", [({"state": s}, n) for s, n in sorted(states.items())])
+        out.family("fastq_group_lag_records", "gauge", "Records that a group has not committed yet, by topic.", lags)
+
+    def _group_tables(self) -> Iterator[GroupTable]:
+        for coordinator in self._broker.coordinators:
+            for shard in coordinator.runtime.shards():
+                if isinstance(shard, GroupTable):
+                    yield shard
+
+    def _lags(
+        self, group_id: str, offsets: Mapping[tuple[str, int], Any]
+    ) -> Iterator[tuple[Mapping[str, object], float]]:
+        """The lag of a group by topic, of the partitions that are on this broker."""
+        by_topic: dict[str, int] = {}
+        for (topic, partition), committed in offsets.items():
+            replica = self._broker.replicas.get(topic, partition)
+            if replica is not None:
+                lag = max(0, replica.log.high_watermark - committed.offset)
+                by_topic[topic] = by_topic.get(topic, 0) + lag
+        for topic, lag in sorted(by_topic.items()):
+            yield {"group": group_id, "topic": topic}, lag

@@ -1,0 +1,162 @@
+"""The HTTP side of metrics and health: GET and HEAD of three paths, on the broker's own loop.
+
+    /metrics        Prometheus text
+    /health/live    200 while the loop turns
+    /health/ready   200, or 503 with the reason
+
+Rules: one request a connection; a head of at most HEAD_BYTES_MAX that is there within TIMEOUT_S, from at most CONNECTIONS_MAX peers at
+once. What is anything else is closed or answered with its HTTP status; nothing is logged for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from .metrics import CONTENT_TYPE, BrokerMetrics
+from .server import ListenError, describe_listen_error
+
+if TYPE_CHECKING:
+    from .broker import Broker
+
+logger = logging.getLogger(__name__)
+
+HEAD_BYTES_MAX = 8 << 10
+CONNECTIONS_MAX = 32
+TIMEOUT_S = 10.0
+PLAIN = "text/plain; charset=utf-8"
+
+
+class Answer(NamedTuple):
+    """An HTTP response."""
+
+    status: str
+    body: str
+    content_type: str = PLAIN
+
+
+Serve = Callable[[str], Answer]
+"""What stands at a path."""
+
+
+def serve_broker(metrics: BrokerMetrics) -> Serve:
+    """The three paths of a broker."""
+
+    def serve(path: str) -> Answer:
+        if path == "/metrics":
+            return Answer("200 OK", metrics.text(), CONTENT_TYPE)
+        if path == "/health/live":
+            return Answer("200 OK", "live\n")
+        if path == "/health/ready":
+            problem = metrics.problem()
+            return Answer("200 OK", "ready\n") if problem is None else Answer("503 Service Unavailable", f"{problem}\n")
+        return Answer("404 Not Found", "there are /metrics, /health/live and /health/ready\n")
+
+    return serve
+
+
+class _Peer(asyncio.Protocol):
+    """One connection. Loop thread only."""
+
+    def __init__(self, server: MetricsServer) -> None:
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._head = bytearray()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport  # type: ignore[assignment]  # uvloop's is one in all but ancestry
+        self._server.peers.add(self)
+        self._timer = self._server.loop.call_later(TIMEOUT_S, self.abort)
+        if len(self._server.peers) > CONNECTIONS_MAX:
+            self.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._server.peers.discard(self)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def abort(self) -> None:
+        """Close at once."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        if self._transport is None or self._transport.is_closing():
+            return
+        self._head += data
+        if b"\r\n\r\n" in self._head or b"\n\n" in self._head:
+            self._answer()
+        elif len(self._head) > HEAD_BYTES_MAX:
+            self._send(Answer("431 Request Header Fields Too Large", "the request's head is too large\n"), True)
+
+    def _answer(self) -> None:
+        parts = bytes(self._head).split(b"\n", 1)[0].decode("latin-1").split()
+        if len(parts) != 3 or not parts[2].startswith("HTTP/1"):
+            self._send(Answer("400 Bad Request", "this is no HTTP/1 request\n"), True)
+        elif parts[0] not in ("GET", "HEAD"):
+            self._send(Answer("405 Method Not Allowed", "GET and HEAD are served\n"), True)
+        else:
+            try:
+                answer = self._server.serve(parts[1].split("?", 1)[0])
+            except Exception:
+                logger.exception("%s failed", parts[1])
+                answer = Answer("500 Internal Server Error", "the broker's log says more\n")
+            self._send(answer, parts[0] == "GET")
+
+    def _send(self, answer: Answer, with_body: bool) -> None:
+        assert self._transport is not None
+        body = answer.body.encode()
+        head = (
+            f"HTTP/1.1 {answer.status}\r\nContent-Type: {answer.content_type}\r\nContent-Length: {len(body)}\r\n"
+            "Cache-Control: no-store\r\nConnection: close\r\n\r\n"
+        )
+        self._transport.write(head.encode() + (body if with_body else b""))
+        self._transport.close()
+
+
+class MetricsServer:
+    """Listens for scrapes. Loop thread only."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, serve: Serve, metrics: BrokerMetrics) -> None:
+        self.loop = loop
+        self.serve = serve
+        self.metrics = metrics
+        self.peers: set[_Peer] = set()
+        self.port = 0
+        self._listener: asyncio.AbstractServer | None = None
+
+    async def start(self, host: str, port: int) -> None:
+        """Begin to listen; `port` is then the one that was picked for 0. Raises ListenError."""
+        try:
+            self._listener = await self.loop.create_server(lambda: _Peer(self), host or None, port)
+        except (OSError, UnicodeError, OverflowError) as error:
+            reason = describe_listen_error(host, port, error) if isinstance(error, OSError) else str(error)
+            raise ListenError(reason) from error
+        self.port = int(self._listener.sockets[0].getsockname()[1])
+
+    def close(self) -> None:
+        """Stop listening, and close what is open."""
+        if self._listener is not None:
+            self._listener.close()
+        for peer in list(self.peers):
+            peer.abort()
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """HOST:PORT, [V6]:PORT or :PORT. ValueError for anything else."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit() or int(port) > 65535 or (":" in host and not host.startswith("[")):
+        raise ValueError(f"--metrics-listen {text!r}: it takes HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+async def start_metrics(broker: Broker, metrics: BrokerMetrics, address: str) -> MetricsServer:
+    """Serve a broker's metrics at an address. Raises ListenError."""
+    server = MetricsServer(broker.loop, serve_broker(metrics), metrics)
+    await server.start(*parse_address(address))
+    host = address.rpartition(":")[0]
+    logger.info("metrics and health are served on %s:%d", host, server.port)
+    return server

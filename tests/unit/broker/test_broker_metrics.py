@@ -1,0 +1,179 @@
+"""Metrics: the text that Prometheus reads, against its own parser, and the HTTP side against rude peers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+import pytest
+from fastq_broker import metrics_http
+from fastq_broker.metrics import LATENCY_BUCKETS_S, ApiStats, BrokerMetrics, Exposition
+from fastq_broker.metrics_http import Answer, MetricsServer, parse_address, serve_broker
+from fastq_broker.server import ListenError
+from prometheus_client.parser import text_string_to_metric_families
+
+
+def parsed(text: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
+    """Samples by name and labels, as Prometheus reads them."""
+    found: dict[str, dict[tuple[tuple[str, str], ...], float]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found.setdefault(sample.name, {})[tuple(sorted(sample.labels.items()))] = sample.value
+    return found
+
+
+def test_families_and_labels() -> None:
+    out = Exposition()
+    out.family("plain", "gauge", "One number.", 4.5)
+    out.family("labelled_total", "counter", "Odd labels.", [({"name": 'a"b\\c\nd', "n": 1}, 7)])
+    assert parsed(out.text()) == {
+        "plain": {(): 4.5},
+        "labelled_total": {(("n", "1"), ("name", 'a"b\\c\nd')): 7.0},
+    }
+
+
+def test_histograms_add_up() -> None:
+    stats = ApiStats()
+    for seconds in (0.00005, 0.0001, 0.0002, 0.3, 99.0):
+        stats.answered(seconds, 10)
+    out = Exposition()
+    out.histogram("latency_seconds", "How long.", [({"api": "Fetch"}, stats.buckets, stats.seconds)])
+    samples = parsed(out.text())
+    counts = {dict(labels)["le"]: value for labels, value in samples["latency_seconds_bucket"].items()}
+    assert (counts["0.0001"], counts["0.00025"], counts["0.25"], counts["0.5"], counts["+Inf"]) == (2, 3, 3, 4, 5)
+    assert len(counts) == len(LATENCY_BUCKETS_S) + 1
+    assert samples["latency_seconds_count"] == {(("api", "Fetch"),): 5}
+    assert samples["latency_seconds_sum"][(("api", "Fetch"),)] == pytest.approx(99.30035)
+    assert (stats.requests, stats.bytes_out) == (5, 50)
+
+
+def test_errors_are_counted_by_code() -> None:
+    stats = ApiStats()
+    for code in (3, 3, -1):
+        stats.failed(code)
+    assert stats.errors == {3: 2, -1: 1}
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [("127.0.0.1:9100", ("127.0.0.1", 9100)), (":0", ("", 0)), ("[::1]:9100", ("::1", 9100)), ("host:1", ("host", 1))],
+)
+def test_addresses(text: str, address: tuple[str, int]) -> None:
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize("text", ["9100", "host", "host:port", "::1:9100", "host:70000", ""])
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(ValueError, match="it takes HOST:PORT"):
+        parse_address(text)
+
+
+# -- HTTP --------------------------------------------------------------------------------------------------------------------
+
+
+def over_http(serve: Callable[[str], Answer], talk: Callable[[int, MetricsServer], Awaitable[None]]) -> None:
+    """Run a server with `serve`, and `talk` to its port."""
+
+    async def run() -> None:
+        server = MetricsServer(asyncio.get_running_loop(), serve, cast("BrokerMetrics", None))
+        await server.start("127.0.0.1", 0)
+        try:
+            await asyncio.wait_for(talk(server.port, server), 20)
+        finally:
+            server.close()
+
+    asyncio.run(run())
+
+
+async def ask(port: int, request: bytes) -> tuple[str, str]:
+    """The status line and the body of an answer."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request)
+    head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
+    writer.close()
+    return head.split("\r\n")[0], body
+
+
+def here(path: str) -> Answer:
+    if path == "/fails":
+        raise RuntimeError("on purpose")
+    return Answer("200 OK", f"at {path}\n")
+
+
+def test_requests_and_what_is_none() -> None:
+    async def talk(port: int, _server: MetricsServer) -> None:
+        assert await ask(port, b"GET /metrics?x=1 HTTP/1.1\r\nHost: a\r\n\r\n") == ("HTTP/1.1 200 OK", "at /metrics\n")
+        assert await ask(port, b"GET /metrics HTTP/1.0\n\n") == ("HTTP/1.1 200 OK", "at /metrics\n")
+        assert await ask(port, b"HEAD /metrics HTTP/1.1\r\n\r\n") == ("HTTP/1.1 200 OK", "")
+        for request, status in (
+            (b"POST /metrics HTTP/1.1\r\n\r\n", "405 Method Not Allowed"),
+            (b"\x00\x00\x00\x10junk\r\n\r\n", "400 Bad Request"),
+            (b"GET /metrics FTP/1\r\n\r\n", "400 Bad Request"),
+            (b"GET / HTTP/1.1\r\n" + b"x" * metrics_http.HEAD_BYTES_MAX, "431 Request Header Fields Too Large"),
+            (b"GET /fails HTTP/1.1\r\n\r\n", "500 Internal Server Error"),
+        ):
+            assert (await ask(port, request))[0] == f"HTTP/1.1 {status}"
+
+    over_http(here, talk)
+
+
+def test_a_request_in_pieces() -> None:
+    async def talk(port: int, _server: MetricsServer) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for piece in (b"GET /me", b"trics HTTP/1.1\r\nHo", b"st: a\r\n", b"\r\n"):
+            writer.write(piece)
+            await writer.drain()
+            await asyncio.sleep(0.01)
+        assert (await reader.read()).endswith(b"at /metrics\n")
+        writer.close()
+
+    over_http(here, talk)
+
+
+def test_peers_are_bounded_in_number_and_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_http, "CONNECTIONS_MAX", 3)
+    monkeypatch.setattr(metrics_http, "TIMEOUT_S", 0.2)
+
+    async def talk(port: int, server: MetricsServer) -> None:
+        silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(6)]
+        for reader, _ in silent:  # the last three at once, the others when their time is over
+            try:
+                assert await reader.read() == b""
+            except ConnectionResetError:
+                pass
+        assert server.peers == set()
+        assert (await ask(port, b"GET / HTTP/1.1\r\n\r\n"))[0] == "HTTP/1.1 200 OK"
+        for _, writer in silent:
+            writer.close()
+
+    over_http(here, talk)
+
+
+def test_a_port_in_use() -> None:
+    async def talk(port: int, server: MetricsServer) -> None:
+        second = MetricsServer(asyncio.get_running_loop(), here, cast("BrokerMetrics", None))
+        with pytest.raises(ListenError, match="in use"):
+            await second.start("127.0.0.1", port)
+
+    over_http(here, talk)
+
+
+def test_the_paths_of_a_broker() -> None:
+    class Metrics:
+        reason: str | None = "the broker is starting"
+
+        def text(self) -> str:
+            return "up 1\n"
+
+        def problem(self) -> str | None:
+            return self.reason
+
+    metrics: Any = Metrics()
+    serve = serve_broker(metrics)
+    assert serve("/metrics").body == "up 1\n" and "version=0.0.4" in serve("/metrics").content_type
+    assert serve("/health/live") == Answer("200 OK", "live\n")
+    assert serve("/health/ready") == Answer("503 Service Unavailable", "the broker is starting\n")
+    metrics.reason = None
+    assert serve("/health/ready") == Answer("200 OK", "ready\n")
+    assert serve("/").status == "404 Not Found"
