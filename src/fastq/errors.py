@@ -9,8 +9,8 @@ known of where it happened as attributes, says it in its message, and survives p
       ConnectionFailed        no usable connection: one subclass a cause
       ProtocolError           a peer sent bytes that are not the protocol
       ClientClosed, ForkedClient, DeliveryTimeout, BufferTimeout, ConfigError,
-      SerializationError, DeserializationError, CorruptRecord
-      WakeupError, MaxPollIntervalExceeded, RecordFailed   a consumer's
+      SerializationError, DeserializationError, SchemaRegistryError, LoadingWouldBlock, CorruptRecord
+      WakeupError, MaxPollIntervalExceeded, NotAssigned, RecordFailed   a consumer's
       TransactionError        a transaction of a producer
         AbortableTransactionError   abort it and do it again with the same producer
         FatalTransactionError       this producer is of no more use: TransactionFenced, and what else is for good
@@ -19,6 +19,7 @@ known of where it happened as attributes, says it in its message, and survives p
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Any, ClassVar
 
@@ -373,6 +374,15 @@ class MaxPollIntervalExceeded(FastqError):
     default_message = "the application did not poll within max_poll_interval_ms"
 
 
+class NotAssigned(FastqError):
+    """A commit for a partition that is not, or no longer, assigned to this consumer. Nothing was committed."""
+
+    group: str | None = None
+    member: str | None = None
+    generation: int | None = None
+    default_message = "the partition is not assigned to this consumer"
+
+
 class RecordFailed(FastqError):
     """The handler failed for a record for as often as it may, and there is nowhere else to put it. `cause` is its last error."""
 
@@ -425,6 +435,27 @@ class TransactionStateError(TransactionError):
     """A call that does not fit the state of the producer: a send outside of a transaction, a commit without one."""
 
     default_message = "this call does not fit the state of the transaction"
+
+
+class SchemaRegistryError(FastqError):
+    """A schema registry refused, failed or could not be reached. `status` is HTTP's (None: no answer), `error_code` its own."""
+
+    url: str | None = None
+    subject: str | None = None
+    schema_id: int | None = None
+    status: int | None = None
+    error_code: int | None = None
+    default_message = "the schema registry failed"
+
+
+class LoadingWouldBlock(FastqError):
+    """A serializer or deserializer needs something from elsewhere, and the thread that asks runs an event loop.
+
+    `load()` gets it, in another thread; after that the same call succeeds.
+    """
+
+    load: Callable[[], object] | None = None
+    default_message = "what this needs has not been loaded, and loading it would block the event loop"
 
 
 class CorruptRecord(FastqError):

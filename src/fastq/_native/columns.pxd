@@ -31,6 +31,7 @@ cdef class ConsumerBatch:
     cdef list encoded_topics         # bytes
     cdef list partitions_of_parts    # int
     cdef list owners
+    cdef list ends                   # by part: the offset after its last record here, -1 without any
     cdef BatchSpan* spans
     cdef Py_ssize_t span_count
     cdef Py_ssize_t span_capacity

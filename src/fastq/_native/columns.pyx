@@ -101,6 +101,7 @@ cdef class ConsumerBatch:
         self.encoded_topics = []
         self.partitions_of_parts = []
         self.owners = []
+        self.ends = []
         self.columns = {}
 
     def __dealloc__(self):
@@ -173,6 +174,7 @@ cdef class ConsumerBatch:
         self.topics_of_parts.append(chunk.topic)
         self.encoded_topics.append(chunk.topic.encode())
         self.partitions_of_parts.append(chunk.partition)
+        self.ends.append(-1)
         try:
             while self.size_bytes < bytes_max:
                 if chunk.span.count == 0:
@@ -186,7 +188,18 @@ cdef class ConsumerBatch:
         except Exception:
             if self.rows == before:
                 raise
+        if self.rows > before:
+            self.ends[part] = chunk.position
         return self.rows - before
+
+    @property
+    def next_offsets(self):
+        """Where to go on after these records: {(topic, partition): offset}, as `Consumer.commit` takes it."""
+        return {
+            (topic, partition): end
+            for topic, partition, end in zip(self.topics_of_parts, self.partitions_of_parts, self.ends)
+            if end >= 0
+        }
 
     cdef Record row_at(self, int64_t row):
         """The record of a row, 0 to rows - 1."""

@@ -251,11 +251,21 @@ cdef class FetchedRecords:
         """True when nothing is left, or nothing below `limit`."""
         return self.position >= self.end_position or self.position >= self.limit
 
+    @property
+    def finished_position(self):
+        """The offset after the last record that was followed by another one, or by the end: `position`, or while the record
+        handed out last may still be in use, that record's. For records taken one by one."""
+        cdef CRecord r
+        if self.owner is None or self.last == NULL or parse_record(self.last, self.span.end, &r) == NULL:
+            return self.position
+        return min(self.position, self.span.base_offset + r.offset_delta)
+
     cdef int corrupt(self, str reason) except -1:
         """The cold end of every check. Nothing more comes of this chunk: its position is where to fetch again."""
         from fastq.errors import CorruptRecord
         self.broken = True
         self.span.count = 0
+        self.last = NULL
         self.owner = None
         raise CorruptRecord(
             f"corrupt batch in {self.topic}-{self.partition} at offset {self.position}, fetched from {self.broker}: "
@@ -359,6 +369,7 @@ cdef class FetchedRecords:
         span.count = h.record_count
         self.owner = owner
         self.span = span
+        self.last = NULL
         return 0
 
     cdef bytes decompress(self, int codec, Py_ssize_t start, Py_ssize_t size):
@@ -409,6 +420,7 @@ cdef class FetchedRecords:
         span.count = len(rows)
         self.owner = owner
         self.span = span
+        self.last = NULL
         self.p += size
         return 1
 

@@ -6,14 +6,28 @@ from fastq._native.consume import Record
 from fastq.consumer.async_consumer import AsyncConsumer
 from fastq.consumer.config import ConsumerConfig
 from fastq.consumer.consumer import Consumer
+from fastq.consumer.group import (
+    Assignor,
+    GroupMetadata,
+    GroupTopics,
+    MemberSubscription,
+    OffsetAndMetadata,
+    RebalanceListener,
+)
 from fastq.consumer.offsets import OffsetAndTimestamp
 
 __all__ = [
     "ArrowExport",
+    "Assignor",
     "AsyncConsumer",
     "Consumer",
     "ConsumerBatch",
     "ConsumerConfig",
+    "GroupMetadata",
+    "GroupTopics",
+    "MemberSubscription",
+    "OffsetAndMetadata",
     "OffsetAndTimestamp",
+    "RebalanceListener",
     "Record",
 ]

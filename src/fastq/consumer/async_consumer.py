@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+import logging
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -11,36 +13,55 @@ from typing_extensions import Self, Unpack
 
 from fastq._native.columns import ConsumerBatch
 from fastq._native.consume import AsyncRecordIterator, FetchedRecords, Record
-from fastq.consumer.base import BEGINNING, END, ConsumerBase, timestamps_of
+from fastq.consumer.base import (
+    BEGINNING,
+    END,
+    CommitCallback,
+    Committable,
+    ConsumerBase,
+    listener_callbacks,
+    timestamps_of,
+)
 from fastq.consumer.config import ConsumerConfig, ConsumerOptions
+from fastq.consumer.group.commits import OffsetAndMetadata
+from fastq.consumer.group.listener import Callback, is_due
+from fastq.consumer.group.membership import Change, ChangeKind
 from fastq.consumer.offsets import OffsetAndTimestamp, offsets_of
 from fastq.errors import FastqError
 from fastq.metadata import TopicPartition
 from fastq.net.aio import AsyncDriver
+
+logger = logging.getLogger("fastq.consumer")
 
 T = TypeVar("T")
 Partition = TopicPartition | tuple[str, int]
 # Connections and metadata come without an announcement: how often to look while they are awaited, and otherwise.
 LOOK_AGAIN_S = 0.005
 LOOK_AROUND_S = 0.5
+# How long a farewell to the group may take.
+LEAVE_S = 3.0
 
 
 class AsyncConsumer(ConsumerBase):
-    """Reads all partitions of its topics, or the partitions that it is assigned, and commits nothing.
+    """Reads its topics as a member of a group, or all of them without one: as `Consumer`, with `async with`, `async for` and
+    `await`.
 
-    As `Consumer`, with `async with`, `async for` and `await`. Iterating lets the event loop run at least every 1,024 records.
-    Cancelling an `await` loses no record and hands none out twice. Prefetching goes on while nobody awaits, up to its bound.
+    Iterating lets the event loop run at least every 1,024 records. Cancelling an `await` loses no record and hands none out
+    twice. Prefetching and heartbeats go on while nobody awaits, as long as the event loop runs. Rebalance listeners may be
+    coroutine functions; they run as a task of their own, which cancelling an `await` leaves alone.
 
     Thread rule: the thread of the event loop that ran at the first `await`.
     """
 
-    def __init__(self, *topics: str, **options: Unpack[ConsumerOptions]) -> None:
+    def __init__(self, *topics: str | re.Pattern[str], **options: Unpack[ConsumerOptions]) -> None:
         super().__init__(topics, ConsumerConfig.from_mapping(options))
         self._driver: AsyncDriver | None = None
         self._waiters: set[asyncio.Future[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._iterator = AsyncRecordIterator(self._advance, self._hooks.transform)
         self._ending: AsyncRecordIterator | None = None  # of the last read_to_end
+        self._closing = False
+        self._changing: asyncio.Task[None] | None = None  # the step of a rebalance that is being carried out
 
     # -- records
 
@@ -59,7 +80,8 @@ class AsyncConsumer(ConsumerBase):
             raise ValueError(f"max_records is 1 or more, got {wanted}")
         # No await from the first record taken to the return: cancelling cannot lose one.
         self._detach()
-        chunk = await self._run(self._fetcher.next_chunk, timeout)
+        self._asks()
+        chunk = await self._run(self._fetcher.next_chunk, timeout, asks=True)
         records: list[Record] = []
         while chunk is not None and self._take(chunk, records, wanted):
             chunk = self._fetcher.next_chunk()
@@ -73,9 +95,12 @@ class AsyncConsumer(ConsumerBase):
         Its keys and values are bytes: deserializers and interceptors do not see them.
         """
         self._detach()
-        chunk = await self._run(self._fetcher.next_chunk, timeout)
+        self._asks()
+        chunk = await self._run(self._fetcher.next_chunk, timeout, asks=True)
         batch = ConsumerBatch()
         while chunk is not None and batch.size_bytes < self.config.prefetch_bytes_max:
+            if self._group is not None:
+                self._group.handed.taking(chunk)
             try:
                 batch.add(chunk, bytes_max=self.config.prefetch_bytes_max)
             except Exception:
@@ -92,7 +117,9 @@ class AsyncConsumer(ConsumerBase):
         `timeout`: for learning the end offsets (None: default_api_timeout_ms).
         """
         if self._topics and not self._fetcher.partitions:
-            await self._wait(lambda: self._fetcher.partitions or None, self._api_timeout(timeout), "finding the topics")
+            await self._wait(
+                lambda: self._fetcher.partitions or None, self._api_timeout(timeout), "finding the topics", asks=True
+            )
         ends = await self.end_offsets(self.assignment(), timeout)
 
         async def advance(chunk: FetchedRecords | None) -> FetchedRecords | None:
@@ -103,9 +130,9 @@ class AsyncConsumer(ConsumerBase):
                 pending = self._pending_ends(ends)
                 if not pending:
                     return None
-                found = await self._run(partial(self._progress_to, pending), None)
+                found = await self._run(partial(self._progress_to, pending), None, asks=True)
                 if isinstance(found, FetchedRecords):
-                    return found
+                    return self._iterating(found)
 
         self._ending = AsyncRecordIterator(advance, self._hooks.transform)
         return self._ending
@@ -113,11 +140,17 @@ class AsyncConsumer(ConsumerBase):
     async def _advance(self, chunk: FetchedRecords | None) -> FetchedRecords | None:
         await self._next_turn(chunk)
         self._fetcher.until = None
-        return await self._run(self._fetcher.next_chunk, None)
+        return self._iterating(await self._run(self._fetcher.next_chunk, None, asks=True))
+
+    def _iterating(self, chunk: FetchedRecords | None) -> FetchedRecords | None:
+        if self._group is not None:
+            self._group.handed.chunk = chunk
+        return chunk
 
     async def _next_turn(self, chunk: FetchedRecords | None) -> None:
         """A chunk is used up, or a turn of the event loop is due."""
         self._check_open()
+        self._asks()
         if chunk is not None:
             self._fetcher.release(chunk)
             await asyncio.sleep(0)
@@ -130,19 +163,25 @@ class AsyncConsumer(ConsumerBase):
             self._driver = AsyncDriver(self._core)
         return self._driver
 
-    async def _run(self, look: Callable[[], T | None], timeout: float | None) -> T | None:
-        """Wait until `look()` finds something, or the time is over (None)."""
+    async def _run(
+        self, look: Callable[[], T | None], timeout: float | None, *, asks: bool = False, quiet: bool = False
+    ) -> T | None:
+        """Wait until `look()` finds something, or the time is over (None). `asks`: for records, so rebalances go on. `quiet`:
+        errors wait for the next call."""
         driver = self._start()
         clock = self._core.clock
         end = None if timeout is None else clock() + timeout
         while True:
             self._check_open()
             self._pump()
-            self._raise_errors()
-            found = look()
-            if found is not None:
-                return found
-            self._raise_hopeless()
+            if not quiet:
+                self._raise_errors()
+            if not asks or not self._rebalances():
+                found = look()
+                if found is not None:
+                    return found
+            if not quiet:
+                self._raise_hopeless()
             remaining = None if end is None else end - clock()
             if remaining is not None and remaining <= 0:
                 return None
@@ -160,6 +199,8 @@ class AsyncConsumer(ConsumerBase):
         """Send what can be sent, and see to it that the rest is looked at again."""
         driver = self._start()
         self._step()
+        while self._callbacks:
+            driver.loop.call_soon(self._callbacks.popleft())
         driver.kick()
         wait = LOOK_AGAIN_S if self._sends_blocked else min(self._wakeup_in() or LOOK_AROUND_S, LOOK_AROUND_S)
         due = driver.loop.time() + max(wait, LOOK_AGAIN_S)
@@ -180,9 +221,9 @@ class AsyncConsumer(ConsumerBase):
         for waiter in self._waiters:
             _wake(waiter)
 
-    async def _wait(self, look: Callable[[], T | None], timeout_s: float, what: str) -> T:
+    async def _wait(self, look: Callable[[], T | None], timeout_s: float, what: str, *, asks: bool = False) -> T:
         """`_run` for calls that must come to a result: raises when they do not in time."""
-        found = await self._run(look, timeout_s)
+        found = await self._run(look, timeout_s, asks=asks)
         if found is None:
             raise self._timed_out(what, timeout_s)
         return found
@@ -195,6 +236,131 @@ class AsyncConsumer(ConsumerBase):
         self._iterator.detach()
         if self._ending is not None:
             self._ending.detach()
+
+    # -- groups
+
+    def subscribe(
+        self,
+        *topics: str | re.Pattern[str] | Iterable[str],
+        listener: object | None = None,
+        on_assigned: Callback | None = None,
+        on_revoked: Callback | None = None,
+        on_lost: Callback | None = None,
+    ) -> None:
+        """Read these topics, or those that match one pattern, in place of what was read before.
+
+        listener: an object with some of `on_assigned`, `on_revoked` and `on_lost` (see RebalanceListener), or give functions, or
+        coroutine functions. They are called with a list of partitions while records are awaited, and may commit and seek.
+        Partitions that were lost are told to `on_revoked` when there is no `on_lost`.
+        """
+        callbacks = listener_callbacks(listener, on_assigned, on_revoked, on_lost)
+        self._detach()
+        self._subscribe(topics, callbacks)  # type: ignore[arg-type]  # checked there
+
+    async def unsubscribe(self) -> None:
+        """Read nothing any more: leave the group, after the commits that are due, or let go of what was assigned."""
+        self._check_open()
+        self._detach()
+        await self._leave_group("the application unsubscribes")
+        self._core.unwatch_topics(self._topics)
+        self._topics = ()
+        self._unknown_since.clear()
+        self._fetcher.assign(())
+
+    async def commit(self, what: Committable = None, timeout: float | None = None) -> None:
+        """Commit offsets for the group, and wait until they are committed (timeout None: default_api_timeout_ms).
+
+        what: a record, several of them, a batch: up to and with these; a mapping of partitions to offsets (the next to be
+        read) or OffsetAndMetadata; None: everything that was handed out. Raises what the coordinator refuses, with group,
+        member, generation and partition: NotAssigned, RebalanceInProgress, IllegalGeneration, UnknownMemberId ... Cancelling
+        the `await` does not undo it.
+        """
+        timeout_s = self._api_timeout(timeout)
+        commit = self._begin_commit(what, timeout_s)
+        if not commit.finished:
+            await self._run(lambda: commit.finished or None, timeout_s + 1.0, quiet=True)
+        if commit.error is not None or not commit.finished:
+            raise commit.error or self._timed_out("commit()", timeout_s)
+
+    def commit_async(self, what: Committable = None, callback: CommitCallback | None = None) -> None:
+        """Commit offsets without waiting. `callback(offsets, error)` is called by the event loop; without one, a failure is
+        logged. Commits are made in the order of their calls."""
+        self._begin_commit(what, self._api_timeout(None), callback)
+        self._pump()
+
+    async def committed(
+        self, partitions: Iterable[Partition], timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed for partitions; None where nothing is."""
+        wanted = [TopicPartition(*tp) for tp in partitions]
+        self._check_open()
+        query = self._in_group().committed_query(wanted)
+        self._queries.append(query)
+        try:
+            await self._wait(lambda: query.finished or None, self._api_timeout(timeout), "asking for committed offsets")
+        finally:
+            self._queries.remove(query)
+        if query.error is not None:
+            raise query.error
+        return {tp: query.results[tp] for tp in wanted}
+
+    def _rebalances(self) -> bool:
+        """Whether a step of a rebalance is being carried out: begun here, and what it raised comes out here."""
+        task = self._changing
+        if task is not None and task.done():
+            self._changing = None
+            task.result()
+        if self._changing is None:
+            change = self._next_change()
+            if change is None:
+                return False
+            self._changing = self._start().loop.create_task(self._carry_out(change))
+            self._changing.add_done_callback(lambda _: self._on_progress())
+        return True
+
+    def _asks(self) -> None:
+        # Other tasks may ask while a listener runs; it must not itself, for it would wait for its own end.
+        self._in_listener = self._changing is not None and asyncio.current_task() is self._changing
+        super()._asks()
+
+    async def _carry_out(self, change: Change) -> None:
+        group = self._in_group()
+        member = group.membership
+        try:
+            if change.kind is ChangeKind.REVOKE:
+                await self._commit_and_wait()
+            elif change.kind is ChangeKind.ASSIGN:
+                group.apply(change)
+            callback = group.callbacks.get(change.kind)
+            if callback is not None and is_due(change):
+                await _called(callback, change.partitions)
+        finally:
+            if change.kind is not ChangeKind.ASSIGN:
+                group.apply(change)
+            if member is not None:
+                member.carried_out(change)
+
+    async def _commit_and_wait(self) -> None:
+        commit = self._commit_finished()
+        if commit is not None and not commit.finished:
+            await self._run(lambda: commit.finished or None, self.config.request_timeout_ms / 1000, quiet=True)
+
+    async def _leave_group(self, reason: str) -> None:
+        """Commit what is due, tell the listener, and leave. Errors of leaving are nobody's concern."""
+        group = self._group
+        if group is None or self._driver is None:
+            return
+        await self._commit_and_wait()
+        owned = tuple(group.membership.owned) if group.membership is not None else ()
+        callback = group.callbacks.get(ChangeKind.REVOKE)
+        try:
+            if owned and callback is not None:
+                await _called(callback, sorted(owned))
+        finally:
+            left: list[bool] = []
+            for outgoing in group.end_membership(reason):
+                self._send(outgoing._replace(done=lambda response, error, at: left.append(True), timeout_s=LEAVE_S))
+                await self._run(lambda: left or None, LEAVE_S, quiet=True)
 
     # -- positions
 
@@ -269,10 +435,22 @@ class AsyncConsumer(ConsumerBase):
     # -- the end
 
     async def close(self) -> None:
-        """Close the connections. Idempotent; every later call raises ClientClosed, and so does one that waits."""
-        if self._closed:
+        """Leave the group, after the commits that are due, and close the connections. Idempotent; every later call raises
+        ClientClosed, and so does one that waits."""
+        if self._closed or self._closing:
             return
+        self._closing = True
+        try:
+            await self._leave_group("the consumer is closed")
+        except FastqError as error:
+            logger.warning("leaving the group failed: %s", error)
+        finally:
+            await self._close()
+
+    async def _close(self) -> None:
         self._closed = True
+        if self._changing is not None:
+            self._changing.cancel()
         self._detach()
         if self._timer is not None:
             self._timer.cancel()
@@ -301,3 +479,10 @@ class AsyncConsumer(ConsumerBase):
 def _wake(waiter: asyncio.Future[Any]) -> None:
     if not waiter.done():
         waiter.set_result(None)
+
+
+async def _called(callback: Callback, partitions: Iterable[TopicPartition]) -> None:
+    """Call a listener, and wait for it when it is a coroutine function."""
+    answer = callback(list(partitions))
+    if isinstance(answer, Awaitable):
+        await answer

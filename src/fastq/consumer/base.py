@@ -8,19 +8,35 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
+from fastq._native.columns import ConsumerBatch
 from fastq._native.consume import FetchedRecords, Record
 from fastq.consumer.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ConsumerConfig
 from fastq.consumer.effects import Outgoing
 from fastq.consumer.fetcher import FETCH_API, Fetcher
+from fastq.consumer.group.commits import Commit, CommittedQuery, OffsetAndMetadata
+from fastq.consumer.group.listener import Callback, callbacks_of
+from fastq.consumer.group.membership import Change, ChangeKind, GroupMetadata
+from fastq.consumer.group.session import GroupSession, log_failure
 from fastq.consumer.hooks import Hooks
 from fastq.consumer.offsets import OffsetQuery
-from fastq.consumer.partition import PartitionState
-from fastq.errors import ClientClosed, ErrorCode, FastqError, RequestTimedOut, UnknownTopicOrPartition, error_for_code
+from fastq.consumer.partition import PartitionState, Phase
+from fastq.errors import (
+    ClientClosed,
+    ConfigError,
+    ErrorCode,
+    FastqError,
+    NotAssigned,
+    RequestTimedOut,
+    UnknownTopicOrPartition,
+    error_for_code,
+)
 from fastq.metadata import TopicPartition
 from fastq.net.core import ClientCore
 from fastq.net.requests import EncodedRequest, VersionedRequest
@@ -29,44 +45,61 @@ from fastq.net.requests import EncodedRequest, VersionedRequest
 UNKNOWN_TOPIC_GRACE_S = 3.0
 FETCH_VERSION_MIN, FETCH_VERSION_MAX = 4, 18
 
+CommitCallback = Callable[[Mapping[TopicPartition, OffsetAndMetadata], "FastqError | None"], Any]
+# What can be committed: None for all that was handed out, one record, several of them, a batch, or offsets by partition.
+Committable: TypeAlias = "Record | Sequence[Record] | ConsumerBatch | Mapping[TopicPartition | tuple[str, int], int | OffsetAndMetadata] | None"
+
 
 class ConsumerBase:
-    """Invariants: with topics, the assignment is all their partitions, as of the metadata last looked at; without, it is what
-    the user assigned. `_queries` are those that somebody waits for.
+    """Invariants: with topics and no group, the assignment is all their partitions, as of the metadata last looked at; with a
+    group, what its rebalances gave; without topics, it is what the user assigned. `_queries` are those that somebody waits for.
     """
 
-    def __init__(self, topics: tuple[str, ...], config: ConsumerConfig) -> None:
-        for topic in topics:
-            if not isinstance(topic, str) or not topic:
-                raise TypeError(f"a topic is named by a non-empty str, got {topic!r}")
+    def __init__(self, topics: tuple[str | re.Pattern[str], ...], config: ConsumerConfig) -> None:
         self.config = config
-        self._topics = tuple(dict.fromkeys(topics))
+        self._topics: tuple[str, ...] = ()
         self._hooks = Hooks(config)
         self._core = ClientCore(config, allow_auto_topic_creation=config.allow_auto_create_topics)
         self._fetcher = Fetcher(
             config, self._core.metadata, wall_clock_ms=lambda: int(time.time() * 1000), rng=self._core.random
         )
-        self._queries: list[OffsetQuery] = []
+        self._group: GroupSession | None = None
+        if config.group_id is not None:
+            self._group = GroupSession(config, self._core, self._fetcher)
+        self._in_listener = False
+        self._callbacks: deque[Callable[[], Any]] = deque()  # of commit_async, to be called by the application's thread
+        self._queries: list[OffsetQuery | CommittedQuery] = []
         self._seen_topics: set[str] = set()
         self._unknown_since: dict[str, float] = {}
         self._metadata_generation = -1
         self._closed = False
         self._unreachable_since = 0.0  # the first wait without any broker
         self._sends_blocked = False
-        self._core.watch_topics(self._topics)
+        self._made_with = topics
+        if topics:
+            self._subscribe(topics, {})
         _consumers.add(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A consumer pickles as what it was made with: topics and configuration, not its position."""
         default = ConsumerConfig()
         given = {key: value for key, value in self.config.as_dict().items() if value != getattr(default, key)}
-        return _rebuild, (type(self), self._topics, given)
+        return _rebuild, (type(self), self._made_with, given)
 
     # -- what both sides offer as it is
 
     def assignment(self) -> list[TopicPartition]:
         """The partitions that are read, in no particular order."""
         return list(self._fetcher.partitions)
+
+    def subscription(self) -> list[str]:
+        """The topics that are subscribed to, those that match the pattern too; empty when partitions were assigned by hand."""
+        return list(self._topics)
+
+    def group_metadata(self) -> GroupMetadata:
+        """Who commits: group, generation (member epoch under KIP-848), member and instance, for a producer's transaction
+        (KIP-447). Raises ConfigError without a group_id."""
+        return self._in_group().group_metadata()
 
     def paused(self) -> list[TopicPartition]:
         """The partitions that are paused."""
@@ -107,7 +140,9 @@ class ConsumerBase:
         }
 
     def __repr__(self) -> str:
-        what = ", ".join(self._topics) or f"{len(self._fetcher.partitions)} assigned partitions"
+        pattern = self._group.pattern if self._group is not None else None
+        what = ", ".join(self._topics) if pattern is None else pattern.pattern
+        what = what or f"{len(self._fetcher.partitions)} assigned partitions"
         return f"{type(self).__name__}({what}; {self.config!r})"
 
     # -- for the two sides
@@ -122,7 +157,8 @@ class ConsumerBase:
 
     def _raise_errors(self) -> None:
         """Raise what a partition or a topic has to report, once."""
-        error = self._fetcher.take_error() or self._unknown_topic()
+        group = self._group
+        error = self._fetcher.take_error() or self._unknown_topic() or (group.take_error() if group else None)
         if error is not None:
             raise error
 
@@ -154,8 +190,11 @@ class ConsumerBase:
             self._metadata_generation = core.metadata.generation
             self._follow_topics(now)
         self._sends_blocked = any(core.metadata.topic(topic) is None for topic in self._topics)
+        if self._group is not None:
+            for outgoing in self._group.requests(now, self._can_send):
+                self._send(outgoing)
         wants = None
-        sources: list[Fetcher | OffsetQuery] = [fetcher, *self._queries]
+        sources: list[Fetcher | OffsetQuery | CommittedQuery] = [fetcher, *self._queries]
         for source in sources:
             for outgoing in source.requests(now, self._can_send):
                 self._send(outgoing)
@@ -176,6 +215,9 @@ class ConsumerBase:
         now = self._core.clock()
         waits = [self._fetcher.next_wakeup(now), *(query.next_wakeup(now) for query in self._queries)]
         due = [wait for wait in waits if wait is not None]
+        if self._group is not None:
+            wait = self._group.next_wakeup(now)
+            due += [] if wait is None else [wait]
         reports = (since + UNKNOWN_TOPIC_GRACE_S for since in self._unknown_since.values())
         due += [report - now for report in reports if now < report < math.inf]
         return min(due) if due else None
@@ -210,6 +252,9 @@ class ConsumerBase:
     def _follow_topics(self, now: float) -> None:
         """Bring the assignment in step with the metadata of the topics."""
         metadata, assigned = self._core.metadata, self._fetcher.partitions
+        if self._group is not None and self._group.subscribed:
+            self._follow_subscription(self._group, now)
+            return
         if not self._topics:
             self._check_assigned(now)
             return
@@ -229,6 +274,20 @@ class ConsumerBase:
         for tp in fresh:
             # Made while this consumer was reading: all of it is new, so "latest" must not pass over it.
             self._fetcher.reset(tp, EARLIEST_TIMESTAMP)
+
+    def _follow_subscription(self, group: GroupSession, now: float) -> None:
+        """The metadata of topics that the group divides: report those that are not there, follow the pattern."""
+        if group.pattern is not None:
+            found = group.follow_pattern()
+            if found is not None:
+                self._topics = tuple(found)
+                self._core.watch_topics(found)
+        for topic in self._topics:
+            entry = self._core.metadata.topic(topic)
+            if entry is not None and entry.error != 0 and group.pattern is None:
+                self._topic_error(topic, entry.error, now)
+            elif entry is not None:
+                self._unknown_since.pop(topic, None)
 
     def _check_assigned(self, now: float) -> None:
         """What the user assigned may not be there."""
@@ -258,16 +317,45 @@ class ConsumerBase:
             raise ValueError(f"{tp[0]}-{tp[1]} is not assigned to this consumer")
         return state
 
+    def _subscribe(self, topics: Sequence[str | re.Pattern[str]], callbacks: Mapping[ChangeKind, Callback]) -> None:
+        """Read these topics: all their partitions, or what the group gives of them."""
+        self._check_open()
+        names, pattern = _topics_and_pattern(topics)
+        group = self._group
+        if group is None:
+            if pattern is not None:
+                raise ConfigError(
+                    f"{pattern.pattern!r}: a pattern is subscribed to with a group_id; name the topics instead"
+                )
+            if callbacks:
+                raise ConfigError("rebalance listeners are told of nothing without a group_id")
+        elif not group.subscribed and self._fetcher.partitions:
+            raise ValueError("partitions are assigned by hand: unsubscribe() first")
+        self._core.unwatch_topics(set(self._topics) - set(names))
+        self._topics = names
+        self._unknown_since.clear()
+        if pattern is not None:
+            self._core.watch_all_topics()
+        self._core.watch_topics(names)
+        self._metadata_generation = -1
+        if group is not None:
+            group.subscribe(names, pattern, callbacks)
+
     def _assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
         self._check_open()
         wanted = [TopicPartition(*tp) for tp in partitions]
+        group = self._group
+        if group is not None and group.subscribed:
+            raise ValueError(f"{group.describe()} decides what is read: unsubscribe() before assign()")
         if self._topics:
             self._core.unwatch_topics(self._topics)
             self._topics = ()
             self._unknown_since.clear()
         self._core.watch_topics({tp.topic for tp in wanted})
         self._detach()
-        self._fetcher.assign(wanted)
+        if group is not None:
+            group.dropped(set(self._fetcher.partitions) - set(wanted))
+        self._fetcher.assign(wanted, initial=Phase.RESET if group is None else Phase.COMMITTED)
         self._metadata_generation = -1
 
     def _seek(self, tp: TopicPartition | tuple[str, int], offset: int) -> None:
@@ -279,6 +367,8 @@ class ConsumerBase:
         state = self._state(tp)
         self._detach()
         self._fetcher.seek(state.tp, offset)
+        if self._group is not None:
+            self._group.handed.forget(state.tp)
 
     def _reset(self, partitions: Iterable[TopicPartition | tuple[str, int]], timestamp: int) -> None:
         self._check_open()
@@ -286,6 +376,8 @@ class ConsumerBase:
         self._detach()
         for state in states:
             self._fetcher.reset(state.tp, timestamp)
+            if self._group is not None:
+                self._group.handed.forget(state.tp)
 
     def _set_paused(self, partitions: Iterable[TopicPartition | tuple[str, int]], paused: bool) -> None:
         self._check_open()
@@ -322,8 +414,120 @@ class ConsumerBase:
 
         Only the first record of a call may raise: an error behind records that were taken is the next call's.
         """
+        if self._group is not None:
+            self._group.handed.taking(chunk)
         records += chunk.take(wanted - len(records), self._hooks.deserialize, quiet=bool(records))
         return len(records) < wanted and chunk.exhausted
+
+    # -- groups
+
+    def _in_group(self) -> GroupSession:
+        if self._group is None:
+            raise ConfigError("this needs a group_id: without one there is nothing to commit to")
+        return self._group
+
+    def _asks(self) -> None:
+        """The application asks for records: it is alive, and done with those it has."""
+        if self._in_listener:
+            raise RuntimeError("a rebalance listener may commit and seek, but not ask for records")
+        group = self._group
+        if group is not None:
+            group.handed.next_asked()
+            if group.membership is not None:
+                group.membership.poll(self._core.clock())
+
+    def _next_change(self) -> Change | None:
+        """The step of a rebalance that is to be carried out before records are handed out."""
+        member = self._group.membership if self._group is not None else None
+        if member is None:
+            return None
+        member.poll(self._core.clock())
+        return member.changes()
+
+    def _offsets_of(self, what: Any) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What is to be committed, by partition; see `Committable`."""
+        group = self._in_group()
+        if what is None:
+            return group.positions()
+        found: dict[TopicPartition, OffsetAndMetadata] = {}
+        if isinstance(what, ConsumerBatch):
+            what = what.next_offsets
+        if isinstance(what, Mapping):
+            for tp, place in what.items():
+                place = place if isinstance(place, OffsetAndMetadata) else OffsetAndMetadata(place)
+                if not isinstance(place.offset, int) or place.offset < 0:
+                    raise ValueError(
+                        f"{tp[0]}-{tp[1]}: an offset to commit is an int of 0 or more, got {place.offset!r}"
+                    )
+                found[TopicPartition(*tp)] = place
+        else:
+            for record in [what] if isinstance(what, Record) else what:
+                if not isinstance(record, Record):
+                    raise TypeError(f"commit takes records, a batch or offsets by partition, got {record!r}")
+                tp = TopicPartition(record.topic, record.partition)
+                if tp not in found or found[tp].offset <= record.offset:
+                    found[tp] = OffsetAndMetadata(record.offset + 1, "", record.leader_epoch)
+        assigned = self._fetcher.partitions
+        for tp in found if group.subscribed or assigned else ():
+            if tp not in assigned:
+                raise NotAssigned(
+                    f"offset {found[tp].offset} was not committed: the partition is not assigned to this consumer",
+                    topic=tp.topic,
+                    partition=tp.partition,
+                    **{
+                        k: v
+                        for k, v in zip(("group", "generation", "member"), group.group_metadata()[:3], strict=True)
+                        if v
+                    },
+                    hint="it may belong to another member since the last rebalance, which reads on from the last commit",
+                )
+        return found
+
+    def _begin_commit(self, what: Any, timeout_s: float, callback: CommitCallback | None = None) -> Commit:
+        self._check_open()
+        on_done: Callable[[Commit], object] | None = None
+        if callback is not None:
+            called = callback
+
+            def on_done(commit: Commit) -> None:
+                self._callbacks.append(lambda: called(commit.offsets, commit.error))
+
+        return self._in_group().commit(self._offsets_of(what), timeout_s, on_done)
+
+    def _commit_finished(self) -> Commit | None:
+        """Begin the commit of what the application is done with, before partitions are given up."""
+        group = self._group
+        if group is None or not self.config.enable_auto_commit:
+            return None
+        offsets = group.finished()
+        if not offsets:
+            return None
+        return group.commit(offsets, self.config.request_timeout_ms / 1000, log_failure)
+
+
+def _topics_and_pattern(topics: Sequence[Any]) -> tuple[tuple[str, ...], re.Pattern[str] | None]:
+    """Topics by name, or the one pattern: compiled, or a string that begins with ^, which no name does."""
+    if len(topics) == 1 and not isinstance(topics[0], (str, re.Pattern)) and isinstance(topics[0], Iterable):
+        topics = tuple(topics[0])
+    patterns = [topic for topic in topics if isinstance(topic, re.Pattern) or str(topic).startswith("^")]
+    if patterns:
+        if len(topics) > 1:
+            raise TypeError(f"a subscription is either topics by name or one pattern, got {topics!r}")
+        try:
+            return (), re.compile(patterns[0])
+        except re.error as error:
+            raise ValueError(f"the pattern {patterns[0]!r} is not a regular expression: {error}") from error
+    for topic in topics:
+        if not isinstance(topic, str) or not topic:
+            raise TypeError(f"a topic is named by a non-empty str, got {topic!r}")
+    return tuple(dict.fromkeys(topics)), None
+
+
+def listener_callbacks(
+    listener: object | None, on_assigned: Callback | None, on_revoked: Callback | None, on_lost: Callback | None
+) -> dict[ChangeKind, Callback]:
+    """The arguments of `subscribe` as what is called for each kind of change."""
+    return callbacks_of(listener, on_assigned, on_revoked, on_lost)
 
 
 def timestamps_of(partitions: Iterable[TopicPartition | tuple[str, int]], timestamp: int) -> dict[TopicPartition, int]:

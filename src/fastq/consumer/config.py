@@ -1,7 +1,6 @@
 """Consumer configuration: Kafka's keys and defaults, and a few of our own.
 
-Rules: declared on the machinery of fastq.config; our own keys end in their unit; keys of groups are refused by name until
-there are groups.
+Rules: declared on the machinery of fastq.config; our own keys end in their unit.
 """
 
 from __future__ import annotations
@@ -52,9 +51,28 @@ def _check_interceptors(value: Any) -> tuple[Any, ...]:
     return found
 
 
+def _check_strategies(value: Any) -> tuple[Any, ...]:
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    found = tuple(value) if isinstance(value, (list, tuple)) else (value,)
+    if not found:
+        raise ValueError("one strategy or more")
+    return found
+
+
 class ConsumerOptions(ClientOptions, total=False):
     """The keyword arguments of a consumer; the same names as the fields of `ConsumerConfig`."""
 
+    group_id: str | None
+    group_instance_id: str | None
+    group_protocol: str
+    partition_assignment_strategy: Any
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    max_poll_interval_ms: int
+    enable_auto_commit: bool
+    auto_commit_interval_ms: int
+    exclude_internal_topics: bool
     auto_offset_reset: str
     fetch_min_bytes: int
     fetch_max_wait_ms: int
@@ -73,32 +91,50 @@ class ConsumerOptions(ClientOptions, total=False):
     decompressed_batch_bytes_max: int
 
 
-_GROUPS = (
-    "consumer groups are not part of this release: a consumer reads all partitions of its topics, or those it assigns"
-)
-
-
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ConsumerConfig(ClientConfig):
     """What a consumer is made with; `ClientConfig` has the keys about the cluster and the connections."""
 
     IGNORED: ClassVar[dict[str, str]] = {
-        "enable_auto_commit": "without a group nothing is committed",
-        "auto_commit_interval_ms": "without a group nothing is committed",
-        "session_timeout_ms": _GROUPS,
-        "heartbeat_interval_ms": _GROUPS,
-        "max_poll_interval_ms": _GROUPS,
-        "group_protocol": _GROUPS,
-        "group_remote_assignor": _GROUPS,
-        "partition_assignment_strategy": _GROUPS,
-        "exclude_internal_topics": "topics are named, never matched by a pattern",
+        "group_remote_assignor": "the coordinator's own default assignor is taken",
         "queued_max_messages_kbytes": "prefetching is bounded by prefetch_bytes_max",
         "queued_min_messages": "prefetching is bounded by prefetch_bytes_max",
         "enable_partition_eof": "read_to_end() ends at the end of every partition",
     }
 
-    group_id: str | None = option(None, kind=str, doc="refused when given: see the error")
-    group_instance_id: str | None = option(None, kind=str, doc="refused when given: see the error")
+    group_id: str | None = option(
+        None,
+        kind=str,
+        doc="the group to be a member of, and to commit offsets for; None: read everything, commit nothing",
+    )
+    group_instance_id: str | None = option(
+        None, kind=str, doc="a name for a static member (KIP-345): it may restart without a rebalance"
+    )
+    group_protocol: str = option(
+        "auto",
+        choices=("auto", "classic", "consumer"),
+        doc="auto: the consumer protocol (KIP-848) where the cluster has it, else the classic one",
+    )
+    partition_assignment_strategy: Any = option(  # noqa: RUF009
+        ("range", "cooperative-sticky"),
+        kind=object,
+        convert=_check_strategies,
+        doc="of the classic protocol, best first: range, roundrobin, sticky, cooperative-sticky, or objects of your own",
+    )
+    session_timeout_ms: int = option(
+        45_000, low=1, high=INT32_MAX, doc="a member that is silent for so long is taken out of the group"
+    )
+    heartbeat_interval_ms: int = option(
+        3_000, low=1, high=INT32_MAX, doc="how often a member of the classic protocol speaks"
+    )
+    max_poll_interval_ms: int = option(
+        300_000, low=1, high=INT32_MAX, doc="a member whose application asks for nothing for so long leaves the group"
+    )
+    enable_auto_commit: bool = option(
+        True, doc="commit what the application is done with: at intervals, before a rebalance and on close"
+    )
+    auto_commit_interval_ms: int = option(5_000, low=0, high=INT32_MAX, doc="the least time between such commits")
+    exclude_internal_topics: bool = option(True, doc="whether patterns pass over topics like __consumer_offsets")
     auto_offset_reset: str = option(
         "latest",
         kind=object,
@@ -158,8 +194,17 @@ class ConsumerConfig(ClientConfig):
 
     def resolve(self) -> None:
         super().resolve()
-        if self.group_id is not None or self.group_instance_id is not None:
-            raise ConfigError(f"group_id={self.group_id!r}: {_GROUPS}; leave group_id out")
+        if self.group_id is None:
+            if self.group_instance_id is not None:
+                raise ConfigError(f"group_instance_id={self.group_instance_id!r}: a static member needs a group_id")
+            return
+        if not self.group_id:
+            raise ConfigError("group_id='': a group is named by a non-empty string; leave it out to be in no group")
+        if self.heartbeat_interval_ms >= self.session_timeout_ms:
+            raise ConfigError(
+                f"heartbeat_interval_ms={self.heartbeat_interval_ms}: less than session_timeout_ms, "
+                f"which is {self.session_timeout_ms}; a third of it is usual"
+            )
 
     @property
     def read_committed(self) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import contextlib
+import logging
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
@@ -10,34 +13,59 @@ from typing_extensions import Self, Unpack
 
 from fastq._native.columns import ConsumerBatch
 from fastq._native.consume import FetchedRecords, Record, RecordIterator
-from fastq.consumer.base import BEGINNING, END, ConsumerBase, timestamps_of
+from fastq.consumer.base import (
+    BEGINNING,
+    END,
+    CommitCallback,
+    Committable,
+    ConsumerBase,
+    listener_callbacks,
+    timestamps_of,
+)
 from fastq.consumer.config import ConsumerConfig, ConsumerOptions
+from fastq.consumer.group.commits import OffsetAndMetadata
+from fastq.consumer.group.heartbeat import Beat, HeartbeatThread
+from fastq.consumer.group.listener import Callback, is_due
+from fastq.consumer.group.membership import Change, ChangeKind
 from fastq.consumer.offsets import OffsetAndTimestamp, offsets_of
 from fastq.errors import FastqError
 from fastq.metadata import TopicPartition
 from fastq.net.blocking import BlockingDriver
 
+logger = logging.getLogger("fastq.consumer")
+
 T = TypeVar("T")
 Partition = TopicPartition | tuple[str, int]
 FOREVER_S = 3600.0
+# How long a farewell to the group may take.
+LEAVE_S = 3.0
 
 
 class Consumer(ConsumerBase):
-    """Reads all partitions of its topics, or the partitions that it is assigned, and commits nothing.
+    """Reads its topics: as a member of a group (`group_id`), those of their partitions that the group gives it, from what the
+    group has committed on; without a group, all of them, and commits nothing.
 
-    `topics`: what to read; new partitions of them are found with the metadata, and read from their beginning. None: `assign`
-    decides. The options are those of `ConsumerConfig`; names with Kafka's dots may be given as `**{"fetch.min.bytes": 1}`.
+    `topics`: what to read, by name, or one pattern (compiled, or a string that begins with ^; with a group); none: `subscribe`
+    or `assign` decides. Without a group, new partitions are read from their beginning. The options are those of
+    `ConsumerConfig`; names with Kafka's dots may be given as `**{"fetch.min.bytes": 1}`.
 
     Iterate over it, `poll` lists, or `poll_batch` columns, in any mix: all three go on where the last one stopped. Time-outs
     are in seconds; None waits as long as it takes. Errors: a subclass of FastqError, raised once; the next call goes on.
 
-    Thread rule: one thread at a time; `close` may be called from another. There is no background thread: what is fetched is
-    read from the sockets during calls. A child of a fork cannot use its parent's consumer (ForkedClient).
+    Commits: with `enable_auto_commit`, what the application is done with is committed every auto_commit_interval_ms, before
+    partitions are given up, and on close. It is done with a record, list or batch when it asks for the next: so the record
+    in hand when a loop is left is read again, unless it is committed by `commit`.
+
+    Thread rule: one thread at a time; `close` may be called from another. What is fetched is read from the sockets during
+    calls; with a group, a background thread sends heartbeats in between. A child of a fork cannot use its parent's consumer
+    (ForkedClient).
     """
 
-    def __init__(self, *topics: str, **options: Unpack[ConsumerOptions]) -> None:
+    def __init__(self, *topics: str | re.Pattern[str], **options: Unpack[ConsumerOptions]) -> None:
         super().__init__(topics, ConsumerConfig.from_mapping(options))
         self._driver = BlockingDriver(self._core)
+        self._heartbeat: HeartbeatThread | None = None
+        self._beats_under_way = 0
         self._iterator = RecordIterator(self._advance, self._hooks.transform)
         self._ending: RecordIterator | None = None  # of the last read_to_end
 
@@ -58,6 +86,7 @@ class Consumer(ConsumerBase):
             raise ValueError(f"max_records is 1 or more, got {wanted}")
         self._detach()
         records: list[Record] = []
+        self._asks_next()
         while True:
             chunk = self._chunk_for(records, timeout)
             if chunk is None or not self._take(chunk, records, wanted):
@@ -71,11 +100,14 @@ class Consumer(ConsumerBase):
         Its keys and values are bytes: deserializers and interceptors do not see them.
         """
         self._detach()
+        self._asks_next()
         batch = ConsumerBatch()
         while batch.size_bytes < self.config.prefetch_bytes_max:
             chunk = self._chunk_for(batch, timeout)
             if chunk is None:
                 break
+            if self._group is not None:
+                self._group.handed.taking(chunk)
             try:
                 batch.add(chunk, bytes_max=self.config.prefetch_bytes_max)
             except Exception:
@@ -90,7 +122,9 @@ class Consumer(ConsumerBase):
         `timeout`: for learning the end offsets (None: default_api_timeout_ms).
         """
         if self._topics and not self._fetcher.partitions:
-            self._wait(lambda: self._fetcher.partitions or None, self._api_timeout(timeout), "finding the topics")
+            self._wait(
+                lambda: self._fetcher.partitions or None, self._api_timeout(timeout), "finding the topics", asks=True
+            )
         ends = self.end_offsets(self.assignment(), timeout)
 
         def advance(chunk: FetchedRecords | None) -> FetchedRecords | None:
@@ -102,9 +136,9 @@ class Consumer(ConsumerBase):
                     pending = self._pending_ends(ends)
                     if not pending:
                         return None
-                    found = self._run(partial(self._progress_to, pending), None)
+                    found = self._run(partial(self._progress_to, pending), None, asks=True)
                     if isinstance(found, FetchedRecords):
-                        return found
+                        return self._iterating(found)
 
         iterator = RecordIterator(advance, self._hooks.transform)
         self._ending = iterator
@@ -115,26 +149,39 @@ class Consumer(ConsumerBase):
         with self._driver.lock:
             if len(taken):
                 return self._fetcher.next_chunk()
-            return self._run(self._fetcher.next_chunk, timeout)
+            return self._run(self._fetcher.next_chunk, timeout, asks=True)
+
+    def _asks_next(self) -> None:
+        with self._driver.lock:
+            self._asks()
+
+    def _iterating(self, chunk: FetchedRecords | None) -> FetchedRecords | None:
+        if self._group is not None:
+            self._group.handed.chunk = chunk
+        return chunk
 
     def _advance(self, chunk: FetchedRecords | None) -> FetchedRecords | None:
         with self._driver.lock:
             self._next_turn(chunk)
             self._fetcher.until = None
-            return self._run(self._fetcher.next_chunk, None)
+            return self._iterating(self._run(self._fetcher.next_chunk, None, asks=True))
 
     def _next_turn(self, chunk: FetchedRecords | None) -> None:
         """A chunk is used up: room for the next fetch, and a look at what came meanwhile."""
         self._check_open()
+        self._asks()
         if chunk is not None:
             self._fetcher.release(chunk)
 
     # -- waiting
 
-    def _run(self, look: Callable[[], T | None], timeout: float | None) -> T | None:
+    def _run(
+        self, look: Callable[[], T | None], timeout: float | None, *, asks: bool = False, quiet: bool = False
+    ) -> T | None:
         """Drive until `look()` finds something, or the time is over (None). The lock is held.
 
-        The next fetch goes out before what was found is handed out.
+        The next fetch goes out before what was found is handed out. `asks`: for records, so rebalances go on. `quiet`: errors
+        wait for the next call.
         """
         clock = self._core.clock
         end = clock() + (FOREVER_S * 24 * 365 if timeout is None else timeout)
@@ -145,22 +192,27 @@ class Consumer(ConsumerBase):
         while True:
             self._check_open()
             self._step()
-            self._raise_errors()
+            self._run_callbacks()
+            if not quiet:
+                self._raise_errors()
+            if asks and self._rebalance():
+                continue
             found = look()
             if found is not None:
                 driver.flush()
                 return found
-            self._raise_hopeless()
+            if not quiet:
+                self._raise_hopeless()
             remaining = end - clock()
             if remaining <= 0:
                 return None
             wakeup = self._wakeup_in()
             driver.run_once(min(remaining, FOREVER_S if wakeup is None else wakeup))
 
-    def _wait(self, look: Callable[[], T | None], timeout_s: float, what: str) -> T:
+    def _wait(self, look: Callable[[], T | None], timeout_s: float, what: str, *, asks: bool = False) -> T:
         """`_run` for calls that must come to a result: raises when they do not in time."""
         with self._driver.lock:
-            found = self._run(look, timeout_s)
+            found = self._run(look, timeout_s, asks=asks)
             if found is None:
                 raise self._timed_out(what, timeout_s)
             return found
@@ -173,6 +225,172 @@ class Consumer(ConsumerBase):
         self._iterator.detach()
         if self._ending is not None:
             self._ending.detach()
+
+    # -- groups
+
+    def subscribe(
+        self,
+        *topics: str | re.Pattern[str] | Iterable[str],
+        listener: object | None = None,
+        on_assigned: Callback | None = None,
+        on_revoked: Callback | None = None,
+        on_lost: Callback | None = None,
+    ) -> None:
+        """Read these topics, or those that match one pattern, in place of what was read before.
+
+        listener: an object with some of `on_assigned`, `on_revoked` and `on_lost` (see RebalanceListener), or give functions.
+        They are called with a list of partitions during the calls that ask for records, and may commit and seek. Partitions
+        that were lost are told to `on_revoked` when there is no `on_lost`.
+        """
+        callbacks = listener_callbacks(listener, on_assigned, on_revoked, on_lost)
+        with self._driver.lock:
+            self._detach()
+            self._subscribe(topics, callbacks)  # type: ignore[arg-type]  # checked there
+
+    def unsubscribe(self) -> None:
+        """Read nothing any more: leave the group, after the commits that are due, or let go of what was assigned."""
+        with self._driver.lock:
+            self._check_open()
+            self._detach()
+            self._leave_group("the application unsubscribes")
+            self._core.unwatch_topics(self._topics)
+            self._topics = ()
+            self._unknown_since.clear()
+            self._fetcher.assign(())
+
+    def commit(self, what: Committable = None, timeout: float | None = None) -> None:
+        """Commit offsets for the group, and wait until they are committed (timeout None: default_api_timeout_ms).
+
+        what: a record, several of them, a batch: up to and with these; a mapping of partitions to offsets (the next to be
+        read) or OffsetAndMetadata; None: everything that was handed out. Raises what the coordinator refuses, with group,
+        member, generation and partition: NotAssigned, RebalanceInProgress, IllegalGeneration, UnknownMemberId ...
+        """
+        timeout_s = self._api_timeout(timeout)
+        with self._driver.lock:
+            commit = self._begin_commit(what, timeout_s)
+            if not commit.finished:
+                self._run(lambda: commit.finished or None, timeout_s + 1.0, quiet=True)
+        if commit.error is not None or not commit.finished:
+            raise commit.error or self._timed_out("commit()", timeout_s)
+
+    def commit_async(self, what: Committable = None, callback: CommitCallback | None = None) -> None:
+        """Commit offsets without waiting. `callback(offsets, error)` is called during a later call of this consumer; without
+        one, a failure is logged. Commits are made in the order of their calls."""
+        with self._driver.lock:
+            self._begin_commit(what, self._api_timeout(None), callback)
+            self._step()
+            self._driver.flush()
+
+    def committed(
+        self, partitions: Iterable[Partition], timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed for partitions; None where nothing is."""
+        wanted = [TopicPartition(*tp) for tp in partitions]
+        with self._driver.lock:
+            self._check_open()
+            query = self._in_group().committed_query(wanted)
+            self._queries.append(query)
+            try:
+                self._wait(lambda: query.finished or None, self._api_timeout(timeout), "asking for committed offsets")
+            finally:
+                self._queries.remove(query)
+        if query.error is not None:
+            raise query.error
+        return {tp: query.results[tp] for tp in wanted}
+
+    def _rebalance(self) -> bool:
+        """Carry out the step of a rebalance that is due; whether there was one. The lock is held."""
+        change = self._next_change()
+        if change is None:
+            self._keep_alive()
+            return False
+        self._carry_out(change)
+        return True
+
+    def _carry_out(self, change: Change) -> None:
+        group = self._in_group()
+        member = group.membership
+        self._in_listener = True
+        try:
+            if change.kind is ChangeKind.REVOKE:
+                self._commit_and_wait()
+            elif change.kind is ChangeKind.ASSIGN:
+                group.apply(change)
+            callback = group.callbacks.get(change.kind)
+            if callback is not None and is_due(change):
+                with self._unlocked():
+                    callback(list(change.partitions))
+        finally:
+            self._in_listener = False
+            if change.kind is not ChangeKind.ASSIGN:
+                group.apply(change)
+            if member is not None:
+                member.carried_out(change)
+
+    def _commit_and_wait(self) -> None:
+        commit = self._commit_finished()
+        if commit is not None and not commit.finished:
+            self._run(lambda: commit.finished or None, self.config.request_timeout_ms / 1000, quiet=True)
+
+    @contextlib.contextmanager
+    def _unlocked(self) -> Iterator[None]:
+        """While the application's code runs, the thread of heartbeats may go on."""
+        lock = self._driver.lock
+        saved = lock._release_save()  # type: ignore[attr-defined]
+        try:
+            yield
+        finally:
+            lock._acquire_restore(saved)  # type: ignore[attr-defined]
+
+    def _run_callbacks(self) -> None:
+        while self._callbacks:
+            callback = self._callbacks.popleft()
+            with self._unlocked():
+                callback()
+
+    def _keep_alive(self) -> None:
+        """With a membership, see to it that heartbeats go on between calls."""
+        if self._heartbeat is None and self._group is not None and self._group.membership is not None:
+            self._heartbeat = HeartbeatThread(self._driver, self._beat)
+            self._heartbeat.start()
+
+    def _beat(self) -> Beat:
+        """Called by the thread of heartbeats, with the lock."""
+        group, now = self._group, self._core.clock()
+        if group is None or group.membership is None or self._closed:
+            return Beat(False, None)
+
+        for outgoing in group.heartbeats(now, self._core.can_send):
+            self._beats_under_way += 1
+
+            def done(response: Any, error: FastqError | None, at: float, then: Any = outgoing.done) -> None:
+                self._beats_under_way -= 1
+                then(response, error, at)
+
+            self._send(outgoing._replace(done=done))
+        wait_s = group.next_heartbeat(now)
+        unreachable = wait_s is not None and wait_s <= 0
+        return Beat(self._beats_under_way > 0 or unreachable, wait_s)
+
+    def _leave_group(self, reason: str) -> None:
+        """Commit what is due, tell the listener, and leave. The lock is held. Errors of leaving are nobody's concern."""
+        group = self._group
+        if group is None or self._in_listener:
+            return
+        self._commit_and_wait()
+        owned = tuple(group.membership.owned) if group.membership is not None else ()
+        callback = group.callbacks.get(ChangeKind.REVOKE)
+        try:
+            if owned and callback is not None:
+                self._in_listener = True
+                with self._unlocked():
+                    callback(sorted(owned))
+        finally:
+            self._in_listener = False
+            left: list[bool] = []
+            for outgoing in group.end_membership(reason):
+                self._send(outgoing._replace(done=lambda response, error, at: left.append(True), timeout_s=LEAVE_S))
+                self._run(lambda: left or None, LEAVE_S, quiet=True)
 
     # -- positions
 
@@ -251,20 +469,31 @@ class Consumer(ConsumerBase):
     # -- the end
 
     def close(self) -> None:
-        """Close the connections. Idempotent; every later call raises ClientClosed."""
+        """Leave the group, after the commits that are due, and close the connections. Idempotent; every later call raises
+        ClientClosed."""
         with self._driver.lock:
             if self._closed:
                 return
-            self._closed = True
-            self._detach()
             try:
-                for outgoing in self._fetcher.closing_requests(self._core.can_send):
-                    self._send(outgoing)
-                self._driver.run_once(0.0)
-            except FastqError:
-                pass  # the sessions end with their connections
-            self._driver.close()
+                self._leave_group("the consumer is closed")
+            except FastqError as error:
+                logger.warning("leaving the group failed: %s", error)
+            finally:
+                self._close()
         self._hooks.close()
+
+    def _close(self) -> None:
+        if self._heartbeat is not None:
+            self._heartbeat.stop()
+        self._closed = True
+        self._detach()
+        try:
+            for outgoing in self._fetcher.closing_requests(self._core.can_send):
+                self._send(outgoing)
+            self._driver.run_once(0.0)
+        except FastqError:
+            pass  # the sessions end with their connections
+        self._driver.close()
 
     def __enter__(self) -> Self:
         self._check_open()

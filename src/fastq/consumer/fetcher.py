@@ -91,8 +91,9 @@ class Fetcher:
 
     # -- what the user decides
 
-    def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Replace the assignment; partitions that stay keep their position and what is prefetched."""
+    def assign(self, partitions: Iterable[TopicPartition], initial: Phase = Phase.RESET) -> None:
+        """Replace the assignment; partitions that stay keep their position and what is prefetched. `initial`: what the others
+        need first, RESET or COMMITTED."""
         wanted = dict.fromkeys(partitions)
         for tp in [tp for tp in self.partitions if tp not in wanted]:
             state = self.partitions.pop(tp)
@@ -101,7 +102,7 @@ class Fetcher:
             self._order.remove(state)
         for tp in wanted:
             if tp not in self.partitions:
-                state = PartitionState(tp, self.config.max_partition_fetch_bytes)
+                state = PartitionState(tp, self.config.max_partition_fetch_bytes, initial)
                 self.partitions[tp] = state
                 self._order.append(state)
         self._generation = -1
@@ -176,7 +177,7 @@ class Fetcher:
         fetches: defaultdict[int, list[PartitionState]] = defaultdict(list)
         full: set[int] = set()
         for state in self.partitions.values():
-            if state.requested or state.retry_at > now or state.phase is Phase.FAILED:
+            if state.requested or state.retry_at > now or state.phase in (Phase.FAILED, Phase.COMMITTED):
                 continue
             node_id = self._node_of(state, now)
             if node_id < 0:

@@ -15,6 +15,7 @@ from fastq.metadata import TopicPartition
 class Phase(Enum):
     """What a partition needs next."""
 
+    COMMITTED = "committed"  # its offset, from the coordinator of the group
     RESET = "reset"  # its offset, from ListOffsets
     VALIDATE = "validate"  # to learn whether its offset survived a change of leader (KIP-320)
     FETCH = "fetch"
@@ -50,9 +51,9 @@ class PartitionState:
         "tp",
     )
 
-    def __init__(self, tp: TopicPartition, fetch_bytes: int) -> None:
+    def __init__(self, tp: TopicPartition, fetch_bytes: int, phase: Phase = Phase.RESET) -> None:
         self.tp = tp
-        self.phase = Phase.RESET
+        self.phase = phase
         self.reset_timestamp: int | None = None  # None: what auto_offset_reset says
         self.fetch_offset = -1
         self.offset_epoch = -1  # leader epoch of the record before fetch_offset

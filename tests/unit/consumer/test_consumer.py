@@ -421,10 +421,10 @@ def test_pickles_as_what_it_was_made_with(cluster: SocketCluster) -> None:
 
 
 def test_arguments() -> None:
-    with pytest.raises(ConfigError, match="group"):
-        Consumer("logs", group_id="g")
+    with pytest.raises(ConfigError, match="subscribed to with a group_id"):
+        Consumer("^logs")
     with pytest.raises(TypeError, match="non-empty str"):
-        Consumer(["logs"])
+        Consumer("logs", 7)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="did you mean auto_offset_reset"):
         Consumer("logs", auto_ofset_reset="earliest")
 

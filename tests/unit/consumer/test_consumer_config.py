@@ -24,14 +24,19 @@ def test_defaults_are_kafkas() -> None:
 def test_dotted_names_and_names_of_other_clients() -> None:
     config = ConsumerConfig.from_mapping({"fetch.min.bytes": "5", "fetch.wait.max.ms": 7, "fetch.message.max.bytes": 9})
     assert (config.fetch_min_bytes, config.fetch_max_wait_ms, config.max_partition_fetch_bytes) == (5, 7, 9)
-    with pytest.warns(ConfigWarning, match="nothing is committed"):
-        ConsumerConfig.from_mapping({"enable.auto.commit": True})
+    with pytest.warns(ConfigWarning, match="bounded by prefetch_bytes_max"):
+        ConsumerConfig.from_mapping({"queued.min.messages": 5})
 
 
-@pytest.mark.parametrize("key", ["group_id", "group.instance.id"])
-def test_groups_are_refused_clearly(key: str) -> None:
-    with pytest.raises(ConfigError, match=r"consumer groups are not part of this release.*leave group_id out"):
-        ConsumerConfig.from_mapping({key: "g"})
+def test_the_keys_of_groups_fit_together() -> None:
+    config = ConsumerConfig.from_mapping({"group.id": "g", "partition.assignment.strategy": "range,cooperative-sticky"})
+    assert (config.group_id, config.partition_assignment_strategy) == ("g", ("range", "cooperative-sticky"))
+    with pytest.raises(ConfigError, match="a static member needs a group_id"):
+        ConsumerConfig.from_mapping({"group.instance.id": "one"})
+    with pytest.raises(ConfigError, match="less than session_timeout_ms, which is 6000"):
+        ConsumerConfig(group_id="g", session_timeout_ms=6000, heartbeat_interval_ms=6000)
+    with pytest.raises(ConfigError, match="non-empty string"):
+        ConsumerConfig(group_id="")
 
 
 @pytest.mark.parametrize(

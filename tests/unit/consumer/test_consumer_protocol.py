@@ -471,6 +471,7 @@ def test_an_application_that_does_not_poll_leaves_and_comes_back() -> None:
     assert harness.member.heartbeats(harness.now, lambda node: True) == []
     assert harness.member.changes() is None  # told when the application comes back
     assert not harness.member.may_commit
+    assert harness.member.too_slow
     harness.later(100)
     harness.member.poll(harness.now)
     assert harness.carry_out() == [Change(ChangeKind.LOSE, (TopicPartition("t", 0),))]
@@ -482,6 +483,8 @@ def test_an_application_that_does_not_poll_leaves_and_comes_back() -> None:
 def test_what_a_heartbeat_thread_heard() -> None:
     harness = Harness()
     harness.join("t", assigned={T: [0]}, epoch=4)
+    harness.member.overheard(ConsumerGroupHeartbeatResponse(member_epoch=4, heartbeat_interval_ms=5000))
+    assert harness.beat() is None
     harness.member.overheard(ConsumerGroupHeartbeatResponse(member_epoch=6, heartbeat_interval_ms=5000))
     request = harness.beat()
     assert request is not None

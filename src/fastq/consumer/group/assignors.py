@@ -202,13 +202,13 @@ def find_assignors(strategies: Iterable[object]) -> tuple[Assignor, ...]:
     found: list[Assignor] = []
     for item in strategies:
         if isinstance(item, str):
-            cls = known.get(item.strip())
-            if cls is None:
+            strategy = known.get(item.strip())
+            if strategy is None:
                 names = ", ".join(repr(name) for name in known if "." not in name)
                 raise ConfigError(
                     f"partition_assignment_strategy={item!r}: one of {names}, or an object with a name and assign()"
                 )
-            found.append(cls())
+            found.append(strategy())
         else:
             found.append(_as_assignor(item() if isinstance(item, type) else item))
     names_given = [assignor.name for assignor in found]

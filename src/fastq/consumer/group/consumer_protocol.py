@@ -38,6 +38,7 @@ from fastq.consumer.group.membership import (
 )
 from fastq.errors import ErrorCode, FastqError, UnsupportedVersion
 from fastq.metadata import ClusterMetadata, TopicPartition
+from fastq.protocol.message import Message
 from fastq.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from fastq.protocol.uuid import random_uuid, uuid_to_str
 
@@ -145,6 +146,7 @@ class ConsumerProtocolMembership:
         self.interval_s = 5.0
         self.wants_metadata: str | None = None
         self.wants_all_topics = False  # the coordinator may assign what nobody here has heard of
+        self.too_slow = False  # it left because it was not polled, and the application has not been told
         self.unsupported: UnsupportedVersion | None = None  # the broker does not speak this protocol
         self._subscription = Subscription()
         self._matches_here = False  # the coordinator could not read the pattern: its topics are named instead
@@ -315,6 +317,7 @@ class ConsumerProtocolMembership:
                 self.config.max_poll_interval_ms,
             )
             farewell = self.farewell()
+            self.too_slow = True
             self.overdue()
             node = self.coordinator.node_id
             return [Outgoing(node, HEARTBEAT_API, lambda v: farewell, None, lambda r, e, t: None)] if sendable else []
@@ -395,9 +398,11 @@ class ConsumerProtocolMembership:
             request.topic_partitions = _by_topic(said.parts or ())
         return request
 
-    def overheard(self, response: ConsumerGroupHeartbeatResponse) -> None:
+    def overheard(self, response: Message) -> None:
         """A heartbeat thread has had this answer. Whatever is new, the next heartbeat asks for all of it again."""
-        if self.state in _MEMBER:
+        if self.state in _MEMBER and isinstance(response, ConsumerGroupHeartbeatResponse):
+            if response.error_code == 0 and response.member_epoch == self.epoch and response.assignment is None:
+                return
             if response.error_code == 0:
                 self.epoch = max(self.epoch, response.member_epoch)
             self._said = _Said()

@@ -60,10 +60,17 @@ class Membership(Protocol):
     is busy; it never does more than keep the membership alive. `generation` is the member epoch under KIP-848.
     """
 
-    group_id: str
-    member_id: str
-    generation: int
-    owned: frozenset[TopicPartition]
+    @property
+    def member_id(self) -> str:
+        """Its id in the group; empty before it has one."""
+
+    @property
+    def generation(self) -> int:
+        """The generation of the group that it is in, or its member epoch; -1 (0) when in none."""
+
+    @property
+    def owned(self) -> frozenset[TopicPartition]:
+        """What the application reads, as far as steps were carried out."""
 
     @property
     def is_stable(self) -> bool:

@@ -1,0 +1,355 @@
+"""Offsets of a group: commits, in their order, and questions about what is committed. Sans-I/O.
+
+Rules
+- One OffsetCommit at a time: what waits meanwhile goes out as one request, the latest offset of a partition counting, so a commit
+  that is sent again never undoes a later one.
+- A commit is sent again while the coordinator moves, loads or lacks replicas, until its deadline. What the group refuses (a member
+  or generation that is not its own) is final.
+- OffsetFetch asks for stable offsets (KIP-447): what an open transaction may still change is waited for.
+Sources: Kafka's ConsumerCoordinator and OffsetCommitRequest; versions with topic names are spoken (to 9).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple
+
+from fastq.consumer.effects import Outgoing
+from fastq.consumer.group.coordinator import RETRY_ELSEWHERE, Coordinator
+from fastq.consumer.group.membership import CanSend, GroupMetadata, group_error
+from fastq.consumer.group.subscription import by_topic
+from fastq.errors import ErrorCode, FastqError, RequestTimedOut
+from fastq.metadata import TopicPartition
+from fastq.protocol.messages import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+
+logger = logging.getLogger("fastq.consumer")
+
+OFFSET_COMMIT_API, OFFSET_FETCH_API = 8, 9
+COMMIT_VERSIONS, FETCH_VERSIONS = (2, 9), (1, 9)
+# The coordinator may take it later.
+LATER = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNSTABLE_OFFSET_COMMIT,
+    }
+)
+
+
+class OffsetAndMetadata(NamedTuple):
+    """What is committed for a partition: the offset of the next record to read, and a note of the application's.
+
+    leader_epoch: of the record before it, -1 when unknown. metadata: up to offset.metadata.max.bytes (4096) of the broker.
+    """
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
+Offsets = Mapping[TopicPartition, OffsetAndMetadata]
+
+
+class Commit:
+    """One commit on its way. Finished with `error` None when all of its offsets are committed."""
+
+    __slots__ = ("deadline", "error", "finished", "last_error", "offsets", "on_done", "who")
+
+    def __init__(
+        self,
+        offsets: Offsets,
+        who: GroupMetadata,
+        deadline: float,
+        on_done: Callable[[Commit], object] | None,
+    ) -> None:
+        self.offsets = dict(offsets)
+        self.who = who
+        self.deadline = deadline
+        self.on_done = on_done
+        self.finished = False
+        self.error: FastqError | None = None
+        self.last_error: FastqError | None = None
+
+    def finish(self, error: FastqError | None) -> None:
+        """The end of it."""
+        if not self.finished:
+            self.finished, self.error = True, error
+            if self.on_done is not None:
+                self.on_done(self)
+
+
+class Committer:
+    """All commits of one consumer. Invariants: `_waiting` are in the order of their calls; a commit is in `_waiting` or on its
+    way, or finished. `on_refused(code, who)` hears of what the group refuses. Thread rule: under the driver's lock, or in its loop.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        on_refused: Callable[[int, GroupMetadata], object],
+        restamped: Callable[[GroupMetadata], GroupMetadata | None],
+    ) -> None:
+        self.coordinator = coordinator
+        self._on_refused = on_refused
+        self._restamped = restamped
+        self._waiting: deque[Commit] = deque()
+        self._under_way: list[Commit] = []
+        self._retry_at = 0.0
+        self._failures = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether a commit is not finished."""
+        return bool(self._waiting or self._under_way)
+
+    def add(
+        self,
+        offsets: Offsets,
+        who: GroupMetadata,
+        deadline: float,
+        on_done: Callable[[Commit], object] | None = None,
+    ) -> Commit:
+        """Commit offsets; without any, it is finished at once."""
+        commit = Commit(offsets, who, deadline, on_done)
+        if commit.offsets:
+            self._waiting.append(commit)
+        else:
+            commit.finish(None)
+        return commit
+
+    def next_wakeup(self, now: float) -> float | None:
+        """Seconds until a commit is to be sent again, or given up."""
+        if not self._waiting:
+            return None
+        due = min(commit.deadline for commit in self._waiting)
+        if self._retry_at > now:
+            due = min(due, self._retry_at)
+        return max(0.0, due - now)
+
+    def requests(self, now: float, can_send: CanSend) -> list[Outgoing]:
+        """The next commit, when the one before is done."""
+        for commit in [commit for commit in self._waiting if commit.deadline <= now]:
+            self._waiting.remove(commit)
+            commit.finish(commit.last_error or self._timed_out(commit))
+        coordinator = self.coordinator
+        if self._under_way or not self._waiting or now < self._retry_at or not coordinator.known:
+            return []
+        if not can_send(coordinator.node_id):
+            return []
+        who = self._waiting[0].who
+        while self._waiting and self._waiting[0].who == who:
+            self._under_way.append(self._waiting.popleft())
+        offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+        for commit in self._under_way:
+            offsets.update(commit.offsets)
+        request = commit_request(offsets, who)
+        return [
+            Outgoing(
+                coordinator.node_id,
+                OFFSET_COMMIT_API,
+                lambda version: request,
+                None,
+                self._done,
+                versions=COMMIT_VERSIONS,
+            )
+        ]
+
+    def fail_all(self, error: FastqError) -> None:
+        """Nothing of what waits or is on its way will be heard of."""
+        commits = [*self._under_way, *self._waiting]
+        self._under_way, self._waiting = [], deque()
+        for commit in commits:
+            commit.finish(error)
+
+    def _timed_out(self, commit: Commit) -> FastqError:
+        return RequestTimedOut(
+            "the offsets were not committed in time; they may be, as the answer of the coordinator is not known",
+            group=commit.who.group_id,
+            broker=self.coordinator.label,
+            hint="commit again",
+        )
+
+    def _done(self, response: OffsetCommitResponse | None, error: FastqError | None, now: float) -> None:
+        commits, self._under_way = self._under_way, []
+        if response is None:
+            self.coordinator.lost(now, f"OffsetCommit failed: {error}")
+            if error is not None and not error.retriable:
+                for commit in commits:
+                    commit.finish(error)
+                return
+            self._again(commits, error, now)
+            return
+        codes = {
+            TopicPartition(topic.name, part.partition_index): part.error_code
+            for topic in response.topics
+            for part in topic.partitions
+        }
+        if not any(codes.values()):
+            self._failures = 0
+            self.coordinator.worked()
+        again = [commit for commit in commits if self._judge(commit, codes, now)]
+        if again:
+            self._again(again, None, now)
+
+    def _judge(self, commit: Commit, codes: Mapping[TopicPartition, int], now: float) -> bool:
+        """Finish a commit, or answer True for one that is to be sent again."""
+        bad = [(tp, code) for tp in commit.offsets if (code := codes.get(tp, ErrorCode.UNKNOWN_SERVER_ERROR)) != 0]
+        if not bad:
+            commit.finish(None)
+            return False
+        tp, code = next(((tp, code) for tp, code in bad if code not in LATER and code not in RETRY_ELSEWHERE), bad[0])
+        what = f"offset {commit.offsets[tp].offset} could not be committed"
+        error = group_error(
+            code, what, commit.who, broker=self.coordinator.label, topic=tp.topic, partition=tp.partition
+        )
+        if code in RETRY_ELSEWHERE:
+            self.coordinator.lost(now, error.name)
+        elif code == ErrorCode.STALE_MEMBER_EPOCH:
+            fresh = self._restamped(commit.who)
+            if fresh is None:
+                commit.finish(error)
+                return False
+            commit.who = fresh
+        elif code not in LATER:
+            self._on_refused(code, commit.who)
+            commit.finish(error)
+            return False
+        commit.last_error = error
+        return True
+
+    def _again(self, commits: list[Commit], error: FastqError | None, now: float) -> None:
+        self._failures += 1
+        self._retry_at = now + self.coordinator.pause_s(self._failures)
+        for commit in reversed(commits):
+            commit.last_error = error or commit.last_error
+            self._waiting.appendleft(commit)
+
+
+def commit_request(offsets: Offsets, who: GroupMetadata) -> OffsetCommitRequest:
+    """OffsetCommit of versions to 9."""
+    return OffsetCommitRequest(
+        group_id=who.group_id,
+        generation_id_or_member_epoch=who.generation_id,
+        member_id=who.member_id,
+        group_instance_id=who.group_instance_id if who.member_id else None,
+        topics=[
+            OffsetCommitRequest.OffsetCommitRequestTopic(
+                name=topic,
+                partitions=[
+                    OffsetCommitRequest.OffsetCommitRequestPartition(
+                        partition_index=index,
+                        committed_offset=place.offset,
+                        committed_leader_epoch=place.leader_epoch,
+                        committed_metadata=place.metadata,
+                    )
+                    for index, place in ((i, offsets[TopicPartition(topic, i)]) for i in indexes)
+                ],
+            )
+            for topic, indexes in by_topic(offsets).items()
+        ],
+    )
+
+
+class CommittedQuery:
+    """What is committed for some partitions. `results` is complete when `finished` is True and `error` None; None stands for
+    nothing committed. Thread rule: under the driver's lock, or in its loop.
+    """
+
+    def __init__(self, coordinator: Coordinator, partitions: Iterable[TopicPartition]) -> None:
+        self.coordinator = coordinator
+        self.partitions = tuple(dict.fromkeys(partitions))
+        self.results: dict[TopicPartition, OffsetAndMetadata | None] = {}
+        self.error: FastqError | None = None
+        self.wants_metadata: str | None = None
+        self._asked = False
+        self._retry_at = 0.0
+        self._failures = 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is nothing to wait for."""
+        return self.error is not None or len(self.results) == len(self.partitions)
+
+    def next_wakeup(self, now: float) -> float | None:
+        """Seconds until it is asked again."""
+        return self._retry_at - now if self._retry_at > now else None
+
+    def requests(self, now: float, can_send: CanSend) -> list[Outgoing]:
+        """The question, when it is to be asked."""
+        coordinator = self.coordinator
+        if self._asked or self.finished or now < self._retry_at or not coordinator.known:
+            return []
+        if not can_send(coordinator.node_id):
+            return []
+        self._asked = True
+        return [Outgoing(coordinator.node_id, OFFSET_FETCH_API, self._build, None, self._done, versions=FETCH_VERSIONS)]
+
+    def _build(self, version: int) -> OffsetFetchRequest:
+        topics = by_topic(self.partitions).items()
+        stable = version >= 7
+        if version < 8:
+            old = [
+                OffsetFetchRequest.OffsetFetchRequestTopic(name=name, partition_indexes=indexes)
+                for name, indexes in topics
+            ]
+            return OffsetFetchRequest(group_id=self.coordinator.group_id, topics=old, require_stable=stable)
+        new = [
+            OffsetFetchRequest.OffsetFetchRequestTopics(name=name, partition_indexes=indexes)
+            for name, indexes in topics
+        ]
+        group = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=self.coordinator.group_id, topics=new)
+        return OffsetFetchRequest(groups=[group], require_stable=stable)
+
+    def _done(self, response: OffsetFetchResponse | None, error: FastqError | None, now: float) -> None:
+        self._asked = False
+        if response is None:
+            self.coordinator.lost(now, f"OffsetFetch failed: {error}")
+            if error is not None and not error.retriable:
+                self.error = error
+            self._again(now)
+            return
+        answer: OffsetFetchResponse | OffsetFetchResponse.OffsetFetchResponseGroup = response
+        if response.groups:
+            answer = response.groups[0]
+        if answer.error_code != 0:
+            self._refused(answer.error_code, None, now)
+            return
+        found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+        for topic in answer.topics:
+            for part in topic.partitions:
+                tp = TopicPartition(topic.name, part.partition_index)
+                if part.error_code != 0:
+                    self._refused(part.error_code, tp, now)
+                    return
+                known = part.committed_offset >= 0
+                place = OffsetAndMetadata(part.committed_offset, part.metadata or "", part.committed_leader_epoch)
+                found[tp] = place if known else None
+        self.coordinator.worked()
+        self.results = {tp: found.get(tp) for tp in self.partitions}
+
+    def _refused(self, code: int, tp: TopicPartition | None, now: float) -> None:
+        error = group_error(
+            code,
+            "the committed offsets could not be learned",
+            GroupMetadata(self.coordinator.group_id),
+            broker=self.coordinator.label,
+            topic=None if tp is None else tp.topic,
+            partition=None if tp is None else tp.partition,
+        )
+        if code in RETRY_ELSEWHERE:
+            self.coordinator.lost(now, error.name)
+        elif code not in LATER or code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            self.error = error
+        self._again(now)
+
+    def _again(self, now: float) -> None:
+        self._failures += 1
+        self._retry_at = now + self.coordinator.pause_s(self._failures)

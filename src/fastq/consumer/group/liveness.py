@@ -1,0 +1,217 @@
+"""Whether the application is alive, and who speaks for a member whose application is busy.
+
+Rules
+- Signs of life are calls that ask for records, and records that an iterator hands out in between (`Progress`).
+- On plain connections a native thread stands in for Python's heartbeats when they stay away, as while an extension holds the GIL.
+  It cannot do TLS or SASL: there only the thread of the blocking consumer, or the event loop, sends heartbeats.
+- What the native thread hears is never acted upon: it makes the member's own next heartbeat due, or say more.
+- A member that left because its application was too slow makes the next call for records raise MaxPollIntervalExceeded.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from fastq._native.heartbeat import HeartbeatThread, Progress, supported
+from fastq._native.wire import DecodeError
+from fastq.consumer.config import ConsumerConfig
+from fastq.consumer.group.classic import BEATING, ClassicMember
+from fastq.consumer.group.consumer_protocol import ConsumerProtocolMembership
+from fastq.consumer.group.coordinator import Coordinator
+from fastq.consumer.group.membership import Membership
+from fastq.errors import FastqError, MaxPollIntervalExceeded
+from fastq.metadata import TopicPartition
+from fastq.net.core import ClientCore
+from fastq.protocol.api import ApiKey, response_header_version
+from fastq.protocol.frames import decode_response, encode_request
+from fastq.protocol.message import Message
+from fastq.protocol.messages import HeartbeatRequest, LeaveGroupRequest
+
+logger = logging.getLogger("fastq.consumer")
+
+HEARTBEAT_APIS = frozenset({int(ApiKey.HEARTBEAT), int(ApiKey.CONSUMER_GROUP_HEARTBEAT)})
+TIMEOUT_MS_MIN = 1000
+IN_HAND = tuple[TopicPartition, int, bool]  # partition, offset, and whether it is the one record that is in hand
+
+
+class Liveness:
+    """Of one consumer with a group. Invariant: `_armed` says what the native thread sends, None for nothing; `_asked_at` is the last
+    sign of life. Thread rule: under the driver's lock, or in its loop.
+    """
+
+    def __init__(self, config: ConsumerConfig, core: ClientCore, coordinator: Coordinator) -> None:
+        self.config = config
+        self.progress = Progress()
+        self._core = core
+        self._coordinator = coordinator
+        self._seen = 0
+        self._asked_at = core.clock()
+        self._plain = config.security_protocol == "PLAINTEXT" and supported()
+        self._thread: HeartbeatThread | None = None
+        self._armed: tuple[Any, ...] | None = None
+        self._token = 0
+
+    # -- signs of life
+
+    def asked(self, member: Membership, in_hand: IN_HAND | None) -> MaxPollIntervalExceeded | None:
+        """The application asks for records, having had `in_hand`. Answers the error to raise when it comes too late."""
+        now = self._core.clock()
+        elapsed_s, self._asked_at = now - self._asked_at, now
+        self._seen = self.progress.count
+        if self._thread is not None:
+            self._thread.alive()
+        if not member.too_slow:
+            return None
+        member.too_slow = False
+        return self._too_slow(member, in_hand, elapsed_s)
+
+    def observe(self, member: Membership) -> None:
+        """Take in records that were handed out since; to be called before heartbeats."""
+        count = self.progress.count
+        if count != self._seen:
+            self._seen, self._asked_at = count, self._core.clock()
+            member.poll(self._asked_at)
+
+    def _too_slow(self, member: Membership, in_hand: IN_HAND | None, elapsed_s: float) -> MaxPollIntervalExceeded:
+        limit_ms = self.config.max_poll_interval_ms
+        what, where = "no record in hand", {}
+        if in_hand is not None:
+            (topic, partition), offset, alone = in_hand
+            what = f"{'the record' if alone else 'the records polled together, from the one'} of {topic}-{partition} at offset {offset}"
+            where = {"topic": topic, "partition": partition, "offset": offset}
+        return MaxPollIntervalExceeded(
+            f"{what} took {elapsed_s:.1f} s, more than max_poll_interval_ms={limit_ms}: the member left the group meanwhile, and what "
+            "it had not committed is read again by whoever has its partitions now",
+            group=self._coordinator.group_id,
+            member=member.member_id or None,
+            elapsed_s=elapsed_s,
+            hint="Go on polling to join again; take fewer records at a time (max_poll_records), hand them to a ConsumerPool, or raise "
+            "max_poll_interval_ms",
+            **where,
+        )
+
+    # -- the native thread
+
+    def sent(self) -> None:
+        """Python has sent a heartbeat itself."""
+        if self._thread is not None:
+            self._thread.postpone()
+
+    def follow(self, member: Membership | None) -> None:
+        """Have the native thread say what the member would, and take in what it was told."""
+        if not self._plain:
+            return
+        coordinator = self._coordinator
+        key = None
+        if member is not None and coordinator.known and _beats(member):
+            key = (member.member_id, member.generation, coordinator.node_id, type(member))
+        if key == self._armed:
+            if key is not None and member is not None:
+                self._listen(member)
+            return
+        self._armed = None
+        if self._thread is not None:
+            self._thread.disarm()
+        if key is not None and member is not None:
+            try:
+                self._arm(member)
+                self._armed = key
+            except FastqError:
+                pass  # not connected at the moment: the next turn tries again
+            except (OSError, ValueError) as error:
+                logger.warning("group %s: no native heartbeats: %s", coordinator.group_id, error)
+                self._plain = False
+
+    def _arm(self, member: Membership) -> None:
+        request, farewell, interval_s = _messages(member, self.config)
+        core, node_id = self._core, self._coordinator.node_id
+        ip, port = core.peer_address(node_id)
+        version = core.api_version(node_id, request.API_KEY)
+        client_id = self.config.client_id
+        frame = encode_request(0, client_id, request, version)
+        leave = None
+        if farewell is not None:
+            leave = encode_request(0, client_id, farewell, core.api_version(node_id, farewell.API_KEY))
+        if self._thread is None:
+            self._thread = HeartbeatThread(self.progress)
+        self._thread.connect_to(ip, port)
+        self._token += 1
+        self._version, self._api_key = version, request.API_KEY
+        interval_ms = max(1, round(interval_s * 1000))
+        self._thread.arm(
+            self._token,
+            frame,
+            error_at=_error_at(request.API_KEY, version),
+            epoch_at=_epoch_at(request, client_id, version),
+            interval_ms=interval_ms,
+            timeout_ms=min(self.config.request_timeout_ms, max(TIMEOUT_MS_MIN, interval_ms)),
+            poll_limit_ms=self.config.max_poll_interval_ms,
+            leave=leave,
+        )
+
+    def _listen(self, member: Membership) -> None:
+        assert self._thread is not None
+        for token, is_farewell, answer in self._thread.take():
+            if token != self._token or is_farewell:
+                continue
+            try:
+                response = decode_response(memoryview(answer), self._api_key, self._version)[1]
+            except DecodeError as error:
+                logger.warning("group %s: a heartbeat's answer cannot be read: %s", self._coordinator.group_id, error)
+                continue
+            member.overheard(response)
+
+    def close(self) -> None:
+        """End the native thread."""
+        thread, self._thread, self._armed, self._plain = self._thread, None, None, False
+        if thread is not None:
+            thread.close()
+
+
+def _beats(member: Membership) -> bool:
+    """Whether heartbeats keep this member alive now."""
+    if isinstance(member, ClassicMember):
+        return member.generation >= 0 and member.state in BEATING
+    return member.may_commit
+
+
+def _messages(member: Membership, config: ConsumerConfig) -> tuple[Message, Message | None, float]:
+    """The heartbeat, the farewell, and the interval in seconds."""
+    if isinstance(member, ConsumerProtocolMembership):
+        return member.minimal(), member.farewell(), member.interval_s
+    assert config.group_id is not None
+    instance = config.group_instance_id
+    beat = HeartbeatRequest(
+        group_id=config.group_id,
+        generation_id=member.generation,
+        member_id=member.member_id,
+        group_instance_id=instance,
+    )
+    leave = None
+    if instance is None:
+        # Both forms of the field: the version decides which one is written.
+        identity = LeaveGroupRequest.MemberIdentity(member_id=member.member_id, reason="max_poll_interval_ms passed")
+        leave = LeaveGroupRequest(group_id=config.group_id, members=[identity])
+    return beat, leave, config.heartbeat_interval_ms / 1000
+
+
+def _error_at(api_key: int, version: int) -> int:
+    """Where the error code lies in an answer, from the correlation id on: behind the tags of the header, and the throttle time."""
+    tags = 1 if response_header_version(api_key, version) >= 1 else 0
+    throttle = 0 if api_key == ApiKey.HEARTBEAT and version == 0 else 4
+    return 4 + tags + throttle
+
+
+def _epoch_at(request: Message, client_id: str, version: int) -> int:
+    """Where the member epoch lies in the frame, -1 where there is none: where frames of two epochs begin to differ."""
+    if request.API_KEY != ApiKey.CONSUMER_GROUP_HEARTBEAT:
+        return -1
+    one: Any = request
+    epoch = one.member_epoch
+    frames = []
+    for other in (0, -1):
+        one.member_epoch = other
+        frames.append(encode_request(0, client_id, one, version))
+    one.member_epoch = epoch
+    return next(at for at, (a, b) in enumerate(zip(*frames, strict=True)) if a != b)

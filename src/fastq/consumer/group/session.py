@@ -1,0 +1,414 @@
+"""A consumer's side of its group: the coordinator, the membership, commits and the offsets to begin at. Sans-I/O.
+
+Rules
+- Whatever is sent comes out of `requests`; whatever is to be done by the application's thread is a Change of the membership.
+- Without a subscription (the partitions are assigned by hand) there is no membership, and commits are made in the name of nobody.
+- A partition that is assigned waits in Phase.COMMITTED until its committed offset is known, or the user seeks.
+- Committed by itself is only what the application is done with: see `Handed`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from fastq._native.consume import FetchedRecords
+from fastq.consumer.config import ConsumerConfig
+from fastq.consumer.effects import Outgoing
+from fastq.consumer.fetcher import Fetcher
+from fastq.consumer.group.assignors import find_assignors
+from fastq.consumer.group.classic import ClassicMember
+from fastq.consumer.group.commits import Commit, CommittedQuery, Committer, OffsetAndMetadata, Offsets
+from fastq.consumer.group.consumer_protocol import ConsumerProtocolMembership
+from fastq.consumer.group.coordinator import Coordinator
+from fastq.consumer.group.listener import Callback
+from fastq.consumer.group.membership import (
+    CanSend,
+    Change,
+    ChangeKind,
+    GroupMetadata,
+    Membership,
+    Subscription,
+    group_error,
+)
+from fastq.consumer.partition import PartitionState, Phase
+from fastq.errors import ErrorCode, FastqError, UnsupportedVersion
+from fastq.metadata import TopicPartition
+from fastq.net.core import ClientCore
+
+logger = logging.getLogger("fastq.consumer")
+
+CONSUMER_GROUP_HEARTBEAT_API = 68
+GROUP_FEATURE = "group.version"
+
+
+class Handed:
+    """What the application has in hand: records it was given and has not shown to be done with, by asking for the next ones.
+
+    Invariants: `before` has the offset before the first record in hand, of each partition that a list or a batch took some from;
+    `chunk` is the one that is iterated over, of which the record handed out last is in hand. Thread rule: under the driver's lock.
+    """
+
+    def __init__(self) -> None:
+        self.before: dict[TopicPartition, int] = {}
+        self.chunk: FetchedRecords | None = None
+
+    def next_asked(self) -> None:
+        """The application asks for more: it is done with what it had."""
+        self.before.clear()
+        self.chunk = None
+
+    def taking(self, chunk: FetchedRecords) -> None:
+        """Records of a chunk are about to be handed out together."""
+        self.before.setdefault(TopicPartition(chunk.topic, chunk.partition), chunk.position)
+
+    def forget(self, tp: TopicPartition) -> None:
+        """The partition was moved, or is not read any more."""
+        self.before.pop(tp, None)
+        if self.chunk is not None and (self.chunk.topic, self.chunk.partition) == tp:
+            self.chunk = None
+
+    def finished(self, state: PartitionState) -> int:
+        """The offset up to which the application is done with a partition; -1 when there is none."""
+        before = self.before.get(state.tp)
+        if before is not None:
+            return before
+        chunk = self.chunk
+        if chunk is not None and (chunk.topic, chunk.partition) == state.tp:
+            return chunk.finished_position
+        return state.position if state.phase in (Phase.FETCH, Phase.VALIDATE) else -1
+
+
+class GroupSession:
+    """Invariants: `membership` is set exactly while there is a subscription and the coordinator has been asked once which protocols
+    it speaks. `_committed` is what the coordinator is known to have, of partitions that are read. Thread rule: under the driver's
+    lock, or in its loop.
+    """
+
+    def __init__(self, config: ConsumerConfig, core: ClientCore, fetcher: Fetcher) -> None:
+        assert config.group_id is not None
+        self.config = config
+        self.core = core
+        self.fetcher = fetcher
+        self.handed = Handed()
+        self.membership: Membership | None = None
+        self.callbacks: Mapping[ChangeKind, Callback] = {}
+        self.pattern: re.Pattern[str] | None = None
+        self.subscribed = False
+        self.errors: list[FastqError] = []
+        self.assignors = find_assignors(config.partition_assignment_strategy)
+        self.coordinator = Coordinator(
+            config.group_id,
+            any_broker=core.least_loaded,
+            separate=core.separate,
+            backoff_ms=(config.retry_backoff_ms, config.retry_backoff_max_ms),
+            random=core.random,
+        )
+        self.committer = Committer(self.coordinator, self._commit_refused, self._restamped)
+        self._protocol = config.group_protocol
+        self._subscription = Subscription()
+        self._query: CommittedQuery | None = None
+        self._committed: dict[TopicPartition, int] = {}
+        self._commit_at = core.clock() + config.auto_commit_interval_ms / 1000
+        self._auto: Commit | None = None
+
+    # -- who
+
+    def group_metadata(self) -> GroupMetadata:
+        """This consumer, as its commits name it."""
+        instance, group_id = self.config.group_instance_id, self.coordinator.group_id
+        member = self.membership
+        if member is None or not member.member_id:
+            return GroupMetadata(group_id, group_instance_id=instance)
+        return GroupMetadata(group_id, member.generation, member.member_id, instance)
+
+    def describe(self) -> str:
+        """The group and the member, for messages."""
+        who = self.group_metadata()
+        member = f", member {who.member_id}, generation {who.generation_id}" if who.member_id else ""
+        return f"group {who.group_id}{member}"
+
+    # -- the subscription
+
+    def subscribe(
+        self, topics: Sequence[str], pattern: re.Pattern[str] | None, callbacks: Mapping[ChangeKind, Callback]
+    ) -> None:
+        """Want these topics, or those that match."""
+        self.subscribed, self.pattern, self.callbacks = True, pattern, callbacks
+        self._want(tuple(topics))
+
+    def _want(self, topics: tuple[str, ...]) -> None:
+        self._subscription = Subscription(topics, None if self.pattern is None else self.pattern.pattern)
+        if self.membership is not None:
+            self.membership.subscribe(self._subscription)
+
+    def matching(self) -> list[str] | None:
+        """The topics that the pattern matches, in order; None while no topics are known."""
+        metadata = self.core.metadata
+        if self.pattern is None or not metadata.nodes or not self.core.metadata_updater.knows_all_topics:
+            return None
+        skip_internal = self.config.exclude_internal_topics
+        return sorted(
+            name
+            for name, topic in metadata.topics.items()
+            if self.pattern.match(name) and topic.partitions and not (skip_internal and topic.is_internal)
+        )
+
+    def follow_pattern(self) -> list[str] | None:
+        """The metadata changed: the topics that match now, when they are others than before."""
+        found = self.matching()
+        if found is None or (tuple(found) == self._subscription.topics and self.membership is not None):
+            return None
+        self._want(tuple(found))
+        return found
+
+    def end_membership(self, reason: str) -> list[Outgoing]:
+        """Leave the group, if in it: what to send."""
+        member, self.membership = self.membership, None
+        self.subscribed, self.pattern, self.callbacks = False, None, {}
+        self._subscription = Subscription()
+        return [] if member is None else member.leave(reason)
+
+    def _choose(self) -> None:
+        """The coordinator is known: speak the newest protocol that it offers and that the configuration allows."""
+        core, node_id = self.core, self.coordinator.node_id
+        if not core.can_send(node_id):
+            return
+        offered = core.supports(node_id, CONSUMER_GROUP_HEARTBEAT_API) and core.features.get(GROUP_FEATURE, 0) >= 1
+        if self._protocol == "auto":
+            # Strategies of one's own are part of the classic protocol alone.
+            default = ConsumerConfig.partition_assignment_strategy
+            self._protocol = (
+                "consumer" if offered and self.config.partition_assignment_strategy == default else "classic"
+            )
+        elif self._protocol == "consumer" and not offered:
+            self._protocol = "classic" if self.config.group_protocol == "auto" else "consumer"
+            self.errors.append(
+                UnsupportedVersion(
+                    "group_protocol='consumer': the cluster does not offer it (KIP-848: group.version 1)",
+                    broker=self.coordinator.label,
+                    hint="use group_protocol='auto' or 'classic', or upgrade the feature group.version",
+                )
+            )
+            self._protocol = "refused"
+            return
+        logger.debug("group %s: protocol %s", self.coordinator.group_id, self._protocol)
+        self.membership = self._make_member()
+        self.membership.subscribe(self._subscription)
+        self.membership.poll(core.clock())
+
+    def _make_member(self) -> Membership:
+        if self._protocol == "consumer":
+            return ConsumerProtocolMembership(self.config, self.coordinator, self.core.metadata, rng=self.core.random)
+        return ClassicMember(self.config, self.coordinator, self.core.metadata, self.assignors, self.core.watch_topics)
+
+    def fall_back(self) -> None:
+        """The coordinator refuses the newer protocol for this group: speak the classic one, where that is allowed."""
+        if self.config.group_protocol == "auto" and self._protocol == "consumer":
+            logger.info("group %s: going on with the classic protocol", self.coordinator.group_id)
+            self._protocol, self.membership = "classic", None
+
+    # -- what to send, and when
+
+    def requests(self, now: float, can_send: CanSend) -> list[Outgoing]:
+        """What to send now."""
+        coordinator = self.coordinator
+        if coordinator.known and not self.core.knows(coordinator.node_id):
+            coordinator.lost(now, "the broker left the cluster")
+        out = coordinator.requests(now, can_send) if self._needs_coordinator() else []
+        if self.subscribed and self.membership is None and coordinator.known and self._protocol != "refused":
+            ready = self.pattern is None or self._subscription.topics or self.matching() is not None
+            if ready and can_send(coordinator.node_id):
+                self._choose()
+        if self.membership is not None:
+            out += self.membership.requests(now, can_send)
+        self._ask_committed(now)
+        if self._query is not None:
+            out += self._query.requests(now, can_send)
+        self._auto_commit(now)
+        return out + self.committer.requests(now, can_send)
+
+    def heartbeats(self, now: float, can_send: CanSend) -> list[Outgoing]:
+        """What keeps the membership alive and the finished offsets committed while the application is busy."""
+        if self.membership is None:
+            return []
+        out = self.coordinator.requests(now, can_send) + self.membership.heartbeats(now, can_send)
+        self._auto_commit(now)
+        return out + self.committer.requests(now, can_send)
+
+    def _needs_coordinator(self) -> bool:
+        return self.subscribed or self.committer.busy or self._query is not None or bool(self._unplaced())
+
+    def next_wakeup(self, now: float) -> float | None:
+        """Seconds until `requests` has something to do."""
+        waits = [self.committer.next_wakeup(now)]
+        if self._needs_coordinator():
+            waits.append(self.coordinator.next_wakeup(now))
+        if self.membership is not None:
+            waits.append(self.membership.next_wakeup(now))
+            if self.config.enable_auto_commit:
+                waits.append(max(0.01, self._commit_at - now))
+        if self._query is not None:
+            waits.append(self._query.next_wakeup(now))
+        due = [wait for wait in waits if wait is not None]
+        return min(due) if due else None
+
+    def next_heartbeat(self, now: float) -> float | None:
+        """Seconds until `heartbeats` has something to do; None while there is no membership to keep alive."""
+        if self.membership is None:
+            return None
+        beat = self.membership.next_heartbeat(now)
+        if beat is None:
+            return None
+        return min(beat, max(0.01, self._commit_at - now)) if self.config.enable_auto_commit else beat
+
+    def take_error(self) -> FastqError | None:
+        """What the application has to know, once."""
+        if self.errors:
+            return self.errors.pop(0)
+        error = self.coordinator.take_error()
+        if error is None and self.membership is not None:
+            error = self.membership.take_error()
+        return error
+
+    # -- rebalances
+
+    def apply(self, change: Change) -> None:
+        """Read, or do not read any more, what a step names."""
+        current = self.fetcher.partitions
+        if change.kind is ChangeKind.ASSIGN:
+            wanted = [*current, *change.partitions]
+            self.core.watch_topics({tp.topic for tp in change.partitions})
+        else:
+            gone = set(change.partitions)
+            wanted = [tp for tp in current if tp not in gone]
+            for tp in gone:
+                self.handed.forget(tp)
+                self._committed.pop(tp, None)
+        self.fetcher.assign(wanted, initial=Phase.COMMITTED)
+
+    def dropped(self, partitions: Iterable[TopicPartition]) -> None:
+        """Partitions that were assigned by hand are not any more."""
+        for tp in partitions:
+            self.handed.forget(tp)
+            self._committed.pop(tp, None)
+
+    # -- where to begin
+
+    def _unplaced(self) -> list[TopicPartition]:
+        return [tp for tp, state in self.fetcher.partitions.items() if state.phase is Phase.COMMITTED]
+
+    def _ask_committed(self, now: float) -> None:
+        """Take in where the group stands, and ask about partitions that wait for it."""
+        query = self._query
+        if query is not None and query.finished:
+            self._query = None
+            if query.error is not None:
+                self.errors.append(query.error)
+                # Asked again by the next call; until then no request is made in vain.
+                return
+            for tp, place in query.results.items():
+                self._place(tp, place)
+        if self._query is None:
+            unplaced = self._unplaced()
+            if unplaced:
+                self._query = CommittedQuery(self.coordinator, unplaced)
+
+    def _place(self, tp: TopicPartition, place: OffsetAndMetadata | None) -> None:
+        state = self.fetcher.partitions.get(tp)
+        if state is None or state.phase is not Phase.COMMITTED:
+            return
+        if place is None:
+            logger.debug("%s has no committed offset in group %s", tp, self.coordinator.group_id)
+            state.begin_reset(None)
+        else:
+            self._committed[tp] = place.offset
+            self.fetcher.seek(tp, place.offset, place.leader_epoch)
+
+    def committed_query(self, partitions: Iterable[TopicPartition]) -> CommittedQuery:
+        """Ask what is committed; the caller drives it."""
+        return CommittedQuery(self.coordinator, partitions)
+
+    # -- commits
+
+    def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Behind everything that was handed out."""
+        return {
+            tp: OffsetAndMetadata(state.position)
+            for tp, state in self.fetcher.partitions.items()
+            if state.position >= 0 and state.phase in (Phase.FETCH, Phase.VALIDATE)
+        }
+
+    def finished(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Behind everything that the application is done with, where the group does not have it yet."""
+        found = {}
+        for tp, state in self.fetcher.partitions.items():
+            offset, known = self.handed.finished(state), self._committed.get(tp, -1)
+            if 0 <= offset < known <= state.position:
+                continue  # the application committed what it has in hand
+            if offset >= 0 and offset != known:
+                found[tp] = OffsetAndMetadata(offset)
+        return found
+
+    def commit(self, offsets: Offsets, timeout_s: float, on_done: Callable[[Commit], object] | None = None) -> Commit:
+        """Commit offsets in this member's name; what cannot be committed is refused in the Commit."""
+
+        def done(commit: Commit) -> None:
+            if commit.error is None:
+                for tp, place in commit.offsets.items():
+                    if tp in self.fetcher.partitions:
+                        self._committed[tp] = place.offset
+            if on_done is not None:
+                on_done(commit)
+
+        who = self.group_metadata()
+        deadline = self.core.clock() + timeout_s
+        member = self.membership
+        if self.subscribed and (member is None or not member.may_commit):
+            commit = Commit(offsets, who, deadline, on_done)
+            commit.finish(self._not_a_member(offsets, who) if offsets else None)
+            return commit
+        return self.committer.add(offsets, who, deadline, done)
+
+    def _not_a_member(self, offsets: Offsets, who: GroupMetadata) -> FastqError:
+        rebalancing = self.membership is not None and self.membership.generation >= 0
+        code = ErrorCode.REBALANCE_IN_PROGRESS if rebalancing else ErrorCode.UNKNOWN_MEMBER_ID
+        tp = next(iter(offsets))
+        what = "the offsets were not committed: this consumer has no place in the group at the moment"
+        return group_error(code, what, who, topic=tp.topic, partition=tp.partition)
+
+    def _auto_commit(self, now: float) -> None:
+        """The commit of every auto_commit_interval_ms."""
+        member = self.membership
+        if not self.config.enable_auto_commit or now < self._commit_at or (self._auto and not self._auto.finished):
+            return
+        self._commit_at = now + self.config.auto_commit_interval_ms / 1000
+        if self.subscribed and (member is None or not member.may_commit):
+            return
+        offsets = self.finished()
+        if offsets:
+            self._auto = self.commit(offsets, self.config.default_api_timeout_ms / 1000, log_failure)
+
+    def _commit_refused(self, code: int, who: GroupMetadata) -> None:
+        member = self.membership
+        codes = (
+            ErrorCode.UNKNOWN_MEMBER_ID,
+            ErrorCode.ILLEGAL_GENERATION,
+            ErrorCode.FENCED_INSTANCE_ID,
+            ErrorCode.REBALANCE_IN_PROGRESS,
+            ErrorCode.FENCED_MEMBER_EPOCH,
+        )
+        if member is not None and code in codes and who == self.group_metadata():
+            member.lost_generation(code)
+
+    def _restamped(self, who: GroupMetadata) -> GroupMetadata | None:
+        """The same member with the epoch of now, when that is a newer one."""
+        now = self.group_metadata()
+        return now if now.member_id == who.member_id and now.generation_id > who.generation_id else None
+
+
+def log_failure(commit: Commit) -> None:
+    """What becomes of an error that nobody waits for."""
+    if commit.error is not None:
+        logger.warning("auto-commit failed; what was not committed is read again after a rebalance: %s", commit.error)
