@@ -16,7 +16,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from typing_extensions import Buffer
 
-from fastq.errors import SerializationError
+from fastq.errors import LoadingWouldBlock, SerializationError
 
 
 @runtime_checkable
@@ -115,13 +115,16 @@ def find_serializer(value: Any) -> Serializer | None:
 
 
 def serialize(serializer: Serializer | None, topic: str, value: Any, what: str) -> Buffer | None:
-    """`value` as bytes; None stays None. Raises SerializationError that names topic and `what` (key or value)."""
+    """`value` as bytes; None stays None. Raises SerializationError that names topic and `what` (key or value), and passes
+    LoadingWouldBlock on, which the asyncio producer mends."""
     if value is None or serializer is None:
         return value  # type: ignore[no-any-return]
     try:
         if isinstance(serializer, TopicSerializer):
             return serializer.serialize(topic, value)
         return serializer(value)
+    except LoadingWouldBlock:
+        raise
     except Exception as error:
         raise SerializationError(
             f"the {what} serializer failed on {type(value).__name__}: {error}", topic=topic

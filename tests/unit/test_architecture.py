@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import itertools
 import re
 import sys
 from collections.abc import Iterator
@@ -31,6 +32,7 @@ MAY_IMPORT = {
     "compression": FLOOR,
     "serializers": {"errors"},
     "interceptors": {"errors"},
+    "schema_registry": {"errors"},
     "protocol": FLOOR,
     "metadata": FLOOR | {"protocol"},
     "config": FLOOR | {"protocol", "net"},
@@ -45,6 +47,8 @@ MAY_IMPORT = {
 }
 BROKER_MAY_IMPORT = {"errors", "_native", "compression", "protocol", "net"}
 BROKER_AS_A_CLIENT = BROKER / "mirror"  # copies between clusters, so it is a producer and a consumer itself
+
+IMPORTED_AS = {"protobuf": "google"}  # packages whose modules have another name
 
 EXCEPTIONS = {
     ("_native/send_many.pyx", "producer"): "the classes of results, loaded when the first one is made",
@@ -157,8 +161,9 @@ def test_the_log_does_not_know_who_uses_it(path: Path) -> None:
 def test_every_package_that_is_imported_is_declared() -> None:
     """What the sources import comes with Python, or is named as a dependency: not with another package by chance."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    requirements = project["dependencies"] + project["optional-dependencies"]["arrow"]
+    requirements = [*project["dependencies"], *itertools.chain(*project["optional-dependencies"].values())]
     declared = {match[0].lower() for match in (re.match(r"[\w-]+", line) for line in requirements) if match}
+    declared |= {module for package, module in IMPORTED_AS.items() if package in declared}
     for path in [*CLIENT.rglob("*.py"), *BROKER.rglob("*.py")]:
         packages = {name.split(".")[0] for name in imports_of(path)} - {"fastq", "fastq_broker", "__future__"}
         assert packages - set(sys.stdlib_module_names) - declared == set(), path

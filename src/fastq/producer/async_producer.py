@@ -22,12 +22,12 @@ from typing_extensions import Self, Unpack
 from fastq._native.accumulator import CLOSED, FORKED, NO_TRANSACTION, NOT_STARTED, SYNC, Batch, TopicState
 from fastq._native.producer_core import AsyncDelivery, AsyncProducerCore
 from fastq._native.send_many import ManyDelivery, SendMany
-from fastq.errors import ClientClosed
+from fastq.errors import ClientClosed, FastqError, LoadingWouldBlock, SerializationError
 from fastq.interceptors import ProducerRecord
 from fastq.net.aio import AsyncDriver
 from fastq.net.core import ClientCore
 from fastq.producer import lifetime
-from fastq.producer.base import Parts, report_lost
+from fastq.producer.base import Parts, Prepared, report_lost
 from fastq.producer.config import ProducerConfig, ProducerOptions, make_config
 from fastq.producer.transaction_calls import AsyncTransactionCalls, abort_open
 
@@ -200,7 +200,7 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls):
 
     async def _enqueue(self, record: ProducerRecord) -> AsyncDelivery:
         state = await self._topic_state(record.topic)
-        topic, value, key, headers, partition, timestamp_ms = self._parts.prepare(record, state)
+        topic, value, key, headers, partition, timestamp_ms = await self._prepare(record, state)
         if partition is not None and not 0 <= partition < len(state.partitions):
             await self._wait_for_partition_async(state, partition)
         if self._close_full(topic, value, key, partition):
@@ -218,6 +218,21 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls):
             self._attend()
             await delivery
         return delivery
+
+    async def _prepare(self, record: ProducerRecord, state: TopicState) -> Prepared:
+        """Serialize a record; what a serializer has to load first, a schema's id, is loaded in a thread."""
+        while True:
+            try:
+                return self._parts.prepare(record, state)
+            except LoadingWouldBlock as missing:
+                if missing.load is None:
+                    raise
+                try:
+                    await asyncio.to_thread(missing.load)
+                except FastqError as error:
+                    raise SerializationError(
+                        f"the serializer failed to load what it needs: {error}", topic=record.topic
+                    ) from error
 
     def _attend(self) -> None:
         """A batch was begun or closed: a step will see to it."""

@@ -1,0 +1,74 @@
+"""Serializers and deserializers whose schemas are in a registry: Avro, Protobuf, JSON Schema (extra `fastq-sdk[schemas]`).
+
+    registry = SchemaRegistryClient("http://localhost:8081")
+    producer = Producer(value_serializer=AvroSerializer(registry, schema))
+    consumer = Consumer("orders", value_deserializer=AvroDeserializer(registry))
+
+Rules: compatible with Confluent's registry and serializers, byte for byte. A name's module, and the library of its format, is
+imported when the name is first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fastq.schema_registry.avro import AvroDeserializer as AvroDeserializer
+    from fastq.schema_registry.avro import AvroSerializer as AvroSerializer
+    from fastq.schema_registry.client import RegisteredSchema as RegisteredSchema
+    from fastq.schema_registry.client import Schema as Schema
+    from fastq.schema_registry.client import SchemaReference as SchemaReference
+    from fastq.schema_registry.client import SchemaRegistryClient as SchemaRegistryClient
+    from fastq.schema_registry.json_schema import JsonSchemaDeserializer as JsonSchemaDeserializer
+    from fastq.schema_registry.json_schema import JsonSchemaSerializer as JsonSchemaSerializer
+    from fastq.schema_registry.protobuf import ProtobufDeserializer as ProtobufDeserializer
+    from fastq.schema_registry.protobuf import ProtobufSerializer as ProtobufSerializer
+    from fastq.schema_registry.serde import record_name as record_name
+    from fastq.schema_registry.serde import topic_name as topic_name
+    from fastq.schema_registry.serde import topic_record_name as topic_record_name
+
+_WHERE = {
+    "AvroDeserializer": "avro",
+    "AvroSerializer": "avro",
+    "JsonSchemaDeserializer": "json_schema",
+    "JsonSchemaSerializer": "json_schema",
+    "ProtobufDeserializer": "protobuf",
+    "ProtobufSerializer": "protobuf",
+    "RegisteredSchema": "client",
+    "Schema": "client",
+    "SchemaReference": "client",
+    "SchemaRegistryClient": "client",
+    "record_name": "serde",
+    "topic_name": "serde",
+    "topic_record_name": "serde",
+}
+
+__all__ = [
+    "AvroDeserializer",
+    "AvroSerializer",
+    "JsonSchemaDeserializer",
+    "JsonSchemaSerializer",
+    "ProtobufDeserializer",
+    "ProtobufSerializer",
+    "RegisteredSchema",
+    "Schema",
+    "SchemaReference",
+    "SchemaRegistryClient",
+    "record_name",
+    "topic_name",
+    "topic_record_name",
+]
+
+
+def __getattr__(name: str) -> Any:
+    module = _WHERE.get(name)
+    if module is None:
+        raise AttributeError(f"module 'fastq.schema_registry' has no attribute {name!r}")
+    value = getattr(import_module(f"fastq.schema_registry.{module}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

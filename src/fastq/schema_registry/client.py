@@ -1,0 +1,335 @@
+"""A client of Confluent-compatible schema registries: schemas by id, ids by subject, over HTTP. Standard library only.
+
+Rules
+- What cannot change is asked for once: the schema of an id, the id of a schema in a subject. After the first value of each
+  schema nothing is asked any more.
+- Calls block, so none is made in a thread that runs an event loop: LoadingWouldBlock says so, and how to go on. The asyncio
+  clients of this package handle it by themselves.
+- Of several servers the next one is asked when one cannot be reached or fails (HTTP 5xx). Other answers are final.
+- Passwords and tokens are in no message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import ssl
+import threading
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from fastq.errors import LoadingWouldBlock, SchemaRegistryError
+
+T = TypeVar("T")
+
+CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
+RESPONSE_BYTES_MAX = 64 * 1024 * 1024
+RETRY_PAUSE_S = 0.1
+
+
+class SchemaReference(NamedTuple):
+    """Another schema that one builds on: the name it is known by there, and where it is registered."""
+
+    name: str
+    subject: str
+    version: int
+
+
+class Schema(NamedTuple):
+    """A schema as the registry keeps it: its text, AVRO, PROTOBUF or JSON, and what it builds on."""
+
+    text: str
+    schema_type: str = "AVRO"
+    references: tuple[SchemaReference, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """As requests carry it; AVRO goes without saying."""
+        body: dict[str, Any] = {"schema": self.text}
+        if self.schema_type != "AVRO":
+            body["schemaType"] = self.schema_type
+        if self.references:
+            body["references"] = [reference._asdict() for reference in self.references]
+        return body
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Schema:
+        """From an answer."""
+        references = tuple(
+            SchemaReference(entry["name"], entry["subject"], entry["version"]) for entry in body.get("references") or ()
+        )
+        return cls(body["schema"], body.get("schemaType") or "AVRO", references)
+
+
+class RegisteredSchema(NamedTuple):
+    """A schema and where it is: its id, subject and version there."""
+
+    schema_id: int
+    subject: str
+    version: int
+    schema: Schema
+
+
+class SchemaRegistryClient:
+    """One registry, or several servers of it.
+
+    url: http(s)://host:port, or several; user and password may be part of it. basic_auth: (user, password).
+    bearer_token: for registries behind OAuth. headers: further ones. timeout_s: of one request. retries: further rounds
+    over the servers. latest_ttl_s: how long the latest version of a subject is believed to be the latest.
+    Thread rule: any thread; one asks, others that want the same wait for its answer.
+    """
+
+    def __init__(
+        self,
+        url: str | Sequence[str],
+        *,
+        basic_auth: tuple[str, str] | None = None,
+        bearer_token: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        timeout_s: float = 10.0,
+        retries: int = 2,
+        latest_ttl_s: float = 300.0,
+        ssl_context: ssl.SSLContext | None = None,
+    ) -> None:
+        given = url.split(",") if isinstance(url, str) else list(url)
+        servers = [_without_login(one.strip().rstrip("/")) for one in given if one.strip()]
+        if not servers or any(not server.startswith(("http://", "https://")) for server, _ in servers):
+            raise ValueError(f"url is http://host:port or https://host:port, or several, got {url!r}")
+        self.urls = [server for server, _ in servers]
+        self._logins = [basic_auth or login for _, login in servers]
+        self._bearer_token = bearer_token
+        self._headers = dict(headers or {})
+        self._timeout_s, self._retries, self._latest_ttl_s = timeout_s, retries, latest_ttl_s
+        self._ssl_context = ssl_context
+        self._lock = threading.RLock()
+        self._schemas: dict[tuple[int, str | None], Schema] = {}
+        self._ids: dict[tuple[str, Schema], int] = {}
+        self._registered: dict[tuple[str, Schema], RegisteredSchema] = {}
+        self._versions: dict[tuple[str, int], RegisteredSchema] = {}
+        self._latest: dict[str, tuple[float, RegisteredSchema]] = {}
+
+    def __repr__(self) -> str:
+        return f"<SchemaRegistryClient {','.join(self.urls)}>"
+
+    # -- cached ---------------------------------------------------------------------------------------------------
+
+    def register(self, subject: str, schema: Schema, *, normalize: bool = False) -> int:
+        """The id of a schema, which becomes the subject's newest version unless it is one already.
+
+        Raises SchemaRegistryError: 409 when it is not compatible with the versions before, 422 when it is not valid.
+        """
+        key = (subject, schema)
+
+        def ask() -> int:
+            query = {"normalize": "true"} if normalize else {}
+            body = self._request(
+                "POST", _path("subjects", subject, "versions"), schema.to_json(), query, subject=subject
+            )
+            return int(body["id"])
+
+        return self._cached(self._ids, key, ask)
+
+    def lookup(self, subject: str, schema: Schema, *, normalize: bool = False) -> RegisteredSchema:
+        """Where a schema is in a subject. Raises SchemaRegistryError, with status 404 when it is not there."""
+
+        def ask() -> RegisteredSchema:
+            query = {"normalize": "true"} if normalize else {}
+            return _registered(
+                self._request("POST", _path("subjects", subject), schema.to_json(), query, subject=subject)
+            )
+
+        return self._cached(self._registered, (subject, schema), ask)
+
+    def schema(self, schema_id: int, *, format: str | None = None) -> Schema:
+        """The schema of an id. Raises SchemaRegistryError, with status 404 when there is none.
+
+        format: "serialized" for Protobuf gives the file's descriptor in base64 rather than its text.
+        """
+
+        def ask() -> Schema:
+            query = {"format": format} if format else {}
+            return Schema.from_json(
+                self._request("GET", _path("schemas", "ids", str(schema_id)), None, query, schema_id=schema_id)
+            )
+
+        return self._cached(self._schemas, (schema_id, format), ask)
+
+    def version(self, subject: str, version: int, *, format: str | None = None) -> RegisteredSchema:
+        """One version of a subject."""
+
+        def ask() -> RegisteredSchema:
+            query = {"format": format} if format else {}
+            path = _path("subjects", subject, "versions", str(version))
+            return _registered(self._request("GET", path, None, query, subject=subject))
+
+        return self._cached(self._versions, (subject, version), ask)
+
+    def latest(self, subject: str) -> RegisteredSchema:
+        """The newest version of a subject, as of at most `latest_ttl_s` ago."""
+        known = self._latest.get(subject)
+        if known is not None and time.monotonic() - known[0] < self._latest_ttl_s:
+            return known[1]
+
+        def ask() -> tuple[float, RegisteredSchema]:
+            path = _path("subjects", subject, "versions", "latest")
+            return time.monotonic(), _registered(self._request("GET", path, None, subject=subject))
+
+        self._latest.pop(subject, None)
+        return self._cached(self._latest, subject, ask)[1]
+
+    # -- not cached -----------------------------------------------------------------------------------------------
+
+    def subjects(self) -> list[str]:
+        """The names of all subjects."""
+        return list(self._request("GET", "/subjects", None))
+
+    def versions(self, subject: str) -> list[int]:
+        """The versions of a subject."""
+        return list(self._request("GET", _path("subjects", subject, "versions"), None, subject=subject))
+
+    def compatible(self, subject: str, schema: Schema, version: int | str = "latest") -> bool:
+        """Whether a schema may follow a version of a subject, by the subject's compatibility level."""
+        path = _path("compatibility", "subjects", subject, "versions", str(version))
+        return bool(self._request("POST", path, schema.to_json(), subject=subject)["is_compatible"])
+
+    def compatibility(self, subject: str | None = None) -> str:
+        """The compatibility level of a subject, or of all that have none of their own."""
+        query = {"defaultToGlobal": "true"} if subject is not None else {}
+        path = "/config" if subject is None else _path("config", subject)
+        return str(self._request("GET", path, None, query, subject=subject)["compatibilityLevel"])
+
+    def set_compatibility(self, level: str, subject: str | None = None) -> None:
+        """BACKWARD, FORWARD, FULL, each also with _TRANSITIVE, or NONE."""
+        path = "/config" if subject is None else _path("config", subject)
+        self._request("PUT", path, {"compatibility": level}, subject=subject)
+
+    def delete_subject(self, subject: str) -> list[int]:
+        """Delete all versions of a subject; answers which."""
+        with self._lock:
+            caches: list[dict[Any, Any]] = [self._ids, self._registered, self._versions]
+            for cache in caches:
+                for key in [key for key in cache if key[0] == subject]:
+                    del cache[key]
+            self._latest.pop(subject, None)
+        return list(self._request("DELETE", _path("subjects", subject), None, subject=subject))
+
+    # -- own ------------------------------------------------------------------------------------------------------
+
+    def _cached(self, cache: dict[Any, T], key: Any, ask: Callable[[], T]) -> T:
+        value = cache.get(key)
+        if value is not None:
+            return value
+        _refuse_in_event_loop(self.urls[0], partial(self._cached, cache, key, ask))
+        with self._lock:
+            value = cache.get(key)
+            if value is None:
+                value = cache[key] = ask()
+            return value
+
+    def _request(self, method: str, path: str, body: Any, query: Mapping[str, str] | None = None, **where: Any) -> Any:
+        _refuse_in_event_loop(self.urls[0], partial(self._request, method, path, body, query, **where))
+        suffix = path + ("?" + urllib.parse.urlencode(query) if query else "")
+        last: SchemaRegistryError | None = None
+        for attempt in range(self._retries + 1):
+            if attempt:
+                time.sleep(RETRY_PAUSE_S * 2 ** (attempt - 1))
+            for index in range(len(self.urls)):
+                try:
+                    return self._ask(index, method, suffix, body, where)
+                except SchemaRegistryError as error:
+                    if not error.retriable:
+                        raise
+                    last = error
+        assert last is not None
+        raise last
+
+    def _ask(self, index: int, method: str, suffix: str, body: Any, where: Mapping[str, Any]) -> Any:
+        url = self.urls[index] + suffix
+        headers = {"Accept": CONTENT_TYPE, "Content-Type": CONTENT_TYPE, **self._headers, **self._authorization(index)}
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(url, data, headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=self._timeout_s, context=self._ssl_context) as response:
+                return json.loads(response.read(RESPONSE_BYTES_MAX))
+        except urllib.error.HTTPError as error:
+            with error:
+                raise _refused(url, method, error, where) from None
+        except (OSError, ValueError) as error:  # URLError is an OSError; ValueError: no JSON
+            hint = "Check the url, and that a registry runs there"
+            failed = SchemaRegistryError(
+                "the schema registry cannot be reached" if isinstance(error, OSError) else "the answer is not JSON",
+                url=url,
+                cause=getattr(error, "reason", error),
+                hint=hint,
+                **where,
+            )
+            failed.retriable = isinstance(error, OSError)
+            raise failed from error
+
+    def _authorization(self, index: int) -> dict[str, str]:
+        login = self._logins[index]
+        if self._bearer_token is not None:
+            return {"Authorization": f"Bearer {self._bearer_token}"}
+        if login is not None:
+            return {"Authorization": "Basic " + base64.b64encode(":".join(login).encode()).decode()}
+        return {}
+
+
+def _refused(url: str, method: str, error: urllib.error.HTTPError, where: Mapping[str, Any]) -> SchemaRegistryError:
+    said, code = "", None
+    try:
+        body = json.loads(error.read(RESPONSE_BYTES_MAX))
+        said, code = str(body.get("message", "")), body.get("error_code")
+    except (OSError, ValueError, AttributeError):
+        pass
+    hints = {
+        401: "Check basic_auth or bearer_token",
+        403: "The login may not do this",
+        404: "Is it another registry, or was it deleted? Was the schema registered?",
+        409: "Change the schema so that it is compatible, or the subject's compatibility level",
+    }
+    failed = SchemaRegistryError(
+        f"the schema registry refused {method} with HTTP {error.code}" + (f": {said}" if said else ""),
+        url=url,
+        status=error.code,
+        error_code=code,
+        hint=hints.get(error.code),
+        **where,
+    )
+    failed.retriable = error.code >= 500
+    return failed
+
+
+def _registered(body: Mapping[str, Any]) -> RegisteredSchema:
+    return RegisteredSchema(int(body["id"]), body["subject"], int(body["version"]), Schema.from_json(body))
+
+
+def _path(*parts: str) -> str:
+    return "".join("/" + urllib.parse.quote(part, safe="") for part in parts)
+
+
+def _without_login(url: str) -> tuple[str, tuple[str, str] | None]:
+    """A url without the user and password in it, and those."""
+    parts = urllib.parse.urlsplit(url)
+    if parts.username is None:
+        return url, None
+    login = urllib.parse.unquote(parts.username), urllib.parse.unquote(parts.password or "")
+    return urllib.parse.urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2])), login
+
+
+def _refuse_in_event_loop(url: str, load: Callable[[], object]) -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    error = LoadingWouldBlock(
+        f"a request to the schema registry {url} would block the event loop",
+        hint="Call the serializer's warm_up in a thread first: await asyncio.to_thread(serializer.warm_up, topic)",
+    )
+    error.load = load
+    raise error

@@ -1,0 +1,157 @@
+"""What the serializers and deserializers of all three formats share: subjects, ids, caches.
+
+Rules: a serializer knows its schema from the start and its id from the first value of a topic on; a deserializer meets ids
+and keeps what it made of their schemas. After that, a value costs a dictionary look-up and the format's own work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from fastq.errors import DeserializationError
+from fastq.schema_registry import wire
+from fastq.schema_registry.client import Schema, SchemaRegistryClient
+
+T = TypeVar("T")
+
+SubjectNameStrategy: TypeAlias = "Callable[[str, str | None, bool], str]"
+"""(topic, name of the record's type, is it a key) -> subject."""
+
+
+def topic_name(topic: str, record_name: str | None, is_key: bool) -> str:
+    """One schema a topic: `orders-value`, `orders-key`."""
+    return f"{topic}-key" if is_key else f"{topic}-value"
+
+
+def record_name(topic: str, record_name: str | None, is_key: bool) -> str:
+    """One subject for each type, in whatever topics it is."""
+    if record_name is None:
+        raise ValueError("this schema has no name: the subject cannot be the record's name; use topic_name")
+    return record_name
+
+
+def topic_record_name(topic: str, record_name: str | None, is_key: bool) -> str:
+    """One subject for each type in each topic."""
+    if record_name is None:
+        raise ValueError("this schema has no name: the subject cannot hold the record's name; use topic_name")
+    return f"{topic}-{record_name}"
+
+
+class SchemaSerializer:
+    """The id of one schema in the subjects of the topics it is used for. Thread rule: any thread.
+
+    auto_register: register the schema where it is not yet (False: it must be there). use_latest_version: write with the
+    subject's newest version in place of the schema given. is_key: of keys, for the subject's name.
+    """
+
+    def __init__(
+        self,
+        registry: SchemaRegistryClient,
+        schema: Schema | None,
+        *,
+        record_name: str | None,
+        is_key: bool,
+        subject_name_strategy: SubjectNameStrategy,
+        auto_register: bool,
+        use_latest_version: bool,
+        normalize: bool,
+    ) -> None:
+        self.registry = registry
+        self.is_key = is_key
+        self._given = schema
+        self._record_name = record_name
+        self._strategy = subject_name_strategy
+        self._auto_register = auto_register
+        self._use_latest = use_latest_version
+        self._normalize = normalize
+        self._headers: dict[str, bytes] = {}
+
+    def subject(self, topic: str) -> str:
+        """Where the schema of a topic's values is registered."""
+        return self._strategy(topic, self._record_name, self.is_key)
+
+    def warm_up(self, topic: str) -> int:
+        """Do now what the first value of a topic would: register or look up the schema. Blocks; answers the schema's id."""
+        schema_id: int = wire.HEADER.unpack_from(self._header(topic))[1]
+        return schema_id
+
+    def _header(self, topic: str) -> bytes:
+        """What goes before each value of a topic."""
+        header = self._headers.get(topic)
+        if header is None:
+            header = self._headers[topic] = self._make_header(self._locate(self.subject(topic)))
+        return header
+
+    def _locate(self, subject: str) -> int:
+        if self._use_latest:
+            latest = self.registry.latest(subject)
+            self._follow(latest.schema)
+            return latest.schema_id
+        schema = self._schema()
+        if self._auto_register:
+            return self.registry.register(subject, schema, normalize=self._normalize)
+        return self.registry.lookup(subject, schema, normalize=self._normalize).schema_id
+
+    def _schema(self) -> Schema:
+        """The schema to register; formats whose schemas build on others register those first."""
+        assert self._given is not None
+        return self._given
+
+    def _follow(self, schema: Schema) -> None:
+        """Write with a schema that the registry gave."""
+
+    def _make_header(self, schema_id: int) -> bytes:
+        return wire.header(schema_id)
+
+
+class SchemaDeserializer(Generic[T]):
+    """What was made of the schemas met so far. Thread rule: any thread."""
+
+    schema_type = "AVRO"
+    schema_format: str | None = None
+
+    def __init__(self, registry: SchemaRegistryClient) -> None:
+        self.registry = registry
+        self._known: dict[int, T] = {}
+
+    def warm_up(self, schema_id: int) -> None:
+        """Do now what the first value with this schema would. Blocks."""
+        self._writer(schema_id)
+
+    def _writer(self, schema_id: int) -> T:
+        """What `_prepare` made of the schema of an id."""
+        known = self._known.get(schema_id)
+        if known is None:
+            schema = self.registry.schema(schema_id, format=self.schema_format)
+            if schema.schema_type != self.schema_type:
+                raise DeserializationError(
+                    f"schema {schema_id} is {schema.schema_type}, expected {self.schema_type}",
+                    hint="Use the deserializer of that format for this topic",
+                )
+            known = self._known[schema_id] = self._prepare(schema)
+        return known
+
+    def _prepare(self, schema: Schema) -> T:
+        raise NotImplementedError
+
+
+def referenced(registry: SchemaRegistryClient, schema: Schema, format: str | None = None) -> dict[str, Schema]:
+    """The schemas that one builds on, by the names it knows them by, what they build on themselves before them."""
+    found: dict[str, Schema] = {}
+    for reference in schema.references:
+        inner = registry.version(reference.subject, reference.version, format=format).schema
+        for name, one in referenced(registry, inner, format).items():
+            found.setdefault(name, one)
+        found.setdefault(reference.name, inner)
+    return found
+
+
+def missing(package: str, error: ImportError) -> ImportError:
+    """The error for a format whose library is not installed."""
+    return ImportError(f"{package} is needed for this format: pip install fastq-sdk[schemas] ({error})")
+
+
+def convert(function: Callable[[Any], Any] | None, value: Any) -> Any:
+    """`value` as the program has it or as the format takes it."""
+    return value if function is None else function(value)
