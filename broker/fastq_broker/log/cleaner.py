@@ -44,6 +44,10 @@ _BUFFER_BYTES_MIN: Final = 64 << 10
 _RETRY_MS: Final = 1000
 _RETRY_MS_MAX: Final = 5 * 60 * 1000
 _END_S: Final = 5.0
+_START: Final = (
+    "import sys; sys.path[:] = filter(None, sys.path); from fastq_broker.log.cleaner_worker import main; main()"
+)
+"""The modules are those of the broker, none of the directory that it was started in."""
 
 
 class Failure(NamedTuple):
@@ -68,8 +72,8 @@ class WorkerProcess:
 
     def __init__(self, job: CleaningJob) -> None:
         """Start it. Raises OSError."""
-        environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path)), PYTHONSAFEPATH="1")
-        command = [sys.executable, "-m", "fastq_broker.log.cleaner_worker", str(os.getpid())]
+        environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
+        command = [sys.executable, "-c", _START, str(os.getpid())]
         with tempfile.TemporaryFile("w+") as text:  # a pipe would hold this thread up until the process reads
             text.write(job.encode())
             text.seek(0)
@@ -326,6 +330,7 @@ class LogCleaner:
             return
         if round_.is_stale():
             logger.info("%s: the log has changed while it was compacted: that is done again later", log.name)
+            self._look_at_ms = now_ms + self.config.backoff_ms
             self._drop(round_)
             return
         if round_.result is None:

@@ -67,7 +67,8 @@ def swap_in(log: PartitionLog, old: Sequence[Segment]) -> Segment:
 def recover_swaps(files: Files, directory: str, names: set[str]) -> None:
     """Finish or undo the swaps that a crash has cut short, given the names in a log's directory. Raises OSError, BrokenSwap."""
     cleaned = min((_base(name) for name in names if _is(name, CLEANED_SUFFIX)), default=None)
-    swaps = sorted(name for name in names if _is(name, SWAP_SUFFIX))
+    # The .log first, as in a swap: what is left without it only waits for its name.
+    swaps = sorted((name for name in names if _is(name, SWAP_SUFFIX)), key=lambda name: (LOG_SUFFIX not in name, name))
     complete = []
     for name in swaps:
         if cleaned is not None and _base(name) >= cleaned:

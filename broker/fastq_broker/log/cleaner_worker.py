@@ -1,4 +1,4 @@
-"""The cleaner's process: `python -m fastq_broker.log.cleaner_worker` does one round of compaction and ends.
+"""The cleaner's process: `main` does one round of compaction, then the process ends.
 
 Rules
 - The job is one JSON document on standard input, the answer one on standard output: {"result": ...}, or {"error": text,
@@ -50,10 +50,7 @@ def answer(text: str, parent: int, files: Files | None = None) -> str:
 
 
 def main() -> None:
+    """The process; its argument is the broker's process id."""
     parent = int(sys.argv[1])
     _step_back()
     print(answer(sys.stdin.read(), parent), flush=True)
-
-
-if __name__ == "__main__":
-    main()

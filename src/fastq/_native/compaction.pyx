@@ -57,7 +57,7 @@ from fastq._native.records cimport (
     write_header,
 )
 
-from fastq._native.batch_codec import DECOMPRESSED_BYTES_MAX
+from fastq._native.batch_codec import DECOMPRESSED_BYTES_MAX as _UNPACKED_BYTES_MAX
 
 cdef extern from "siphash.h" nogil:
     void fastq_siphash128(
@@ -195,12 +195,14 @@ cdef class OffsetMap:
         return 0
 
     cdef int allocate(self, Py_ssize_t capacity) except -1:
+        cdef double load
         self.slots = <Slot*>calloc(capacity, sizeof(Slot))
         if self.slots == NULL:
             raise MemoryError(f"no memory for an offset map of {capacity * SLOT_BYTES} bytes")
         self.capacity = capacity
         # Probes end at a free slot, so one always stays; a map that will grow does so before they become long.
-        self.used_max = min(capacity - 1, max(1, <Py_ssize_t>(capacity * (0.7 if self.growths else self.load_factor))))
+        load = min(0.7, self.load_factor) if self.growths else self.load_factor
+        self.used_max = min(capacity - 1, max(1, <Py_ssize_t>(capacity * load)))
         return 0
 
     cdef int grow(self) except -1:
@@ -375,7 +377,7 @@ cdef bytes unpack(const uint8_t* p, const CBatchHeader* h):
     packed = PyBytes_FromStringAndSize(
         <const char*>p + BATCH_OVERHEAD_BYTES, <Py_ssize_t>batch_size(h) - BATCH_OVERHEAD_BYTES
     )
-    return decompress(h.attributes & ATTRIBUTE_CODEC, packed, DECOMPRESSED_BYTES_MAX)
+    return decompress(h.attributes & ATTRIBUTE_CODEC, packed, _UNPACKED_BYTES_MAX)
 
 
 cdef int marker_of(const uint8_t* p, const uint8_t* end, const CBatchHeader* h, int64_t position) except -2:

@@ -1,0 +1,339 @@
+"""Compaction cut short: at every rename of a swap, in every step of a round, by damage, by a change of the log meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from cleaner_support import DirectWorker, cleaner_of, live_values, run, stored_batches
+from fastq_broker.log import CleanerConfig, LogCleaner, LogConfig, LogManager, PartitionLog
+from fastq_broker.log.cleaner import Failure
+from fastq_broker.log.cleaner_job import CleaningJob, CleaningResult
+from fastq_broker.log.faults import Fault, FaultyFiles
+from fastq_broker.log.flusher import ManualFlusher
+from log_support import START_MS, StandingClock, crash, open_manager, records_of
+
+from fastq._native.records import build_batch
+from fastq.errors import KafkaStorageError
+
+CONFIG = LogConfig(
+    cleanup_policy=frozenset({"compact"}),
+    segment_bytes=3000,
+    index_interval_bytes=300,
+    min_cleanable_dirty_ratio=0.1,
+    file_delete_delay_ms=60_000,
+)
+TAIL = 15
+
+
+def fill(log: PartitionLog, count: int = 300, keys: int = 20) -> None:
+    for number in range(count):
+        rows = [(START_MS + number, b"key-%d" % (number * 7 % keys), b"value-%d" % number)]
+        log.append(build_batch(rows), leader_epoch=0, now_ms=START_MS, from_client=False)
+    log.append_transaction_marker(
+        producer_id=4, producer_epoch=0, coordinator_epoch=0, commit=True, leader_epoch=0, now_ms=START_MS
+    )
+    log.roll(START_MS)
+
+
+def make(directory: Path, files: FaultyFiles | None = None) -> tuple[LogManager, PartitionLog]:
+    manager = open_manager(directory, CONFIG, files=files)
+    log = manager.get("t", 0) or manager.create("t", 0, bytes(16), CONFIG)
+    log.load()
+    return manager, log
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a log of many segments that was never compacted, as a clean stop leaves it."""
+    directory = tmp_path_factory.mktemp("filled") / "data"
+    manager, log = make(directory)
+    fill(log)
+    manager.close()
+    return directory
+
+
+def copied(source: Path, target: Path) -> Path:
+    return Path(shutil.copytree(source, target / "data"))
+
+
+def names_of(log: PartitionLog) -> set[str]:
+    return {name for name in os.listdir(log.path) if name.endswith((".cleaned", ".swap"))}
+
+
+def expected_end(filled: Path, scratch: Path) -> tuple[list[tuple[object, ...]], int]:
+    manager, log = make(copied(filled, scratch))
+    assert run(cleaner_of(manager), START_MS) == 1
+    return [batch.seen() for batch in stored_batches(log)], len(log.segments)
+
+
+def renames_of_a_round(filled: Path, scratch: Path) -> int:
+    files = FaultyFiles()
+    manager, log = make(copied(filled, scratch), files)
+    assert log.log_end_offset
+    before = files.calls.get("rename", 0)
+    run(cleaner_of(manager), START_MS)
+    return files.calls["rename"] - before
+
+
+def test_a_crash_at_every_rename_loses_nothing_and_the_next_round_ends_the_same(filled: Path, tmp_path: Path) -> None:
+    final, segments = expected_end(filled, tmp_path / "end")
+    steps = renames_of_a_round(filled, tmp_path / "count")
+    assert steps > 3 * segments
+    struck = 0
+    for step in range(steps):
+        directory = copied(filled, tmp_path / f"step-{step}")
+        files = FaultyFiles()
+        manager, log = make(directory, files)
+        before = live_values(stored_batches(log))
+        end = log.log_end_offset
+        fault = files.plan(Fault("rename", errno.EIO, path_part="/t-0/", passes=step))
+        cleaner = cleaner_of(manager)
+        for _ in range(20):
+            cleaner.tick(START_MS)
+            manager.flusher.drain()
+        assert (log.dir.offline is not None) == bool(fault.struck)
+        struck += bool(fault.struck)
+        crash(manager)
+        manager, log = make(directory)
+        assert log.log_end_offset == end
+        assert not names_of(log)
+        batches = stored_batches(log)
+        assert live_values(batches) == before
+        offsets = [row.offset for batch in batches for row in batch.rows]
+        assert offsets == sorted(set(offsets))
+        assert {record.offset for record in records_of(log.read(0, 1 << 20))} <= set(offsets)
+        run(cleaner_of(manager), START_MS)
+        assert [batch.seen() for batch in stored_batches(log)] == final, step
+        assert log.cleaned_offset
+    assert struck >= steps - 2, "all but the checkpoint's"
+
+
+def test_a_swap_that_is_complete_counts_and_one_that_is_not_is_undone(filled: Path, tmp_path: Path) -> None:
+    """By hand, and with a second crash while recovery renames."""
+    for complete in (True, False):
+        directory = copied(filled, tmp_path / str(complete))
+        manager, log = make(directory)
+        base, following = (segment.base_offset for segment in log.segments[1:3])
+        kept = [batch for batch in stored_batches(log) if base <= batch.base_offset < following]
+        path = log.segments[1].log.path
+        crash(manager)
+        survivor = kept[-1]
+        assert survivor.rows
+        row = survivor.rows[0]
+        batch = build_batch([(row.timestamp_ms, row.key, b"swapped")], base_offset=row.offset, leader_epoch=0)
+        Path(path + ".swap").write_bytes(batch)
+        Path(path.replace(".log", ".index") + ".swap").write_bytes(b"")
+        time_index = Path(path.replace(".log", ".timeindex") + (".swap" if complete else ".cleaned"))
+        time_index.write_bytes(b"")
+        files = FaultyFiles()
+        fault = Fault("rename", errno.EIO, path_part=".index.swap") if complete else Fault("unlink", errno.EIO)
+        files.plan(fault)
+        broken = LogManager(
+            [directory], default_config=CONFIG, clock=StandingClock(), files=files, flusher=ManualFlusher(files)
+        )
+        with pytest.raises(KafkaStorageError):
+            broken.start()
+        crash(broken)
+        manager, log = make(directory)
+        values = [row.value for batch in stored_batches(log) for row in batch.rows]
+        assert (b"swapped" in values) == complete
+        assert log.segments[1].base_offset == base
+        assert log.segments[2].base_offset == following
+        assert not names_of(log)
+
+
+def test_a_swap_file_that_is_not_whole_is_not_believed(filled: Path, tmp_path: Path) -> None:
+    directory = copied(filled, tmp_path)
+    (directory / ".kafka_cleanshutdown").unlink()
+    segment = sorted((directory / "t-0").glob("*.log"))[1]
+    swap = Path(f"{segment}.swap")
+    swap.write_bytes(segment.read_bytes()[:-5])
+    manager = open_manager(directory, CONFIG)
+    log = manager.get("t", 0)
+    assert log is not None
+    with pytest.raises(KafkaStorageError, match="nothing was changed"):
+        log.load()
+    assert swap.exists()
+    assert segment.exists()
+
+
+@pytest.mark.parametrize("operation", ["open", "write", "sync", "read", "truncate"])
+def test_a_round_that_fails_leaves_nothing_and_is_tried_again(filled: Path, tmp_path: Path, operation: str) -> None:
+    """Whatever fails in the worker concerns no reader or writer: the directory stays online."""
+    clock = StandingClock()
+    files = FaultyFiles()
+    manager, log = make(copied(filled, tmp_path), files)
+    before = [batch.seen() for batch in stored_batches(log)]
+    worker_files = FaultyFiles()
+    cleaner = LogCleaner(manager, CleanerConfig(backoff_ms=0), start_worker=lambda job: DirectWorker(job, worker_files))
+    if operation == "truncate":  # not done by a round: the fault never strikes
+        worker_files.plan(Fault("truncate", errno.EIO))
+        assert run(cleaner, clock()) == 1
+        return
+    for passes in range(30):
+        fault = worker_files.plan(Fault(operation, errno.ENOSPC, passes=passes))  # type: ignore[arg-type]
+        rounds = cleaner.rounds_done
+        assert run(cleaner, clock.advance(10 * 60_000)) == cleaner.rounds_done - rounds
+        worker_files.heal()
+        if not fault.struck:
+            break
+        assert log.dir.offline is None
+        assert not names_of(log)
+        assert [batch.seen() for batch in stored_batches(log)] == before
+        assert run(cleaner, clock()) == 0, "not before its time"
+    assert run(cleaner, clock.advance(10 * 60_000)) + cleaner.rounds_done >= 1
+    assert [batch.seen() for batch in stored_batches(log)] != before
+
+
+def test_attempts_come_later_each_time(filled: Path, tmp_path: Path) -> None:
+    manager, _ = make(copied(filled, tmp_path))
+    manager.logs["t", 0].load()
+    started: list[int] = []
+    now = START_MS
+
+    def fail(job: CleaningJob) -> DirectWorker:
+        started.append(now)
+        raise OSError(errno.ENOMEM, "no process")
+
+    cleaner = LogCleaner(manager, CleanerConfig(backoff_ms=0), start_worker=fail)
+    for _ in range(4000):
+        now += 500
+        cleaner.tick(now)
+    waits = [later - earlier for earlier, later in pairwise(started)]
+    assert waits[:3] == [1000, 2000, 4000]
+    assert max(waits) == waits[-1] == 300_000
+
+
+@pytest.mark.parametrize("place", [30, 2500])
+def test_a_log_that_cannot_be_read_is_left_alone_and_named(
+    filled: Path, tmp_path: Path, place: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    directory = copied(filled, tmp_path)
+    segment = sorted((directory / "t-0").glob("*.log"))[2]
+    data = bytearray(segment.read_bytes())
+    data[place] ^= 0xFF
+    segment.write_bytes(data)
+    manager, log = make(directory)
+    log.load()
+    cleaner = cleaner_of(manager)
+    assert run(cleaner, START_MS) == 0
+    assert list(cleaner.uncleanable) == [log]
+    assert segment.name in cleaner.uncleanable[log]
+    assert "left as it is until the next start" in caplog.text
+    assert log.dir.offline is None
+    assert not names_of(log)
+    assert run(cleaner, START_MS + 10**7) == 0
+    assert len(list((directory / "t-0").glob("*.log"))) == len(log.segments)
+    manager.delete("t", 0)
+    cleaner.tick(START_MS + 2 * 10**7)
+    cleaner.tick(START_MS + 2 * 10**7)
+    assert not cleaner.uncleanable
+
+
+class HeldWorker:
+    """A worker whose answer comes when it is let go."""
+
+    def __init__(self, job: CleaningJob) -> None:
+        self.job = job
+        self.inner: DirectWorker | None = None
+        self.closed = False
+
+    def poll(self) -> CleaningResult | Failure | None:
+        return None if self.inner is None else self.inner.poll()
+
+    def work(self) -> None:
+        self.inner = DirectWorker(self.job)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize(
+    "change", ["truncate", "truncate fully", "policy", "retention", "delete", "create anew", "close"]
+)
+def test_what_changes_under_a_round_is_never_overwritten(filled: Path, tmp_path: Path, change: str) -> None:
+    manager, log = make(copied(filled, tmp_path))
+    log.load()
+    workers: list[HeldWorker] = []
+
+    def start(job: CleaningJob) -> HeldWorker:
+        workers.append(HeldWorker(job))
+        return workers[-1]
+
+    cleaner = LogCleaner(manager, CleanerConfig(), start_worker=start)
+    cleaner.tick(START_MS)
+    assert len(workers) == 1
+    workers[0].work()
+    cleaner.apply_config(CleanerConfig(enabled=False))  # no other round after this one
+    match change:
+        case "truncate":
+            log.truncate_to(200)
+            fill(log)
+        case "truncate fully":
+            log.truncate_fully_and_start_at(50)
+        case "policy":
+            log.apply_config(replace(CONFIG, cleanup_policy=frozenset({"delete"})))
+        case "retention":
+            log.drop_oldest(2)
+        case "delete" | "create anew":
+            manager.delete("t", 0)
+            if change == "create anew":
+                log = manager.create("t", 0, bytes(15) + b"x", CONFIG)
+                fill(log, 5)
+        case "close":
+            cleaner.close()
+    before = [] if change == "delete" else [batch.seen() for batch in stored_batches(log)]
+    for _ in range(5):
+        cleaner.tick(START_MS)
+        manager.flusher.wait()
+    assert workers[0].closed
+    assert not cleaner.busy
+    assert cleaner.rounds_done == 0
+    if change != "delete":
+        assert [batch.seen() for batch in stored_batches(log)] == before
+        assert not names_of(log)
+    manager.close()
+
+
+def test_readers_keep_what_they_were_given(filled: Path, tmp_path: Path) -> None:
+    manager, log = make(copied(filled, tmp_path))
+    held = log.read(0, 2000)
+    before = held.read()
+    run(cleaner_of(manager), START_MS)
+    manager.tick(START_MS + 120_000)
+    assert held.read() == before
+    assert log.read(0, 2000).read() != before
+
+
+def test_the_checkpoint_is_written_after_the_names_are_on_disk(filled: Path, tmp_path: Path) -> None:
+    directory = copied(filled, tmp_path)
+    files = FaultyFiles()
+    manager, log = make(directory, files)
+    log.load()
+    cleaner = cleaner_of(manager)
+    cleaner.tick(START_MS)
+    cleaner.tick(START_MS)
+    cleaner.tick(START_MS)
+    assert len(log.segments) > 1
+    assert cleaner.busy
+    assert not (directory / "cleaner-offset-checkpoint").exists()
+    assert log.cleaned_offset == 0
+    files.plan(Fault("sync", errno.EIO, path_part="t-0"))
+    manager.flusher.drain()
+    assert log.dir.offline is not None
+    assert log.cleaned_offset == 0
+    crash(manager)
+    manager, log = make(directory)
+    run(cleaner_of(manager), START_MS)
+    manager.flusher.wait()
+    lines = (directory / "cleaner-offset-checkpoint").read_text().splitlines()
+    assert lines == ["0", "1", f"t 0 {log.cleaned_offset}"]
+    manager.delete("t", 0)
+    manager.flusher.wait()
+    assert (directory / "cleaner-offset-checkpoint").read_text() == "0\n0\n"

@@ -1,0 +1,332 @@
+"""The native half of compaction: hashes against the published vectors, the map against a dict, batches one rule at a time."""
+
+from __future__ import annotations
+
+import random
+import struct
+from collections.abc import Sequence
+
+import pytest
+
+from fastq._native.compaction import (
+    BatchFilter,
+    OffsetMap,
+    OldFormat,
+    SegmentWriter,
+    TransactionFilter,
+    index_batches,
+    siphash128,
+)
+from fastq._native.records import build_batch, build_transaction_marker, decode_records, iter_headers, verify_crc
+from fastq._native.wire import DecodeError
+
+KEY = bytes(range(16))
+NOW_MS = 1_700_000_000_000
+MASK = (1 << 64) - 1
+
+
+def slow_siphash128(key: bytes, data: bytes) -> bytes:
+    """SipHash-2-4 with 128 bits, as the paper and the reference describe it."""
+
+    def rotate(x: int, b: int) -> int:
+        return (x << b | x >> (64 - b)) & MASK
+
+    def rounds(count: int) -> None:
+        for _ in range(count):
+            v[0] = (v[0] + v[1]) & MASK
+            v[2] = (v[2] + v[3]) & MASK
+            v[1] = rotate(v[1], 13) ^ v[0]
+            v[3] = rotate(v[3], 16) ^ v[2]
+            v[0] = rotate(v[0], 32)
+            v[2] = (v[2] + v[1]) & MASK
+            v[0] = (v[0] + v[3]) & MASK
+            v[1] = rotate(v[1], 17) ^ v[2]
+            v[3] = rotate(v[3], 21) ^ v[0]
+            v[2] = rotate(v[2], 32)
+
+    k0, k1 = struct.unpack("<QQ", key)
+    v = [k0 ^ 0x736F6D6570736575, k1 ^ 0x646F72616E646F6D ^ 0xEE, k0 ^ 0x6C7967656E657261, k1 ^ 0x7465646279746573]
+    padded = data + bytes(-len(data) % 8 if len(data) % 8 else 8)
+    padded = padded[:-1] + bytes([len(data) & 0xFF])
+    for (word,) in struct.iter_unpack("<Q", padded):
+        v[3] ^= word
+        rounds(2)
+        v[0] ^= word
+    v[2] ^= 0xEE
+    rounds(4)
+    first = v[0] ^ v[1] ^ v[2] ^ v[3]
+    v[1] ^= 0xDD
+    rounds(4)
+    return struct.pack("<QQ", first, v[0] ^ v[1] ^ v[2] ^ v[3])
+
+
+@pytest.mark.parametrize(
+    ("size", "digest"),
+    [
+        (0, "a3817f04ba25a8e66df67214c7550293"),  # of the reference's vectors_sip128, as OpenSSL computes it too
+        (1, "da87c1d86b99af44347659119b22fc45"),
+        (10, "00110dc378146956c95447d3f3d0fbba"),
+    ],
+)
+def test_the_hash_is_the_published_one(size: int, digest: str) -> None:
+    assert siphash128(KEY, bytes(range(size))).hex() == digest
+
+
+def test_the_hash_is_the_slow_one_for_every_length() -> None:
+    source = random.Random(5)
+    for size in [*range(70), 255, 256, 1000]:
+        key, data = source.randbytes(16), source.randbytes(size)
+        assert siphash128(key, data) == slow_siphash128(key, data), size
+    with pytest.raises(ValueError, match="16 bytes"):
+        siphash128(b"short", b"")
+
+
+def test_each_bit_of_a_key_changes_half_of_the_hash() -> None:
+    source = random.Random(6)
+    data = bytearray(source.randbytes(16))
+    before = int.from_bytes(siphash128(KEY, data), "little")
+    for bit in range(128):
+        data[bit // 8] ^= 1 << bit % 8
+        changed = (before ^ int.from_bytes(siphash128(KEY, data), "little")).bit_count()
+        assert 30 < changed < 98  # 64 with a deviation of 5.7
+        data[bit // 8] ^= 1 << bit % 8
+
+
+def test_the_map_is_a_dict(seed: int = 7) -> None:
+    source = random.Random(seed)
+    offsets, expected = OffsetMap(24 * 40_000), {}
+    for offset in range(60_000):
+        key = b"%d" % source.randrange(20_000)
+        assert offsets.put(key, offset)
+        expected[key] = offset
+    assert len(offsets) == len(expected)
+    assert all(offsets.get(key) == offset for key, offset in expected.items())
+    assert offsets.get(b"another") == -1
+    assert offsets.latest_offset == 59_999
+
+
+@pytest.mark.parametrize("load_factor", [0.25, 0.9, 1.0])
+@pytest.mark.parametrize("slots", [2, 3, 100, 4096, 5000, 100_000])
+def test_the_map_stays_in_its_memory(slots: int, load_factor: float) -> None:
+    offsets = OffsetMap(24 * slots, load_factor)
+    stored = 0
+    while offsets.put(b"%d" % stored, stored):
+        stored += 1
+        assert offsets.capacity <= slots
+    assert stored == len(offsets) == min(slots - 1, max(1, int(slots * load_factor)))
+    assert offsets.latest_offset == stored - 1
+    assert all(offsets.get(b"%d" % number) == number for number in range(stored))
+    assert offsets.put(b"0", stored + 5), "a key that is there needs no room"
+    assert not offsets.put(b"new", stored + 6)
+
+
+@pytest.mark.parametrize(("memory", "load"), [(0, 0.9), (47, 0.9), (1000, 0.0), (1000, 1.5)])
+def test_a_map_that_could_hold_nothing_is_refused(memory: int, load: float) -> None:
+    with pytest.raises(ValueError):
+        OffsetMap(memory, load)
+
+
+# --- batches
+
+Rows = Sequence[tuple[bytes | None, bytes | None]]
+
+
+def batch_of(rows: Rows, base_offset: int = 0, **settings: object) -> bytes:
+    stamped = [(NOW_MS + number, key, value, []) for number, (key, value) in enumerate(rows)]
+    return bytes(build_batch(stamped, base_offset=base_offset, **settings))  # type: ignore[arg-type]
+
+
+def cleaned(
+    data: bytes,
+    *,
+    indexed: bytes | None = None,
+    now_ms: int = NOW_MS,
+    aborted: Sequence[tuple[int, int, int, int]] = (),
+    last_offsets: dict[int, tuple[int, int]] | None = None,
+    upper_offset: int = 1 << 40,
+    delete_retention_ms: int = 1000,
+) -> bytes:
+    """The bytes that a round leaves of `data`."""
+    offsets = OffsetMap(1 << 20)
+    whole = data if indexed is None else indexed
+    assert index_batches(offsets, TransactionFilter(aborted), whole, 0, 0) == (len(whole), False)
+    batches = BatchFilter(
+        offsets,
+        TransactionFilter(aborted),
+        now_ms=now_ms,
+        delete_retention_ms=delete_retention_ms,
+        upper_offset=upper_offset,
+        last_offsets=last_offsets or {},
+    )
+    out = SegmentWriter(0, 4096)
+    assert batches.feed(data, 0, out) == len(data)
+    left = out.take()
+    assert len(left) == out.size
+    for position, _ in iter_headers(left, strict=True):
+        assert verify_crc(left, position)
+    return left
+
+
+def rows_in(data: bytes) -> list[tuple[int, int, bytes | None, bytes | None]]:
+    return [
+        (r.offset, r.timestamp_ms, r.key, r.value)
+        for position, _ in iter_headers(data, strict=True)
+        for r in decode_records(data, position)
+    ]
+
+
+def test_a_batch_that_keeps_all_its_records_keeps_its_bytes() -> None:
+    data = batch_of([(b"a", b"1"), (b"b", b"2")], codec=4) + batch_of([(b"c", b"3")], 2)
+    assert cleaned(data) == data
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_the_latest_record_of_a_key_stays_where_it_was(codec: int) -> None:
+    data = batch_of([(b"a", b"1"), (b"b", b"2"), (b"a", b"3")], codec=codec) + batch_of([(b"b", b"4")], 3, codec=codec)
+    left = cleaned(data)
+    (_, first), (_, second) = iter_headers(left, strict=True)
+    assert rows_in(left) == [(2, NOW_MS + 2, b"a", b"3"), (3, NOW_MS, b"b", b"4")]
+    assert (first.base_offset, first.last_offset, first.codec, first.record_count) == (0, 2, codec, 1)
+    assert (first.base_timestamp, first.max_timestamp) == (NOW_MS, NOW_MS + 2)
+    assert (second.base_offset, second.last_offset) == (3, 3)
+
+
+def test_a_batch_goes_when_nothing_of_it_stays() -> None:
+    data = batch_of([(b"a", b"1")]) + batch_of([(b"a", b"2")], 1)
+    assert rows_in(cleaned(data)) == [(1, NOW_MS, b"a", b"2")]
+
+
+def test_the_last_batch_of_a_producer_stays_without_its_records() -> None:
+    mine = batch_of([(b"a", b"1"), (b"a", b"2")], producer_id=7, producer_epoch=3, base_sequence=40, codec=3)
+    data = mine + batch_of([(b"a", b"3")], 2)
+    (_, empty), (_, full) = iter_headers(cleaned(data, last_offsets={7: (1, 3)}), strict=True)
+    assert (empty.record_count, empty.size_bytes, empty.codec) == (0, 61, 0)
+    assert (empty.base_offset, empty.last_offset, empty.max_timestamp) == (0, 1, NOW_MS + 1)
+    assert (empty.producer_id, empty.producer_epoch, empty.base_sequence, empty.last_sequence) == (7, 3, 40, 41)
+    assert full.record_count == 1
+    assert len(list(iter_headers(cleaned(data, last_offsets={7: (9, 3)})))) == 1
+
+
+def test_the_batch_before_the_rounds_end_stays_without_its_records() -> None:
+    data = batch_of([(b"a", b"1")])
+    after = batch_of([(b"a", b"2")], 1)
+    ((_, header),) = iter_headers(cleaned(data, indexed=data + after, upper_offset=1), strict=True)
+    assert (header.base_offset, header.record_count) == (0, 0)
+
+
+def test_a_tombstone_stays_for_its_time() -> None:
+    data = batch_of([(b"a", b"1"), (b"b", b"2")], codec=1) + batch_of([(b"a", None), (b"c", b"4")], 2, codec=1)
+    first = cleaned(data, now_ms=NOW_MS, delete_retention_ms=500)
+    expected = [(1, NOW_MS + 1, b"b", b"2"), (2, NOW_MS, b"a", None), (3, NOW_MS + 1, b"c", b"4")]
+    assert rows_in(first) == expected
+    header = [header for _, header in iter_headers(first)][1]
+    assert (header.has_delete_horizon, header.base_timestamp) == (True, NOW_MS + 500)
+    assert header.max_timestamp == NOW_MS + 1
+    assert cleaned(first, now_ms=NOW_MS + 499) == first, "the horizon is set once"
+    gone = cleaned(first, now_ms=NOW_MS + 500)
+    assert rows_in(gone) == [expected[0], expected[2]]
+    assert [header.has_delete_horizon for _, header in iter_headers(gone)] == [False, True]
+
+
+def test_log_append_time_stays_the_time_of_all_records() -> None:
+    data = batch_of([(b"a", None), (b"b", b"1"), (b"b", b"2")], timestamp_type=1, max_timestamp=NOW_MS + 77)
+    left = cleaned(data)
+    assert rows_in(left) == [(0, NOW_MS + 77, b"a", None), (2, NOW_MS + 77, b"b", b"2")]
+
+
+def test_aborted_records_go_and_their_marker_stays_until_its_horizon() -> None:
+    txn = {"producer_id": 5, "producer_epoch": 0, "transactional": True}
+    marker = {"producer_id": 5, "producer_epoch": 0, "coordinator_epoch": 1, "timestamp_ms": NOW_MS}
+    data = (
+        batch_of([(b"a", b"0")])
+        + batch_of([(b"a", b"1")], 1, base_sequence=0, **txn)
+        + bytes(build_transaction_marker(0, base_offset=2, **marker))
+        + batch_of([(b"b", b"2")], 3, base_sequence=1, **txn)
+        + bytes(build_transaction_marker(1, base_offset=4, **marker))
+        + batch_of([(b"b", b"3")], 5)
+    )
+    aborted = [(5, 1, 2, 3)]
+    first = cleaned(data, aborted=aborted)
+    assert [(h.base_offset, h.is_control, h.has_delete_horizon) for _, h in iter_headers(first, strict=True)] == [
+        (0, False, False),
+        (2, True, False),  # a batch of it was there, in this round
+        (4, True, False),
+        (5, False, False),
+    ]
+    second = cleaned(first, delete_retention_ms=500)
+    assert [(h.base_offset, h.has_delete_horizon) for _, h in iter_headers(second)] == [
+        (0, False),
+        (2, True),
+        (4, True),
+        (5, False),
+    ]
+    assert cleaned(second, now_ms=NOW_MS + 499) == second
+    assert [h.base_offset for _, h in iter_headers(cleaned(second, now_ms=NOW_MS + 500))] == [0, 5]
+
+
+def test_records_above_the_map_stay_and_those_without_a_key_go() -> None:
+    data = batch_of([(None, b"1"), (b"a", b"2")])
+    above = batch_of([(None, b"3"), (b"a", b"4")], 2)
+    assert rows_in(cleaned(data + above, indexed=data)) == [
+        (1, NOW_MS + 1, b"a", b"2"),
+        (2, NOW_MS, None, b"3"),
+        (3, NOW_MS + 1, b"a", b"4"),
+    ]
+
+
+def test_a_full_map_stops_inside_a_batch() -> None:
+    data = batch_of([(b"%d" % number, b"v") for number in range(10)])
+    offsets = OffsetMap(24 * 5, 1.0)
+    assert index_batches(offsets, TransactionFilter([]), data, 0, 0) == (0, True)
+    assert (len(offsets), offsets.latest_offset) == (4, 3)
+
+
+def test_a_batch_that_is_cut_off_is_left_for_the_next_read() -> None:
+    first, second = batch_of([(b"a", b"1")]), batch_of([(b"b", b"2")], 1)
+    for size in range(len(first), len(first) + len(second)):
+        offsets = OffsetMap(1 << 16)
+        assert index_batches(offsets, TransactionFilter([]), (first + second)[:size], 0, 0) == (len(first), False)
+        assert len(offsets) == 1
+
+
+def test_damage_is_found_before_anything_is_written_under_a_new_checksum() -> None:
+    data = bytearray(batch_of([(b"a", b"1"), (b"a", b"2")]))
+    for position in range(21, len(data)):
+        damaged = bytearray(data)
+        damaged[position] ^= 0x10
+        batches = BatchFilter(
+            OffsetMap(1 << 16),
+            TransactionFilter([]),
+            now_ms=0,
+            delete_retention_ms=0,
+            upper_offset=9,
+            last_offsets={},
+        )
+        with pytest.raises(DecodeError):
+            batches.feed(damaged, 0, SegmentWriter(0, 100))
+        with pytest.raises(DecodeError):
+            index_batches(OffsetMap(1 << 16), TransactionFilter([]), damaged, 0, 0)
+
+
+def test_a_right_checksum_over_wrong_records_is_found_too() -> None:
+    data = bytearray(batch_of([(b"a", b"1"), (b"b", b"2")]))
+    struct.pack_into(">i", data, 57, 3)  # one record more than there is
+    from fastq._native.crc32c import crc32c
+
+    struct.pack_into(">I", data, 17, crc32c(data[21:]))
+    with pytest.raises(DecodeError, match="record"):
+        index_batches(OffsetMap(1 << 16), TransactionFilter([]), data, 0, 0)
+
+
+def test_an_old_format_is_told_apart_from_damage() -> None:
+    old = struct.pack(">qiIbbq", 0, 22, 0, 1, 0, NOW_MS) + struct.pack(">ii", -1, -1) + bytes(40)
+    with pytest.raises(OldFormat, match="magic 1"):
+        index_batches(OffsetMap(1 << 16), TransactionFilter([]), old, 0, 0)
+
+
+def test_a_segment_that_an_index_could_not_address_is_refused() -> None:
+    batches = BatchFilter(
+        OffsetMap(1 << 16), TransactionFilter([]), now_ms=0, delete_retention_ms=0, upper_offset=9, last_offsets={}
+    )
+    with pytest.raises(OverflowError):
+        batches.feed(batch_of([(b"a", b"1")], 1 << 31), 0, SegmentWriter(0, 100))
