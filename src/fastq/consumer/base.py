@@ -101,6 +101,11 @@ class ConsumerBase:
         (KIP-447). Raises ConfigError without a group_id."""
         return self._in_group().group_metadata()
 
+    def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """By partition, the place behind the last record that was handed out: what a producer's transaction commits for this
+        consumer. Raises ConfigError without a group_id."""
+        return self._in_group().positions()
+
     def paused(self) -> list[TopicPartition]:
         """The partitions that are paused."""
         return [tp for tp, state in self._fetcher.partitions.items() if state.paused]
