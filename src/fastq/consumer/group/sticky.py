@@ -168,7 +168,8 @@ class _Exchange:
     """Members that want different topics. Invariant: every partition that somebody wants has one owner who wants it.
 
     A step from one member to another hands over a partition of a topic that the other wants. What can be handed over is looked at
-    by topic, and by whether it would go back to who had it before, so a step costs members times topics.
+    by topic, and by whether it would go back to who had it before, so a step costs members times topics; what was found is kept
+    (`_known_moves`) until the giver's partitions change.
     """
 
     def __init__(
@@ -181,6 +182,7 @@ class _Exchange:
         readers = {
             topic: [member_id for member_id in self.members if topic in wanted[member_id]] for topic in topics.counts
         }
+        self._known_moves: dict[str, dict[str, tuple[int, TopicPartition]]] = {}
         free = []
         for tp in topics.partitions(topic for topic in topics.counts if readers[topic]):
             owner = before.get(tp)
@@ -202,6 +204,9 @@ class _Exchange:
     def _moves(self, giver: str) -> dict[str, tuple[int, TopicPartition]]:
         """For each other member, the cheapest partition that `giver` could hand it: 1 for a partition that leaves who had it
         before, -1 for one that returns, 0 for another."""
+        known_moves = self._known_moves.get(giver)
+        if known_moves is not None:
+            return known_moves
         found: dict[str, tuple[int, TopicPartition]] = {}
         seen: set[tuple[str, str | None]] = set()
         for tp in sorted(self.owned[giver]):
@@ -216,23 +221,29 @@ class _Exchange:
                 known = found.get(taker)
                 if known is None or cost < known[0]:
                     found[taker] = (cost, tp)
+        self._known_moves[giver] = found
         return found
 
     def _hand_over(self, path: Sequence[tuple[str, str, TopicPartition]]) -> None:
         for giver, taker, tp in path:
             self.owned[giver].remove(tp)
             self.owned[taker].add(tp)
+            self._known_moves.pop(giver, None)
+            self._known_moves.pop(taker, None)
 
     def _even_out(self) -> bool:
         """Shorten one member that has two more than another, along the shortest chain; False when there is none."""
+        settled: set[str] = set()  # nobody that can be reached from these is small enough for any start to come
         for start in sorted(self.members, key=lambda member_id: -len(self.owned[member_id])):
+            if start in settled:
+                continue
             came: dict[str, tuple[str, TopicPartition]] = {}
             queue = deque([start])
             reached = {start}
             while queue:
                 giver = queue.popleft()
                 for taker, (_, tp) in sorted(self._moves(giver).items(), key=lambda move: (move[1][0], move[0])):
-                    if taker in reached:
+                    if taker in reached or taker in settled:
                         continue
                     reached.add(taker)
                     came[taker] = (giver, tp)
@@ -240,6 +251,7 @@ class _Exchange:
                         self._hand_over(self._path(came, taker, start))
                         return True
                     queue.append(taker)
+            settled |= reached
         return False
 
     @staticmethod
