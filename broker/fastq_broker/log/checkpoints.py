@@ -61,13 +61,16 @@ def format_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def read_offsets(files: Files, directory: str, name: str) -> dict[TopicPartition, int]:
-    """Entries of an offset checkpoint of a log dir; empty when there is no file. Raises CorruptCheckpoint, OSError."""
+    """Entries of an offset checkpoint of a log dir; none when there is no file, or an empty one, which Apache Kafka begins with.
+
+    Raises CorruptCheckpoint, OSError.
+    """
     path = os.path.join(directory, name)
     try:
         data = files.read_file(path)
     except FileNotFoundError:
         return {}
-    return parse_offsets(path, data)
+    return parse_offsets(path, data) if data else {}
 
 
 def parse_epochs(path: str, data: bytes) -> list[tuple[int, int]]:
