@@ -2,6 +2,7 @@
 
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
 
+from fastq._native.heartbeat cimport Progress
 from fastq._native.records cimport CBatchHeader, CRecord
 
 cdef struct RecordSpan:
@@ -73,5 +74,6 @@ cdef class FetchedRecords:
 
 cdef class RecordIterator:
     cdef FetchedRecords chunk
+    cdef Progress progress
     cdef object advance
     cdef object transform

@@ -2,6 +2,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from typing import Any, final
 
 from fastq._native.fetch import FetchedPartition
+from fastq._native.heartbeat import Progress
 
 @final
 class Record:
@@ -81,6 +82,7 @@ class RecordIterator:
         self,
         advance: Callable[[FetchedRecords | None], FetchedRecords | None],
         transform: Callable[[Record], Record | None] | None = None,
+        progress: Progress | None = None,
     ) -> None: ...
     def detach(self) -> None: ...
     def __iter__(self) -> RecordIterator: ...
@@ -92,6 +94,7 @@ class AsyncRecordIterator(Awaitable[Record]):
         self,
         advance: Callable[[FetchedRecords | None], Coroutine[Any, Any, FetchedRecords | None]],
         transform: Callable[[Record], Record | None] | None = None,
+        progress: Progress | None = None,
     ) -> None: ...
     def detach(self) -> None: ...
     def __aiter__(self) -> AsyncRecordIterator: ...

@@ -525,12 +525,13 @@ cdef class RecordIterator:
 
     advance: called with the chunk that has ended (or None), answers the next FetchedRecords, or None to end.
     transform: None, or called with every record; answers the record to hand over, or None to go on.
-    Thread rule: that of the consumer, one thread at a time.
+    progress: counts the records that are handed out. Thread rule: that of the consumer, one thread at a time.
     """
 
-    def __init__(self, advance, transform=None):
+    def __init__(self, advance, transform=None, Progress progress=None):
         self.advance = advance
         self.transform = transform
+        self.progress = Progress() if progress is None else progress
 
     def detach(self):
         """Let go of the current chunk, which keeps its place: the next record is asked from `advance`."""
@@ -547,6 +548,7 @@ cdef class RecordIterator:
             if chunk is not None:
                 record = chunk.next_record()
                 if record is not None:
+                    self.progress.cell[0] += 1
                     if self.transform is None:
                         return record
                     record = self.transform(record)
@@ -573,10 +575,12 @@ cdef class AsyncRecordIterator:
     cdef object transform
     cdef object pending
     cdef int budget
+    cdef Progress progress
 
-    def __init__(self, advance, transform=None):
+    def __init__(self, advance, transform=None, Progress progress=None):
         self.advance = advance
         self.transform = transform
+        self.progress = Progress() if progress is None else progress
         self.budget = RECORDS_PER_TURN
 
     def detach(self):
@@ -604,6 +608,7 @@ cdef class AsyncRecordIterator:
         cdef Record record
         while self.budget > 0 and self.chunk is not None:
             self.budget -= 1
+            self.progress.cell[0] += 1
             record = self.chunk.next_record()
             if record is None or self.transform is None:
                 return record

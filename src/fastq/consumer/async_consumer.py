@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -58,7 +59,7 @@ class AsyncConsumer(ConsumerBase):
         self._driver: AsyncDriver | None = None
         self._waiters: set[asyncio.Future[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._iterator = AsyncRecordIterator(self._advance, self._hooks.transform)
+        self._iterator = AsyncRecordIterator(self._advance, self._hooks.transform, self._progress)
         self._ending: AsyncRecordIterator | None = None  # of the last read_to_end
         self._closing = False
         self._changing: asyncio.Task[None] | None = None  # the step of a rebalance that is being carried out
@@ -128,13 +129,13 @@ class AsyncConsumer(ConsumerBase):
             self._fetcher.until = ends
             while True:
                 pending = self._pending_ends(ends)
-                if not pending:
+                if not pending or self._stopping:
                     return None
                 found = await self._run(partial(self._progress_to, pending), None, asks=True)
                 if isinstance(found, FetchedRecords):
                     return self._iterating(found)
 
-        self._ending = AsyncRecordIterator(advance, self._hooks.transform)
+        self._ending = AsyncRecordIterator(advance, self._hooks.transform, self._progress)
         return self._ending
 
     async def _advance(self, chunk: FetchedRecords | None) -> FetchedRecords | None:
@@ -176,11 +177,14 @@ class AsyncConsumer(ConsumerBase):
             self._pump()
             if not quiet:
                 self._raise_errors()
+            if asks and self._stopping:
+                return None
             if not asks or not self._rebalances():
                 found = look()
                 if found is not None:
                     return found
             if not quiet:
+                self._raise_if_woken()
                 self._raise_hopeless()
             remaining = None if end is None else end - clock()
             if remaining is not None and remaining <= 0:
@@ -227,6 +231,16 @@ class AsyncConsumer(ConsumerBase):
         if found is None:
             raise self._timed_out(what, timeout_s)
         return found
+
+    def _wake(self) -> None:
+        if self._driver is not None:
+            # Without a loop any more there is nobody to wake.
+            with contextlib.suppress(RuntimeError):
+                self._driver.loop.call_soon_threadsafe(self._wake_waiters)
+
+    def _wake_waiters(self) -> None:
+        for waiter in self._waiters:
+            _wake(waiter)
 
     def _api_timeout(self, timeout: float | None) -> float:
         return self.config.default_api_timeout_ms / 1000 if timeout is None else timeout
@@ -449,6 +463,8 @@ class AsyncConsumer(ConsumerBase):
 
     async def _close(self) -> None:
         self._closed = True
+        if self._liveness is not None:
+            self._liveness.close()
         if self._changing is not None:
             self._changing.cancel()
         self._detach()

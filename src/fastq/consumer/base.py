@@ -17,14 +17,17 @@ from typing import Any, TypeAlias
 
 from fastq._native.columns import ConsumerBatch
 from fastq._native.consume import FetchedRecords, Record
+from fastq._native.heartbeat import Progress
 from fastq.consumer.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ConsumerConfig
 from fastq.consumer.effects import Outgoing
 from fastq.consumer.fetcher import FETCH_API, Fetcher
 from fastq.consumer.group.commits import Commit, CommittedQuery, OffsetAndMetadata
 from fastq.consumer.group.listener import Callback, callbacks_of
+from fastq.consumer.group.liveness import HEARTBEAT_APIS, Liveness
 from fastq.consumer.group.membership import Change, ChangeKind, GroupMetadata
 from fastq.consumer.group.session import GroupSession, log_failure
 from fastq.consumer.hooks import Hooks
+from fastq.consumer.interrupts import Interruptible
 from fastq.consumer.offsets import OffsetQuery
 from fastq.consumer.partition import PartitionState, Phase
 from fastq.errors import (
@@ -50,7 +53,7 @@ CommitCallback = Callable[[Mapping[TopicPartition, OffsetAndMetadata], "FastqErr
 Committable: TypeAlias = "Record | Sequence[Record] | ConsumerBatch | Mapping[TopicPartition | tuple[str, int], int | OffsetAndMetadata] | None"
 
 
-class ConsumerBase:
+class ConsumerBase(Interruptible):
     """Invariants: with topics and no group, the assignment is all their partitions, as of the metadata last looked at; with a
     group, what its rebalances gave; without topics, it is what the user assigned. `_queries` are those that somebody waits for.
     """
@@ -64,8 +67,11 @@ class ConsumerBase:
             config, self._core.metadata, wall_clock_ms=lambda: int(time.time() * 1000), rng=self._core.random
         )
         self._group: GroupSession | None = None
+        self._liveness: Liveness | None = None
         if config.group_id is not None:
             self._group = GroupSession(config, self._core, self._fetcher)
+            self._liveness = Liveness(config, self._core, self._group.coordinator)
+        self._progress = Progress() if self._liveness is None else self._liveness.progress
         self._in_listener = False
         self._callbacks: deque[Callable[[], Any]] = deque()  # of commit_async, to be called by the application's thread
         self._queries: list[OffsetQuery | CommittedQuery] = []
@@ -196,6 +202,7 @@ class ConsumerBase:
             self._follow_topics(now)
         self._sends_blocked = any(core.metadata.topic(topic) is None for topic in self._topics)
         if self._group is not None:
+            self._follow_life()
             for outgoing in self._group.requests(now, self._can_send):
                 self._send(outgoing)
         wants = None
@@ -208,6 +215,14 @@ class ConsumerBase:
         if wants is not None:
             self._sends_blocked = True
             core.request_metadata_update(wants)
+
+    def _follow_life(self) -> None:
+        """Take in the records that were handed out, and have the thread that stands in for heartbeats follow the membership."""
+        if self._group is not None and self._liveness is not None:
+            member = self._group.membership
+            if member is not None:
+                self._liveness.observe(member)
+            self._liveness.follow(member)
 
     def _can_send(self, node_id: int) -> bool:
         if self._core.can_send(node_id):
@@ -229,6 +244,8 @@ class ConsumerBase:
 
     def _send(self, outgoing: Outgoing) -> None:
         core, done = self._core, outgoing.done
+        if outgoing.api_key in HEARTBEAT_APIS and self._liveness is not None:
+            self._liveness.sent()
 
         def completed(response: Any, error: FastqError | None) -> None:
             done(response, error, core.clock())
@@ -435,11 +452,15 @@ class ConsumerBase:
         """The application asks for records: it is alive, and done with those it has."""
         if self._in_listener:
             raise RuntimeError("a rebalance listener may commit and seek, but not ask for records")
-        group = self._group
+        group, late = self._group, None
         if group is not None:
+            member = group.membership
+            if member is not None and self._liveness is not None:
+                late = self._liveness.asked(member, group.handed.in_hand())
+                member.poll(self._core.clock())
             group.handed.next_asked()
-            if group.membership is not None:
-                group.membership.poll(self._core.clock())
+        if late is not None:
+            raise late
 
     def _next_change(self) -> Change | None:
         """The step of a rebalance that is to be carried out before records are handed out."""

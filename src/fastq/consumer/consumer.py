@@ -66,7 +66,7 @@ class Consumer(ConsumerBase):
         self._driver = BlockingDriver(self._core)
         self._heartbeat: HeartbeatThread | None = None
         self._beats_under_way = 0
-        self._iterator = RecordIterator(self._advance, self._hooks.transform)
+        self._iterator = RecordIterator(self._advance, self._hooks.transform, self._progress)
         self._ending: RecordIterator | None = None  # of the last read_to_end
 
     # -- records
@@ -134,13 +134,13 @@ class Consumer(ConsumerBase):
                 self._fetcher.until = ends
                 while True:
                     pending = self._pending_ends(ends)
-                    if not pending:
+                    if not pending or self._stopping:
                         return None
                     found = self._run(partial(self._progress_to, pending), None, asks=True)
                     if isinstance(found, FetchedRecords):
                         return self._iterating(found)
 
-        iterator = RecordIterator(advance, self._hooks.transform)
+        iterator = RecordIterator(advance, self._hooks.transform, self._progress)
         self._ending = iterator
         return iterator
 
@@ -195,6 +195,8 @@ class Consumer(ConsumerBase):
             self._run_callbacks()
             if not quiet:
                 self._raise_errors()
+            if asks and self._stopping:
+                return None
             if asks and self._rebalance():
                 continue
             found = look()
@@ -202,6 +204,7 @@ class Consumer(ConsumerBase):
                 driver.flush()
                 return found
             if not quiet:
+                self._raise_if_woken()
                 self._raise_hopeless()
             remaining = end - clock()
             if remaining <= 0:
@@ -216,6 +219,9 @@ class Consumer(ConsumerBase):
             if found is None:
                 raise self._timed_out(what, timeout_s)
             return found
+
+    def _wake(self) -> None:
+        self._driver.wakeup()
 
     def _api_timeout(self, timeout: float | None) -> float:
         return self.config.default_api_timeout_ms / 1000 if timeout is None else timeout
@@ -360,6 +366,7 @@ class Consumer(ConsumerBase):
         if group is None or group.membership is None or self._closed:
             return Beat(False, None)
 
+        self._follow_life()
         for outgoing in group.heartbeats(now, self._core.can_send):
             self._beats_under_way += 1
 
@@ -485,6 +492,8 @@ class Consumer(ConsumerBase):
     def _close(self) -> None:
         if self._heartbeat is not None:
             self._heartbeat.stop()
+        if self._liveness is not None:
+            self._liveness.close()
         self._closed = True
         self._detach()
         try:

@@ -175,6 +175,17 @@ class ClientCore:
         """Whether there is a broker, or a connection apart, of this id."""
         return node_id in self._peers
 
+    def peer_address(self, node_id: int) -> tuple[str, int]:
+        """The IP address and port that the connection to a broker leads to; raises ConnectionClosed while there is none."""
+        peer = self._peers.get(node_id)
+        connection = None if peer is None else peer.ready_connection
+        if connection is None or connection.transport is None:
+            raise ConnectionClosed("not connected", broker=self.broker_label(node_id))
+        transport = connection.transport
+        ask = getattr(transport, "getpeername", None)
+        address = ask() if ask is not None else transport.get_extra_info("peername")
+        return address[0], address[1]
+
     def is_connecting(self, node_id: int) -> bool:
         """Whether a connection to this broker is being made."""
         peer = self._peers.get(node_id)

@@ -42,6 +42,7 @@ from fastq.consumer.group.subscription import (
 )
 from fastq.errors import ErrorCode, FastqError, InconsistentGroupProtocol
 from fastq.metadata import ClusterMetadata, TopicPartition
+from fastq.protocol.message import Message
 from fastq.protocol.messages import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -106,6 +107,7 @@ class ClassicMember:
         self.assignors = {assignor.name: assignor for assignor in assignors}
         self.cooperative = all(assignor.cooperative for assignor in self.assignors.values())
         self._watch_topics = watch_topics
+        self.too_slow = False
         self._subscription = Subscription()
         self._protocol = ""
         self._changes: deque[Change] = deque()
@@ -204,6 +206,11 @@ class ClassicMember:
                 self._rejoin("a commit was told of a rebalance")
             else:
                 self._reset(code)
+
+    def overheard(self, response: Message) -> None:
+        """A heartbeat thread has had this answer: what is not peace is asked for again, and then believed."""
+        if isinstance(response, HeartbeatResponse) and response.error_code != 0:
+            self._beat_at = 0.0
 
     def leave(self, reason: str) -> list[Outgoing]:
         """Leave for good. A static member stays in the group, for its successor, until its session ends (KIP-345)."""
@@ -345,6 +352,7 @@ class ClassicMember:
         static = self.config.group_instance_id is not None
         if not static and self.coordinator.known and can_send(self.coordinator.node_id):
             out.append(self._leave_request("max_poll_interval_ms passed without a poll"))
+        self.too_slow = True
         self._reset(LOST_GENERATION if static else LOST_ID)
         return out
 

@@ -69,6 +69,15 @@ class Handed:
         if self.chunk is not None and (self.chunk.topic, self.chunk.partition) == tp:
             self.chunk = None
 
+    def in_hand(self) -> tuple[TopicPartition, int, bool] | None:
+        """A partition and an offset in it that the application has: the one record in hand, or the first of several (False)."""
+        chunk = self.chunk
+        if chunk is not None:
+            return TopicPartition(chunk.topic, chunk.partition), chunk.finished_position, True
+        for tp, offset in self.before.items():
+            return tp, offset, False
+        return None
+
     def finished(self, state: PartitionState) -> int:
         """The offset up to which the application is done with a partition; -1 when there is none."""
         before = self.before.get(state.tp)
@@ -223,11 +232,23 @@ class GroupSession:
                 self._choose()
         if self.membership is not None:
             out += self.membership.requests(now, can_send)
+        if isinstance(self.membership, ConsumerProtocolMembership):
+            self._serve(self.membership)
         self._ask_committed(now)
         if self._query is not None:
             out += self._query.requests(now, can_send)
         self._auto_commit(now)
         return out + self.committer.requests(now, can_send)
+
+    def _serve(self, member: ConsumerProtocolMembership) -> None:
+        """What a member of the newer protocol needs beside its coordinator."""
+        if member.unsupported is not None:
+            self.fall_back()
+        if member.wants_all_topics and not self.core.metadata_updater.knows_all_topics:
+            self.core.watch_all_topics()
+        if member.wants_metadata is not None:
+            self.core.request_metadata_update(member.wants_metadata)
+            member.wants_metadata = None
 
     def heartbeats(self, now: float, can_send: CanSend) -> list[Outgoing]:
         """What keeps the membership alive and the finished offsets committed while the application is busy."""
