@@ -93,6 +93,20 @@ class BrokerConfig:
     group_min_session_timeout_ms: int
     group_max_session_timeout_ms: int
     group_max_size: int
+    group_coordinator_rebalance_protocols: Sequence[str]
+    group_consumer_session_timeout_ms: int
+    group_consumer_min_session_timeout_ms: int
+    group_consumer_max_session_timeout_ms: int
+    group_consumer_heartbeat_interval_ms: int
+    group_consumer_min_heartbeat_interval_ms: int
+    group_consumer_max_heartbeat_interval_ms: int
+    group_consumer_max_size: int
+    group_consumer_assignors: Sequence[str]
+    group_consumer_migration_policy: str
+    group_consumer_assignment_interval_ms: int
+    group_consumer_min_assignment_interval_ms: int
+    group_consumer_max_assignment_interval_ms: int
+    group_consumer_regex_refresh_interval_ms: int
     offset_metadata_max_bytes: int
     offsets_retention_minutes: int
     offsets_retention_check_interval_ms: int
@@ -328,6 +342,7 @@ class _Builder:
         values["listener_security_protocol_map"] = protocols
         values["max_connections_per_ip_overrides"] = self._per_ip(values["max_connections_per_ip_overrides"])
         self._check_node(values, own)
+        self._check_consumer_groups(values)
         return BrokerConfig(**values, settings=self.settings, warnings=tuple(self.warnings))
 
     def _check_node(self, values: dict[str, Value], own: Sequence[Listener]) -> None:
@@ -346,6 +361,26 @@ class _Builder:
             raise ConfigError(
                 f"process.roles = {','.join(values['process_roles'])!r} is not allowed: "
                 "this version runs as broker,controller"
+            )
+
+    def _check_consumer_groups(self, values: dict[str, Value]) -> None:
+        """Each of these within its bounds, and heartbeats more often than sessions end."""
+        for name in ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms"):
+            attribute = name.replace(".", "_")
+            low, value, high = (values[f"group_consumer_{kind}{attribute}"] for kind in ("min_", "", "max_"))
+            if not low <= value <= high:
+                raise ConfigError(
+                    f"group.consumer.{name} = {value} is not allowed: group.consumer.min.{name} and group.consumer.max.{name} "
+                    f"bound it to {low} to {high}"
+                )
+        heartbeat_ms, session_ms = (
+            values["group_consumer_heartbeat_interval_ms"],
+            values["group_consumer_session_timeout_ms"],
+        )
+        if heartbeat_ms >= session_ms:
+            raise ConfigError(
+                f"group.consumer.heartbeat.interval.ms = {heartbeat_ms} is not allowed: it must be below "
+                f"group.consumer.session.timeout.ms, {session_ms}"
             )
 
     def _old_listener(self, target: str) -> str | None:

@@ -35,6 +35,10 @@ LIST = ConfigType.LIST
 
 CODECS = one_of("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer")
 DURABILITY = one_of("page-cache", "fsync")
+ASSIGNORS = Check(
+    "a list of uniform, range, with one of them at least",
+    lambda value: bool(value) and all(name in ("uniform", "range") for name in value),
+)
 SECURITY_MAP = "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT"
 
 
@@ -110,6 +114,62 @@ GROUPS = (
     row("group.min.session.timeout.ms", INT, 6000, doc="The shortest session that a classic member may ask for."),
     row("group.max.session.timeout.ms", INT, 1800000, doc="The longest session that a classic member may ask for."),
     row("group.max.size", INT, INT32_MAX, at_least(1), "Members that a classic group may have."),
+    row(
+        "group.coordinator.rebalance.protocols",
+        LIST,
+        ["classic", "consumer", "streams"],
+        list_of("consumer", "classic", "share", "streams"),
+        "Without consumer in it, only the classic protocol is served; share and streams do nothing.",
+    ),
+    row(
+        "group.consumer.session.timeout.ms",
+        INT,
+        45000,
+        at_least(1),
+        "A member of the consumer protocol that is silent for so long is given up.",
+    ),
+    row("group.consumer.min.session.timeout.ms", INT, 45000, at_least(1), "Its lower bound."),
+    row("group.consumer.max.session.timeout.ms", INT, 60000, at_least(1), "Its upper bound."),
+    row(
+        "group.consumer.heartbeat.interval.ms",
+        INT,
+        5000,
+        at_least(1),
+        "How often members of the consumer protocol are told to be heard of.",
+    ),
+    row("group.consumer.min.heartbeat.interval.ms", INT, 5000, at_least(1), "Its lower bound."),
+    row("group.consumer.max.heartbeat.interval.ms", INT, 15000, at_least(1), "Its upper bound."),
+    row("group.consumer.max.size", INT, INT32_MAX, at_least(1), "Members that a consumer group may have."),
+    row(
+        "group.consumer.assignors",
+        LIST,
+        ["uniform", "range"],
+        ASSIGNORS,
+        "Assignors that members may ask for; the first is the default.",
+    ),
+    row(
+        "group.consumer.migration.policy",
+        STRING,
+        "bidirectional",
+        one_of("disabled", "downgrade", "upgrade", "bidirectional"),
+        "Whether a group with members may go from the classic to the consumer protocol (upgrade), and back (downgrade).",
+    ),
+    row(
+        "group.consumer.assignment.interval.ms",
+        INT,
+        1000,
+        at_least(0),
+        "A group's assignment is worked out at most once in this time; 0: with each change.",
+    ),
+    row("group.consumer.min.assignment.interval.ms", INT, 0, at_least(0), "Its lower bound."),
+    row("group.consumer.max.assignment.interval.ms", INT, 15000, at_least(0), "Its upper bound."),
+    row(
+        "group.consumer.regex.refresh.interval.ms",
+        INT,
+        600000,
+        at_least(10000),
+        "How often the topics of a pattern are looked up, besides when topics come and go.",
+    ),
     row("offset.metadata.max.bytes", INT, 4096, doc="The longest metadata of a committed offset."),
     row("offsets.retention.minutes", INT, 10080, at_least(1), "Offsets of a group without members are kept this long."),
     row("offsets.retention.check.interval.ms", LONG, 600000, at_least(1), "How often expired offsets are looked for."),

@@ -19,7 +19,6 @@ from fastq_broker.config_keys import (
     Value,
     at_least,
     between,
-    list_of,
     one_of,
 )
 
@@ -145,33 +144,9 @@ STREAMS = ignored(
 
 GROUPS = ignored(
     "groups need no such setting here: one loop serves them, and their records are written at once",
-    row("group.consumer.assignment.interval.ms", INT, 1000, at_least(0), dynamic=True),
-    row("group.consumer.assignors", LIST, ["uniform", "range"]),
-    row("group.consumer.heartbeat.interval.ms", INT, 5000, at_least(1)),
-    row("group.consumer.max.assignment.interval.ms", INT, 15000, at_least(0)),
-    row("group.consumer.max.heartbeat.interval.ms", INT, 15000, at_least(1)),
-    row("group.consumer.max.session.timeout.ms", INT, 60000, at_least(1)),
-    row("group.consumer.max.size", INT, INT32_MAX, at_least(1)),
-    row(
-        "group.consumer.migration.policy",
-        STRING,
-        "bidirectional",
-        one_of("disabled", "downgrade", "upgrade", "bidirectional"),
-    ),
-    row("group.consumer.min.assignment.interval.ms", INT, 0, at_least(0)),
-    row("group.consumer.min.heartbeat.interval.ms", INT, 5000, at_least(1)),
-    row("group.consumer.min.session.timeout.ms", INT, 45000, at_least(1)),
-    row("group.consumer.regex.refresh.interval.ms", INT, 600000, at_least(10000)),
-    row("group.consumer.session.timeout.ms", INT, 45000, at_least(1)),
     row("group.coordinator.append.linger.ms", INT, -1, at_least(-1)),
     row("group.coordinator.background.threads", INT, 2, at_least(1)),
     row("group.coordinator.cached.buffer.max.bytes", INT, 1048588, at_least(524288), dynamic=True),
-    row(
-        "group.coordinator.rebalance.protocols",
-        LIST,
-        ["classic", "consumer", "streams"],
-        list_of("consumer", "classic", "share", "streams"),
-    ),
     row("group.coordinator.threads", INT, 4, at_least(1)),
     row("offsets.commit.timeout.ms", INT, 5000, at_least(1)),
     row("offsets.load.buffer.size", INT, 5242880, at_least(1)),

@@ -71,6 +71,8 @@ HANDLERS: dict[int, str] = {
     61: "describe_producers",
     65: "describe_transactions",
     66: "list_transactions",
+    68: "consumer_group_heartbeat",
+    69: "consumer_group_describe",
     75: "describe_topic_partitions",
 }
 

@@ -238,6 +238,10 @@ class ClassicGroup(GroupState):
         self._sync_deadline_ms = now_ms + self.rebalance_timeout_ms
         self.effects.append(Wake(self._sync_deadline_ms, SYNC_KEY))
 
+    def rebalance(self, now_ms: int) -> None:
+        """Have all members of a stable group join again."""
+        self._prepare_rebalance(now_ms)
+
     def rebalance_if_too_large(self, now_ms: int) -> None:
         """A group that has just been loaded may have more members than the broker allows by now."""
         if len(self.members) > self.settings.size_max:

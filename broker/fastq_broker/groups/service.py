@@ -15,6 +15,7 @@ from fastq_broker.controller.topics import OFFSETS_TOPIC
 from fastq_broker.coordinator import CoordinatorRuntime, ShardContext
 
 from .classic_state import Settings
+from .consumer_change import ConsumerGroupSettings
 from .group import INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT, NONE
 from .shard import GroupShard, ShardSettings
 
@@ -40,7 +41,7 @@ class GroupCoordinator:
         broker.controller.subscribe(self._metadata_changed)
 
     def _make_shard(self, context: ShardContext) -> GroupShard:
-        return GroupShard(context, self.settings)
+        return GroupShard(context, self.settings, lambda: self._broker.controller.image)
 
     # --- life ---
 
@@ -57,6 +58,12 @@ class GroupCoordinator:
         self.runtime.close()
 
     # --- groups ---
+
+    @property
+    def serves_consumer_protocol(self) -> bool:
+        """Whether groups of KIP-848 are served: the feature is finalized, and the configuration does not turn them off."""
+        finalized = self._broker.controller.finalized_features.get("group.version", 0)
+        return finalized >= 1 and "consumer" in self._broker.config.group_coordinator_rebalance_protocols
 
     def shard(self, group_id: str) -> GroupShard:
         """The shard of a group. Raises CoordinatorNotAvailable, NotCoordinator, CoordinatorLoadInProgress."""
@@ -118,7 +125,9 @@ class GroupCoordinator:
         return count
 
     def _metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """Topics that are gone take their offsets along."""
+        """Topics that are gone take their offsets along; groups that read what has changed look at it again."""
+        for shard in self.runtime.shards():
+            shard.consumer.metadata_changed(delta)
         deleted = frozenset(topic.name for topic in delta.deleted_topics) - {OFFSETS_TOPIC}
         if deleted:
             for shard in self.runtime.shards():
@@ -129,6 +138,21 @@ def shard_settings(config: BrokerConfig) -> ShardSettings:
     """What the broker's configuration says about groups."""
     return ShardSettings(
         Settings(config.group_initial_rebalance_delay_ms, config.group_max_size),
+        consumer_settings(config),
         config.offset_metadata_max_bytes,
         config.offsets_retention_minutes * 60_000,
+    )
+
+
+def consumer_settings(config: BrokerConfig) -> ConsumerGroupSettings:
+    """What the broker's configuration says about groups of the consumer protocol."""
+    return ConsumerGroupSettings(
+        session_timeout_ms=config.group_consumer_session_timeout_ms,
+        heartbeat_interval_ms=config.group_consumer_heartbeat_interval_ms,
+        max_size=config.group_consumer_max_size,
+        assignors=tuple(config.group_consumer_assignors),
+        migration_policy=config.group_consumer_migration_policy,
+        assignment_interval_ms=config.group_consumer_assignment_interval_ms,
+        regex_refresh_interval_ms=config.group_consumer_regex_refresh_interval_ms,
+        classic_max_size=config.group_max_size,
     )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastq.errors import KafkaError
 from fastq.protocol.messages import GroupMetadataKey
+from fastq_broker.controller import MetadataImage
 from fastq_broker.coordinator.deadlines import Deadlines
 from fastq_broker.coordinator.records import decode_key, record_type
 
@@ -23,15 +24,20 @@ from .classic_group import ClassicGroup
 from .classic_member import JoinRequest, JoinResult, SyncResult
 from .classic_records import group_record, read_group
 from .classic_state import Answer, Settings, Store, Wake
+from .consumer_change import ConsumerGroupSettings
+from .consumer_classic import ClassicMembers
+from .consumer_group import ConsumerGroup
+from .consumer_groups import ConsumerGroups
+from .consumer_records import RECORD_TYPES as CONSUMER_TYPES
 from .errors import store_error
 from .group import (
     GROUP_ID_NOT_FOUND,
     GROUP_SUBSCRIBED_TO_TOPIC,
     ILLEGAL_GENERATION,
-    INCONSISTENT_GROUP_PROTOCOL,
     NONE,
     NOT_COORDINATOR,
     OFFSET_METADATA_TOO_LARGE,
+    REBALANCE_IN_PROGRESS,
     UNKNOWN_MEMBER,
     UNKNOWN_MEMBER_ID,
     Committer,
@@ -54,6 +60,7 @@ class ShardSettings(NamedTuple):
     """What the broker's configuration says about groups and their offsets."""
 
     classic: Settings = Settings()
+    consumer: ConsumerGroupSettings = ConsumerGroupSettings()
     offset_metadata_bytes_max: int = 4096
     offsets_retention_ms: int = 7 * 24 * 3_600_000
 
@@ -88,11 +95,18 @@ class GroupShard:
     Invariant: a classic group with effects left over does not exist between two calls: `_run` carries them out before each returns.
     """
 
-    def __init__(self, context: ShardContext, settings: ShardSettings = DEFAULTS) -> None:
+    def __init__(
+        self,
+        context: ShardContext,
+        settings: ShardSettings = DEFAULTS,
+        image: Callable[[], MetadataImage] = MetadataImage,
+    ) -> None:
         self.context = context
         self.settings = settings
         self.groups: dict[str, Group] = {}
         self.offsets = Offsets()
+        self.consumer = ConsumerGroups(self.groups, context, settings.consumer, image, self._became_classic)
+        self._classic_members = ClassicMembers(self.consumer)
         self._deadlines: Deadlines[tuple[ClassicGroup, str]] = Deadlines(
             context.monotonic_ms, context.call_later, self._wake
         )
@@ -112,6 +126,8 @@ class GroupShard:
         elif kind == CLASSIC_TYPE:
             if not self._writing_own:
                 self._replay_classic(decode_key(GroupMetadataKey, key).group, value)
+        elif kind in CONSUMER_TYPES:
+            self.consumer.replay(kind, key, value)
         else:
             logger.debug("a record of type %d is not for this coordinator", kind)
 
@@ -121,7 +137,8 @@ class GroupShard:
         else:
             group = self.groups.get(group_id)
             if isinstance(group, ClassicGroup):
-                group.kill(GROUP_ID_NOT_FOUND)  # whoever still holds it
+                # Whoever waits for it; in an upgrade, its members are to join what it has become.
+                group.kill(REBALANCE_IN_PROGRESS if self.consumer.upgrading else GROUP_ID_NOT_FOUND)
                 self._run(group)
                 del self.groups[group_id]
 
@@ -137,6 +154,7 @@ class GroupShard:
                 group.start_sessions(now_ms)
                 group.rebalance_if_too_large(now_ms)
                 self._run(group)
+        self.consumer.loaded()
 
     def unloaded(self) -> None:
         """Turn away who waits."""
@@ -152,22 +170,23 @@ class GroupShard:
     def join(self, group_id: str, request: JoinRequest, answer: Callable[[JoinResult], None]) -> None:
         """A JoinGroup; `answer` is called once, now or when the rebalance is complete."""
         group = self.groups.get(group_id)
-        created = group is None
-        if group is None:
+        if isinstance(group, ConsumerGroup) and not group.is_empty:
+            self._classic_members.join(group, request, answer)
+            return
+        created = not isinstance(group, ClassicGroup)
+        if not isinstance(group, ClassicGroup):
             if request.member_id != UNKNOWN_MEMBER:
                 answer(JoinResult(UNKNOWN_MEMBER_ID, request.member_id))
                 return
-            group = self._create(group_id)
-        if not isinstance(group, ClassicGroup):
-            answer(JoinResult(INCONSISTENT_GROUP_PROTOCOL, request.member_id))
-            return
+            left = [] if group is None else group.tombstones()
+            group = ClassicGroup(group_id, self.settings.classic, wall_clock=self.context.now_ms)
         if created:
             # A group that nobody has heard of is stored before it has members, so that it can be found and deleted.
-            error = self._append_now([group_record(group, {})])
+            error = self._append_now([*left, group_record(group, {})])
             if error:
-                del self.groups[group_id]
                 answer(JoinResult(error, request.member_id))
                 return
+            self.groups[group_id] = group
         group.join(request, answer, self.context.monotonic_ms())
         self._run(group)
 
@@ -182,6 +201,9 @@ class GroupShard:
     ) -> None:
         """A SyncGroup; `answer` is called once, now or when the leader has assigned."""
         group = self.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            answer(self._classic_members.sync(group, committer, protocol_type, protocol_name))
+            return
         if not isinstance(group, ClassicGroup):
             answer(SyncResult(UNKNOWN_MEMBER_ID))
             return
@@ -200,6 +222,8 @@ class GroupShard:
     def heartbeat(self, group_id: str, committer: Committer) -> int:
         """The error of a Heartbeat."""
         group = self.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return self._classic_members.heartbeat(group, committer)
         if not isinstance(group, ClassicGroup):
             return UNKNOWN_MEMBER_ID
         member_id, generation, instance_id = committer
@@ -211,11 +235,23 @@ class GroupShard:
     def leave(self, group_id: str, leaving: Sequence[tuple[str, str | None]]) -> int | list[int]:
         """The errors of the members of a LeaveGroup, in their order; one error for all where there is no such group."""
         group = self.groups.get(group_id)
+        if isinstance(group, ConsumerGroup):
+            return self._classic_members.leave(group, leaving)
         if not isinstance(group, ClassicGroup):
             return UNKNOWN_MEMBER_ID
         errors = group.leave(leaving, self.context.monotonic_ms())
         self._run(group)
         return errors
+
+    def _became_classic(self, group_id: str, rebalance: bool) -> None:
+        """A consumer group has become a classic one, which has just been replayed."""
+        group = self.groups[group_id]
+        assert isinstance(group, ClassicGroup)
+        now_ms = self.context.monotonic_ms()
+        group.start_sessions(now_ms)
+        if rebalance:
+            group.rebalance(now_ms)
+        self._run(group)
 
     # --- offsets ---
 

@@ -39,7 +39,12 @@ def test_every_key_that_does_something_is_read_by_the_broker() -> None:
     rooms = Path(fastq_broker.config.__file__).parent
     source = "".join(path.read_text() for path in rooms.rglob("*.py") if path.name not in tables)
     unread = {key.name for key in DONE if not re.search(rf'\.{key.attribute}\b|"{re.escape(key.name)}"', source)}
-    assert unread == {"process.roles", "listener.security.protocol.map", "inter.broker.listener.name"}, (
+    bounds = {
+        f"group.consumer.{end}.{name}"
+        for end in ("min", "max")
+        for name in ("session.timeout.ms", "heartbeat.interval.ms", "assignment.interval.ms")
+    }
+    assert unread == bounds | {"process.roles", "listener.security.protocol.map", "inter.broker.listener.name"}, (
         "config.py checks"
     )
 
@@ -170,6 +175,12 @@ def test_all_interfaces_are_advertised_by_the_name_of_the_machine() -> None:
         ({"advertised.listeners": "PLAINTEXT://0.0.0.0:9092"}, ["advertised.listeners", "0.0.0.0"]),
         ({"inter.broker.listener.name": "X"}, ["inter.broker.listener.name", "X", "PLAINTEXT"]),
         ({"process.roles": "broker"}, ["process.roles", "broker,controller"]),
+        ({"group.consumer.session.timeout.ms": "1000"}, ["group.consumer.min.session.timeout.ms", "45000 to 60000"]),
+        (
+            {"group.consumer.heartbeat.interval.ms": "60000", "group.consumer.max.heartbeat.interval.ms": "60000"},
+            ["group.consumer.session.timeout.ms", "60000"],
+        ),
+        ({"group.consumer.assignors": "uniform,mine"}, ["group.consumer.assignors", "uniform, range"]),
         ({"max.connections.per.ip.overrides": "10.0.0.1"}, ["max.connections.per.ip.overrides", "address:count"]),
         ({"listener.security.protocol.map": "A"}, ["listener.security.protocol.map", "NAME:PROTOCOL"]),
         ({"log.cleaner.min.cleanable.ratio": "2"}, ["log.cleaner.min.cleanable.ratio", "0 to 1"]),
