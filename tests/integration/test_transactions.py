@@ -22,6 +22,7 @@ from fastq.protocol.messages import (
     DescribeProducersRequest,
     DescribeTransactionsRequest,
     EndTxnRequest,
+    FindCoordinatorRequest,
     InitProducerIdRequest,
     ListOffsetsRequest,
     ListTransactionsRequest,
@@ -49,6 +50,12 @@ def wait_for(call: Callable[[], Any], wrong: Callable[[Any], bool]) -> Any:
 
 
 def initialize(connection: RawConnection, name: str, version: int = 5, **fields: Any) -> Any:
+    """InitProducerId as a client does it: find the coordinator, and have patience while it loads."""
+    if name:
+        asked = FindCoordinatorRequest(key_type=1, coordinator_keys=[name])
+        wait_for(
+            lambda: connection.call(asked, 4).coordinators[0].error_code, lambda code: code in COORDINATOR_NOT_THERE_YET
+        )
     request = InitProducerIdRequest(
         transactional_id=name, transaction_timeout_ms=fields.pop("transaction_timeout_ms", 60_000), **fields
     )

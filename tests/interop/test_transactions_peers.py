@@ -133,6 +133,73 @@ def test_aiokafka_commits_and_aborts(fastq_servers: str, make_topic: MakeTopic) 
     assert read_with_aiokafka(fastq_servers, topic, len(kept)) == kept
 
 
+def committed_offset(servers: str, group: str, topic: str) -> int:
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": group, "enable.auto.commit": False})
+    (position,) = consumer.committed([TopicPartition(topic, 0)], timeout=20)
+    consumer.close()
+    assert position.error is None
+    return int(position.offset)
+
+
+def test_librdkafka_reads_processes_and_writes_exactly_once(fastq_servers: str, make_topic: MakeTopic) -> None:
+    """Offsets go with the transaction: an abort takes both back, so the next try sees the same records."""
+    source, target, group = make_topic(fastq_servers), make_topic(fastq_servers), make_topic(fastq_servers)
+    filler = Producer({"bootstrap.servers": fastq_servers})
+    for number in range(30):
+        filler.produce(source, b"%d" % number)
+    assert filler.flush(20) == 0
+    producer = transactional(fastq_servers, group)
+    settings = {"group.id": group, "enable.auto.commit": False, "auto.offset.reset": "earliest"}
+    settings |= {"bootstrap.servers": fastq_servers, "isolation.level": "read_committed"}
+    for attempt, commits in enumerate([False, True, True, False, True]):
+        consumer = Consumer(settings)
+        consumer.subscribe([source])
+        records = []
+        deadline = time.monotonic() + 30
+        while len(records) < 10 and time.monotonic() < deadline:
+            records += [message for message in consumer.consume(10 - len(records), 1.0) if message.error() is None]
+        assert len(records) == 10
+        producer.begin_transaction()
+        for record in records:
+            producer.produce(target, record.value())
+        before = committed_offset(fastq_servers, group, source)
+        producer.send_offsets_to_transaction(
+            consumer.position(consumer.assignment()), consumer.consumer_group_metadata(), 20
+        )
+        if commits:
+            producer.commit_transaction(20)
+        else:
+            producer.abort_transaction(20)
+            assert committed_offset(fastq_servers, group, source) == before, attempt
+        consumer.close()
+    assert committed_offset(fastq_servers, group, source) == 30
+    assert read(fastq_servers, target) == [b"%d" % number for number in range(30)]
+
+
+def test_aiokafka_sends_offsets_with_a_transaction(fastq_servers: str, make_topic: MakeTopic) -> None:
+    import aiokafka
+
+    topic, group = make_topic(fastq_servers), make_topic(fastq_servers)
+    place = aiokafka.TopicPartition(topic, 0)
+
+    async def run() -> None:
+        producer = aiokafka.AIOKafkaProducer(bootstrap_servers=fastq_servers, transactional_id=group)
+        await producer.start()
+        try:
+            async with producer.transaction():
+                await producer.send(topic, b"v")
+                await producer.send_offsets_to_transaction({place: 5}, group)
+            await producer.begin_transaction()
+            await producer.send_offsets_to_transaction({place: 9}, group)
+            await producer.abort_transaction()
+        finally:
+            await producer.stop()
+
+    asyncio.run(asyncio.wait_for(run(), 60))
+    assert committed_offset(fastq_servers, group, topic) == 5
+    assert read(fastq_servers, topic) == [b"v"]
+
+
 @pytest.fixture
 def own_broker() -> Iterator[Broker]:
     with Broker() as broker:
