@@ -38,9 +38,7 @@ def _describe(context: RequestContext, group_id: str) -> DescribeGroupsResponse.
     try:
         group = context.broker.groups.shard(group_id).groups.get(group_id)
     except KafkaError as unavailable:
-        return DescribeGroupsResponse.DescribedGroup(
-            error_code=unavailable.code, group_id=group_id, error_message=str(unavailable), members=[]
-        )
+        return DescribeGroupsResponse.DescribedGroup(error_code=unavailable.code, group_id=group_id, members=[])
     if isinstance(group, ClassicGroup):
         return _described(group)
     described = DescribeGroupsResponse.DescribedGroup(group_id=group_id, group_state=State.DEAD.value, members=[])

@@ -323,7 +323,7 @@ def test_an_assignment_that_is_stored_late_is_of_no_use_after_a_rebalance(bench:
 
 
 def test_a_session_ends_without_heartbeats(bench: GroupBench) -> None:
-    leader, follower = bench.stable(2)
+    leader, _ = bench.stable(2)
     bench.advance(SESSION_MS - 1)
     assert bench.heartbeat(leader) == 0
     bench.advance(1)
@@ -629,7 +629,7 @@ class Client:
             )
         elif self.step_name == "sync":
             leads = self.bench.group.leader_id == self.member_id
-            given = {member_id: b"x" for member_id in self.bench.group.members} if leads else None
+            given = dict.fromkeys(self.bench.group.members, b"x") if leads else None
             self.send(self.bench.sync(self.member_id, self.generation, given, instance_id=self.instance_id))
         else:
             error = self.bench.heartbeat(self.member_id, self.generation, instance_id=self.instance_id)

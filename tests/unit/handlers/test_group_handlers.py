@@ -1,0 +1,577 @@
+"""The APIs of classic groups and their offsets, in every version, against Kafka's error codes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from group_support import OFFSETS_TOPIC, GroupHandlers, HandlerBroker, subscription
+
+from fastq.protocol.messages import (
+    DeleteGroupsRequest,
+    DescribeGroupsRequest,
+    FindCoordinatorRequest,
+    HeartbeatRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetFetchRequest,
+    SyncGroupRequest,
+    TxnOffsetCommitRequest,
+)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> HandlerBroker:
+    return HandlerBroker(tmp_path)
+
+
+# --- FindCoordinator ---
+
+
+@pytest.mark.parametrize("version", range(7))
+def test_find_coordinator_creates_the_topic_and_names_its_leader(server: HandlerBroker, version: int) -> None:
+    async def work(handlers: GroupHandlers) -> None:
+        image = handlers.broker.controller.image
+        assert image.topic(OFFSETS_TOPIC) is None
+        port = handlers.broker.advertised_listeners[0].port
+        for key_type, topic in enumerate((OFFSETS_TOPIC, "__transaction_state")):
+            if key_type and not version:
+                continue
+            asked: dict[str, Any] = {"coordinator_keys": ["a", "b"]} if version >= 4 else {"key": "a"}
+            answer = await handlers.call(FindCoordinatorRequest(key_type=key_type, **asked), version)
+            found = answer.coordinators if version >= 4 else [answer]
+            assert [item.error_code for item in found] == [0] * len(found)
+            assert {(item.node_id, item.host, item.port) for item in found} == {(1, "127.0.0.1", port)}
+            if version >= 4:
+                assert [item.key for item in found] == ["a", "b"]
+            assert handlers.broker.controller.image.topic(topic) is not None
+        offsets = handlers.broker.controller.image.topic(OFFSETS_TOPIC)
+        assert offsets is not None
+        assert (len(offsets.partitions), len(offsets.partitions[0].replicas)) == (3, 1)
+
+    server.run(work, ready=False)
+
+
+def test_find_coordinator_of_an_unknown_kind(server: HandlerBroker) -> None:
+    async def work(handlers: GroupHandlers) -> None:
+        answer = await handlers.call(FindCoordinatorRequest(key="a", key_type=9), 3)
+        assert (answer.error_code, answer.node_id, answer.host, answer.port) == (42, -1, "", -1)
+
+    server.run(work)
+
+
+def test_the_coordinator_is_not_available_while_the_topic_cannot_be_there(
+    server: HandlerBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastq_broker.handlers.find_coordinator.create_topic", lambda broker, topic: False)
+
+    async def work(handlers: GroupHandlers) -> None:
+        answer = await handlers.call(FindCoordinatorRequest(coordinator_keys=["a"]), 4)
+        assert [(item.error_code, item.node_id, item.port) for item in answer.coordinators] == [(15, -1, -1)]
+        answer = await handlers.call(FindCoordinatorRequest(key="a"), 1)
+        assert answer.error_code == 15
+        assert answer.error_message
+
+    server.run(work, ready=False)
+
+
+def test_requests_that_come_before_the_topic_or_its_load(server: HandlerBroker) -> None:
+    async def work(handlers: GroupHandlers) -> None:
+        assert (await handlers.join()).error_code == 15
+        assert handlers.broker.controller.image.topic(OFFSETS_TOPIC) is not None
+        assert (await handlers.join()).error_code == 14
+        assert await handlers.heartbeat(4, "m", 1) == 0, "members have done nothing wrong while it loads"
+        assert (await handlers.call(SyncGroupRequest(group_id="g"), 3)).error_code == 14
+        assert (await handlers.call(ListGroupsRequest(), 5)).error_code == 14
+        described = await handlers.call(DescribeGroupsRequest(groups=["g"]), 5)
+        assert described.groups[0].error_code == 14
+        answer = await handlers.call(OffsetFetchRequest(group_id="g", groups=[], topics=[_asked("t")]), 1)
+        assert answer.topics[0].partitions[0].error_code == 14
+        answer = await handlers.call(OffsetFetchRequest(group_id="g", groups=[], topics=[_asked("t")]), 2)
+        assert (answer.error_code, answer.topics) == (14, [])
+
+    server.run(work, ready=False)
+
+
+def _asked(topic: str) -> Any:
+    return OffsetFetchRequest.OffsetFetchRequestTopic(name=topic, partition_indexes=[0])
+
+
+# --- joining and staying, all versions ---
+
+
+@pytest.mark.parametrize("version", range(10))
+def test_join_group(server: HandlerBroker, version: int) -> None:
+    async def work(handlers: GroupHandlers) -> None:
+        first = await handlers.join(version)
+        if version >= 4:
+            assert (first.error_code, first.generation_id) == (79, -1)
+            first = await handlers.join(version, first.member_id)
+        assert (first.error_code, first.generation_id, first.leader) == (0, 1, first.member_id)
+        assert first.protocol_name == "range"
+        assert [(m.member_id, m.metadata) for m in first.members] == [(first.member_id, subscription("t"))]
+        if version >= 7:
+            assert first.protocol_type == "consumer"
+        assert (await handlers.join(version, "nobody")).error_code == 25
+        assert (await handlers.join(version, group_id="")).error_code == 24
+        for session_ms, code in ((5999, 26), (1_800_001, 26), (6000, 25), (1_800_000, 25)):
+            answer = await handlers.join(version, "nobody", session_timeout_ms=session_ms)
+            assert answer.error_code == code
+
+    server.run(work)
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_sync_group(server: HandlerBroker, version: int) -> None:
+    async def work(handlers: GroupHandlers) -> None:
+        joined = await handlers.member()
+        answer = await handlers.sync(version, joined, {joined.member_id: b"mine"})
+        assert (answer.error_code, answer.assignment) == (0, b"mine")
+        if version >= 5:
+            assert (answer.protocol_type, answer.protocol_name) == ("consumer", "range")
+            assert (await handlers.sync(version, joined, protocol_name=None)).error_code == 23
+        assert (await handlers.sync(version, joined, group_id="")).error_code == 24
+        assert (await handlers.sync(version, joined, group_id="other")).error_code == 25
+
+    server.run(work)
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_heartbeat(server: HandlerBroker, version: int) -> None:
+    async def work(handlers: GroupHandlers) -> None:
+        joined = await handlers.stable()
+        assert await handlers.heartbeat(version, joined.member_id, 1) == 0
+        assert await handlers.heartbeat(version, joined.member_id, 2) == 22
+        assert await handlers.heartbeat(version, "nobody", 1) == 25
+        assert await handlers.heartbeat(version, joined.member_id, 1, "other") == 25
+        assert await handlers.heartbeat(version, joined.member_id, 1, "") == 24
+
+    server.run(work)
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_leave_group(server: HandlerBroker, version: int) -> None:
+    async def work(handlers: GroupHandlers) -> None:
+        joined = await handlers.stable()
+        if version < 3:
+            assert (await handlers.call(LeaveGroupRequest(group_id="g", member_id="x"), version)).error_code == 25
+            request = LeaveGroupRequest(group_id="g", member_id=joined.member_id)
+            assert (await handlers.call(request, version)).error_code == 0
+        else:
+            identity = LeaveGroupRequest.MemberIdentity
+            members = [identity(member_id=joined.member_id), identity(member_id="", group_instance_id="i")]
+            answer = await handlers.call(LeaveGroupRequest(group_id="g", members=members), version)
+            assert answer.error_code == 0
+            assert [(m.member_id, m.group_instance_id, m.error_code) for m in answer.members] == [
+                (joined.member_id, None, 0),
+                ("", "i", 25),
+            ]
+        assert (await handlers.call(LeaveGroupRequest(group_id=""), version)).error_code == 24
+        assert (await handlers.call(LeaveGroupRequest(group_id="other"), version)).error_code == 25
+        shard = handlers.broker.groups.shard("g")
+        assert shard.groups["g"].state_name == "Empty"
+
+    server.run(work)
+
+
+def test_static_members_over_the_wire(server: HandlerBroker) -> None:
+    async def work(handlers: GroupHandlers) -> None:
+        handlers.topics("t")
+        first = await handlers.join(5, group_instance_id="i")
+        await handlers.sync(3, first, {first.member_id: b"mine"}, group_instance_id="i")
+        again = await handlers.join(9, group_instance_id="i")
+        assert (again.error_code, again.generation_id, again.skip_assignment) == (0, 1, True)
+        assert again.members[0].group_instance_id == "i"
+        fenced = HeartbeatRequest(group_id="g", generation_id=1, member_id=first.member_id, group_instance_id="i")
+        assert (await handlers.call(fenced, 3)).error_code == 82
+        assert (await handlers.sync(3, first, group_instance_id="i")).error_code == 82
+        answer = await handlers.commit(7, {("t", 0): 1}, member_id=first.member_id, generation=1, group_instance_id="i")
+        assert answer == {("t", 0): 82}
+
+    server.run(work)
+
+
+def test_a_follower_waits_for_its_leader(server: HandlerBroker) -> None:
+    async def work(handlers: GroupHandlers) -> None:
+        leader = await handlers.stable()
+        new = (await handlers.join()).member_id
+        joining = asyncio.ensure_future(handlers.join(9, new))
+        await asyncio.sleep(0.01)
+        assert await handlers.heartbeat(4, leader.member_id, 1) == 27
+        led = await handlers.join(9, leader.member_id)
+        followed = await joining
+        assert (led.generation_id, followed.generation_id) == (2, 2)
+        assert {m.member_id for m in led.members} == {leader.member_id, new}
+        assert followed.members == []
+        waiting = asyncio.ensure_future(handlers.sync(5, followed))
+        await asyncio.sleep(0.01)
+        assert not waiting.done()
+        await handlers.sync(5, led, {new: b"new", leader.member_id: b"led"})
+        assert (await waiting).assignment == b"new"
+
+    server.run(work)
+
+
+# --- offsets, all versions ---
+
+
+@pytest.mark.parametrize("version", range(2, 11))
+def test_offset_commit(server: HandlerBroker, version: int) -> None:
+    async def work(handlers: GroupHandlers) -> None:
+        handlers.topics("t", "u")
+        assert await handlers.commit(version, {("t", 0): 7, ("u", 1): 8}) == {("t", 0): 0, ("u", 1): 0}
+        assert await handlers.commit(version, {("t", 9): 7, ("t", 1): 9}) == {("t", 9): 3, ("t", 1): 0}
+        assert await handlers.commit(version, {("t", 2): 7}, metadata="m" * 4097) == {("t", 2): 12}
+        assert await handlers.commit(version, {("t", 3): 7}, metadata="m" * 4096) == {("t", 3): 0}
+        assert await handlers.commit(version, {("t", 0): 8}, metadata=None) == {("t", 0): 0}
+        unknown = await handlers.commit(version, {("t", 0): 7}, group_id="new", member_id="m", generation=1)
+        assert unknown == {("t", 0): 69 if version >= 9 else 22}
+        joined = await handlers.member(group_id="live")
+        live: dict[str, Any] = {"group_id": "live", "member_id": joined.member_id}
+        assert await handlers.commit(version, {("t", 0): 1}, **live, generation=1) == {("t", 0): 27}
+        await handlers.sync(5, joined, {}, group_id="live")
+        assert await handlers.commit(version, {("t", 0): 1}, **live, generation=1) == {("t", 0): 0}
+        assert await handlers.commit(version, {("t", 0): 1}, **live, generation=2) == {("t", 0): 22}
+        assert await handlers.commit(version, {("t", 0): 1}, group_id="live", member_id="x", generation=1) == {
+            ("t", 0): 25
+        }
+        assert await handlers.commit(version, {("t", 0): 1}, group_id="live") == {("t", 0): 25}
+        found = await handlers.fetch(8, [("t", 0), ("u", 1), ("t", 1), ("t", 2)])
+        assert found == {("t", 0): (8, 0, ""), ("u", 1): (8, 0, "m"), ("t", 1): (9, 0, "m"), ("t", 2): (-1, 0, "")}
+
+    server.run(work)
+
+
+def test_offset_commit_of_an_unknown_topic(server: HandlerBroker) -> None:
+    async def work(handlers: GroupHandlers) -> None:
+        partition = OffsetCommitRequest.OffsetCommitRequestPartition(partition_index=0, committed_metadata="")
+        topic = OffsetCommitRequest.OffsetCommitRequestTopic
+        by_name = [topic(name="nowhere", partitions=[partition])]
+        answer = await handlers.call(OffsetCommitRequest(group_id="g", member_id="", topics=by_name), 9)
+        assert answer.topics[0].partitions[0].error_code == 3
+        by_id = [topic(topic_id=b"i" * 16, partitions=[partition])]
+        answer = await handlers.call(OffsetCommitRequest(group_id="g", member_id="", topics=by_id), 10)
+        assert (answer.topics[0].topic_id, answer.topics[0].partitions[0].error_code) == (b"i" * 16, 100)
+
+    server.run(work)
+
+
+@pytest.mark.parametrize("version", range(1, 11))
+def test_offset_fetch(server: HandlerBroker, version: int) -> None:
+    async def work(handlers: GroupHandlers) -> None:
+        handlers.topics("t", "u")
+        await handlers.commit(8, {("t", 0): 7, ("t", 2): 9})
+        assert await handlers.fetch(version, [("t", 0), ("u", 1)]) == {("t", 0): (7, 0, "m"), ("u", 1): (-1, 0, "")}
+        assert await handlers.fetch(version, [("t", 0)], group_id="other") == {("t", 0): (-1, 0, "")}
+        if version >= 2:
+            assert await handlers.fetch(version, None) == {("t", 0): (7, 0, "m"), ("t", 2): (9, 0, "m")}
+            assert await handlers.fetch(version, None, group_id="other") == {}
+        if version >= 10:
+            asked = OffsetFetchRequest.OffsetFetchRequestTopics(topic_id=b"i" * 16, partition_indexes=[0])
+            group = OffsetFetchRequest.OffsetFetchRequestGroup(group_id="g", topics=[asked])
+            answer = await handlers.call(OffsetFetchRequest(groups=[group], topics=[]), version)
+            assert answer.groups[0].topics[0].partitions[0].error_code == 100
+
+    server.run(work)
+
+
+def test_offset_fetch_of_many_groups(server: HandlerBroker) -> None:
+    async def work(handlers: GroupHandlers) -> None:
+        handlers.topics("t")
+        for number, group_id in enumerate("abc"):
+            await handlers.commit(8, {("t", 0): number}, group_id=group_id)
+        group = OffsetFetchRequest.OffsetFetchRequestGroup
+        groups = [group(group_id=group_id, topics=None) for group_id in "abcd"]
+        answer = await handlers.call(OffsetFetchRequest(groups=groups, topics=[]), 8)
+        found = [
+            (g.group_id, g.error_code, [t.partitions[0].committed_offset for t in g.topics]) for g in answer.groups
+        ]
+        assert found == [("a", 0, [0]), ("b", 0, [1]), ("c", 0, [2]), ("d", 0, [])]
+
+    server.run(work)
+
+
+def test_offsets_and_groups_survive_a_restart(server: HandlerBroker) -> None:
+    async def before(handlers: GroupHandlers) -> Any:
+        handlers.topics("t")
+        joined = await handlers.stable()
+        await handlers.commit(9, {("t", 0): 7}, member_id=joined.member_id, generation=1)
+        await handlers.commit(9, {("t", 1): 8}, group_id="simple")
+        return joined
+
+    joined = server.run(before)
+
+    async def after(handlers: GroupHandlers) -> None:
+        assert await handlers.heartbeat(4, joined.member_id, 1) == 0
+        assert (await handlers.sync(5, joined)).assignment == b"all"
+        assert await handlers.fetch(9, None) == {("t", 0): (7, 0, "m")}
+        assert await handlers.fetch(9, None, group_id="simple") == {("t", 1): (8, 0, "m")}
+
+    server.run(after)
+
+
+def test_with_durability_fsync_too(server: HandlerBroker) -> None:
+    async def work(handlers: GroupHandlers) -> None:
+        handlers.topics("t")
+        joined = await handlers.stable()
+        commits = [handlers.commit(9, {("t", 0): n}, member_id=joined.member_id, generation=1) for n in range(20)]
+        assert await asyncio.gather(*commits) == [{("t", 0): 0}] * 20
+        assert await handlers.fetch(9, None) == {("t", 0): (19, 0, "m")}
+        assert (await handlers.join(9, group_instance_id="i", group_id="h")).error_code == 0
+        await handlers.leave(joined.member_id)
+        answer = await handlers.call(DeleteGroupsRequest(groups_names=["g"]), 2)
+        assert answer.results[0].error_code == 0
+
+    server.run(work, durability="fsync")
+
+
+def test_offsets_of_a_deleted_topic_are_gone(server: HandlerBroker) -> None:
+    async def work(handlers: GroupHandlers) -> None:
+        handlers.topics("t", "u")
+        await handlers.commit(9, {("t", 0): 7, ("u", 0): 8})
+        handlers.broker.controller.delete_topics([handlers.topic_id("t")])
+        assert await handlers.fetch(9, None) == {("u", 0): (8, 0, "m")}
+
+    server.run(work)
+
+
+def test_expiry_deletes_offsets_and_groups(server: HandlerBroker) -> None:
+    async def work(handlers: GroupHandlers) -> None:
+        handlers.topics("t")
+        joined = await handlers.stable()
+        await handlers.commit(9, {("t", 0): 7}, member_id=joined.member_id, generation=1)
+        await handlers.commit(9, {("t", 0): 7}, group_id="simple")
+        await handlers.commit(4, {("t", 0): 7}, group_id="short", retention_time_ms=1)
+        clock = handlers.broker.clock
+        groups = handlers.broker.groups
+        await asyncio.sleep(0.002)
+        assert groups.expire_offsets() == 2, "the offset, and the group that has nothing left"
+        now_ms = clock() + 60_000 + 1
+        for shard in groups.runtime.shards():
+            shard.context._clock = lambda: now_ms
+        assert groups.expire_offsets() == 2, "members that read the topic keep its offsets"
+        assert {g for shard in groups.runtime.shards() for g in shard.groups} == {"g"}
+        assert await handlers.fetch(9, None) == {("t", 0): (7, 0, "m")}
+
+    server.run(work, offsets_retention_minutes="1")
+
+
+def test_expiry_runs_by_itself(server: HandlerBroker) -> None:
+    async def work(handlers: GroupHandlers) -> None:
+        handlers.topics("t")
+        await handlers.commit(4, {("t", 0): 7}, retention_time_ms=1)
+        while (await handlers.fetch(9, None)) != {}:
+            await asyncio.sleep(0.005)
+
+    server.run(work, offsets_retention_check_interval_ms="5")
+
+
+# --- describing, listing, deleting ---
+
+
+@pytest.mark.parametrize("version", range(7))
+def test_describe_groups(server: HandlerBroker, version: int) -> None:
+    async def work(handlers: GroupHandlers) -> None:
+        joined = await handlers.stable()
+        await handlers.member(group_id="waiting")
+        request = DescribeGroupsRequest(groups=["g", "waiting", "none"])
+        request.include_authorized_operations = version >= 3
+        stable, waiting, none = (await handlers.call(request, version)).groups
+        assert (stable.group_state, stable.protocol_type, stable.protocol_data) == ("Stable", "consumer", "range")
+        (member,) = stable.members
+        assert (member.member_id, member.client_id, member.client_host) == (joined.member_id, "test", "/127.0.0.1")
+        assert (member.member_metadata, member.member_assignment) == (subscription("t"), b"all")
+        assert (waiting.group_state, waiting.protocol_data) == ("CompletingRebalance", "")
+        assert (waiting.members[0].member_metadata, waiting.members[0].member_assignment) == (b"", b"")
+        assert (none.group_state, none.error_code) == ("Dead", 69 if version >= 6 else 0)
+        if version >= 3:
+            assert stable.authorized_operations == 1 << 3 | 1 << 6 | 1 << 8 | 1 << 10 | 1 << 11
+
+    server.run(work)
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_list_groups(server: HandlerBroker, version: int) -> None:
+    async def work(handlers: GroupHandlers) -> None:
+        handlers.topics("t")
+        await handlers.stable()
+        await handlers.commit(9, {("t", 0): 7}, group_id="simple")
+        answer = await handlers.call(ListGroupsRequest(), version)
+        assert sorted((g.group_id, g.protocol_type) for g in answer.groups) == [("g", "consumer"), ("simple", "")]
+        if version >= 4:
+            assert sorted(g.group_state for g in answer.groups) == ["Empty", "Stable"]
+            found = await handlers.call(ListGroupsRequest(states_filter=["stable", "Dead"]), version)
+            assert [g.group_id for g in found.groups] == ["g"]
+        if version >= 5:
+            assert {g.group_type for g in answer.groups} == {"classic"}
+            assert len((await handlers.call(ListGroupsRequest(types_filter=["Classic"]), version)).groups) == 2
+            assert (await handlers.call(ListGroupsRequest(types_filter=["consumer"]), version)).groups == []
+
+    server.run(work)
+
+
+def test_listing_before_there_is_a_coordinator(server: HandlerBroker) -> None:
+    async def work(handlers: GroupHandlers) -> None:
+        answer = await handlers.call(ListGroupsRequest(), 5)
+        assert (answer.error_code, answer.groups) == (0, [])
+        assert handlers.broker.controller.image.topic(OFFSETS_TOPIC) is None
+
+    server.run(work, ready=False)
+
+
+@pytest.mark.parametrize("version", range(3))
+def test_delete_groups(server: HandlerBroker, version: int) -> None:
+    async def work(handlers: GroupHandlers) -> None:
+        handlers.topics("t")
+        joined = await handlers.stable()
+        await handlers.commit(9, {("t", 0): 7}, member_id=joined.member_id, generation=1)
+        await handlers.commit(9, {("t", 0): 7}, group_id="simple")
+        request = DeleteGroupsRequest(groups_names=["g", "simple", "none"])
+        answer = await handlers.call(request, version)
+        assert [(r.group_id, r.error_code) for r in answer.results] == [("g", 68), ("simple", 0), ("none", 69)]
+        await handlers.leave(joined.member_id)
+        answer = await handlers.call(request, version)
+        assert [r.error_code for r in answer.results] == [0, 69, 69]
+
+    async def after(handlers: GroupHandlers) -> None:
+        assert (await handlers.call(ListGroupsRequest(), 5)).groups == []
+        assert await handlers.fetch(9, None) == {}
+
+    server.run(work)
+    server.run(after)
+
+
+def test_offset_delete(server: HandlerBroker) -> None:
+    async def work(handlers: GroupHandlers) -> None:
+        handlers.topics("t", "u")
+        joined = await handlers.stable()
+        offsets = {("t", 0): 1, ("u", 0): 2, ("u", 1): 3}
+        await handlers.commit(9, offsets, member_id=joined.member_id, generation=1)
+
+        async def delete(group_id: str, *topics: tuple[str, int]) -> tuple[int, list[int]]:
+            named = [
+                OffsetDeleteRequest.OffsetDeleteRequestTopic(
+                    name=topic, partitions=[OffsetDeleteRequest.OffsetDeleteRequestPartition(partition_index=partition)]
+                )
+                for topic, partition in topics
+            ]
+            answer = await handlers.call(OffsetDeleteRequest(group_id=group_id, topics=named), 0)
+            return answer.error_code, [topic.partitions[0].error_code for topic in answer.topics]
+
+        assert await delete("", ("t", 0)) == (24, [])
+        assert await delete("none", ("t", 0)) == (69, [])
+        assert await delete("g", ("t", 0), ("u", 0), ("nowhere", 0), ("u", 3)) == (0, [86, 0, 3, 0])
+        assert await handlers.fetch(9, None) == {("t", 0): (1, 0, "m"), ("u", 1): (3, 0, "m")}
+        connect = await handlers.member(group_id="connect", protocol_type="connect")
+        await handlers.sync(4, connect, group_id="connect")
+        assert await delete("connect", ("t", 0)) == (68, [])
+        await handlers.leave(joined.member_id)
+        assert await delete("g", ("t", 0)) == (0, [0])
+
+    server.run(work)
+
+
+# --- transactions ---
+
+
+def txn_commit(handlers: GroupHandlers, offset: int, **fields: Any) -> TxnOffsetCommitRequest:
+    partition = TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition
+    return TxnOffsetCommitRequest(
+        **{
+            "transactional_id": "tx",
+            "group_id": "g",
+            "producer_id": 5,
+            "producer_epoch": 0,
+            "member_id": "",
+            "topics": [
+                TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(
+                    name="t",
+                    partitions=[partition(partition_index=0, committed_offset=offset, committed_metadata="m")],
+                )
+            ],
+            **fields,
+        }
+    )
+
+
+@pytest.mark.parametrize("version", range(6))
+def test_txn_offset_commit(server: HandlerBroker, version: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def admitted(*args: object) -> None:
+        """The transaction's own checks are tested with the transactions."""
+
+    def end(handlers: GroupHandlers, committed: bool, epoch: int = 0) -> None:
+        partition = handlers.broker.groups.runtime.partition_for("g")
+        replica = handlers.broker.replicas.get(OFFSETS_TOPIC, partition)
+        assert replica is not None
+        replica.log.append_transaction_marker(
+            producer_id=5, producer_epoch=epoch, coordinator_epoch=0, commit=committed, leader_epoch=0, now_ms=1
+        )
+        handlers.broker.groups.runtime.marker_written(partition, 5, epoch, committed)
+
+    async def code(handlers: GroupHandlers, offset: int, **fields: Any) -> int:
+        answer = await handlers.call(txn_commit(handlers, offset, **fields), version)
+        return int(answer.topics[0].partitions[0].error_code)
+
+    async def work(handlers: GroupHandlers) -> None:
+        monkeypatch.setattr(handlers.broker.transactions, "check", admitted)
+        assert await code(handlers, 7) == 3
+        handlers.topics("t")
+        await handlers.commit(9, {("t", 0): 1})
+        assert await code(handlers, 7) == 0
+        assert await handlers.fetch(7, [("t", 0)]) == {("t", 0): (1, 0, "m")}
+        for fetch_version in range(7, 11):
+            unstable = await handlers.fetch(fetch_version, [("t", 0)], require_stable=True)
+            assert unstable == {("t", 0): (-1, 88, "")}
+        assert await handlers.fetch(8, None, require_stable=True) == {("t", 0): (-1, 88, "")}
+        end(handlers, True)
+        assert await handlers.fetch(7, [("t", 0)], require_stable=True) == {("t", 0): (7, 0, "m")}
+        assert await code(handlers, 8) == 0
+        end(handlers, False)
+        assert await handlers.fetch(7, [("t", 0)], require_stable=True) == {("t", 0): (7, 0, "m")}
+        assert await code(handlers, 9, producer_epoch=1) == 0
+        assert await code(handlers, 9, producer_epoch=0) == 47
+        assert await code(handlers, 9, group_id="") == 24
+        if version >= 3:
+            assert await code(handlers, 9, group_id="none", generation_id=1, member_id="m") == 22
+            joined = await handlers.stable(group_id="live")
+            assert await code(handlers, 9, group_id="live", generation_id=1, member_id=joined.member_id) == 0
+            assert await code(handlers, 9, group_id="live", generation_id=0, member_id=joined.member_id) == 22
+            assert await code(handlers, 9, group_id="live", generation_id=1, member_id="m") == 25
+
+    async def after(handlers: GroupHandlers) -> None:
+        assert await handlers.fetch(7, [("t", 0)], require_stable=True) == {("t", 0): (-1, 88, "")}
+        end(handlers, True, epoch=1)
+        assert await handlers.fetch(7, [("t", 0)], require_stable=True) == {("t", 0): (9, 0, "m")}
+
+    server.run(work)
+    server.run(after)
+
+
+def test_txn_offset_commit_while_loading(server: HandlerBroker) -> None:
+    async def work(handlers: GroupHandlers) -> None:
+        handlers.topics("t")
+        await handlers.join()  # has the topic created
+        for version, code in ((1, 15), (2, 14), (5, 14)):
+            answer = await handlers.call(txn_commit(handlers, 7), version)
+            assert answer.topics[0].partitions[0].error_code == code
+
+    server.run(work, ready=False)
+
+
+def test_a_disk_that_fails_is_told_as_a_coordinator_that_is_gone(server: HandlerBroker) -> None:
+    async def work(handlers: GroupHandlers) -> None:
+        handlers.topics("t")
+        shard = handlers.broker.groups.shard("g")
+        log = shard.context.replica.log
+        log.dir.fail("writing a batch", log.path, OSError(5, "Input/output error"))
+        assert await handlers.commit(9, {("t", 0): 7}) == {("t", 0): 16}
+        assert (await handlers.join()).error_code == 16
+        assert "g" not in shard.groups
+        answer = await handlers.call(DeleteGroupsRequest(groups_names=["g"]), 2)
+        assert answer.results[0].error_code == 69
+
+    server.run(work)
