@@ -2,7 +2,7 @@
 
 Rules, after Kafka's ProducerInterceptor: they run in the order in which they are given; an exception of one is logged, and
 the record goes on as it was; `on_send` runs in the thread that calls send, before serializers and partitioner;
-`on_acknowledgement` where callbacks run.
+`on_acknowledgement` and `on_delivery` where callbacks run.
 """
 
 from __future__ import annotations
@@ -40,6 +40,9 @@ class ProducerInterceptor:
     def on_acknowledgement(self, metadata: RecordMetadata | None, error: BaseException | None) -> None:
         """The record was delivered (`metadata`), or failed (`error`)."""
 
+    def on_delivery(self, record: ProducerRecord, metadata: RecordMetadata | None, error: BaseException | None) -> None:
+        """The same, with the record as it was after all interceptors; its `headers` are the object that was sent."""
+
 
 def apply_on_send(interceptors: Iterable[ProducerInterceptor], record: ProducerRecord) -> ProducerRecord:
     """`record` after all interceptors."""
@@ -56,11 +59,18 @@ def apply_on_send(interceptors: Iterable[ProducerInterceptor], record: ProducerR
 
 
 def apply_on_acknowledgement(
-    interceptors: Iterable[ProducerInterceptor], metadata: RecordMetadata | None, error: BaseException | None
+    interceptors: Iterable[ProducerInterceptor],
+    record: ProducerRecord,
+    metadata: RecordMetadata | None,
+    error: BaseException | None,
 ) -> None:
     """Tell all interceptors."""
     for interceptor in interceptors:
         try:
             interceptor.on_acknowledgement(metadata, error)
+            # Who has no base class, as interceptors of other clients, need not know it.
+            on_delivery = getattr(interceptor, "on_delivery", None)
+            if on_delivery is not None:
+                on_delivery(record, metadata, error)
         except Exception:
             logger.exception("interceptor %r failed", interceptor)

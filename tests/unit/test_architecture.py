@@ -37,8 +37,10 @@ MAY_IMPORT = {
     "metadata": FLOOR | {"protocol"},
     "config": FLOOR | {"protocol", "net"},
     "net": CORE | {""},  # the version, which it tells brokers
-    "producer": CORE | USERS,
-    "consumer": CORE | USERS,
+    "metrics": {"metadata"},
+    "producer": CORE | USERS | {"metrics"},
+    "consumer": CORE | USERS | {"metrics"},
+    "observability": USERS | {"metrics", "producer", "consumer"},
     "admin": CORE,
     "cli": CORE | USERS | {"", "producer", "consumer", "admin", "testing"},
     "spark": CORE | USERS | {"", "producer", "consumer", "admin"},
@@ -48,7 +50,7 @@ MAY_IMPORT = {
 BROKER_MAY_IMPORT = {"errors", "_native", "compression", "protocol", "net"}
 BROKER_AS_A_CLIENT = BROKER / "mirror"  # copies between clusters, so it is a producer and a consumer itself
 
-IMPORTED_AS = {"protobuf": "google"}  # packages whose modules have another name
+IMPORTED_AS = {"protobuf": "google", "opentelemetry-api": "opentelemetry"}  # packages whose modules have another name
 
 EXCEPTIONS = {
     ("_native/send_many.pyx", "producer"): "the classes of results, loaded when the first one is made",

@@ -59,7 +59,7 @@ class AsyncConsumer(ConsumerBase):
         self._driver: AsyncDriver | None = None
         self._waiters: set[asyncio.Future[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._iterator = AsyncRecordIterator(self._advance, self._hooks.transform, self._progress)
+        self._iterator = AsyncRecordIterator(self._hooks.between(self._advance), self._hooks.transform, self._progress)
         self._ending: AsyncRecordIterator | None = None  # of the last read_to_end
         self._closing = False
         self._changing: asyncio.Task[None] | None = None  # the step of a rebalance that is being carried out
@@ -135,7 +135,7 @@ class AsyncConsumer(ConsumerBase):
                 if isinstance(found, FetchedRecords):
                     return self._iterating(found)
 
-        self._ending = AsyncRecordIterator(advance, self._hooks.transform, self._progress)
+        self._ending = AsyncRecordIterator(self._hooks.between(advance), self._hooks.transform, self._progress)
         return self._ending
 
     async def _advance(self, chunk: FetchedRecords | None) -> FetchedRecords | None:

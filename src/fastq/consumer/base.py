@@ -41,6 +41,7 @@ from fastq.errors import (
     error_for_code,
 )
 from fastq.metadata import TopicPartition
+from fastq.metrics import ConsumerMetrics, PartitionMetrics
 from fastq.net.core import ClientCore
 from fastq.net.requests import EncodedRequest, VersionedRequest
 
@@ -50,7 +51,10 @@ FETCH_VERSION_MIN, FETCH_VERSION_MAX = 4, 18
 
 CommitCallback = Callable[[Mapping[TopicPartition, OffsetAndMetadata], "FastqError | None"], Any]
 # What can be committed: None for all that was handed out, one record, several of them, a batch, or offsets by partition.
-Committable: TypeAlias = "Record | Sequence[Record] | ConsumerBatch | Mapping[TopicPartition | tuple[str, int], int | OffsetAndMetadata] | None"
+Committable: TypeAlias = (
+    "Record | Sequence[Record] | ConsumerBatch"
+    " | Mapping[TopicPartition | tuple[str, int], int | OffsetAndMetadata] | None"
+)
 
 
 class ConsumerBase(Interruptible):
@@ -127,11 +131,11 @@ class ConsumerBase(Interruptible):
             lags[tp] = max(0, end - position) if end >= 0 and position >= 0 else None
         return lags
 
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> ConsumerMetrics:
         """Counters since the start, what is buffered now, and by partition the position, the end as of the last fetch, and
         the distance (None while unknown)."""
         fetcher, lags = self._fetcher, self.lag()
-        partitions = {}
+        partitions: dict[TopicPartition, PartitionMetrics] = {}
         for tp, state in fetcher.partitions.items():
             end = state.last_stable_offset if self.config.read_committed else state.high_watermark
             position = state.position

@@ -66,7 +66,7 @@ class Consumer(ConsumerBase):
         self._driver = BlockingDriver(self._core)
         self._heartbeat: HeartbeatThread | None = None
         self._beats_under_way = 0
-        self._iterator = RecordIterator(self._advance, self._hooks.transform, self._progress)
+        self._iterator = RecordIterator(self._hooks.between(self._advance), self._hooks.transform, self._progress)
         self._ending: RecordIterator | None = None  # of the last read_to_end
 
     # -- records
@@ -140,7 +140,7 @@ class Consumer(ConsumerBase):
                     if isinstance(found, FetchedRecords):
                         return self._iterating(found)
 
-        iterator = RecordIterator(advance, self._hooks.transform, self._progress)
+        iterator = RecordIterator(self._hooks.between(advance), self._hooks.transform, self._progress)
         self._ending = iterator
         return iterator
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from fastq._native.consume import Record
 from fastq.consumer.config import ConsumerConfig
@@ -17,6 +17,7 @@ from fastq.errors import DeserializationError
 
 logger = logging.getLogger("fastq.consumer")
 
+F = TypeVar("F", bound=Callable[..., Any])
 Transform = Callable[[Record], "Record | None"]
 
 
@@ -74,6 +75,25 @@ class Hooks:
             return None
         seen = self.intercept([read])
         return seen[0] if seen else None
+
+    def between(self, advance: F) -> F:
+        """`advance`, which an iterator calls when it has no more records at hand, telling the interceptors first.
+
+        Those that care have a method `on_idle()`: the record that was handed out last has been handled.
+        """
+        told = [interceptor.on_idle for interceptor in self.interceptors if hasattr(interceptor, "on_idle")]
+        if not told:
+            return advance
+
+        def tell_and_advance(*arguments: Any) -> Any:
+            for on_idle in told:
+                try:
+                    on_idle()
+                except Exception:
+                    logger.exception("interceptor failed in %r", on_idle)
+            return advance(*arguments)
+
+        return cast("F", tell_and_advance)
 
     def intercept(self, records: list[Record]) -> list[Record]:
         """Show records to the interceptors, each of which may answer others; what one raises is logged."""

@@ -24,6 +24,7 @@ from fastq._native.producer_core import AsyncDelivery, AsyncProducerCore
 from fastq._native.send_many import ManyDelivery, SendMany
 from fastq.errors import ClientClosed, FastqError, LoadingWouldBlock, SerializationError
 from fastq.interceptors import ProducerRecord
+from fastq.metrics import ProducerMetrics
 from fastq.net.aio import AsyncDriver
 from fastq.net.core import ClientCore
 from fastq.producer import lifetime
@@ -152,7 +153,7 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls):
         finally:
             self._shut_down(why)
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self) -> ProducerMetrics:
         """Counters and gauges; see the names."""
         return self._parts.metrics()
 
@@ -193,9 +194,9 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls):
         try:
             delivery = await self._enqueue(record)
         except Exception as error:
-            parts.refused(error)
+            parts.refused(record, error)
             raise
-        delivery.add_done_callback(parts.acknowledge)
+        delivery.add_done_callback(partial(parts.acknowledge, record))
         return delivery
 
     async def _enqueue(self, record: ProducerRecord) -> AsyncDelivery:
@@ -404,6 +405,7 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls):
 
     def _on_timer(self) -> None:
         self._timer, self._timer_at = None, float("inf")
+        self._parts.sender.work = True  # a coordinator may be due without any batch that waits
         self._step()
 
     def _wake_waiters(self) -> None:

@@ -29,6 +29,7 @@ from fastq._native.accumulator import (
 from fastq._native.producer_core import DeliveryBase
 from fastq.errors import BufferTimeout, ClientClosed, FastqError, ForkedClient, error_for_code
 from fastq.interceptors import ProducerRecord, apply_on_acknowledgement, apply_on_send
+from fastq.metrics import ProducerMetrics
 from fastq.net.core import ClientCore
 from fastq.producer.config import ProducerConfig
 from fastq.producer.partitioners import choose_partition
@@ -153,15 +154,15 @@ class Parts:
             )
         return Prepared(record.topic, value, key, record.headers, index, record.timestamp_ms)
 
-    def acknowledge(self, delivery: DeliveryBase) -> None:
+    def acknowledge(self, record: ProducerRecord, delivery: DeliveryBase) -> None:
         """Tell the interceptors what became of a record."""
         error = delivery.exception()  # type: ignore[attr-defined]
         metadata = None if error is not None else delivery.result()  # type: ignore[attr-defined]
-        apply_on_acknowledgement(self.config.interceptors, metadata, error)
+        apply_on_acknowledgement(self.config.interceptors, record, metadata, error)
 
-    def refused(self, error: BaseException) -> None:
+    def refused(self, record: ProducerRecord, error: BaseException) -> None:
         """Tell the interceptors that a record was not accepted."""
-        apply_on_acknowledgement(self.config.interceptors, None, error)
+        apply_on_acknowledgement(self.config.interceptors, record, None, error)
 
     # -- batches --------------------------------------------------------------------------------------------------
 
@@ -219,7 +220,7 @@ class Parts:
 
     # -- metrics --------------------------------------------------------------------------------------------------
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self) -> ProducerMetrics:
         """Counters since the start, and what waits now; units are in the names."""
         accumulator, sender = self.accumulator, self.sender
         batches = max(accumulator.batches_total, 1)

@@ -18,6 +18,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -28,6 +29,7 @@ from fastq._native.producer_core import Delivery, SyncProducerCore
 from fastq._native.send_many import ManyDelivery, SendMany
 from fastq.errors import ClientClosed
 from fastq.interceptors import ProducerRecord
+from fastq.metrics import ProducerMetrics
 from fastq.net.blocking import BlockingDriver
 from fastq.producer import lifetime
 from fastq.producer.base import Parts, report_lost
@@ -204,7 +206,7 @@ class Producer(SyncProducerCore, BlockingTransactionCalls):
         finally:
             self._shut_down(why)
 
-    def metrics(self) -> dict[str, float]:
+    def metrics(self) -> ProducerMetrics:
         """Counters and gauges; see the names."""
         return self._parts.metrics()
 
@@ -243,9 +245,9 @@ class Producer(SyncProducerCore, BlockingTransactionCalls):
             try:
                 delivery = self._enqueue(*parts.prepare(record, self._topic_state(record.topic)))
             except Exception as error:
-                parts.refused(error)
+                parts.refused(record, error)
                 raise
-            delivery.add_done_callback(parts.acknowledge)
+            delivery.add_done_callback(partial(parts.acknowledge, record))
         if self.accumulator.slow & SYNC:
             self.accumulator.close_all()  # nothing to linger for: the caller waits
             delivery.result()
