@@ -22,6 +22,7 @@ from fastq.errors import KafkaError
 
 from .classic_member import JoinRequest, JoinResult, SyncResult
 from .consumer_change import GroupChange, is_waiting
+from .consumer_group import ConsumerGroup
 from .consumer_member import ClassicMember, ClassicProtocol, Member, MemberState, copied
 from .errors import store_error
 from .group import (
@@ -41,7 +42,6 @@ from .subscriptions import CONSUMER_PROTOCOL_TYPE, decode_subscription
 if TYPE_CHECKING:
     from fastq.protocol.messages import ConsumerProtocolSubscription
 
-    from .consumer_group import ConsumerGroup
     from .consumer_groups import ConsumerGroups
     from .reconciliation import Owned
 
@@ -114,12 +114,18 @@ class ClassicMembers:
             CONSUMER_PROTOCOL_TYPE,
             request.protocols[0][0],
         )
+
+        def done(error: KafkaError | None) -> None:
+            live = consumers.groups.get(group.group_id)
+            if error is None and isinstance(live, ConsumerGroup) and member_id in live.members:
+                consumers.start_session(live, after)
+                consumers.start_rebalance(live, after)  # until its sync
+            answer(_joined(result, error))
+
         if down:
-            consumers.go_down(group, change, changed, lambda error: answer(_joined(result, error)))
-        elif consumers.commit(change, lambda error: answer(_joined(result, error))):
-            live = consumers.groups[group.group_id]
-            consumers.start_session(live, after)
-            consumers.start_rebalance(live, after)  # until its sync
+            consumers.go_down(group, change, changed, done)
+        else:
+            consumers.commit(change, done)
 
     def _member_for(self, change: GroupChange, member_id: str, request: JoinRequest) -> Member:
         """The member as it was, or a new one. Raises UnknownMemberId, FencedInstanceId."""

@@ -328,9 +328,9 @@ class ConsumerGroups:
         """Remove members; the others get a new target with their next heartbeats. Whether that could be written."""
         change = self.change(group)
         change.remove(member_ids)
-        change.bump_epoch(True)
         if can_downgrade(change.draft, self.settings):
             return self.go_down(group, change, True, written)
+        change.bump_epoch(True)
         return self.commit(change, written)
 
     def go_down(
