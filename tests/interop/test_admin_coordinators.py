@@ -18,12 +18,6 @@ from fastq.errors import GroupIdNotFound, TransactionalIdNotFound, UnknownMember
 Make = Callable[..., str]
 
 
-@pytest.fixture(params=[pytest.param("apache-kafka", marks=pytest.mark.kafka)])
-def servers(request: pytest.FixtureRequest) -> str:
-    """Bootstrap servers of brokers with both coordinators."""
-    return str(request.getfixturevalue("kafka_servers"))
-
-
 @pytest.fixture
 def admin(servers: str) -> Iterator[Admin]:
     with Admin(bootstrap_servers=servers, default_api_timeout_ms=30_000) as admin:
