@@ -64,8 +64,11 @@ class GroupHandlers:
     async def ready(self) -> None:
         """Have the offsets topic there and loaded."""
         await self.call(FindCoordinatorRequest(key="g"), 0)
-        while self.broker.groups.runtime.loading:
+        for _ in range(10_000):
+            if not self.broker.groups.runtime.loading:
+                return
             await asyncio.sleep(0.001)
+        raise AssertionError("the coordinator does not load")
 
     def topics(self, *names: str, partitions: int = 4) -> None:
         self.broker.controller.create_topics([NewTopic(name, partitions, 1) for name in names])
