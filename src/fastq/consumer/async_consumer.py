@@ -175,11 +175,13 @@ class AsyncConsumer(ConsumerBase):
         while True:
             self._check_open()
             self._pump()
-            if not quiet:
+            # Steps come before errors: one that stays must not keep a listener from hearing what is lost.
+            rebalances = asks and not self._stopping and self._rebalances()
+            if not quiet and not rebalances:
                 self._raise_errors()
             if asks and self._stopping:
                 return None
-            if not asks or not self._rebalances():
+            if not rebalances:
                 found = look()
                 if found is not None:
                     return found

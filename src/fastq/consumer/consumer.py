@@ -193,12 +193,13 @@ class Consumer(ConsumerBase):
             self._check_open()
             self._step()
             self._run_callbacks()
+            # Steps come before errors: one that stays must not keep a listener from hearing what is lost.
+            if asks and not self._stopping and self._rebalance():
+                continue
             if not quiet:
                 self._raise_errors()
             if asks and self._stopping:
                 return None
-            if asks and self._rebalance():
-                continue
             found = look()
             if found is not None:
                 driver.flush()

@@ -117,6 +117,7 @@ class GroupSession:
         self.committer = Committer(self.coordinator, self._commit_refused, self._restamped)
         self._protocol = config.group_protocol
         self._subscription = Subscription()
+        self._asked = False  # the application has asked what is committed
         self._query: CommittedQuery | None = None
         self._committed: dict[TopicPartition, int] = {}
         self._commit_at = core.clock() + config.auto_commit_interval_ms / 1000
@@ -259,7 +260,7 @@ class GroupSession:
         return out + self.committer.requests(now, can_send)
 
     def _needs_coordinator(self) -> bool:
-        return self.subscribed or self.committer.busy or self._query is not None or bool(self._unplaced())
+        return self.subscribed or self._asked or self.committer.busy or self._query is not None or bool(self._unplaced())
 
     def next_wakeup(self, now: float) -> float | None:
         """Seconds until `requests` has something to do."""
@@ -349,6 +350,7 @@ class GroupSession:
 
     def committed_query(self, partitions: Iterable[TopicPartition]) -> CommittedQuery:
         """Ask what is committed; the caller drives it."""
+        self._asked = True
         return CommittedQuery(self.coordinator, partitions)
 
     # -- commits
