@@ -13,7 +13,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from time import perf_counter, time
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 from fastq.errors import ErrorCode
 from fastq.protocol.api import APIS
@@ -23,6 +23,7 @@ from .router import Deferred, Router
 
 if TYPE_CHECKING:
     from .broker import Broker
+    from .groups.offsets import CommittedOffset
     from .output import Part
     from .router import Header, Result, Route
 
@@ -161,14 +162,6 @@ class Exposition:
         return "\n".join([*self._lines, ""])
 
 
-@runtime_checkable
-class GroupTable(Protocol):
-    """What is read of a shard of the group coordinator."""
-
-    groups: dict[str, Any]
-    offsets: Any
-
-
 class BrokerMetrics:
     """Reads a broker. Loop thread only."""
 
@@ -266,7 +259,7 @@ class BrokerMetrics:
     def _groups(self, out: Exposition) -> None:
         states: dict[str, int] = {}
         lags: list[tuple[Mapping[str, object], float]] = []
-        for shard in self._group_tables():
+        for shard in self._broker.groups.runtime.shards():
             for group_id, group in shard.groups.items():
                 states[group.state_name] = states.get(group.state_name, 0) + 1
                 if len(lags) < GROUPS_MAX:
@@ -274,14 +267,8 @@ class BrokerMetrics:
         out.family("fastq_groups", "gauge", "Groups by state.", [({"state": s}, n) for s, n in sorted(states.items())])
         out.family("fastq_group_lag_records", "gauge", "Records that a group has not committed yet, by topic.", lags)
 
-    def _group_tables(self) -> Iterator[GroupTable]:
-        for coordinator in self._broker.coordinators:
-            for shard in coordinator.runtime.shards():
-                if isinstance(shard, GroupTable):
-                    yield shard
-
     def _lags(
-        self, group_id: str, offsets: Mapping[tuple[str, int], Any]
+        self, group_id: str, offsets: Mapping[tuple[str, int], CommittedOffset]
     ) -> Iterator[tuple[Mapping[str, object], float]]:
         """The lag of a group by topic, of the partitions that are on this broker."""
         by_topic: dict[str, int] = {}

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from fastq import Admin, Consumer, Producer
+from fastq import Admin, Consumer, Producer, TopicPartition
 from fastq.net.operations import ANY
 from fastq.protocol.messages import DescribeClusterRequest
 from fastq.testing import Broker
@@ -74,6 +74,19 @@ def test_long_polls_count_once_they_are_answered(broker: Broker) -> None:
         while samples(broker)["fastq_requests_total{api=Fetch}"] <= before:
             assert time.monotonic() < deadline
             consumer.poll(timeout=0.1)
+
+
+def test_groups_and_their_lag(broker: Broker) -> None:
+    with (
+        Producer(bootstrap_servers=broker.bootstrap_servers) as producer,
+        Admin(bootstrap_servers=broker.bootstrap_servers) as admin,
+    ):
+        for number in range(5):
+            producer.send("lagging", b"%d" % number, partition=0).result(20)
+        admin.alter_group_offsets("slow", {TopicPartition("lagging", 0): 2}).results()
+    found = samples(broker)
+    assert found["fastq_group_lag_records{group=slow,topic=lagging}"] == 3
+    assert found["fastq_groups{state=Empty}"] == 1
 
 
 def test_errors_and_faults_are_counted(broker: Broker) -> None:

@@ -190,6 +190,45 @@ def test_a_leader_change(broker: Broker) -> None:
         broker.change_leader("absent")
 
 
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_members_of_groups_meet_them(broker: Broker, protocol: str) -> None:
+    """librdkafka joins, heartbeats and commits through what fails, and reads each record."""
+    topic, beat = f"grouped-{protocol}", "Heartbeat" if protocol == "classic" else "ConsumerGroupHeartbeat"
+    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        for number in range(3):
+            producer.send(topic, b"%d" % number, partition=0).result(20)
+    broker.fail("FindCoordinator", error="COORDINATOR_NOT_AVAILABLE")
+    broker.fail("OffsetCommit", error="COORDINATOR_LOAD_IN_PROGRESS")
+    broker.disconnect(beat)
+    if protocol == "classic":
+        broker.fail("JoinGroup", error="NOT_COORDINATOR")
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "group.id": topic,
+            "group.protocol": protocol,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+            **({"heartbeat.interval.ms": 100} if protocol == "classic" else {}),
+        }
+    )
+    consumer.subscribe([topic])
+    found: list[bytes] = []
+    deadline = time.monotonic() + 60
+    while (len(found) < 3 or beat in broker.faults_left()) and time.monotonic() < deadline:
+        message = consumer.poll(0.2)
+        if message is not None and message.error() is None:
+            found.append(message.value())
+    assert found == [b"0", b"1", b"2"]
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    assert broker.faults_left() == {}
+    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        place = TopicPartition(topic, 0)
+        committed = admin.list_group_offsets(topic)[place].result()
+        assert committed is not None and committed.offset == 3
+
+
 def test_switches_are_used_in_order(broker: Broker) -> None:
     broker.fail("Metadata", error="LEADER_NOT_AVAILABLE")
     broker.throttle("Metadata", seconds=1, times=2)

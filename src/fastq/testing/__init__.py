@@ -19,6 +19,7 @@ import re
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -121,7 +122,7 @@ class Broker(FaultSwitches):
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
-                env={**os.environ, **self.env},
+                env=_environment(self.env),
                 pass_fds=[theirs.fileno()],
             )
         self._reader = threading.Thread(target=self._collect, args=(self._process,), daemon=True)
@@ -255,3 +256,29 @@ def __getattr__(name: str) -> Any:
     from fastq.testing.registry import SchemaRegistry
 
     return SchemaRegistry
+
+
+def _environment(extra: Mapping[str, str]) -> dict[str, str]:
+    """The broker's environment. Where bytecode is not to be written beside the sources, it goes to a directory of its own: a
+    start that compiles every module takes twice as long."""
+    environment = {**os.environ, **extra}
+    if environment.get("PYTHONDONTWRITEBYTECODE") and not environment.get("PYTHONPYCACHEPREFIX"):
+        directory = _bytecode_dir()
+        if directory is not None:
+            del environment["PYTHONDONTWRITEBYTECODE"]
+            environment["PYTHONPYCACHEPREFIX"] = str(directory)
+    return environment
+
+
+def _bytecode_dir() -> Path | None:
+    """A directory that nobody else can write to; None where there cannot be one."""
+    if not hasattr(os, "getuid"):
+        return None
+    path = Path(tempfile.gettempdir()) / f"fastq-bytecode-{os.getuid()}"
+    try:
+        path.mkdir(mode=0o700, exist_ok=True)
+        found = path.lstat()
+    except OSError:
+        return None
+    mine = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+    return path if mine else None
