@@ -20,10 +20,13 @@ if TYPE_CHECKING:
     from fastq.producer.partitioners import Murmur2Partitioner as Murmur2Partitioner
     from fastq.producer.partitioners import RoundRobinPartitioner as RoundRobinPartitioner
     from fastq.producer.producer import Producer as Producer
+    from fastq.producer.transaction_calls import AsyncTransaction as AsyncTransaction
+    from fastq.producer.transaction_calls import Transaction as Transaction
 
 _WHERE = {
     "AsyncDelivery": "fastq._native.producer_core",
     "AsyncProducer": "fastq.producer.async_producer",
+    "AsyncTransaction": "fastq.producer.transaction_calls",
     "Delivery": "fastq._native.producer_core",
     "ManyDelivery": "fastq._native.send_many",
     "Murmur2Partitioner": "fastq.producer.partitioners",
@@ -33,11 +36,13 @@ _WHERE = {
     "RoundRobinPartitioner": "fastq.producer.partitioners",
     "SendManyError": "fastq.producer.delivery",
     "SendManyResult": "fastq.producer.delivery",
+    "Transaction": "fastq.producer.transaction_calls",
 }
 
 __all__ = [
     "AsyncDelivery",
     "AsyncProducer",
+    "AsyncTransaction",
     "Delivery",
     "ManyDelivery",
     "Murmur2Partitioner",
@@ -47,6 +52,7 @@ __all__ = [
     "RoundRobinPartitioner",
     "SendManyError",
     "SendManyResult",
+    "Transaction",
 ]
 
 

@@ -355,9 +355,9 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls):
         assert transactions is not None and self._loop is not None
         end = None if timeout is None else time.monotonic() + timeout
         while not transactions.settled:
-            self._step()
             waiter: asyncio.Future[None] = self._loop.create_future()
             transactions.waiters.append(partial(_wake, waiter))
+            self._step()
             if not await self._wait_future(waiter, end):
                 return
 
