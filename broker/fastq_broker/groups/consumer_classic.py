@@ -243,7 +243,7 @@ def _updated(member: Member, request: JoinRequest, subscription: ConsumerProtoco
     }
     if request.instance_id is not None:
         changes["instance_id"] = request.instance_id
-    if subscription.rack_id is not None:
+    if subscription.rack_id:
         changes["rack_id"] = subscription.rack_id
     if request.rebalance_timeout_ms != -1:
         changes["rebalance_timeout_ms"] = request.rebalance_timeout_ms

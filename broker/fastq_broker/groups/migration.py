@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from fastq._native.wire import DecodeError, Reader, Writer
 from fastq.errors import GroupIdNotFound
@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from .consumer_change import ConsumerGroupSettings
     from .consumer_member import Epochs
 
+
+KNOWN_ASSIGNORS: Final = frozenset({"range", "roundrobin", "sticky", "cooperative-sticky"})
+"""Assignors whose data in assignments is no more than a memory of the last one: librdkafka's sticky ones have it. Kafka goes by the
+data alone, and refuses such groups."""
 
 # --- what classic members say and hear ---
 
@@ -113,7 +117,7 @@ def upgrade(group: ClassicGroup, settings: ConsumerGroupSettings, image: Callabl
 def _upgraded(member: classic_member.Member, group: ClassicGroup, image: MetadataImage) -> Member:
     subscription = decode_subscription(member.metadata(group.protocol_name or "") or member.protocols[0][1])
     assignment = decode_assignment(member.assignment)
-    if assignment.user_data:
+    if assignment.user_data and group.protocol_name not in KNOWN_ASSIGNORS:
         raise ValueError("the assignor in use keeps data of its own in assignments, which would be lost")
     assigned = {
         topic.topic_id: dict.fromkeys(item.partitions, group.generation)
@@ -123,7 +127,7 @@ def _upgraded(member: classic_member.Member, group: ClassicGroup, image: Metadat
     return Member(
         member.member_id,
         instance_id=member.instance_id,
-        rack_id=subscription.rack_id,
+        rack_id=subscription.rack_id or None,
         client_id=member.client_id,
         client_host=member.client_host,
         topic_names=frozenset(subscription.topics),

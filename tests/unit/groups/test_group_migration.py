@@ -62,6 +62,7 @@ class Classic:
         self.instance_id: str | None = fields.get("instance_id")
         self.rebalance_timeout_ms: int = fields.get("rebalance_timeout_ms", 60_000)
         self.user_data: bytes | None = fields.get("user_data")
+        self.protocol: str = fields.get("protocol", "range")
         self.member_id = ""
         self.generation = -1
         self.owned: Parts = set()
@@ -83,7 +84,7 @@ class Classic:
             10_000,
             self.rebalance_timeout_ms,
             "consumer",
-            (("range", subscription(self.topics)),),
+            ((self.protocol, subscription(self.topics)),),
         )
         self.world.shard.join("g", request, self._joined)
 
@@ -265,9 +266,16 @@ def test_groups_that_are_too_large_or_not_of_consumers_stay_classic() -> None:
 
 
 def test_an_assignor_with_data_of_its_own_keeps_the_group_classic(world: World) -> None:
-    settle(world, [Classic(world, "a", user_data=b"mine")])
+    settle(world, [Classic(world, "a", user_data=b"mine", protocol="mine")])
     with pytest.raises(GroupIdNotFound, match="assignor"):
         world.join("c")
+
+
+def test_data_of_well_known_assignors_is_no_hindrance(world: World) -> None:
+    old, new = Classic(world, "a", user_data=b"sticky", protocol="cooperative-sticky"), Consumer(world, "c")
+    settle(world, [old])
+    settle(world, [old, new])
+    assert everything([old, new]) == ALL
 
 
 def test_without_the_way_down_classic_members_stay_in_a_consumer_group() -> None:
