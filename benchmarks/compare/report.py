@@ -20,7 +20,7 @@ Document = dict[str, Any]
 
 
 def load() -> dict[str, Document]:
-    names = ("clients", "broker", "latency", "start", "memory")
+    names = ("clients", "broker", "latency", "start", "memory", "cleaner")
     return {name: json.loads(path.read_text()) for name in names if (path := RESULTS / f"{name}.json").exists()}
 
 
@@ -56,6 +56,12 @@ ROWS: list[tuple[str, Callable[[dict[str, Document]], float], str, float, bool, 
     ("end to end p99 at 10,000/s / confluent-kafka", lambda f: f["latency"]["ratio"]["p99_ms"], "x", 1, False, 0.5),
     ("5,000 partitions, restart to the first acknowledged record",
      lambda f: f["start"]["5000 partitions"]["first_acknowledged_s"], "s", 5, False, 2),
+    ("cleaner: bytes a second of a core, 100-byte records, one key in ten distinct",
+     lambda f: f["cleaner"]["alone"]["medians"]["MB_per_cpu_s"], "MB/s", 150, True, 300),
+    ("cleaner: largest RSS of its process",
+     lambda f: f["cleaner"]["alone"]["medians"]["rss_MiB"], "MiB", 256, False, None),
+    ("broker, produce p99 while it compacts / while it does not",
+     lambda f: f["cleaner"]["produce"]["medians"]["ratio"], "x", 2, False, None),
 ]  # fmt: skip
 
 
