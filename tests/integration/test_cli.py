@@ -131,6 +131,32 @@ def test_no_broker_is_one_clear_line(fastq: Shell) -> None:
     assert "Traceback" not in fastq.err
 
 
+def test_offsets_of_a_group_go_out_and_come_back(
+    fastq: Shell, new_topic_name: Callable[[], str], tmp_path: Path
+) -> None:
+    topic, group = new_topic_name(), new_topic_name()
+    fastq("topics", "create", topic, "--partitions", "2")
+    fastq("produce", topic, "--partition", "1", stdin=b"a\nb\nc\n")
+    reset = ("groups", "reset-offsets", group)
+    assert "name the topics with --topic" in _error(fastq, *reset, "--to-latest")
+    rows = fastq.json(*reset, "--topic", topic, "--to-latest")
+    assert [(row["before"], row["after"]) for row in rows] == [(None, 0), (None, 3)]
+    assert "nothing was changed" in fastq.err and "no such group" in _error(fastq, "groups", "describe", group)
+    fastq(*reset, "--topic", topic, "--to-latest", "--execute")
+    exported = fastq(*reset, "--shift-by", "-2", "--export")
+    assert exported == f"{topic},0,0\n{topic},1,1\n" and "0 is the nearest" in fastq.err
+    (tmp_path / "plan.csv").write_text(exported)
+    fastq(*reset, "--from-file", str(tmp_path / "plan.csv"), "--execute")
+    rows = fastq.json("groups", "describe", group)
+    assert [(row["committed"], row["lag"]) for row in rows] == [(0, 0), (1, 2)]
+    fastq(*reset, "--from-file", "-", "--execute", stdin=f"{topic},1,3\n".encode())
+    assert [row["lag"] for row in fastq.json("groups", "describe", group)] == [0, 0]
+    assert fastq("groups", "delete-offsets", group, "--topic", f"{topic}:0") == f"deleted {topic}-0\n"
+    assert group in fastq("groups", "list", "--state", "Empty")
+    assert "a date like" in _error(fastq, *reset, "--to-datetime", "soon")
+    assert fastq("groups", "delete", group) == f"deleted {group}\n"
+
+
 def test_every_help_page_shows_an_example(capsys: pytest.CaptureFixture[str]) -> None:
     for command in (
         "topics",

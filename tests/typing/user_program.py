@@ -18,6 +18,8 @@ from fastq import (
     RecordMetadata,
     TopicPartition,
 )
+from fastq.admin import GroupDescription, OffsetChange, OffsetReset, TransactionListing
+from fastq.observability import PrometheusExporter
 
 
 def sync(servers: str) -> None:
@@ -46,6 +48,18 @@ def sync(servers: str) -> None:
 
     with Admin(bootstrap_servers=servers) as admin:
         admin.create_topic("logs", partitions=3, replication_factor=1, configs={"retention.ms": "1000"})
+        assert_type(admin.describe_group("billing"), GroupDescription)
+        assert_type(admin.group_lag("billing")[partition].result().lag, int | None)
+        assert_type(
+            admin.reset_group_offsets("billing", OffsetReset.to_earliest(), dry_run=True),
+            dict[TopicPartition, OffsetChange],
+        )
+        assert_type(admin.list_transactions(states=["Ongoing"]), dict[str, TransactionListing])
+        exporter = PrometheusExporter()
+        exporter.add("out", producer)
+        exporter.add("in", consumer)
+    assert_type(producer.metrics()["retries_total"], int)
+    assert_type(consumer.metrics()["partitions"][partition]["lag"], int | None)
 
 
 async def asynchronous(servers: str) -> None:

@@ -11,25 +11,31 @@ from typing import Any
 
 import pytest
 
+from fastq import Producer
 from fastq.admin import (
     Admin,
     AlterConfigOp,
     AsyncAdmin,
+    CommittedOffset,
     ConfigResource,
     ConfigSource,
     ConfigType,
     NewPartitions,
     NewTopic,
+    OffsetReset,
     OffsetSpec,
 )
 from fastq.errors import (
     ClientClosed,
+    GroupIdNotFound,
     InvalidConfig,
     InvalidPartitions,
     InvalidReplicationFactor,
     InvalidTopic,
     OffsetOutOfRange,
     TopicAlreadyExists,
+    TransactionalIdNotFound,
+    TransactionFenced,
     UnknownTopicOrPartition,
 )
 from fastq.metadata import TopicPartition
@@ -219,7 +225,53 @@ def test_cluster_log_dirs_and_versions(run: Run, topic: str, broker: Broker) -> 
     assert run("api_versions") == versions
 
 
+def test_groups(run: Run, topic: str) -> None:
+    group, places = f"g-{time.monotonic_ns()}", [TopicPartition(topic, index) for index in range(3)]
+    with pytest.raises(GroupIdNotFound):
+        run("describe_group", group)
+    assert not run("alter_group_offsets", group, {places[0]: 0, places[1]: CommittedOffset(0, "note")}).errors
+    described = run("describe_group", group)
+    assert (described.state, described.members, described.is_active) == ("Empty", (), False)
+    assert run("list_groups", states=["Empty"])[group].type == "classic"
+    assert run("list_groups", types=["consumer"]) == {}
+    offsets = run("list_group_offsets", group).results()
+    assert offsets[places[1]].metadata == "note" and len(offsets) == 2
+    assert {lag.lag for lag in run("group_lag", group, places).results().values()} == {0, None}
+    plan = run("reset_group_offsets", group, OffsetReset.to_latest(), topics=[topic], dry_run=True)
+    assert [change.before for change in plan.values()] == [0, 0, None]
+    run("reset_group_offsets", group, OffsetReset.to_latest(), partitions=[places[2]])
+    assert len(run("list_group_offsets", group)) == 3
+    assert not run("delete_group_offsets", group, places[:1]).errors
+    assert run("remove_members", group) == {}
+    assert not run("delete_groups", [group]).errors
+    assert isinstance(run("delete_groups", [group])[group].error, GroupIdNotFound)
+
+
+def test_transactions(run: Run, topic: str, broker: Broker) -> None:
+    id_, place = f"t-{time.monotonic_ns()}", TopicPartition(topic, 0)
+    assert isinstance(run("describe_transactions", [id_])[id_].error, TransactionalIdNotFound)
+    with Producer(bootstrap_servers=broker.bootstrap_servers, transactional_id=id_) as producer:
+        producer.begin_transaction()
+        producer.send(topic, b"x", partition=0).result(20)
+        (state,) = run("describe_producers", [place])[place].result()
+        assert state.transaction_start_offset == 0
+        assert run("list_transactions", states=["Ongoing"])[id_].producer_id == state.producer_id
+        assert run("describe_transactions", [id_])[id_].result().partitions == (place,)
+        assert run("find_hanging_transactions", topics=[topic], max_transaction_timeout_ms=0) == []
+        with pytest.raises(ValueError, match="begins at offset 5"):
+            run("abort_open_transaction", place, 5)
+        assert run("abort_open_transaction", place, 0).producer_id == state.producer_id
+        # Its coordinator still counts the partition in, so that this was no hanging one: fencing ends the rest.
+        fenced = run("fence_producers", [id_])[id_].result()
+        assert fenced.producer_id == state.producer_id
+        with pytest.raises(TransactionFenced):
+            producer.commit_transaction()
+    assert run("describe_producers", [place], node_id=1)[place].result()[0].transaction_start_offset is None
+
+
 def test_a_string_is_not_a_list_of_names(run: Run) -> None:
+    with pytest.raises(TypeError, match="a list of names"):
+        run("describe_groups", "billing")
     with pytest.raises(TypeError, match="a list of names"):
         run("delete_topics", "logs")
 
