@@ -51,6 +51,7 @@ class Liveness:
         self._thread: HeartbeatThread | None = None
         self._armed: tuple[Any, ...] | None = None
         self._token = 0
+        self._gave_up = False
 
     # -- signs of life
 
@@ -59,12 +60,20 @@ class Liveness:
         now = self._core.clock()
         elapsed_s, self._asked_at = now - self._asked_at, now
         self._seen = self.progress.count
+        too_slow = member.too_slow or self._thread_gave_up()
         if self._thread is not None:
             self._thread.alive()
-        if not member.too_slow:
+        if not too_slow:
             return None
-        member.too_slow = False
+        member.too_slow = self._gave_up = False
+        self._armed = None  # and the native thread begins again
         return self._too_slow(member, in_hand, elapsed_s)
+
+    def _thread_gave_up(self) -> bool:
+        """Whether the native thread has said farewell, since the application was last told."""
+        if self._armed is not None and self._thread is not None and self._thread.overdue_s > 0:
+            self._gave_up = True
+        return self._gave_up
 
     def observe(self, member: Membership) -> None:
         """Take in records that were handed out since; to be called before heartbeats."""
@@ -110,6 +119,7 @@ class Liveness:
             if key is not None and member is not None:
                 self._listen(member)
             return
+        self._thread_gave_up()
         self._armed = None
         if self._thread is not None:
             self._thread.disarm()

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 from fastq.consumer.effects import Outgoing
 from fastq.errors import FastqError, KafkaError, error_for_code
 from fastq.metadata import TopicPartition
+from fastq.protocol.message import Message
 
 NO_GENERATION = -1
 CanSend = Callable[[int], bool]
@@ -72,6 +73,9 @@ class Membership(Protocol):
     def owned(self) -> frozenset[TopicPartition]:
         """What the application reads, as far as steps were carried out."""
 
+    too_slow: bool
+    """It left because the application did not poll; whoever tells the application sets it back."""
+
     @property
     def is_stable(self) -> bool:
         """Whether the member has an assignment, carried out, and no rebalance under way."""
@@ -111,6 +115,9 @@ class Membership(Protocol):
     def lost_generation(self, code: int) -> None:
         """A commit was told (UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION, ...) that this member is not, or not as it was, in the
         group."""
+
+    def overheard(self, response: Message) -> None:
+        """A heartbeat thread has had this answer: it is a reason to send a heartbeat, no more."""
 
     def take_error(self) -> FastqError | None:
         """What the application has to know, once."""

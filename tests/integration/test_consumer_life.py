@@ -1,0 +1,274 @@
+"""Consumers of a group that are kept busy, woken, stopped and killed: what their group sees of it."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from fastq import Admin, AsyncConsumer, Consumer, Producer, TopicPartition
+from fastq.errors import MaxPollIntervalExceeded, WakeupError
+from fastq.testing import Broker
+
+SESSION_MS = 1500
+CONFIG = {
+    "group.initial.rebalance.delay.ms": 0,
+    "group.min.session.timeout.ms": 100,
+    "group.consumer.min.session.timeout.ms": 100,
+    "group.consumer.session.timeout.ms": SESSION_MS,
+    "group.consumer.min.heartbeat.interval.ms": 50,
+    "group.consumer.heartbeat.interval.ms": 100,
+    "group.consumer.min.assignment.interval.ms": 0,
+    "group.consumer.assignment.interval.ms": 0,
+}
+PROTOCOLS = ("classic", "consumer")
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    """A broker that loses patience soon."""
+    with Broker(config=CONFIG, in_memory=True) as running:
+        yield running
+
+
+@pytest.fixture
+def topic(broker: Broker, new_topic_name: Callable[[], str]) -> str:
+    """A topic of two partitions with 20 records, 10 of each."""
+    name = new_topic_name()
+    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        admin.create_topic(name, partitions=2)
+    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        for number in range(20):
+            producer.send(name, b"%d" % number, partition=number % 2)
+    return name
+
+
+def options(broker: Broker, topic: str, protocol: str, **more: Any) -> dict[str, Any]:
+    """What all consumers here are made with."""
+    given: dict[str, Any] = {
+        "bootstrap_servers": broker.bootstrap_servers,
+        "group_id": f"group-{topic}",
+        "group_protocol": protocol,
+        "auto_offset_reset": "earliest",
+        "session_timeout_ms": SESSION_MS,
+        "heartbeat_interval_ms": 100,
+    }
+    return {**given, **more}
+
+
+def block(seconds: float) -> None:
+    """What a handler that is not asynchronous does to its loop."""
+    time.sleep(seconds)
+
+
+def committed(broker: Broker, topic: str, group: str | None = None) -> dict[TopicPartition, int]:
+    """What the group has committed."""
+    with Consumer(bootstrap_servers=broker.bootstrap_servers, group_id=group or f"group-{topic}") as consumer:
+        found = consumer.committed([TopicPartition(topic, index) for index in range(2)])
+    return {tp: place.offset for tp, place in found.items() if place is not None}
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_member_outlives_an_extension_that_holds_the_gil(broker: Broker, topic: str, protocol: str) -> None:
+    with Consumer(topic, **options(broker, topic, protocol)) as consumer:
+        records = consumer.poll(timeout=20)
+        before = consumer.group_metadata()
+        # No Python at all runs in this process for more than twice the session.
+        ctypes.PyDLL(None).usleep(SESSION_MS * 1000 * 2 + 500_000)
+        consumer.commit(records)
+        assert consumer.poll(timeout=0.2) is not None
+        assert consumer.group_metadata() == before
+    # A second member comes only now: the first one kept all partitions to the end.
+    assert before.generation_id >= 1
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_an_asyncio_member_outlives_a_blocked_loop(broker: Broker, topic: str, protocol: str) -> None:
+    async def main() -> None:
+        async with AsyncConsumer(topic, **options(broker, topic, protocol)) as consumer:
+            records = await consumer.poll(timeout=20)
+            before = consumer.group_metadata()
+            block(SESSION_MS / 1000 * 2)
+            await consumer.commit(records)
+            assert consumer.group_metadata() == before
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_handler_that_is_too_slow_is_named(broker: Broker, topic: str, protocol: str) -> None:
+    given = options(broker, topic, protocol, max_poll_interval_ms=600, max_poll_records=1)
+    with Consumer(topic, **given) as consumer:
+        seen = next(consumer_iter := iter(consumer))
+        time.sleep(1.5)
+        with pytest.raises(MaxPollIntervalExceeded) as caught:
+            while True:
+                next(consumer_iter)
+        error = caught.value
+        assert error.topic == topic
+        assert error.partition == seen.partition
+        assert error.offset is not None
+        assert error.elapsed_s is not None
+        assert "max_poll_interval_ms=600" in str(error)
+        assert f"group group-{topic}" in str(error)
+        # It goes on as a member again.
+        assert consumer.poll(timeout=20)
+        assert consumer.group_metadata().generation_id > 0
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_records_handed_out_are_signs_of_life(broker: Broker, topic: str, protocol: str) -> None:
+    # All records of a partition lie in one chunk: the iterator asks for nothing meanwhile.
+    with Consumer(topic, **options(broker, topic, protocol, max_poll_interval_ms=1000)) as consumer:
+        records = iter(consumer)
+        for _ in range(20):
+            next(records)
+            time.sleep(0.12)
+        assert consumer.group_metadata().generation_id == 1
+
+
+def test_wakeup_ends_a_wait_from_another_thread(broker: Broker, topic: str) -> None:
+    with Consumer(topic, **options(broker, topic, "auto")) as consumer:
+        while len(consumer.poll(timeout=5)) == 500:
+            pass
+        thread = threading.Timer(0.2, consumer.wakeup)
+        thread.start()
+        with pytest.raises(WakeupError):
+            while True:
+                consumer.poll(timeout=60)
+        thread.join()
+        # One that came while nobody waited ends the next wait.
+        consumer.wakeup()
+        with pytest.raises(WakeupError):
+            consumer.poll(timeout=60)
+        assert consumer.poll(timeout=0) == []
+
+
+def test_wakeup_of_an_asyncio_consumer(broker: Broker, topic: str) -> None:
+    async def main() -> None:
+        async with AsyncConsumer(topic, **options(broker, topic, "auto")) as consumer:
+            got = 0
+            while got < 20:
+                got += len(await consumer.poll(timeout=10))
+            threading.Timer(0.2, consumer.wakeup).start()
+            with pytest.raises(WakeupError):
+                await consumer.poll(timeout=60)
+
+    asyncio.run(main())
+
+
+def test_stop_ends_iterators_after_the_record_in_hand(broker: Broker, topic: str) -> None:
+    with Consumer(topic, **options(broker, topic, "auto")) as consumer:
+        count = 0
+        for _ in consumer:
+            count += 1
+            if count == 3:
+                consumer.stop()
+        assert count == 3
+        assert consumer.stopping
+        assert consumer.poll(timeout=60) == []
+    assert sum(committed(broker, topic).values()) == 3
+
+
+PROGRAM = """
+import sys
+from fastq import Consumer
+consumer = Consumer(sys.argv[1], bootstrap_servers=sys.argv[2], group_id="group-" + sys.argv[1], auto_offset_reset="earliest")
+try:
+    with consumer, consumer.stop_on_signal(*SIGNALS):
+        count = 0
+        for record in consumer:
+            count += 1
+            if count in (1, 20):
+                print("got", count, flush=True)
+    print("ended", count, flush=True)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("signals", "number", "last"),
+    [("()", signal.SIGTERM, "ended 20"), ("()", signal.SIGINT, "ended 20"), ("(15,)", signal.SIGINT, "interrupted")],
+)
+def test_signals(broker: Broker, topic: str, signals: str, number: int, last: str) -> None:
+    program = PROGRAM.replace("*SIGNALS", f"*{signals}")
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, topic, broker.bootstrap_servers], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "got 1\n"
+        assert process.stdout.readline() == "got 20\n"
+        process.send_signal(number)
+        assert process.communicate(timeout=30)[0] == f"{last}\n"
+    finally:
+        process.kill()
+        process.wait()
+    # It has committed what it was done with (the record in hand, when it was interrupted, it was not), and has left.
+    done = sum(committed(broker, topic).values())
+    assert done == 20 if last == "ended 20" else done in (19, 20)
+    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        described = admin.describe_groups([f"group-{topic}"])
+    assert not described[f"group-{topic}"].result().members
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_members_share_partitions_and_take_over(broker: Broker, topic: str, protocol: str) -> None:
+    with Consumer(topic, **options(broker, topic, protocol)) as first:
+        first.poll(timeout=20)
+        assert len(first.assignment()) == 2
+        second = Consumer(topic, **options(broker, topic, protocol))
+        end = time.monotonic() + 30
+        while not (len(first.assignment()) == 1 and len(second.assignment()) == 1):
+            assert time.monotonic() < end
+            first.poll(timeout=0.05)
+            second.poll(timeout=0.05)
+        assert set(first.assignment()) | set(second.assignment()) == {
+            TopicPartition(topic, 0),
+            TopicPartition(topic, 1),
+        }
+        second.close()
+        while len(first.assignment()) < 2:
+            assert time.monotonic() < end
+            first.poll(timeout=0.05)
+
+
+def test_a_static_member_keeps_its_partitions_through_a_restart(broker: Broker, topic: str) -> None:
+    given = options(broker, topic, "consumer", group_instance_id="one")
+    with Consumer(topic, **given) as consumer:
+        consumer.poll(timeout=20)
+        epoch = consumer.group_metadata().generation_id
+    with Consumer(topic, **given) as consumer:
+        end = time.monotonic() + 30
+        while not consumer.assignment():
+            assert time.monotonic() < end
+            consumer.poll(timeout=0.1)
+        assert consumer.group_metadata().generation_id == epoch
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_patterns_find_topics_that_come_later(broker: Broker, new_topic_name: Callable[[], str], protocol: str) -> None:
+    stem = new_topic_name()
+    given = options(broker, stem, protocol, metadata_max_age_ms=300)
+    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        producer.send(f"{stem}-a", b"1").result(20)
+        with Consumer(re.compile(f"{stem}-[ab]"), **given) as consumer:
+            assert [record.value for record in consumer.poll(timeout=20)] == [b"1"]
+            producer.send(f"{stem}-c", b"no").result(20)
+            producer.send(f"{stem}-b", b"2").result(20)
+            end = time.monotonic() + 30
+            got: list[Any] = []
+            while not got:
+                assert time.monotonic() < end
+                got = [record.value for record in consumer.poll(timeout=0.5)]
+            assert got == [b"2"]
