@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from fastq.admin import Admin as Admin
     from fastq.admin import AsyncAdmin as AsyncAdmin
     from fastq.consumer import AsyncConsumer as AsyncConsumer
+    from fastq.consumer import AsyncConsumerPool as AsyncConsumerPool
     from fastq.consumer import Consumer as Consumer
+    from fastq.consumer import ConsumerPool as ConsumerPool
     from fastq.consumer import Record as Record
+    from fastq.consumer import RetryPolicy as RetryPolicy
     from fastq.errors import FastqError as FastqError
     from fastq.errors import KafkaError as KafkaError
     from fastq.metadata import TopicPartition as TopicPartition
@@ -28,13 +31,16 @@ __all__ = [
     "Admin",
     "AsyncAdmin",
     "AsyncConsumer",
+    "AsyncConsumerPool",
     "AsyncProducer",
     "Consumer",
+    "ConsumerPool",
     "FastqError",
     "KafkaError",
     "Producer",
     "Record",
     "RecordMetadata",
+    "RetryPolicy",
     "TopicPartition",
     "__version__",
 ]
@@ -43,13 +49,16 @@ _ROOMS = {
     "Admin": "admin",
     "AsyncAdmin": "admin",
     "AsyncConsumer": "consumer",
+    "AsyncConsumerPool": "consumer",
     "AsyncProducer": "producer",
     "Consumer": "consumer",
+    "ConsumerPool": "consumer",
     "FastqError": "errors",
     "KafkaError": "errors",
     "Producer": "producer",
     "Record": "consumer",
     "RecordMetadata": "producer",
+    "RetryPolicy": "consumer",
     "TopicPartition": "metadata",
 }
 

@@ -15,14 +15,18 @@ from fastq.consumer.group import (
     RebalanceListener,
 )
 from fastq.consumer.offsets import OffsetAndTimestamp
+from fastq.consumer.pool import AsyncConsumerPool, ConsumerPool
+from fastq.consumer.retry import RetryPolicy
 
 __all__ = [
     "ArrowExport",
     "Assignor",
     "AsyncConsumer",
+    "AsyncConsumerPool",
     "Consumer",
     "ConsumerBatch",
     "ConsumerConfig",
+    "ConsumerPool",
     "GroupMetadata",
     "GroupTopics",
     "MemberSubscription",
@@ -30,4 +34,5 @@ __all__ = [
     "OffsetAndTimestamp",
     "RebalanceListener",
     "Record",
+    "RetryPolicy",
 ]

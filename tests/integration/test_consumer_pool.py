@@ -1,0 +1,261 @@
+"""Pools over a broker: order, commits without gaps, retries, dead letters, rebalances, the end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from fastq import Admin, AsyncConsumer, AsyncProducer, Consumer, Producer, TopicPartition
+from fastq.consumer import AsyncConsumerPool, ConsumerPool, RetryPolicy
+from fastq.errors import ConfigError, RecordFailed
+from fastq.testing import Broker
+
+COUNT = 300
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    config = {"group.initial.rebalance.delay.ms": 0, "group.consumer.min.assignment.interval.ms": 0}
+    with Broker(config=config, in_memory=True) as running:
+        yield running
+
+
+@pytest.fixture
+def topic(broker: Broker, new_topic_name: Callable[[], str]) -> str:
+    """COUNT records in three partitions, of ten keys."""
+    name = new_topic_name()
+    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        admin.create_topic(name, partitions=3)
+    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        for number in range(COUNT):
+            producer.send(name, b"%d" % number, key=b"key-%d" % (number % 10))
+    return name
+
+
+def options(broker: Broker, topic: str, **more: Any) -> dict[str, Any]:
+    given = {
+        "bootstrap_servers": broker.bootstrap_servers,
+        "group_id": f"group-{topic}",
+        "auto_offset_reset": "earliest",
+        "enable_auto_commit": False,
+    }
+    return {**given, **more}
+
+
+def committed(broker: Broker, topic: str) -> int:
+    """How many records of the topic are committed."""
+    with Consumer(bootstrap_servers=broker.bootstrap_servers, group_id=f"group-{topic}") as consumer:
+        found = consumer.committed([TopicPartition(topic, index) for index in range(3)])
+    return sum(place.offset for place in found.values() if place is not None)
+
+
+class Seen:
+    """What handlers saw, by key, and how many were at work at once."""
+
+    def __init__(self) -> None:
+        self.by_key: defaultdict[Any, list[int]] = defaultdict(list)
+        self.count = 0
+        self.lock = threading.Lock()
+        self.busy: set[Any] = set()
+
+    def begin(self, record: Any) -> None:
+        with self.lock:
+            assert record.key not in self.busy, "two of one key at once"
+            self.busy.add(record.key)
+
+    def end(self, record: Any) -> int:
+        with self.lock:
+            self.busy.discard(record.key)
+            self.by_key[record.key].append(int(record.value))
+            self.count += 1
+            return self.count
+
+    def check(self) -> None:
+        assert sum(map(len, self.by_key.values())) == COUNT
+        assert all(numbers == sorted(numbers) for numbers in self.by_key.values())
+
+
+def test_threads_keep_the_order_of_keys_and_commit_all(broker: Broker, topic: str) -> None:
+    seen = Seen()
+
+    def handle(record: Any) -> None:
+        seen.begin(record)
+        time.sleep(0.001)
+        if seen.end(record) == COUNT:
+            pool.stop()
+
+    with Consumer(topic, **options(broker, topic)) as consumer:
+        pool = ConsumerPool(consumer, handle, workers=8, pending_max=20)
+        pool.run()
+        assert (pool.finished, pool.pending) == (COUNT, 0)
+        assert consumer.paused() == []
+        assert consumer.poll(timeout=0) == []  # a stop leaves no wake-up behind
+    seen.check()
+    assert committed(broker, topic) == COUNT
+
+
+def test_tasks_do_the_same(broker: Broker, topic: str) -> None:
+    seen = Seen()
+
+    async def main() -> None:
+        async with AsyncConsumer(topic, **options(broker, topic)) as consumer:
+
+            async def handle(record: Any) -> None:
+                seen.begin(record)
+                await asyncio.sleep(0.001)
+                if seen.end(record) == COUNT:
+                    pool.stop()
+
+            pool = AsyncConsumerPool(consumer, handle, pending_max=20)
+            await pool.run()
+            assert (pool.finished, pool.pending) == (COUNT, 0)
+
+    asyncio.run(main())
+    seen.check()
+    assert committed(broker, topic) == COUNT
+
+
+def test_retries_and_dead_letters(broker: Broker, topic: str) -> None:
+    seen = Seen()
+    tries: defaultdict[int, int] = defaultdict(int)
+    policy = RetryPolicy(attempts=3, backoff_ms=1, backoff_max_ms=5, dead_letter_topic="{topic}-dead")
+
+    def handle(record: Any) -> None:
+        number = int(record.value)
+        tries[number] += 1
+        if number % 50 == 7 or (number % 10 == 3 and tries[number] < 3):
+            raise RuntimeError(f"cannot do {number}")
+        seen.end(record)
+        if seen.count == COUNT - 6:
+            pool.stop()
+
+    with (
+        Consumer(topic, **options(broker, topic)) as consumer,
+        Producer(bootstrap_servers=broker.bootstrap_servers) as producer,
+    ):
+        pool = ConsumerPool(consumer, handle, retry=policy, producer=producer)
+        pool.run()
+        assert pool.failed == 6
+    assert committed(broker, topic) == COUNT
+    assert all(tries[n] == (3 if n % 50 == 7 or n % 10 == 3 else 1) for n in range(COUNT))
+    assert all(numbers == sorted(numbers) for numbers in seen.by_key.values())
+    dead = Consumer(
+        f"{topic}-dead",
+        bootstrap_servers=broker.bootstrap_servers,
+        auto_offset_reset="earliest",
+        on_deserialization_error="raw",
+    )
+    with dead:
+        letters = list(dead.read_to_end())
+    assert sorted(int(letter.value) for letter in letters) == [7, 57, 107, 157, 207, 257]
+    headers = dict(letters[0].headers)
+    assert headers["dead-letter.topic"] == topic.encode()
+    assert headers["dead-letter.error-message"] == b"cannot do %s" % letters[0].value
+    assert headers["dead-letter.attempts"] == b"3"
+
+
+def test_dead_letters_of_tasks(broker: Broker, topic: str) -> None:
+    policy = RetryPolicy(attempts=2, backoff_ms=1, backoff_max_ms=5, dead_letter_topic=f"{topic}-dead")
+
+    async def main() -> None:
+        async with (
+            AsyncConsumer(topic, **options(broker, topic)) as consumer,
+            AsyncProducer(bootstrap_servers=broker.bootstrap_servers) as producer,
+        ):
+
+            async def handle(record: Any) -> None:
+                if int(record.value) == 5:
+                    raise ValueError("five")
+                if pool.finished + 1 >= COUNT:
+                    pool.stop()
+
+            pool = AsyncConsumerPool(consumer, handle, retry=policy, producer=producer)
+            await pool.run()
+            assert pool.failed == 1
+
+    asyncio.run(main())
+    assert committed(broker, topic) == COUNT
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_failure_ends_the_pool_and_is_not_committed(broker: Broker, topic: str, asynchronous: bool) -> None:
+    def fail(record: Any) -> None:
+        if record.offset == 20:
+            raise RuntimeError("bad record")
+
+    async def fail_later(record: Any) -> None:
+        fail(record)
+
+    async def main() -> None:
+        async with AsyncConsumer(topic, **options(broker, topic)) as consumer:
+            await AsyncConsumerPool(consumer, fail_later, order="partition").run()
+
+    with pytest.raises(RecordFailed, match="at offset 20") as caught:
+        if asynchronous:
+            asyncio.run(main())
+        else:
+            with Consumer(topic, **options(broker, topic)) as consumer:
+                ConsumerPool(consumer, fail, order="partition").run()
+    assert isinstance(caught.value.__cause__, RuntimeError)
+    with Consumer(bootstrap_servers=broker.bootstrap_servers, group_id=f"group-{topic}") as consumer:
+        assert caught.value.partition is not None
+        tp = TopicPartition(topic, caught.value.partition)
+        place = consumer.committed([tp])[tp]
+        assert place is None or place.offset == 20
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_rebalance_commits_what_has_begun(broker: Broker, topic: str, protocol: str) -> None:
+    seen: list[tuple[int, int]] = []
+    pools: list[ConsumerPool] = []
+    lock = threading.Lock()
+
+    def handle(record: Any) -> None:
+        time.sleep(0.005)
+        with lock:
+            seen.append((record.partition, record.offset))
+            if len(set(seen)) == COUNT:
+                for pool in pools:
+                    pool.stop()
+
+    def work() -> None:
+        strategy = {} if protocol == "consumer" else {"partition_assignment_strategy": "cooperative-sticky"}
+        with Consumer(
+            topic, **options(broker, topic, group_protocol=protocol, max_poll_records=10, **strategy)
+        ) as consumer:
+            pool = ConsumerPool(consumer, handle, workers=3, pending_max=30)
+            pools.append(pool)
+            pool.run()
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    threads[0].start()
+    while len(seen) < 20:
+        time.sleep(0.01)
+    threads[1].start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    # What was in work when its partition went was finished and committed first: nothing was done twice.
+    assert len(seen) == len(set(seen)) == COUNT
+    assert committed(broker, topic) == COUNT
+
+
+def test_pools_that_make_no_sense(broker: Broker) -> None:
+    auto = Consumer("t", bootstrap_servers=broker.bootstrap_servers, group_id="g")
+    with auto, pytest.raises(ConfigError, match="enable_auto_commit=False"):
+        ConsumerPool(auto, print)
+    with Consumer("t", bootstrap_servers=broker.bootstrap_servers) as consumer:
+        with pytest.raises(ValueError, match="workers"):
+            ConsumerPool(consumer, print, workers=0)
+        with pytest.raises(ValueError, match="pending_max"):
+            ConsumerPool(consumer, print, pending_max=0)
+        with pytest.raises(ValueError, match="order"):
+            ConsumerPool(consumer, print, order="any")
+        with pytest.raises(ValueError, match="needs a producer"):
+            ConsumerPool(consumer, print, retry=RetryPolicy(dead_letter_topic="dead"))
