@@ -116,9 +116,9 @@ def test_iteration_finishes_a_record_when_the_next_is_asked_for(options: dict[st
 
 def test_auto_commit_of_a_slow_handler_stops_before_the_record_in_hand(options: dict[str, Any], topic: str) -> None:
     with Consumer(topic, auto_commit_interval_ms=100, **options) as consumer:
-        for count, record in enumerate(consumer, 1):
-            if count == 5:
-                break
+        records = iter(consumer)
+        for _ in range(5):
+            record = next(records)
         with Consumer(**options) as outsider:
             deadline = time.monotonic() + WAIT_S
             while offsets(outsider, topic)[record.partition] != record.offset:
@@ -153,7 +153,7 @@ def test_commits_of_every_form(options: dict[str, Any], topic: str) -> None:
 def test_bad_commits_say_what_is_wrong(options: dict[str, Any], topic: str) -> None:
     with Consumer(topic, enable_auto_commit=False, **options) as consumer:
         read(consumer, 1)
-        with pytest.raises(NotAssigned, match="the partition is not assigned.*group group-of") as caught:
+        with pytest.raises(NotAssigned, match=r"the partition is not assigned.*group group-of") as caught:
             consumer.commit({("elsewhere", 3): 5})
         assert (caught.value.topic, caught.value.partition) == ("elsewhere", 3)
         with pytest.raises(
@@ -317,7 +317,7 @@ def test_a_member_that_was_removed_joins_again(options: dict[str, Any], servers:
         read(consumer, 5)
         first = consumer.group_metadata()
         admin.remove_members(options["group_id"], member_ids=[first.member_id])
-        with pytest.raises((UnknownMemberId, IllegalGeneration), match="joins again by itself|another rebalance"):
+        with pytest.raises((UnknownMemberId, IllegalGeneration), match=r"joins again by itself|another rebalance"):
             consumer.commit({(topic, 0): 1})
         read(consumer, 5)
         assert consumer.group_metadata().member_id != first.member_id
@@ -391,6 +391,7 @@ def test_asyncio(options: dict[str, Any], topic: str) -> None:
             await consumer.commit()
             log.append(("revoked", len(partitions)))
 
+        told: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         async with AsyncConsumer(enable_auto_commit=False, **options) as consumer:
             consumer.subscribe(topic, on_assigned=on_assigned, on_revoked=on_revoked)
             count = 0
@@ -398,7 +399,6 @@ def test_asyncio(options: dict[str, Any], topic: str) -> None:
                 count += 1
                 if count == 200:
                     await consumer.commit(record)
-                    told: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
                     consumer.commit_async(record, lambda offsets, error: told.set_result(error))
                     assert await told is None
                 elif count == 400:
