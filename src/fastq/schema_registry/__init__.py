@@ -4,6 +4,9 @@
     producer = Producer(value_serializer=AvroSerializer(registry, schema))
     consumer = Consumer("orders", value_deserializer=AvroDeserializer(registry))
 
+In an event loop, where nothing may block: AsyncProducer loads a serializer's schemas in a thread; of an AsyncConsumer, take the
+bytes and `await deserializer.deserialize_async(record.topic, record.headers, record.value)`.
+
 Rules: compatible with Confluent's registry and serializers, byte for byte. A name's module, and the library of its format, is
 imported when the name is first used.
 """

@@ -329,7 +329,8 @@ def _refuse_in_event_loop(url: str, load: Callable[[], object]) -> None:
         return
     error = LoadingWouldBlock(
         f"a request to the schema registry {url} would block the event loop",
-        hint="Call the serializer's warm_up in a thread first: await asyncio.to_thread(serializer.warm_up, topic)",
+        hint="Use serialize_async or deserialize_async, or warm up in a thread first: "
+        "await asyncio.to_thread(serializer.warm_up, topic)",
     )
     error.load = load
     raise error

@@ -6,14 +6,17 @@ and keeps what it made of their schemas. After that, a value costs a dictionary 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from fastq.errors import DeserializationError
+from fastq.errors import DeserializationError, LoadingWouldBlock
 from fastq.schema_registry import wire
 from fastq.schema_registry.client import Schema, SchemaRegistryClient
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 SubjectNameStrategy: TypeAlias = "Callable[[str, str | None, bool], str]"
 """(topic, name of the record's type, is it a key) -> subject."""
@@ -71,6 +74,14 @@ class SchemaSerializer:
         """Where the schema of a topic's values is registered."""
         return self._strategy(topic, self._record_name, self.is_key)
 
+    def serialize(self, topic: str, value: Any) -> bytes:
+        """The frame of one value."""
+        raise NotImplementedError
+
+    async def serialize_async(self, topic: str, value: Any) -> bytes:
+        """`serialize` in an event loop: what the registry is asked for first is asked in a thread."""
+        return await _in_thread_where_needed(partial(self.serialize, topic, value))
+
     def warm_up(self, topic: str) -> int:
         """Do now what the first value of a topic would: register or look up the schema. Blocks; answers the schema's id."""
         schema_id: int = wire.HEADER.unpack_from(self._header(topic))[1]
@@ -115,6 +126,15 @@ class SchemaDeserializer(Generic[T]):
         self.registry = registry
         self._known: dict[int, T] = {}
 
+    def deserialize(self, topic: str, headers: Any, data: bytes) -> Any:
+        """The value in one frame."""
+        raise NotImplementedError
+
+    async def deserialize_async(self, topic: str, headers: Any, data: bytes) -> Any:
+        """`deserialize` in an event loop, for the bytes that an AsyncConsumer hands out: a schema that is new is asked for
+        in a thread."""
+        return await _in_thread_where_needed(partial(self.deserialize, topic, headers, data))
+
     def warm_up(self, schema_id: int) -> None:
         """Do now what the first value with this schema would. Blocks."""
         self._writer(schema_id)
@@ -145,6 +165,16 @@ def referenced(registry: SchemaRegistryClient, schema: Schema, format: str | Non
             found.setdefault(name, one)
         found.setdefault(reference.name, inner)
     return found
+
+
+async def _in_thread_where_needed(call: Callable[[], R]) -> R:
+    while True:
+        try:
+            return call()
+        except LoadingWouldBlock as needed:
+            if needed.load is None:
+                raise
+            await asyncio.to_thread(needed.load)
 
 
 def missing(package: str, error: ImportError) -> ImportError:

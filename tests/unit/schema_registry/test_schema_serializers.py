@@ -431,6 +431,8 @@ def test_in_an_event_loop_nothing_blocks(client):
         reader = AvroDeserializer(client)
         await asyncio.to_thread(reader.warm_up, 1)
         assert reader.deserialize("t", (), first) == VALUE
+        assert await AvroDeserializer(SchemaRegistryClient(client.urls[0])).deserialize_async("t", (), first) == VALUE
+        assert await AvroSerializer(SchemaRegistryClient(client.urls[0]), AVRO).serialize_async("t", VALUE) == first
 
     asyncio.run(main())
 
