@@ -7,14 +7,14 @@ Rules
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fastq.errors import ErrorCode, KafkaError
 from fastq.protocol.messages import AddPartitionsToTxnRequest, AddPartitionsToTxnResponse
-from fastq_broker.transactions.answers import fenced_code
-from fastq_broker.transactions.transaction import VERSION_2, Partition
+from fastq_broker.transactions.answers import answered, fenced_code
+from fastq_broker.transactions.transaction import VERSION_2, Partition, Transaction
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -47,13 +47,15 @@ def handle(
         verify_only=False,
         topics=request.v3_and_below_topics,
     )
-    return _handle_one(context, asked)
+    codes = _codes(context, asked)
+    return _later(asked, codes) if isinstance(codes, Awaitable) else _respond(asked, codes)
 
 
 async def _handle_batch(context: RequestContext, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
     results = []
     for asked in request.transactions:
-        codes = await _codes(context, asked)
+        codes = _codes(context, asked)
+        codes = await codes if isinstance(codes, Awaitable) else codes
         results.append(
             AddPartitionsToTxnResponse.AddPartitionsToTxnResult(
                 transactional_id=asked.transactional_id, topic_results=_topics(asked, codes)
@@ -62,12 +64,16 @@ async def _handle_batch(context: RequestContext, request: AddPartitionsToTxnRequ
     return AddPartitionsToTxnResponse(results_by_transaction=results)
 
 
-async def _handle_one(context: RequestContext, asked: Asked) -> AddPartitionsToTxnResponse:
-    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_topics(asked, await _codes(context, asked)))
+async def _later(asked: Asked, codes: Awaitable[Codes]) -> AddPartitionsToTxnResponse:
+    return _respond(asked, await codes)
 
 
-async def _codes(context: RequestContext, asked: Asked) -> Codes:
-    """The error code of each partition; 0 where there is none."""
+def _respond(asked: Asked, codes: Codes) -> AddPartitionsToTxnResponse:
+    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=_topics(asked, codes))
+
+
+def _codes(context: RequestContext, asked: Asked) -> Codes | Awaitable[Codes]:
+    """The error code of each partition, 0 where there is none; at once where nothing has to be waited for."""
     wanted = frozenset((topic.name, index) for topic in asked.topics for index in topic.partitions)
     transactions = context.broker.transactions
     version = context.api_version
@@ -82,18 +88,20 @@ async def _codes(context: RequestContext, asked: Asked) -> Codes:
             for partition in wanted
         }
     producer = asked.producer_id, asked.producer_epoch
-    try:
-        if asked.verify_only:
+    if asked.verify_only:
+        try:
             shard = transactions.runtime.shard_for(asked.transactional_id)
             missing = shard.verify(asked.transactional_id, *producer, wanted)
-            return {at: int(ErrorCode.TRANSACTION_ABORTABLE) if at in missing else 0 for at in wanted}
-        level = VERSION_2 if version >= FIRST_VERSION_OF_VERSION_2 else 0
-        answer = transactions.add_partitions(asked.transactional_id, *producer, wanted, level)
-        if inspect.isawaitable(answer):
-            await answer
-    except KafkaError as error:
-        return dict.fromkeys(wanted, fenced_code(error, version, FIRST_VERSION_WITH_FENCED))
-    return dict.fromkeys(wanted, 0)
+        except KafkaError as error:
+            return dict.fromkeys(wanted, fenced_code(error, version, FIRST_VERSION_WITH_FENCED))
+        return {at: int(ErrorCode.TRANSACTION_ABORTABLE) if at in missing else 0 for at in wanted}
+
+    def respond(txn: Transaction | None, error: KafkaError | None) -> Codes:
+        code = 0 if error is None else fenced_code(error, version, FIRST_VERSION_WITH_FENCED)
+        return dict.fromkeys(wanted, code)
+
+    level = VERSION_2 if version >= FIRST_VERSION_OF_VERSION_2 else 0
+    return answered(partial(transactions.add_partitions, asked.transactional_id, *producer, wanted, level), respond)
 
 
 def _exists(broker: Broker, partition: Partition) -> bool:

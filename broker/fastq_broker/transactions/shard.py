@@ -28,6 +28,8 @@ logger = logging.getLogger(__name__)
 RETRY_S: Final = 0.1
 """Before markers, or the end of a transaction, are tried again after a failure; doubles up to the other."""
 RETRY_MAX_S: Final = 10.0
+TOMBSTONES_MAX: Final = 500
+"""In one batch: ids may have 32 KiB each, and a batch has its limit; one that passes it is told and tried again next time."""
 
 Reply = Callable[["Transaction | None", "KafkaError | None"], None]
 """Gets the state that has been written, or the error."""
@@ -87,9 +89,10 @@ class NoProducerId(Exception):
 class TransactionShard:
     """The state of one partition. Loop thread only.
 
-    Invariants: `transactions` is what the log holds. An id is in `_writing` from the append of a transition until it is as durable as
-    the log promises, and then that transition is what `transactions` has. An id in a PREPARE_* state is either in `_writing`, or its
-    markers are being written, or a retry is in `_retries`; `_failures` counts the attempts that failed.
+    Invariants: `transactions` is what the log holds, `_ongoing` those of its ids that are in state ONGOING. An id is in `_writing`
+    from the append of a transition until it is as durable as the log promises, and then that transition is what `transactions` has.
+    An id in a PREPARE_* state is either in `_writing`, or its markers are being written, or a retry is in `_retries`; `_failures`
+    counts the attempts that failed.
     """
 
     def __init__(self, context: Context, world: World) -> None:
@@ -97,6 +100,7 @@ class TransactionShard:
         self._context = context
         self._world = world
         self._live = False
+        self._ongoing: set[str] = set()
         self._writing: dict[str, Transaction | None] = {}
         self._waiting: dict[str, list[Callable[[], None]]] = {}
         self._retries: dict[str, Handle] = {}
@@ -113,9 +117,15 @@ class TransactionShard:
             logger.warning("a record of __transaction_state-%d has a key of a later version", self._context.partition)
         elif value is None:
             self.transactions.pop(transactional_id, None)
+            self._ongoing.discard(transactional_id)
         else:
             written = self._writing.get(transactional_id)  # knows more than the record holds
-            self.transactions[transactional_id] = written or decode_value(transactional_id, value)
+            txn = written or decode_value(transactional_id, value)
+            self.transactions[transactional_id] = txn
+            if txn.state == TransactionState.ONGOING:
+                self._ongoing.add(transactional_id)
+            else:
+                self._ongoing.discard(transactional_id)
 
     def replay_marker(self, producer_id: int, producer_epoch: int, committed: bool) -> None:
         """Nothing is transactional in this topic."""
@@ -219,11 +229,8 @@ class TransactionShard:
     def abort_timed_out(self) -> int:
         """Abort the transactions that have been open for too long; answers how many."""
         now_ms = self._context.now_ms()
-        late = [
-            txn
-            for txn in self.transactions.values()
-            if txn.timed_out(now_ms) and txn.transactional_id not in self._writing
-        ]
+        open_now = [self.transactions[name] for name in self._ongoing - self._writing.keys()]
+        late = [txn for txn in open_now if txn.timed_out(now_ms)]
         for txn in late:
             logger.info(
                 "%s: aborting the transaction of producer %d epoch %d, which has been open for more than its time-out of %d ms",
@@ -235,13 +242,15 @@ class TransactionShard:
     def expire(self, expiration_ms: int) -> int:
         """Forget ids that nobody has used for `expiration_ms`; answers how many."""
         now_ms = self._context.now_ms()
-        old = [txn for txn in self.transactions.values() if txn.expired(now_ms, expiration_ms)]
-        old = [txn for txn in old if txn.transactional_id not in self._writing]
-        for txn in old:
-            self._writing[txn.transactional_id] = None
-        if old:
-            records = [(encode_key(txn.transactional_id), None) for txn in old]
-            self._context.append(records, partial(self._expired, [txn.transactional_id for txn in old]))
+        old = [
+            name
+            for name, txn in self.transactions.items()
+            if txn.expired(now_ms, expiration_ms) and name not in self._writing
+        ]
+        for first in range(0, len(old), TOMBSTONES_MAX):
+            names = old[first : first + TOMBSTONES_MAX]
+            self._writing.update(dict.fromkeys(names))
+            self._context.append([(encode_key(name), None) for name in names], partial(self._expired, names))
         return len(old)
 
     def _expired(self, transactional_ids: list[str], error: KafkaError | None) -> None:

@@ -391,6 +391,19 @@ def test_ids_that_nobody_uses_are_forgotten(bench: Bench) -> None:
     assert code(bench.add(1001, 0, A, name="idle")) == MAPPING
 
 
+def test_many_ids_are_forgotten_in_batches_and_after_a_failure_later(bench: Bench) -> None:
+    for number in range(1200):
+        bench.initialize(f"id-{number}")
+    bench.context.advance(10)
+    bench.context.failure = error_for_code(10, "too large")
+    assert bench.shard.expire(10) == 1200
+    assert len(bench.shard.transactions) == 1200
+    bench.context.failure = None
+    assert bench.shard.expire(10) == 1200
+    assert not bench.shard.transactions
+    assert identity(bench.initialize("id-7")) == (2200, 0)
+
+
 def test_an_id_is_not_used_while_it_is_being_forgotten(bench: Bench) -> None:
     bench.initialize()
     bench.context.advance(10)
