@@ -18,7 +18,11 @@
 #else
   #define fastq_prefetch(p) __builtin_prefetch(p, 1)
   /* x of 0 to 2^64-1 spread over 0 to n-1: a place in a table of any size, without a division. */
+  #if defined(__SIZEOF_INT128__)
   static inline uint64_t fastq_scale(uint64_t x, uint64_t n) { return (uint64_t)(((unsigned __int128)x * n) >> 64); }
+  #else /* 32 bits, where n is below 2^32 */
+  static inline uint64_t fastq_scale(uint64_t x, uint64_t n) { return ((x >> 32) * n) >> 32; }
+  #endif
   #if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__
     #define FASTQ_LE64(v) __builtin_bswap64(v)
   #else

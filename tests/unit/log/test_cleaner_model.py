@@ -14,6 +14,7 @@ from fastq_broker.log.recovery import RecoveryReport, rebuild_indexes
 from log_support import StandingClock, crash, open_manager
 
 from fastq._native.records import build_batch, decode_records, iter_headers
+from fastq.errors import KafkaError
 
 SEEDS = range(12)
 STEPS = 260
@@ -256,9 +257,8 @@ def play(directory: Path, seed: int) -> None:
     player = Player(directory, seed)
     try:
         player.play()
-    except BaseException:
-        print(f"seed {seed}")
-        raise
+    except (AssertionError, KafkaError) as error:
+        raise AssertionError(f"seed {seed}") from error
     player.cleaner.close()
     player.manager.close()
 
