@@ -36,11 +36,12 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 class ApiStats:
     """The requests of one API. `buckets[i]` counts those of at most LATENCY_BUCKETS_S[i], the last one the rest."""
 
-    __slots__ = ("buckets", "bytes_in", "bytes_out", "errors", "requests", "seconds")
+    __slots__ = ("buckets", "bytes_in", "bytes_out", "errors", "partition_errors", "requests", "seconds")
 
     def __init__(self) -> None:
         self.requests = 0
         self.errors: dict[int, int] = {}
+        self.partition_errors: dict[int, int] = {}
         self.bytes_in = 0
         self.bytes_out = 0
         self.seconds = 0.0
@@ -101,11 +102,15 @@ class MeteredRouter(Router):
         return result
 
     def _encode(self, route: Route, header: Header, response: Any) -> bytes:
-        """Errors of a whole request; those of single partitions stay between broker and client."""
+        """Errors of a whole request."""
         code = getattr(response, "error_code", 0)
         if code:
             self.stats[header[0]].failed(code)
         return super()._encode(route, header, response)
+
+    def partition_failed(self, api_key: int, code: int) -> None:
+        found = self.stats[api_key].partition_errors
+        found[code] = found.get(code, 0) + 1
 
 
 def _size(response: bytes | list[Part] | None) -> int:
@@ -198,10 +203,20 @@ class BrokerMetrics:
     def _requests(self, out: Exposition) -> None:
         stats = [({"api": APIS[key].name if key in APIS else "unknown"}, s) for key, s in self._router.stats.items()]
         out.family("fastq_requests_total", "counter", "Requests answered.", [(a, s.requests) for a, s in stats])
-        errors = [
-            ({**api, "error": ErrorCode(code).name}, count) for api, s in stats for code, count in s.errors.items()
-        ]
-        out.family("fastq_request_errors_total", "counter", "Requests that failed as a whole.", errors)
+        for name, meaning, attribute in (
+            ("fastq_request_errors_total", "Requests that failed as a whole.", "errors"),
+            (
+                "fastq_partition_errors_total",
+                "Partitions that Produce or Fetch answered an error for.",
+                "partition_errors",
+            ),
+        ):
+            errors = [
+                ({**api, "error": ErrorCode(code).name}, count)
+                for api, s in stats
+                for code, count in getattr(s, attribute).items()
+            ]
+            out.family(name, "counter", meaning, errors)
         out.family("fastq_request_bytes_total", "counter", "Bytes of requests.", [(a, s.bytes_in) for a, s in stats])
         out.family("fastq_response_bytes_total", "counter", "Bytes of responses.", [(a, s.bytes_out) for a, s in stats])
         out.histogram(

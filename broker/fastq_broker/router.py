@@ -209,6 +209,9 @@ class Router:
             logger.exception("%s version %d failed", route.name, header[1])
             raise ProtocolViolation(f"{route.name} failed: {error}") from error
 
+    def partition_failed(self, api_key: int, code: int) -> None:
+        """A partition of a Produce or Fetch was answered with an error: for metrics, where they are on."""
+
     def _call(self, route: Route, connection: Connection, buffer: bytearray, header: Header) -> Result:
         """Decode, call, encode: the way of every API but the hot ones."""
         api_key, version, _, client_id, start, end = header

@@ -14,6 +14,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from fastq import Admin, Consumer, Producer, TopicPartition
+from fastq.errors import MessageTooLarge
 from fastq.net.operations import ANY
 from fastq.protocol.messages import DescribeClusterRequest
 from fastq.testing import Broker
@@ -94,8 +95,15 @@ def test_errors_and_faults_are_counted(broker: Broker) -> None:
         assert admin._client.call(ANY, DescribeClusterRequest(endpoint_type=9)).error_code != 0
         broker.disconnect("Metadata")
         admin.list_topics()
+        admin.create_topic("small", configs={"max.message.bytes": "100"})
+    with (
+        Producer(bootstrap_servers=broker.bootstrap_servers) as producer,
+        pytest.raises(MessageTooLarge),
+    ):
+        producer.send("small", b"x" * 1000).result(20)
     found = samples(broker)
     assert any(key.startswith("fastq_request_errors_total{api=DescribeCluster") for key in found)
+    assert found["fastq_partition_errors_total{api=Produce,error=MESSAGE_TOO_LARGE}"] == 1
 
 
 def test_health(broker: Broker) -> None:

@@ -135,6 +135,9 @@ class _Fetch:
     def answer(self) -> list[Part]:
         """The response of the latest read."""
         session_id, results = self.context.answer(self.results)
+        for result in results:
+            if result[2]:
+                self.broker.router.partition_failed(self.header[0], result[2])
         if len(results) > 1 and self.context.session is None:
             results = group_by_topic(results)
         found = (

@@ -160,10 +160,13 @@ def _append_transactional(
 
 def _encode(connection: Connection, broker: Broker, header: Header, results: list[PartitionResult]) -> bytes:
     """The response; where a partition is led elsewhere it tells by whom."""
-    version = header[1]
+    version, elsewhere = header[1], False
     for result in results:
-        if result[2] == NOT_LEADER_OR_FOLLOWER and version >= FIRST_VERSION_WITH_LEADERS:
-            return _encode_with_leaders(connection, broker, header, results)
+        if result[2]:
+            broker.router.partition_failed(header[0], result[2])
+            elsewhere = elsewhere or result[2] == NOT_LEADER_OR_FOLLOWER
+    if elsewhere and version >= FIRST_VERSION_WITH_LEADERS:
+        return _encode_with_leaders(connection, broker, header, results)
     return encode_produce_response(version, header[2], results)
 
 

@@ -40,6 +40,7 @@ def broker() -> Any:
         controller=SimpleNamespace(image=image),
         fetch_sessions=FetchSessionCache(10),
         replicas=replicas,
+        router=SimpleNamespace(partition_failed=lambda api_key, code: None),
     )
 
 
