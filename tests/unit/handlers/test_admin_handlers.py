@@ -173,7 +173,7 @@ def test_describe_configs_of_a_topic(bench: Any, version: int) -> None:
     if version >= 3:
         assert entry.config_type == 5
         assert "Age beyond which" in entry.documentation
-        assert "Has no effect" in found["min.cleanable.dirty.ratio"].documentation
+        assert "Has no effect" in found["remote.storage.enable"].documentation
     (only,) = bench.call(describe_configs, describe(2, "a", ["segment.bytes"]), version).results
     assert [(item.name, item.synonyms) for item in only.configs] == [("segment.bytes", [])]
 
