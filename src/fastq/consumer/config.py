@@ -67,6 +67,7 @@ class ConsumerOptions(ClientOptions, total=False):
     group_instance_id: str | None
     group_protocol: str
     partition_assignment_strategy: Any
+    group_remote_assignor: str | None
     session_timeout_ms: int
     heartbeat_interval_ms: int
     max_poll_interval_ms: int
@@ -96,7 +97,6 @@ class ConsumerConfig(ClientConfig):
     """What a consumer is made with; `ClientConfig` has the keys about the cluster and the connections."""
 
     IGNORED: ClassVar[dict[str, str]] = {
-        "group_remote_assignor": "the coordinator's own default assignor is taken",
         "queued_max_messages_kbytes": "prefetching is bounded by prefetch_bytes_max",
         "queued_min_messages": "prefetching is bounded by prefetch_bytes_max",
         "enable_partition_eof": "read_to_end() ends at the end of every partition",
@@ -120,6 +120,11 @@ class ConsumerConfig(ClientConfig):
         kind=object,
         convert=_check_strategies,
         doc="of the classic protocol, best first: range, roundrobin, sticky, cooperative-sticky, or objects of your own",
+    )
+    group_remote_assignor: str | None = option(
+        None,
+        kind=str,
+        doc="of the consumer protocol: uniform, range, or what else the coordinator has; None: its default",
     )
     session_timeout_ms: int = option(
         45_000, low=1, high=INT32_MAX, doc="a member that is silent for so long is taken out of the group"

@@ -71,7 +71,13 @@ class Harness:
         self.now = 100.0
         self.version = version
         self.coordinator = cast(Any, FakeCoordinator())
-        defaults = {"group_id": "g", "group_instance_id": None, "client_rack": "r1", "max_poll_interval_ms": 300_000}
+        defaults = {
+            "group_id": "g",
+            "group_instance_id": None,
+            "client_rack": "r1",
+            "max_poll_interval_ms": 300_000,
+            "exclude_internal_topics": True,
+        }
         settings: Any = SimpleNamespace(**{**defaults, **config})
         self.metadata = metadata_of(*(names or ("t", "u")))
         self.member = ConsumerProtocolMembership(
@@ -383,7 +389,7 @@ def test_patterns_are_the_coordinators_business() -> None:
     harness.member.subscribe(Subscription(("t",), "t.*"))
     request = harness.beat()
     assert request is not None
-    assert (request.subscribed_topic_regex, request.subscribed_topic_names) == ("t.*", [])
+    assert (request.subscribed_topic_regex, request.subscribed_topic_names) == ("(?:t.*)(?s:.*)", [])
     assert harness.member.wants_all_topics
     harness.answer(assigned={})
     # Another subscription replaces it.
@@ -404,6 +410,18 @@ def test_patterns_that_the_coordinator_cannot_read_are_matched_here() -> None:
     request = harness.beat()
     assert request is not None
     assert (request.subscribed_topic_regex, request.subscribed_topic_names) == (None, ["t"])
+
+
+@pytest.mark.parametrize(
+    ("pattern", "excluded", "named"), [(".*", True, True), (".*", False, False), ("^_", True, True)]
+)
+def test_patterns_pass_over_internal_topics(pattern: str, excluded: bool, named: bool) -> None:
+    harness = Harness(exclude_internal_topics=excluded)
+    harness.member.subscribe(Subscription(("t",), pattern))
+    request = harness.beat()
+    assert request is not None
+    assert (request.subscribed_topic_names == ["t"]) is named
+    assert (request.subscribed_topic_regex is None) is named
 
 
 def test_version_0_knows_no_patterns() -> None:

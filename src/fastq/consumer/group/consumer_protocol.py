@@ -10,6 +10,8 @@ Rules
   then the next heartbeat says what is owned. Steps are `Change`s, run by the application's thread, one at a time; partitions that
   stay are read on without a pause.
 - A fenced member loses what it has and joins again under its id. Member ids are made here, once in a member's life.
+- A pattern is the coordinator's to match where it can, and where it would not match internal topics; else the topics that match are
+  named here.
 - The coordinator names topics by id: what the metadata does not know yet is assigned as soon as it does.
 Source: KIP-848; Kafka's ConsumerMembershipManager and ConsumerHeartbeatRequestManager.
 """
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 import logging
 import random
+import re
 from collections import deque
 from collections.abc import Iterable
 from enum import Enum
@@ -45,6 +48,7 @@ from fastq.protocol.uuid import random_uuid, uuid_to_str
 logger = logging.getLogger("fastq.consumer")
 
 HEARTBEAT_API = 68
+INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 REGEX_FROM = 1
 JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH = 0, -1, -2
 
@@ -191,11 +195,11 @@ class ConsumerProtocolMembership:
         return self.state in _MEMBER and self.epoch > 0
 
     def subscribe(self, subscription: Subscription) -> None:
-        """Read these topics, or those whose whole names match the pattern (RE2; matched by the coordinator where it can)."""
+        """Read these topics, or those that match the pattern, which the coordinator finds by itself where it can (RE2)."""
         if subscription == self._subscription and self.state is not State.FATAL:
             return
         if subscription.pattern != self._subscription.pattern:
-            self._matches_here = False
+            self._matches_here = self._would_match_internal(subscription.pattern)
         self._subscription = subscription
         if not subscription.topics and subscription.pattern is None:
             self._begin_leave()
@@ -204,6 +208,12 @@ class ConsumerProtocolMembership:
             self.state = State.UNSUBSCRIBED
             self._go(State.JOINING)
         self._due = 0.0
+
+    def _would_match_internal(self, pattern: str | None) -> bool:
+        """Whether the coordinator would take topics along that patterns pass over: it knows no such exception."""
+        if pattern is None or not self.config.exclude_internal_topics:
+            return False
+        return any(re.match(pattern, topic) for topic in INTERNAL_TOPICS)
 
     def take_error(self) -> FastqError | None:
         """The oldest error that the application was not told of."""
@@ -375,7 +385,8 @@ class ConsumerProtocolMembership:
         subscription = self._subscription
         regex = None
         if version >= REGEX_FROM and not self._matches_here:
-            regex = subscription.pattern
+            # A pattern here matches the beginning of a name; the coordinator matches whole names.
+            regex = None if subscription.pattern is None else f"(?:{subscription.pattern})(?s:.*)"
         self.wants_all_topics = regex is not None
         topics = () if regex is not None else subscription.topics
         return _Said(tuple(sorted(topics)), regex, self.assignor, self.config.max_poll_interval_ms, owned)

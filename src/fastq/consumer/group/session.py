@@ -210,7 +210,13 @@ class GroupSession:
 
     def _make_member(self) -> Membership:
         if self._protocol == "consumer":
-            return ConsumerProtocolMembership(self.config, self.coordinator, self.core.metadata, rng=self.core.random)
+            return ConsumerProtocolMembership(
+                self.config,
+                self.coordinator,
+                self.core.metadata,
+                assignor=self.config.group_remote_assignor,
+                rng=self.core.random,
+            )
         return ClassicMember(self.config, self.coordinator, self.core.metadata, self.assignors, self.core.watch_topics)
 
     def fall_back(self) -> None:
@@ -260,7 +266,9 @@ class GroupSession:
         return out + self.committer.requests(now, can_send)
 
     def _needs_coordinator(self) -> bool:
-        return self.subscribed or self._asked or self.committer.busy or self._query is not None or bool(self._unplaced())
+        return (
+            self.subscribed or self._asked or self.committer.busy or self._query is not None or bool(self._unplaced())
+        )
 
     def next_wakeup(self, now: float) -> float | None:
         """Seconds until `requests` has something to do."""
