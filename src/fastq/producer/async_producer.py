@@ -165,6 +165,9 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls):
 
     async def __aenter__(self) -> Self:
         self._start()
+        if self._parts.transactions is not None:
+            self._parts.transactions.initialize()  # begun now, waited for by the first transaction: see Producer
+            self._attend()
         return self
 
     async def __aexit__(

@@ -216,6 +216,14 @@ class Producer(SyncProducerCore, BlockingTransactionCalls):
         return list(range(len(self._topic_state(topic).partitions)))
 
     def __enter__(self) -> Self:
+        transactions = self._parts.transactions
+        if transactions is not None:
+            # Begun now, waited for by the first transaction: what a dead producer of the same id has left open is aborted,
+            # which a consumer of its offsets waits for.
+            with self._driver.lock:
+                transactions.initialize()
+            self._pending = True
+            self._wake_background()
         return self
 
     def __exit__(

@@ -133,7 +133,7 @@ class BlockingTransactionCalls(_Calls):
 
     def init_transactions(self, timeout: float | None = None) -> None:
         """Get the producer id, and fence off an older producer of the same transactional id, whose open transaction is
-        aborted. Implied by the first transaction. Waits `timeout` seconds (None: max_block_ms).
+        aborted. Begun on entering `with`, implied by the first transaction. Waits `timeout` seconds (None: max_block_ms).
 
         Raises FatalTransactionError, TransactionTimeout, and what makes a connection impossible.
         """
