@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from fastq import Admin, AsyncConsumer, Consumer, Producer, TopicPartition
-from fastq.errors import MaxPollIntervalExceeded, WakeupError
+from fastq.errors import MaxPollIntervalExceeded, UnsupportedAssignor, UnsupportedVersion, WakeupError
 from fastq.testing import Broker
 
 SESSION_MS = 1500
@@ -272,3 +272,29 @@ def test_patterns_find_topics_that_come_later(broker: Broker, new_topic_name: Ca
                 assert time.monotonic() < end
                 got = [record.value for record in consumer.poll(timeout=0.5)]
             assert got == [b"2"]
+
+
+def test_auto_falls_back_where_the_cluster_lacks_the_protocol(new_topic_name: Callable[[], str]) -> None:
+    name = new_topic_name()
+    config = {**CONFIG, "group.coordinator.rebalance.protocols": "classic"}
+    with Broker(config=config, in_memory=True) as old:
+        with Producer(bootstrap_servers=old.bootstrap_servers) as producer:
+            producer.send(name, b"1").result(20)
+        with Consumer(name, **options(old, name, "auto")) as consumer:
+            assert [record.value for record in consumer.poll(timeout=20)] == [b"1"]
+            assert consumer.group_metadata().generation_id == 1
+        with (
+            Consumer(name, **options(old, name, "consumer")) as refused,
+            pytest.raises(UnsupportedVersion, match="group_protocol='auto'"),
+        ):
+            refused.poll(timeout=20)
+
+
+def test_the_coordinator_is_told_which_assignor(broker: Broker, topic: str) -> None:
+    with Consumer(topic, **options(broker, topic, "consumer", group_remote_assignor="range")) as consumer:
+        assert consumer.poll(timeout=20)
+    with (
+        Consumer(topic, **options(broker, topic, "consumer", group_remote_assignor="none-such")) as consumer,
+        pytest.raises(UnsupportedAssignor),
+    ):
+        consumer.poll(timeout=20)

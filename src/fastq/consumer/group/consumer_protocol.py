@@ -504,7 +504,12 @@ class ConsumerProtocolMembership:
             logger.warning("group %s: %s; the topics are matched here instead", self.group_id, error)
             self._matches_here = True
         elif reaction is Reaction.CLASSIC:
-            self.unsupported = UnsupportedVersion(error.message, broker=self.coordinator.label)
+            self.unsupported = UnsupportedVersion(
+                "the coordinator does not take members of the consumer protocol (KIP-848)",
+                broker=self.coordinator.label,
+                group=self.group_id,
+                hint="Use group_protocol='auto' or 'classic'",
+            )
             self._give_up(self.unsupported)
         else:
             self._give_up(error)

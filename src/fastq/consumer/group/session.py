@@ -116,7 +116,9 @@ class GroupSession:
         )
         self.committer = Committer(self.coordinator, self._commit_refused, self._restamped)
         self._protocol = config.group_protocol
+        self._refused: FastqError | None = None  # why there will be no membership
         self._subscription = Subscription()
+        self._ask_at = 0.0  # when to ask where to begin, after it was refused
         self._asked = False  # the application has asked what is committed
         self._query: CommittedQuery | None = None
         self._committed: dict[TopicPartition, int] = {}
@@ -193,15 +195,11 @@ class GroupSession:
                 "consumer" if offered and self.config.partition_assignment_strategy == default else "classic"
             )
         elif self._protocol == "consumer" and not offered:
-            self._protocol = "classic" if self.config.group_protocol == "auto" else "consumer"
-            self.errors.append(
-                UnsupportedVersion(
-                    "group_protocol='consumer': the cluster does not offer it (KIP-848: group.version 1)",
-                    broker=self.coordinator.label,
-                    hint="use group_protocol='auto' or 'classic', or upgrade the feature group.version",
-                )
+            self._refused = UnsupportedVersion(
+                "group_protocol='consumer': the cluster does not offer it (KIP-848: group.version 1)",
+                broker=self.coordinator.label,
+                hint="use group_protocol='auto' or 'classic', or upgrade the feature group.version",
             )
-            self._protocol = "refused"
             return
         logger.debug("group %s: protocol %s", self.coordinator.group_id, self._protocol)
         self.membership = self._make_member()
@@ -233,14 +231,14 @@ class GroupSession:
         if coordinator.known and not self.core.knows(coordinator.node_id):
             coordinator.lost(now, "the broker left the cluster")
         out = coordinator.requests(now, can_send) if self._needs_coordinator() else []
-        if self.subscribed and self.membership is None and coordinator.known and self._protocol != "refused":
+        if isinstance(self.membership, ConsumerProtocolMembership):
+            self._serve(self.membership)
+        if self.subscribed and self.membership is None and coordinator.known and self._refused is None:
             ready = self.pattern is None or self._subscription.topics or self.matching() is not None
             if ready and can_send(coordinator.node_id):
                 self._choose()
         if self.membership is not None:
             out += self.membership.requests(now, can_send)
-        if isinstance(self.membership, ConsumerProtocolMembership):
-            self._serve(self.membership)
         self._ask_committed(now)
         if self._query is not None:
             out += self._query.requests(now, can_send)
@@ -281,6 +279,8 @@ class GroupSession:
                 waits.append(max(0.01, self._commit_at - now))
         if self._query is not None:
             waits.append(self._query.next_wakeup(now))
+        if self._ask_at > now:
+            waits.append(self._ask_at - now)
         due = [wait for wait in waits if wait is not None]
         return min(due) if due else None
 
@@ -294,7 +294,9 @@ class GroupSession:
         return min(beat, max(0.01, self._commit_at - now)) if self.config.enable_auto_commit else beat
 
     def take_error(self) -> FastqError | None:
-        """What the application has to know, once."""
+        """What the application has to know: once, or as often as it asks when it stays so."""
+        if self._refused is not None and self.subscribed:
+            return self._refused
         if self.errors:
             return self.errors.pop(0)
         error = self.coordinator.take_error()
@@ -336,11 +338,10 @@ class GroupSession:
             self._query = None
             if query.error is not None:
                 self.errors.append(query.error)
-                # Asked again by the next call; until then no request is made in vain.
-                return
+                self._ask_at = now + self.config.retry_backoff_max_ms / 1000
             for tp, place in query.results.items():
                 self._place(tp, place)
-        if self._query is None:
+        if self._query is None and now >= self._ask_at:
             unplaced = self._unplaced()
             if unplaced:
                 self._query = CommittedQuery(self.coordinator, unplaced)
