@@ -11,6 +11,8 @@ Rules
 from __future__ import annotations
 
 import logging
+import os
+import weakref
 from typing import Any
 
 from fastq._native.heartbeat import HeartbeatThread, Progress, supported
@@ -52,6 +54,8 @@ class Liveness:
         self._armed: tuple[Any, ...] | None = None
         self._token = 0
         self._gave_up = False
+        self._version = self._api_key = -1
+        _alive.add(self)
 
     # -- signs of life
 
@@ -177,6 +181,19 @@ class Liveness:
         thread, self._thread, self._armed, self._plain = self._thread, None, None, False
         if thread is not None:
             thread.close()
+
+
+_alive: weakref.WeakSet[Liveness] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    """In a child: the threads stayed with the parent, and so did whoever may hold their locks."""
+    for liveness in list(_alive):
+        liveness._thread, liveness._armed, liveness._plain = None, None, False
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
 
 
 def _beats(member: Membership) -> bool:

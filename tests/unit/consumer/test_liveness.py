@@ -1,0 +1,130 @@
+"""Signs of life, and what the native thread is given to send: without threads and sockets, but for one fork."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from fastq._native.wire import Reader
+from fastq.consumer.config import ConsumerConfig
+from fastq.consumer.group import liveness as room
+from fastq.consumer.group.liveness import Liveness
+from fastq.errors import MaxPollIntervalExceeded
+from fastq.metadata import TopicPartition
+from fastq.protocol.api import APIS, ApiKey
+from fastq.protocol.frames import decode_request_header, encode_request, encode_response
+from fastq.protocol.messages import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    HeartbeatRequest,
+    HeartbeatResponse,
+)
+
+
+class FakeMember:
+    """Notes when it was polled."""
+
+    def __init__(self) -> None:
+        self.member_id = "m-1"
+        self.generation = 3
+        self.may_commit = True
+        self.too_slow = False
+        self.polled: list[float] = []
+
+    def poll(self, now: float) -> None:
+        self.polled.append(now)
+
+
+class World:
+    def __init__(self, **more: Any) -> None:
+        self.now = 100.0
+        core = cast(Any, SimpleNamespace(clock=lambda: self.now))
+        coordinator = cast(Any, SimpleNamespace(group_id="g", known=False, node_id=1))
+        config = ConsumerConfig(group_id="g", max_poll_interval_ms=1000, **more)
+        self.liveness = Liveness(config, core, coordinator)
+        self.member = cast(Any, FakeMember())
+
+
+def test_records_handed_out_count_as_polls() -> None:
+    world = World()
+    world.liveness.observe(world.member)
+    assert world.member.polled == []
+    world.liveness.progress.add()
+    world.now += 5
+    world.liveness.observe(world.member)
+    world.liveness.observe(world.member)
+    assert world.member.polled == [105.0]
+
+
+@pytest.mark.parametrize(
+    ("in_hand", "words"),
+    [
+        ((TopicPartition("t", 4), 17, True), "the record of t-4 at offset 17 took 7.0 s"),
+        (
+            (TopicPartition("t", 4), 17, False),
+            "the records polled together, from the one of t-4 at offset 17 took 7.0 s",
+        ),
+        (None, "no record in hand took 7.0 s"),
+    ],
+)
+def test_the_error_names_the_record_and_the_time(in_hand: Any, words: str) -> None:
+    world = World()
+    assert world.liveness.asked(world.member, None) is None
+    world.now += 7
+    world.member.too_slow = True
+    error = world.liveness.asked(world.member, in_hand)
+    assert isinstance(error, MaxPollIntervalExceeded)
+    assert words in str(error)
+    assert "max_poll_interval_ms=1000" in str(error)
+    if in_hand is not None:
+        assert (error.topic, error.partition, error.offset) == ("t", 4, 17)
+    assert error.elapsed_s == 7.0
+    # Once.
+    assert world.liveness.asked(world.member, in_hand) is None
+
+
+@pytest.mark.parametrize("client_id", ["", "fastq", "ä" * 40])
+@pytest.mark.parametrize("version", [0, 1])
+def test_where_the_member_epoch_lies(client_id: str, version: int) -> None:
+    request = ConsumerGroupHeartbeatRequest(group_id="some group", member_id="some member", member_epoch=258)
+    at = room._epoch_at(request, client_id, version)
+    assert request.member_epoch == 258
+    frame = bytearray(encode_request(0, client_id, request, version))
+    frame[at : at + 4] = (77).to_bytes(4, "big")
+    header = decode_request_header(Reader(frame, 4))
+    decoded = ConsumerGroupHeartbeatRequest.decode(Reader(frame, header.position), version)
+    assert (decoded.member_epoch, decoded.group_id, decoded.member_id) == (77, "some group", "some member")
+    assert room._epoch_at(HeartbeatRequest(group_id="g", generation_id=1, member_id="m"), client_id, version) == -1
+
+
+def test_where_the_error_code_lies() -> None:
+    for key, make in (
+        (ApiKey.HEARTBEAT, HeartbeatResponse),
+        (ApiKey.CONSUMER_GROUP_HEARTBEAT, ConsumerGroupHeartbeatResponse),
+    ):
+        for version in range(APIS[key].min_version, APIS[key].max_version + 1):
+            at = room._error_at(key, version)
+            answer = encode_response(9, make(error_code=25), version)[4:]
+            assert int.from_bytes(answer[at : at + 2], "big") == 25
+
+
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
+def test_only_plain_connections_get_a_native_thread(protocol: str) -> None:
+    sasl = {"sasl_mechanism": "PLAIN", "sasl_username": "u", "sasl_password": "p"} if "SASL" in protocol else {}
+    world = World(security_protocol=protocol, **sasl)
+    assert not world.liveness._plain
+    world.liveness.follow(world.member)
+    world.liveness.close()
+    assert World().liveness._plain
+
+
+def test_a_child_of_a_fork_has_no_thread() -> None:
+    world = World()
+    pid = os.fork()
+    if pid == 0:
+        os._exit(1 if world.liveness._plain else 0)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert world.liveness._plain
