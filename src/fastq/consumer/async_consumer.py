@@ -28,7 +28,7 @@ from fastq.consumer.group.commits import OffsetAndMetadata
 from fastq.consumer.group.listener import Callback, is_due
 from fastq.consumer.group.membership import Change, ChangeKind
 from fastq.consumer.offsets import OffsetAndTimestamp, offsets_of
-from fastq.errors import FastqError
+from fastq.errors import ClientClosed, FastqError
 from fastq.metadata import TopicPartition
 from fastq.net.aio import AsyncDriver
 
@@ -356,17 +356,22 @@ class AsyncConsumer(ConsumerBase):
             if member is not None:
                 member.carried_out(change)
 
-    async def _commit_and_wait(self) -> None:
-        commit = self._commit_finished()
-        if commit is not None and not commit.finished:
-            await self._run(lambda: commit.finished or None, self.config.request_timeout_ms / 1000, quiet=True)
+    async def _commit_and_wait(self, timeout: float | None = None) -> None:
+        """Commit what is finished, and wait for this and all commits before it."""
+        self._commit_finished()
+        committer = self._in_group().committer
+        if committer.busy:
+            timeout_s = self.config.request_timeout_ms / 1000 if timeout is None else timeout
+            await self._run(lambda: not committer.busy or None, timeout_s, quiet=True)
 
-    async def _leave_group(self, reason: str) -> None:
+    async def _leave_group(self, reason: str, timeout: float | None = None) -> None:
         """Commit what is due, tell the listener, and leave. Errors of leaving are nobody's concern."""
         group = self._group
         if group is None or self._driver is None:
             return
-        await self._commit_and_wait()
+        if self._changing is not None and asyncio.current_task() is not self._changing:
+            await asyncio.wait([self._changing], timeout=timeout)
+        await self._commit_and_wait(timeout)
         owned = tuple(group.membership.owned) if group.membership is not None else ()
         callback = group.callbacks.get(ChangeKind.REVOKE)
         try:
@@ -450,14 +455,15 @@ class AsyncConsumer(ConsumerBase):
 
     # -- the end
 
-    async def close(self) -> None:
+    async def close(self, timeout: float | None = None) -> None:
         """Leave the group, after the commits that are due, and close the connections. Idempotent; every later call raises
-        ClientClosed, and so does one that waits."""
+        ClientClosed, and so does one that waits. timeout: for the commits (None: request_timeout_ms; 0: they are sent, and not
+        waited for)."""
         if self._closed or self._closing:
             return
         self._closing = True
         try:
-            await self._leave_group("the consumer is closed")
+            await self._leave_group("the consumer is closed", timeout)
         except FastqError as error:
             logger.warning("leaving the group failed: %s", error)
         finally:
@@ -484,6 +490,10 @@ class AsyncConsumer(ConsumerBase):
                 self._driver.close()
                 for waiter in self._waiters:
                     _wake(waiter)
+        if self._group is not None:
+            self._group.committer.fail_all(ClientClosed())
+        while self._callbacks:
+            self._callbacks.popleft()()
         self._hooks.close()
 
     async def __aenter__(self) -> Self:

@@ -28,7 +28,7 @@ from fastq.consumer.group.heartbeat import Beat, HeartbeatThread
 from fastq.consumer.group.listener import Callback, is_due
 from fastq.consumer.group.membership import Change, ChangeKind
 from fastq.consumer.offsets import OffsetAndTimestamp, offsets_of
-from fastq.errors import FastqError
+from fastq.errors import ClientClosed, FastqError
 from fastq.metadata import TopicPartition
 from fastq.net.blocking import BlockingDriver
 
@@ -334,10 +334,13 @@ class Consumer(ConsumerBase):
             if member is not None:
                 member.carried_out(change)
 
-    def _commit_and_wait(self) -> None:
-        commit = self._commit_finished()
-        if commit is not None and not commit.finished:
-            self._run(lambda: commit.finished or None, self.config.request_timeout_ms / 1000, quiet=True)
+    def _commit_and_wait(self, timeout: float | None = None) -> None:
+        """Commit what is finished, and wait for this and all commits before it."""
+        self._commit_finished()
+        committer = self._in_group().committer
+        if committer.busy:
+            timeout_s = self.config.request_timeout_ms / 1000 if timeout is None else timeout
+            self._run(lambda: not committer.busy or None, timeout_s, quiet=True)
 
     @contextlib.contextmanager
     def _unlocked(self) -> Iterator[None]:
@@ -380,12 +383,12 @@ class Consumer(ConsumerBase):
         unreachable = wait_s is not None and wait_s <= 0
         return Beat(self._beats_under_way > 0 or unreachable, wait_s)
 
-    def _leave_group(self, reason: str) -> None:
+    def _leave_group(self, reason: str, timeout: float | None = None) -> None:
         """Commit what is due, tell the listener, and leave. The lock is held. Errors of leaving are nobody's concern."""
         group = self._group
         if group is None or self._in_listener:
             return
-        self._commit_and_wait()
+        self._commit_and_wait(timeout)
         owned = tuple(group.membership.owned) if group.membership is not None else ()
         callback = group.callbacks.get(ChangeKind.REVOKE)
         try:
@@ -476,14 +479,14 @@ class Consumer(ConsumerBase):
 
     # -- the end
 
-    def close(self) -> None:
+    def close(self, timeout: float | None = None) -> None:
         """Leave the group, after the commits that are due, and close the connections. Idempotent; every later call raises
-        ClientClosed."""
+        ClientClosed. timeout: for the commits (None: request_timeout_ms; 0: they are sent, and not waited for)."""
         with self._driver.lock:
             if self._closed:
                 return
             try:
-                self._leave_group("the consumer is closed")
+                self._leave_group("the consumer is closed", timeout)
             except FastqError as error:
                 logger.warning("leaving the group failed: %s", error)
             finally:
@@ -504,6 +507,9 @@ class Consumer(ConsumerBase):
         except FastqError:
             pass  # the sessions end with their connections
         self._driver.close()
+        if self._group is not None:
+            self._group.committer.fail_all(ClientClosed())
+        self._run_callbacks()
 
     def __enter__(self) -> Self:
         self._check_open()
