@@ -77,7 +77,7 @@ def _member(group: ConsumerGroup, member: Member, image: MetadataImage) -> Consu
         client_id=member.client_id,
         client_host=member.client_host,
         subscribed_topic_names=sorted(member.topic_names),
-        subscribed_topic_regex=member.topic_regex or None,
+        subscribed_topic_regex=member.topic_regex or "",
         assignment=_assignment(member.assigned, image),
         target_assignment=_assignment(group.target_of(member.member_id), image),
         member_type=CONSUMER_MEMBER if member.classic is None else CLASSIC_MEMBER,
