@@ -379,6 +379,31 @@ def test_without_a_committed_offset_the_policy_decides(options: dict[str, Any], 
         consumer.poll(timeout=WAIT_S)
 
 
+@pytest.mark.parametrize("protocol", ["classic", "auto"])
+def test_a_member_lives_through_the_death_of_its_coordinator(new_topic_name: Callable[[], str], protocol: str) -> None:
+    with Broker(config={"group.initial.rebalance.delay.ms": "0"}) as broker:
+        servers, topic = broker.bootstrap_servers, new_topic_name()
+        with Admin(bootstrap_servers=servers) as admin:
+            admin.create_topic(topic, partitions=2, replication_factor=1)
+        fill(servers, topic, 2, 50)
+        options = {"bootstrap_servers": servers, "group_id": topic, "group_protocol": protocol}
+        with Consumer(topic, auto_offset_reset="earliest", **options) as consumer:
+            before = read(consumer, 100)
+            consumer.commit()
+            who = consumer.group_metadata()
+            broker.kill()
+            broker.start()
+            fill(servers, topic, 2, 50)
+            after = read(consumer, 100)
+            consumer.commit()
+            assert consumer.group_metadata().member_id == who.member_id
+            assert [place and place.offset for place in consumer.committed(consumer.assignment()).values()] == [
+                100,
+                100,
+            ]
+        assert len({(record.partition, record.offset) for record in before + after}) == 200
+
+
 def test_asyncio(options: dict[str, Any], topic: str) -> None:
     async def main() -> None:
         log: list[tuple[str, int]] = []
