@@ -51,7 +51,10 @@ class AsyncConsumer(ConsumerBase):
     twice. Prefetching and heartbeats go on while nobody awaits, as long as the event loop runs. Rebalance listeners may be
     coroutine functions; they run as a task of their own, which cancelling an `await` leaves alone.
 
-    Thread rule: the thread of the event loop that ran at the first `await`.
+    When the loop is blocked, a native thread sends the heartbeats on plain connections (security_protocol PLAINTEXT, not on
+    Windows); with TLS or SASL a loop that is blocked for session_timeout_ms loses its place in the group.
+
+    Thread rule: the thread of the event loop that ran at the first `await`; `wakeup` and `stop` from any, and from signal handlers.
     """
 
     def __init__(self, *topics: str | re.Pattern[str], **options: Unpack[ConsumerOptions]) -> None:

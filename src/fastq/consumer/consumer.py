@@ -56,9 +56,13 @@ class Consumer(ConsumerBase):
     partitions are given up, and on close. It is done with a record, list or batch when it asks for the next: so the record
     in hand when a loop is left is read again, unless it is committed by `commit`.
 
-    Thread rule: one thread at a time; `close` may be called from another. What is fetched is read from the sockets during
-    calls; with a group, a background thread sends heartbeats in between. A child of a fork cannot use its parent's consumer
-    (ForkedClient).
+    A handler that takes longer than max_poll_interval_ms costs the member its place; the next call raises
+    MaxPollIntervalExceeded, which names the record. Every record that an iterator hands out is a sign of life.
+
+    Thread rule: one thread at a time; `close`, `wakeup` and `stop` may be called from another, the last two from signal handlers
+    as well. What is fetched is read from the sockets during calls; with a group, a background thread sends heartbeats in
+    between, and on plain connections (security_protocol PLAINTEXT, not on Windows) a native thread does when no Python can run, as
+    while an extension holds the GIL. A child of a fork cannot use its parent's consumer (ForkedClient).
     """
 
     def __init__(self, *topics: str | re.Pattern[str], **options: Unpack[ConsumerOptions]) -> None:
