@@ -96,6 +96,39 @@ def decide(data_dir: Path, transactional_id: str, committed: bool) -> None:
     manager.close()
 
 
+def test_a_record_that_makes_no_sense_is_named_and_the_other_ids_are_served(
+    tmp_path: Path, new_topic_name: NewName
+) -> None:
+    topic = new_topic_name()
+    names = [name for name in (f"{topic}-{number}" for number in range(1000)) if partition_of(name, 50) == 7][:2]
+    with Broker(data_dir=tmp_path) as broker:
+        with RawConnection(broker.bootstrap_servers) as connection:
+            create_topic(connection, topic)
+            producers = [Producer(connection, name) for name in names]
+            assert producers[1].send(topic, b"v").error_code == 0
+        broker.stop()
+        manager = LogManager([tmp_path], clock=lambda: int(time.time() * 1000))
+        manager.start()
+        log = manager.get("__transaction_state", 7)
+        assert log is not None
+        now_ms = int(time.time() * 1000)
+        rubbish = build_batch([(now_ms, encode_key(names[0]), b"\x00\x01rubbish")])
+        written = log.append(rubbish, leader_epoch=log.leader_epoch, now_ms=now_ms, from_client=False)
+        manager.close()
+        broker.start()
+        with RawConnection(broker.bootstrap_servers) as connection:
+            for producer in producers:
+                producer.connection = connection
+            assert (
+                wait_for(lambda: producers[1].send(topic, b"w"), lambda answer: answer.error_code == 19).error_code == 0
+            )
+            assert producers[1].end(True).error_code == 0
+            assert committed_values(connection, topic) == [b"v", b"w"]
+            assert producers[0].state() == "Empty", "its last record that makes sense counts"
+        named = f"the record at offset {written.base_offset} ("
+        assert named in broker.log and "__transaction_state-7/" in broker.log.split(named)[1].splitlines()[0]
+
+
 def read_records(data: bytes) -> list[Any]:
     return [record for position, _ in iter_headers(data) for record in decode_records(data, position)]
 
