@@ -167,7 +167,7 @@ def test_rebalances(groups: WireGroups) -> None:
         for _ in range(1000):  # the join is on its way on another connection
             if await groups.heartbeat(4, leader.member_id, 1):
                 break
-            time.sleep(0.01)
+            await asyncio.sleep(0.01)
         assert await groups.heartbeat(4, leader.member_id, 1) == 27
         assert await groups.heartbeat(4, leader.member_id, 0) == 22
         assert (await groups.sync(5, leader)).error_code == 27
