@@ -1,0 +1,133 @@
+"""The coordinator inside a broker of this process: partitions that move away and back, ids at hand, who waits."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastq_broker.broker import Broker
+from fastq_broker.config import BrokerConfig
+from fastq_broker.controller.topics import NewTopic
+from fastq_broker.transactions import Operation
+from fastq_broker.transactions.transaction import Transaction
+
+from fastq.errors import (
+    CoordinatorLoadInProgress,
+    CoordinatorNotAvailable,
+    InvalidProducerEpoch,
+    NotCoordinator,
+    NotEnoughReplicas,
+    TransactionAbortable,
+)
+
+PLACE = ("t", 0)
+
+
+def run(tmp_path: Path, test: Callable[[Broker], Awaitable[None]], **settings: str) -> None:
+    """A test within a broker's loop."""
+
+    async def main() -> None:
+        named = {name.replace("_", "."): value for name, value in settings.items()}
+        config = BrokerConfig.from_mapping({"log.dirs": str(tmp_path), "listeners": "PLAINTEXT://127.0.0.1:0", **named})
+        broker = Broker(config, asyncio.get_running_loop())
+        await broker.start()
+        try:
+            broker.controller.create_topics([NewTopic("t", 2, 1)])
+            await asyncio.wait_for(test(broker), 30)
+        finally:
+            assert await broker.close()
+
+    asyncio.run(main())
+
+
+async def patiently(ask: Callable[[], Any]) -> Any:
+    """What `ask` answers once the coordinator is there."""
+    while True:
+        try:
+            answer = ask()
+            return await answer if inspect.isawaitable(answer) else answer
+        except (CoordinatorNotAvailable, CoordinatorLoadInProgress):
+            await asyncio.sleep(0.005)
+
+
+async def opened(broker: Broker) -> Transaction:
+    """A transaction with one partition."""
+    txn: Transaction = await patiently(lambda: broker.transactions.initialize("id", 60_000, None))
+    await patiently(
+        lambda: broker.transactions.add_partitions("id", txn.producer_id, txn.producer_epoch, frozenset({PLACE}), 2)
+    )
+    return txn
+
+
+@pytest.mark.parametrize("durability", ["page-cache", "fsync"])
+def test_a_partition_that_moves_away_and_back_has_lost_nothing(tmp_path: Path, durability: str) -> None:
+    async def test(broker: Broker) -> None:
+        txn = await opened(broker)
+        transactions = broker.transactions
+        transactions.runtime.unload(transactions.runtime.partition_for("id"))
+        with pytest.raises(NotCoordinator):
+            transactions.end("id", txn.producer_id, txn.producer_epoch, True, 2)
+        with pytest.raises(NotEnoughReplicas, match="could not be verified"):
+            await transactions.check("id", txn.producer_id, txn.producer_epoch, *PLACE, Operation.ADD)
+        transactions.follow()
+        ended = await patiently(lambda: transactions.end("id", txn.producer_id, txn.producer_epoch, True, 2))
+        assert ended.next_producer == (txn.producer_id, txn.producer_epoch + 1)
+
+    run(tmp_path, test, durability=durability)
+
+
+def test_who_waits_for_the_end_of_a_transaction_hears_that_its_coordinator_has_moved(tmp_path: Path) -> None:
+    async def test(broker: Broker) -> None:
+        txn = await opened(broker)
+        transactions = broker.transactions
+        ended = await patiently(lambda: transactions.end("id", txn.producer_id, txn.producer_epoch, True, 2))
+        waiting = asyncio.ensure_future(transactions.check("id", *ended.next_producer, *PLACE, Operation.ADD))
+        transactions.runtime.unload(transactions.runtime.partition_for("id"))
+        with pytest.raises(NotEnoughReplicas):
+            await waiting
+
+    run(tmp_path, test, durability="fsync")
+
+
+def test_a_check_waits_until_the_partition_is_added_for_good(tmp_path: Path) -> None:
+    async def test(broker: Broker) -> None:
+        txn = await opened(broker)
+        transactions = broker.transactions
+        producer = txn.producer_id, txn.producer_epoch
+        await transactions.check("id", *producer, *PLACE, Operation.ABORTABLE)
+        with pytest.raises(TransactionAbortable):
+            await transactions.check("id", *producer, "t", 1, Operation.ABORTABLE)
+        await transactions.check("id", *producer, "t", 1, Operation.ADD)
+        await transactions.check("id", *producer, "t", 1, Operation.INVALID_STATE)
+        with pytest.raises(InvalidProducerEpoch):
+            await transactions.check("id", txn.producer_id, 99, "t", 1, Operation.ADD)
+
+    run(tmp_path, test, durability="fsync")
+
+
+def test_producer_ids_are_fetched_ahead_and_never_given_twice(tmp_path: Path) -> None:
+    async def test(broker: Broker) -> None:
+        asked = [
+            patiently(lambda number=number: broker.transactions.initialize(f"id-{number}", 60_000, None))
+            for number in range(50)
+        ]
+        given = await asyncio.gather(*asked)
+        assert len({txn.producer_id for txn in given}) == 50
+        assert {txn.producer_epoch for txn in given} == {0}
+        assert broker.controller.next_producer_id() not in {txn.producer_id for txn in given}
+
+    run(tmp_path, test)
+
+
+def test_nothing_is_created_before_it_is_asked_for(tmp_path: Path) -> None:
+    async def test(broker: Broker) -> None:
+        assert broker.controller.image.topic("__transaction_state") is None
+        with pytest.raises(CoordinatorNotAvailable):
+            broker.transactions.initialize("id", 60_000, None)
+        assert broker.controller.image.topic("__transaction_state") is not None
+
+    run(tmp_path, test)
