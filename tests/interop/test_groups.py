@@ -439,3 +439,29 @@ def test_asyncio(options: dict[str, Any], topic: str) -> None:
         assert [place.offset for place in places.values() if place] == [100] * 4
 
     asyncio.run(asyncio.wait_for(main(), 60))
+
+
+@pytest.mark.parametrize("protocol", ["classic", "auto"])
+def test_a_rolling_restart_loses_and_doubles_nothing(
+    options: dict[str, Any], servers: str, make_topic: Callable[..., str], protocol: str
+) -> None:
+    """Each member is replaced by a new one while records come; those that stay go on with what stays theirs."""
+    topic = make_topic(servers, partitions=8)
+    options |= {"partition_assignment_strategy": "cooperative-sticky"} if protocol == "classic" else {}
+    options["group_protocol"] = protocol
+    members = [Member(topic, options) for _ in range(4)]
+    until(lambda: held(members) == [2, 2, 2, 2])
+    gone: list[Member] = []
+    for _ in range(4):
+        fill(servers, topic, 8, 20)
+        member = members.pop(0)
+        member.stop()
+        gone.append(member)
+        members.append(Member(topic, options))
+        until(lambda: held(members) == [2, 2, 2, 2])
+    fill(servers, topic, 8, 20)
+    everything = [(partition, offset) for partition in range(8) for offset in range(100)]
+    until(lambda: sum(len(member.seen) for member in gone + members) >= len(everything))
+    for member in members:
+        member.stop()
+    assert sorted(place for member in gone + members for place in member.seen) == everything

@@ -157,15 +157,17 @@ class ClassicMember:
 
     def rejoin(self, reason: str) -> None:
         """Have the group rebalance: at once, or when the rebalance under way is over."""
-        if self.state is State.STABLE:
-            self._rejoin(reason)
-        elif self.state in (State.JOINING, State.ASSIGNING, State.SYNCING):
+        if self.state in (State.JOINING, State.ASSIGNING, State.SYNCING) or (
+            self.state is State.STABLE and self._changes
+        ):
             self._again = reason
+        elif self.state is State.STABLE:
+            self._rejoin(reason)
 
     def poll(self, now: float) -> None:
         """The application asks for records."""
         self._polled_at = now
-        if self.metadata.generation != self._generation_seen:
+        if self.metadata.generation != self._generation_seen and self.state is State.STABLE and self._again is None:
             self._generation_seen = self.metadata.generation
             self._check_topics()
 
@@ -203,7 +205,7 @@ class ClassicMember:
             self._fail(group_error(code, "another consumer uses the same group_instance_id", self.who))
         elif self.state is State.STABLE:
             if code == ErrorCode.REBALANCE_IN_PROGRESS:
-                self._rejoin("a commit was told of a rebalance")
+                self.rejoin("a commit was told of a rebalance")
             else:
                 self._reset(code)
 
@@ -436,6 +438,7 @@ class ClassicMember:
             self._pause(now, ErrorCode(code).name)
         elif code in (LOST_ID, LOST_GENERATION):
             self._reset(code)
+            self._pause(now, ErrorCode(code).name)
         elif code == ErrorCode.REBALANCE_IN_PROGRESS:
             self._pause(now, "another rebalance has begun")
         elif code == ErrorCode.FENCED_INSTANCE_ID:
@@ -539,7 +542,7 @@ class ClassicMember:
 
     def _check_topics(self) -> None:
         """The metadata changed: the leader has the group rebalance when there are other partitions to assign."""
-        if self._group_counts is None or self.state is not State.STABLE or self._again is not None:
+        if self._group_counts is None:
             return
         now = self._counts(self._group_counts)
         if now != self._group_counts:
@@ -566,10 +569,7 @@ class ClassicMember:
         elif code == ErrorCode.REBALANCE_IN_PROGRESS:
             self._beat_answered_at = now
             if self.state is State.STABLE:
-                if self._changes:
-                    self._again = "the group rebalances"
-                else:
-                    self._rejoin("the group rebalances")
+                self.rejoin("the group rebalances")
         elif code in (LOST_ID, LOST_GENERATION):
             self._reset(code)
         elif code == ErrorCode.FENCED_INSTANCE_ID:
