@@ -36,6 +36,8 @@ from .txn_index import AbortedTransaction
 
 _SYNC_BYTES: Final = 32 << 20
 """Written data is synced in pieces, so that the disk has no minute of it to write while a broker appends."""
+_SLEEP_S_MIN: Final = 0.01
+_SLEEP_S_MAX: Final = 0.5
 _LENGTH_END: Final = 12  # a batch's offset and length, which say how long it is
 
 
@@ -119,12 +121,14 @@ class Throttle:
         self._now = now
         self._free_at = now()
 
-    def passed(self, size: int) -> None:
-        """Account for bytes that were read or written."""
+    def passed(self, size: int, check: Callable[[], None]) -> None:
+        """Account for bytes that were read or written; `check` is called now and then while it sleeps, and may end that."""
         now = self._now()
         self._free_at = max(self._free_at, now) + size / self._rate
-        if self._free_at - now > 0.01:
-            self._sleep(self._free_at - now)
+        while (left := self._free_at - now) > _SLEEP_S_MIN:
+            check()
+            self._sleep(min(left, _SLEEP_S_MAX))
+            now = self._now()
 
 
 class Cleaning:
@@ -214,7 +218,7 @@ class Cleaning:
         while position < size:
             self._check()
             data = self._files.pread(handle.fd, min(want, size - position), position)
-            self._throttle.passed(len(data))
+            self._throttle.passed(len(data), self._check)
             self.result.bytes_read += len(data)
             try:
                 taken, stop = take(data, position)
@@ -274,7 +278,7 @@ class Cleaning:
                 return
             data = writer.take()
             self._files.write_all(handle.fd, data, written)
-            self._throttle.passed(len(data))
+            self._throttle.passed(len(data), self._check)
             written += len(data)
             unsynced += len(data)
             if unsynced >= _SYNC_BYTES:

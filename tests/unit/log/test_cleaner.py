@@ -284,6 +284,41 @@ def test_a_process_whose_broker_has_gone_ends_and_leaves_nothing(job: CleaningJo
     assert not [name for name in os.listdir(job.directory) if name.endswith(".cleaned")]
 
 
+def ended(pid: int) -> bool:
+    """Whether a process has ended; one that nobody waits for stays as a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="looks into /proc")
+def test_a_killed_broker_takes_its_workers_along(job: CleaningJob) -> None:
+    code = (
+        "import os, sys, time\n"
+        "from fastq_broker.log.cleaner import WorkerProcess\n"
+        "from fastq_broker.log.cleaner_job import CleaningJob\n"
+        "worker = WorkerProcess(CleaningJob.decode(sys.stdin.read()))\n"
+        "print(worker.pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    slow = replace(job, bytes_per_second_max=1.0)
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        parent.stdin.write(slow.encode())
+        parent.stdin.close()
+        pid = int(parent.stdout.readline())
+        reading = Path(job.directory)
+        time.sleep(0.3)
+        assert not ended(pid)
+        parent.kill()
+        wait_for(lambda: ended(pid), "the worker goes on")
+    assert not list(reading.glob("*.cleaned"))
+
+
 @pytest.mark.parametrize("text", [b"", b"{", b"{}", b"[]", b'{"result": "{\\"none\\": 1}"}', b'{"result": 3}'])
 def test_an_answer_that_makes_no_sense_is_a_failure(text: bytes) -> None:
     outcome = parse_answer(text, 1)
@@ -320,11 +355,12 @@ def test_the_rate_of_a_round_is_bounded() -> None:
 
     throttle = Throttle(1000.0, sleep, lambda: now)
     for _ in range(10):
-        throttle.passed(500)
+        throttle.passed(500, lambda: None)
     assert now == pytest.approx(5.0)
     now += 100.0
-    throttle.passed(5)
-    assert now == pytest.approx(105.0), "what was not used before is not made up for"
+    throttle.passed(500, lambda: None)
+    assert now == pytest.approx(105.5), "what was not used before is not made up for"
+    assert max(slept) <= 0.5
 
 
 # --- settings, and the whole
