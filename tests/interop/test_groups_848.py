@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupState, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from fastq.testing import Broker
 
@@ -144,6 +144,21 @@ def test_patterns_are_resolved_by_the_broker(broker: Broker, topic: str) -> None
     with pytest.raises(KafkaException, match="regular expression is not valid"):
         until([wrong], lambda: False)
     close(wrong)
+
+
+def test_new_partitions_and_new_topics_reach_a_group(broker: Broker, topic: str) -> None:
+    member = Member(broker, topic)
+    until([member], lambda: shared([member]))
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin.create_partitions([NewPartitions(topic, PARTITIONS + 2)])[topic].result()
+    until([member], lambda: len(member.partitions) == PARTITIONS + 2)
+    reader = Member(broker, "^new-.*", **{"group.id": f"pattern-of-{topic}"})
+    reader.poll()
+    admin.create_topics([NewTopic(f"new-{topic}", 3)])[f"new-{topic}"].result()
+    until([reader], lambda: len(reader.partitions) == 3)
+    admin.delete_topics([f"new-{topic}"])[f"new-{topic}"].result()
+    until([reader], lambda: not reader.partitions)
+    close(member, reader)
 
 
 def test_range_is_there_for_who_asks(broker: Broker, topic: str) -> None:

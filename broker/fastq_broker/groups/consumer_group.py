@@ -44,7 +44,7 @@ class ResolvedRegex(NamedTuple):
 
 
 @dataclass
-class Deadlines:
+class MemberDeadlines:
     """When a member is given up, in ms of the broker's clock; 0 where nothing is due."""
 
     session_ms: int = 0
@@ -113,7 +113,7 @@ class ConsumerGroup:
         self.has_partition_metadata = False
         """A broker before Kafka 4.1 wrote a record of type 4; the next change removes it."""
         self.metadata_stale = True
-        self.deadlines: dict[str, Deadlines] = {}
+        self.deadlines: dict[str, MemberDeadlines] = {}
         self.assignment_due_ms = 0
         self.timer: Any = None
         self.timer_at_ms = 0
@@ -353,7 +353,9 @@ class ConsumerGroup:
 
     def tombstones(self) -> list[CoordinatorRecord]:
         """The records that delete the group."""
-        from .consumer_records import group_tombstones
+        from .consumer_records import (
+            group_tombstones,  # that module takes records into groups, so it comes after this one
+        )
 
         return group_tombstones(self)
 

@@ -38,7 +38,7 @@ from fastq.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroup
 
 from .classic_group import ClassicGroup
 from .consumer_change import ConsumerGroupSettings, GroupChange, needs_rebalance_deadline, pattern_of
-from .consumer_group import ConsumerGroup, Deadlines
+from .consumer_group import ConsumerGroup, MemberDeadlines, as_plain
 from .consumer_member import LEAVE_EPOCH, STATIC_LEAVE_EPOCH, Member, copied
 from .consumer_records import group_of_record, group_records, take_record
 from .migration import can_downgrade, downgrade, upgrade
@@ -206,7 +206,7 @@ class ConsumerGroups:
             change.bump_epoch(changed)
         change.refresh_target()
         after = change.reconcile(member_id, owned, changed)
-        whole = request.member_epoch == 0 or _is_full(request) or _plain(before.assigned) != _plain(after.assigned)
+        whole = request.member_epoch == 0 or _is_full(request) or as_plain(before.assigned) != as_plain(after.assigned)
         response = self._response(after, after.assigned if whole else None)
         self.upgrading = upgraded
         try:
@@ -382,14 +382,14 @@ class ConsumerGroups:
         timeout_ms = self.settings.session_timeout_ms
         if member.classic is not None:
             timeout_ms = member.classic.session_timeout_ms
-        deadlines = group.deadlines.setdefault(member.member_id, Deadlines())
+        deadlines = group.deadlines.setdefault(member.member_id, MemberDeadlines())
         deadlines.session_timeout_ms = timeout_ms
         deadlines.session_ms = self.monotonic_ms() + timeout_ms
         self._wake_at(group, deadlines.session_ms)
 
     def _follow_revocation(self, group: ConsumerGroup, member: Member) -> None:
         """A member that has to revoke has its rebalance time-out for it."""
-        deadlines = group.deadlines.setdefault(member.member_id, Deadlines())
+        deadlines = group.deadlines.setdefault(member.member_id, MemberDeadlines())
         if member.classic is not None:
             return
         if needs_rebalance_deadline(member):
@@ -399,7 +399,7 @@ class ConsumerGroups:
 
     def start_rebalance(self, group: ConsumerGroup, member: Member) -> None:
         """A member has its rebalance time-out from now to do what it was told."""
-        deadlines = group.deadlines.setdefault(member.member_id, Deadlines())
+        deadlines = group.deadlines.setdefault(member.member_id, MemberDeadlines())
         deadlines.rebalance_ms = self.monotonic_ms() + max(member.rebalance_timeout_ms, 0)
         deadlines.rebalance_epoch = member.member_epoch
         self._wake_at(group, deadlines.rebalance_ms)
@@ -509,7 +509,3 @@ def _is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
     """Whether the member said all there is to say, as it does after an error: then it hears all, too."""
     subscribed = request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None
     return request.rebalance_timeout_ms != -1 and subscribed and request.topic_partitions is not None
-
-
-def _plain(epochs: Epochs) -> dict[bytes, frozenset[int]]:
-    return {topic_id: frozenset(partitions) for topic_id, partitions in epochs.items()}

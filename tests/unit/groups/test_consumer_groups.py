@@ -131,6 +131,17 @@ def test_idle_heartbeats_write_nothing(world: World) -> None:
     assert world.group.state_name == "Stable"
 
 
+def test_a_group_has_one_timer_however_many_members(world: World) -> None:
+    for number in range(100):
+        world.join(f"m{number}")
+    for _ in range(3):
+        world.advance(5000)
+        for number in range(100):
+            world.join(f"m{number}")
+    assert len([timer for timer in world.timers if not timer.cancelled]) == 1
+    assert len(world.group.members) == 100
+
+
 def test_range_is_chosen_by_the_members_that_ask_for_it(world: World) -> None:
     world.join("a", ["t", "u"], server_assignor="range")
     consumers = [Consumer(world, "a", ["t", "u"]), Consumer(world, "b", ["t", "u"], server_assignor="range")]
