@@ -298,3 +298,24 @@ def test_the_coordinator_is_told_which_assignor(broker: Broker, topic: str) -> N
         pytest.raises(UnsupportedAssignor),
     ):
         consumer.poll(timeout=20)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_waiting_for_records_is_no_silence(broker: Broker, topic: str, protocol: str) -> None:
+    given = options(broker, topic, protocol, max_poll_interval_ms=500)
+    with Consumer(topic, **given) as consumer:
+        while len(consumer.poll(timeout=0.3)):
+            pass
+        before = consumer.group_metadata()
+        assert consumer.poll(timeout=2) == []
+        assert consumer.group_metadata() == before
+
+    async def main() -> None:
+        async with AsyncConsumer(topic, **{**given, "group_id": f"{topic}-later"}) as consumer:
+            while len(await consumer.poll(timeout=0.3)):
+                pass
+            before = consumer.group_metadata()
+            assert await consumer.poll(timeout=2) == []
+            assert consumer.group_metadata() == before
+
+    asyncio.run(main())

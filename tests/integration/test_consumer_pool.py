@@ -259,3 +259,18 @@ def test_pools_that_make_no_sense(broker: Broker) -> None:
             ConsumerPool(consumer, print, order="any")
         with pytest.raises(ValueError, match="needs a producer"):
             ConsumerPool(consumer, print, retry=RetryPolicy(dead_letter_topic="dead"))
+
+
+def test_stopping_the_consumer_drains_its_pool(broker: Broker, topic: str) -> None:
+    handled: list[int] = []
+
+    def handle(record: Any) -> None:
+        if len(handled) == 50:
+            consumer.stop()
+        handled.append(record.offset)
+        time.sleep(0.001)
+
+    with Consumer(topic, **options(broker, topic)) as consumer:
+        ConsumerPool(consumer, handle, workers=2, pending_max=100).run()
+    assert 50 < len(handled) <= COUNT
+    assert committed(broker, topic) == len(handled)

@@ -172,6 +172,16 @@ class AsyncConsumer(ConsumerBase):
     ) -> T | None:
         """Wait until `look()` finds something, or the time is over (None). `asks`: for records, so rebalances go on. `quiet`:
         errors wait for the next call."""
+        if not asks:
+            return await self._drive(look, timeout, False, quiet)
+        self._asking += 1
+        try:
+            return await self._drive(look, timeout, True, quiet)
+        finally:
+            self._asking -= 1
+
+    async def _drive(self, look: Callable[[], T | None], timeout: float | None, asks: bool, quiet: bool) -> T | None:
+        """`_run`, whose words hold."""
         driver = self._start()
         clock = self._core.clock
         end = None if timeout is None else clock() + timeout

@@ -83,6 +83,7 @@ class ConsumerBase(Interruptible):
         self._unknown_since: dict[str, float] = {}
         self._metadata_generation = -1
         self._closed = False
+        self._asking = 0  # calls that wait for records
         self._unreachable_since = 0.0  # the first wait without any broker
         self._sends_blocked = False
         self._made_with = topics
@@ -224,7 +225,9 @@ class ConsumerBase(Interruptible):
         """Take in the records that were handed out, and have the thread that stands in for heartbeats follow the membership."""
         if self._group is not None and self._liveness is not None:
             member = self._group.membership
-            if member is not None:
+            if member is not None and self._asking:
+                self._liveness.waiting(member)
+            elif member is not None:
                 self._liveness.observe(member)
             self._liveness.follow(member)
 

@@ -187,6 +187,16 @@ class Consumer(ConsumerBase):
         The next fetch goes out before what was found is handed out. `asks`: for records, so rebalances go on. `quiet`: errors
         wait for the next call.
         """
+        if not asks:
+            return self._drive(look, timeout, False, quiet)
+        self._asking += 1
+        try:
+            return self._drive(look, timeout, True, quiet)
+        finally:
+            self._asking -= 1
+
+    def _drive(self, look: Callable[[], T | None], timeout: float | None, asks: bool, quiet: bool) -> T | None:
+        """`_run`, whose words hold."""
         clock = self._core.clock
         end = clock() + (FOREVER_S * 24 * 365 if timeout is None else timeout)
         driver = self._driver

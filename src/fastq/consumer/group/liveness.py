@@ -73,6 +73,13 @@ class Liveness:
         self._armed = None  # and the native thread begins again
         return self._too_slow(member, in_hand, elapsed_s)
 
+    def waiting(self, member: Membership) -> None:
+        """The application waits for records."""
+        self._asked_at, self._seen = self._core.clock(), self.progress.count
+        member.poll(self._asked_at)
+        if self._thread is not None:
+            self._thread.alive()
+
     def _thread_gave_up(self) -> bool:
         """Whether the native thread has said farewell, since the application was last told."""
         if self._armed is not None and self._thread is not None and self._thread.overdue_s > 0:
