@@ -95,7 +95,7 @@ def _replay_batch(
                 shard.replay(record.key, record.value, record.timestamp_ms, producer_id, header.producer_epoch)
             else:
                 shard.replay(record.key, record.value, record.timestamp_ms)
-        except (DecodeError, ValueError) as error:
+        except Exception as error:  # one record must not keep all groups or transactions of the partition away
             _left_out(log, found, position, record.offset, error)
     return len(records)
 
@@ -109,6 +109,7 @@ def _left_out(log: PartitionLog, found: LogSlice, position: int, offset: int, er
         path,
         found.position + position,
         error,
+        exc_info=None if isinstance(error, (ValueError, KafkaError)) else error,
     )
 
 

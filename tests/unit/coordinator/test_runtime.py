@@ -31,6 +31,8 @@ class Table:
     ) -> None:
         if key == b"bad":
             raise DecodeError("a good key", 0)
+        if key == b"worse":
+            raise KeyError("a mistake in the shard")
         if producer_id >= 0:
             self.pending.setdefault(producer_id, {})[key] = value
         elif value is None:
@@ -245,7 +247,7 @@ def test_damaged_records_are_logged_with_file_and_position_and_left_out(
         log = shard.context.replica.log
         assert put(shard, [(b"a", b"1")]) is None
         assert put(shard, [(b"b", b"damaged")]) is None
-        log.append(build_batch([(1, b"bad", b""), (1, b"c", b"3")]), leader_epoch=0, now_ms=1)
+        log.append(build_batch([(1, b"bad", b""), (1, b"worse", b""), (1, b"c", b"3")]), leader_epoch=0, now_ms=1)
         paths.append(Path(log.active_segment.log.path))
 
     async def read(broker: Broker) -> None:
@@ -261,9 +263,10 @@ def test_damaged_records_are_logged_with_file_and_position_and_left_out(
     lines = [record.getMessage() for record in caplog.records if "left out" in record.getMessage()]
     second = read_header(data).size_bytes
     third = second + read_header(data, second).size_bytes
-    assert len(lines) == 2
+    assert len(lines) == 3
     assert f"offset 1 ({paths[0]}, batch at byte {second})" in lines[0]
     assert f"offset 2 ({paths[0]}, batch at byte {third})" in lines[1]
+    assert "offset 3" in lines[2]
 
 
 def test_a_load_that_fails_is_tried_again(

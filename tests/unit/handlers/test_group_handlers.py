@@ -578,3 +578,34 @@ def test_a_disk_that_fails_is_told_as_a_coordinator_that_is_gone(server: Handler
         assert answer.results[0].error_code == 69
 
     server.run(work)
+
+
+def test_a_coordinator_that_moves_turns_everybody_away_and_knows_them_when_it_is_back(server: HandlerBroker) -> None:
+    async def work(handlers: GroupHandlers) -> None:
+        handlers.topics("t")
+        joined = await handlers.stable()
+        await handlers.commit(9, {("t", 0): 7}, member_id=joined.member_id, generation=1)
+        runtime = handlers.broker.groups.runtime
+        partition = runtime.partition_for("g")
+        replica = handlers.broker.replicas.get(OFFSETS_TOPIC, partition)
+        assert replica is not None
+        new = (await handlers.join()).member_id
+        waiting = asyncio.ensure_future(handlers.join(9, new))
+        await asyncio.sleep(0.01)
+        replica.leader_id = 9
+        runtime.follow()
+        assert (await waiting).error_code == 16
+        assert await handlers.heartbeat(4, joined.member_id, 1) == 16
+        assert await handlers.commit(9, {("t", 0): 8}) == {("t", 0): 16}
+        assert (await handlers.join()).error_code == 16
+        answer = await handlers.call(DeleteGroupsRequest(groups_names=["g"]), 2)
+        assert answer.results[0].error_code == 16
+        replica.leader_id, replica.leader_epoch = handlers.broker.node_id, replica.leader_epoch + 1
+        runtime.follow()
+        assert await handlers.heartbeat(4, joined.member_id, 1) == 0, "it is loading"
+        await handlers.ready()
+        assert await handlers.heartbeat(4, joined.member_id, 1) == 0
+        assert await handlers.fetch(9, None) == {("t", 0): (7, 0, "m")}
+        assert (await handlers.join(9, new)).error_code == 25, "an id that was given out is not stored"
+
+    server.run(work)
