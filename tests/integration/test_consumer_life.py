@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import os
 import re
 import signal
 import subprocess
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 from fastq import Admin, AsyncConsumer, Consumer, Producer, TopicPartition
-from fastq.errors import MaxPollIntervalExceeded, UnsupportedAssignor, UnsupportedVersion, WakeupError
+from fastq.errors import ForkedClient, MaxPollIntervalExceeded, UnsupportedAssignor, UnsupportedVersion, WakeupError
 from fastq.testing import Broker
 
 SESSION_MS = 1500
@@ -319,3 +320,37 @@ def test_waiting_for_records_is_no_silence(broker: Broker, topic: str, protocol:
             assert consumer.group_metadata() == before
 
     asyncio.run(main())
+
+
+def test_a_child_of_a_fork_is_refused_and_harms_nobody(broker: Broker, topic: str) -> None:
+    with Consumer(topic, **options(broker, topic, "auto")) as consumer:
+        assert consumer.poll(timeout=20)
+        before = consumer.group_metadata()
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                consumer.poll(timeout=0.1)
+            except ForkedClient:
+                consumer.close()
+                code = 0
+            finally:
+                os._exit(code)
+        assert os.waitpid(pid, 0)[1] == 0
+        ctypes.PyDLL(None).usleep(SESSION_MS * 1000 * 2)
+        consumer.commit()
+        assert consumer.group_metadata() == before
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_without_a_native_thread_a_python_thread_beats(
+    broker: Broker, topic: str, protocol: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As with TLS and SASL, and on Windows: a handler that waits, or lets other threads run, keeps its place.
+    monkeypatch.setattr("fastq.consumer.group.liveness.supported", lambda: False)
+    with Consumer(topic, **options(broker, topic, protocol)) as consumer:
+        assert consumer.poll(timeout=20)
+        before = consumer.group_metadata()
+        time.sleep(SESSION_MS / 1000 * 2)
+        consumer.commit()
+        assert consumer.group_metadata() == before
