@@ -527,6 +527,11 @@ class ConsumerBase(Interruptible):
 
         return self._in_group().commit(self._offsets_of(what), timeout_s, on_done)
 
+    def _send_commits(self) -> None:
+        """Send the commits that wait, when they can be sent."""
+        for outgoing in self._in_group().committer.requests(self._core.clock(), self._core.can_send):
+            self._send(outgoing)
+
     def _commit_finished(self) -> Commit | None:
         """Begin the commit of what the application is done with, before partitions are given up."""
         group = self._group

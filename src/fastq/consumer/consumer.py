@@ -39,6 +39,8 @@ Partition = TopicPartition | tuple[str, int]
 FOREVER_S = 3600.0
 # How long a farewell to the group may take.
 LEAVE_S = 3.0
+# How long commit() waits for its answer before it looks after everything else.
+FIRST_LOOK_S = 0.05
 
 
 class Consumer(ConsumerBase):
@@ -289,6 +291,10 @@ class Consumer(ConsumerBase):
         timeout_s = self._api_timeout(timeout)
         with self._driver.lock:
             commit = self._begin_commit(what, timeout_s)
+            if not commit.finished:
+                # The short way, which is the usual one: nothing but the commit, until something comes.
+                self._send_commits()
+                self._driver.run_once(min(timeout_s, FIRST_LOOK_S))
             if not commit.finished:
                 self._run(lambda: commit.finished or None, timeout_s + 1.0, quiet=True)
         if commit.error is not None or not commit.finished:
