@@ -112,6 +112,7 @@ class Producer(SyncProducerCore, BlockingTransactionCalls):
         self._max_block_s = self.config.max_block_ms / 1000
         self._pending = False
         self._next_at = 0.0
+        self._timer_at = float("inf")
         self._waiting = 0
         self._hot_until = 0.0
         self._attended_at = 0.0
@@ -362,8 +363,14 @@ class Producer(SyncProducerCore, BlockingTransactionCalls):
             next_at = parts.sender.run(now)
             self._next_at = next_at if next_at is not None else now + 3600
         wake_at = min(self._next_at, linger_at) if linger_at is not None else self._next_at
-        if wake_at < parts.core.deadline:
-            parts.core.deadline = wake_at
+        if wake_at < self._timer_at:
+            # A timer, and not only the deadline: a tick that comes in between sets the deadline anew.
+            self._timer_at = wake_at
+            parts.core.call_at(wake_at, self._on_timer)
+
+    def _on_timer(self, _now: float) -> None:
+        """The turn that this leads to sees what is due."""
+        self._timer_at = float("inf")
 
     def _drive(self) -> None:
         """Send what is ready and drain what has been answered, unless another thread is at it: then it will."""

@@ -290,6 +290,8 @@ class Sender:
         self, node_id: int, batches: list[Batch], answer: ProduceAnswer | None, error: FastqError | None
     ) -> None:
         self.work = True
+        if self.transactions is not None:
+            self.transactions.hold.answered(self.core.clock())
         if error is not None:
             self._failed(batches, error)
             return

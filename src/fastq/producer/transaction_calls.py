@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from fastq.errors import AbortableTransactionError, ClientClosed, TransactionStateError, TransactionTimeout
 from fastq.metadata import TopicPartition
-from fastq.producer.transactions import GroupMetadata, Offset, State, Transactions
+from fastq.producer.transaction_states import State
+from fastq.producer.transactions import GroupMetadata, Offset, Transactions
 
 if TYPE_CHECKING:
     from fastq.net.blocking import BlockingDriver

@@ -1,7 +1,7 @@
 """The transactions of one producer: a state machine between the sender, the coordinators and the user's calls. Sans-I/O.
 
 Rules, after Kafka's TransactionManager (KIP-98, KIP-360, KIP-447, KIP-890):
-- `MOVES` is the one table of states, `ACTIONS` the one table of what an error of a coordinator leads to.
+- transaction_states.py has the one table of states and the one of what an error of a coordinator leads to.
 - Transaction version 1: a partition is added by AddPartitionsToTxn before its first batch goes out, a group by
   AddOffsetsToTxn; the epoch stays, and is raised by InitProducerId after an abort that left a gap in a sequence.
 - Transaction version 2: the leaders and the group's coordinator add what they get, and EndTxn raises the epoch. So a
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
@@ -41,6 +40,21 @@ from fastq.net.core import ClientCore
 from fastq.net.requests import VersionedRequest
 from fastq.producer import transaction_requests as requests
 from fastq.producer.identity import TransactionalIdentity
+from fastq.producer.transaction_hold import Hold
+from fastq.producer.transaction_states import (
+    ABORT_HINT,
+    FATAL_FOR_BATCHES,
+    GROUP_HINT,
+    GROUP_MOVED_ON,
+    HINTS,
+    MAPPING_LOST,
+    MOVES,
+    SENDING,
+    UNDER_WAY,
+    Action,
+    State,
+    action_for,
+)
 from fastq.protocol.api import ApiKey
 
 logger = logging.getLogger("fastq.producer")
@@ -49,101 +63,6 @@ FEATURE = "transaction.version"
 LOOK_AGAIN_S = 0.02
 CONCURRENT_FIRST_MS, CONCURRENT_MAX_MS = 2.0, 20.0
 """Back-off while the coordinator still ends the transaction before: that takes about as long as a write."""
-
-
-class State(Enum):
-    """Where a transactional producer is; the value is what messages call it."""
-
-    UNINITIALIZED = "not initialized"
-    INITIALIZING = "initializing"
-    READY = "no transaction is open"
-    IN_TRANSACTION = "a transaction is open"
-    COMMITTING = "committing"
-    ABORTING = "aborting"
-    ABORTABLE_ERROR = "the transaction has failed and has to be aborted"
-    FATAL_ERROR = "the producer has failed for good"
-
-
-_S = State
-MOVES: Mapping[State, frozenset[State]] = {
-    _S.UNINITIALIZED: frozenset({_S.INITIALIZING, _S.FATAL_ERROR}),
-    _S.INITIALIZING: frozenset({_S.READY, _S.FATAL_ERROR}),
-    _S.READY: frozenset({_S.IN_TRANSACTION, _S.FATAL_ERROR}),
-    _S.IN_TRANSACTION: frozenset({_S.COMMITTING, _S.ABORTING, _S.ABORTABLE_ERROR, _S.FATAL_ERROR}),
-    _S.COMMITTING: frozenset({_S.READY, _S.ABORTABLE_ERROR, _S.FATAL_ERROR}),
-    _S.ABORTABLE_ERROR: frozenset({_S.ABORTING, _S.FATAL_ERROR}),
-    _S.ABORTING: frozenset({_S.READY, _S.INITIALIZING, _S.FATAL_ERROR}),
-    _S.FATAL_ERROR: frozenset(),
-}
-UNDER_WAY = frozenset({_S.INITIALIZING, _S.COMMITTING, _S.ABORTING})
-SENDING = frozenset({_S.IN_TRANSACTION, _S.COMMITTING})
-FAILED = frozenset({_S.ABORTABLE_ERROR, _S.FATAL_ERROR})
-
-
-class Action(Enum):
-    """What an error of a coordinator leads to, least first: of several, the last one is taken."""
-
-    RETRY = 1  # the same again after a pause
-    FIND = 2  # look the coordinator up, then the same again
-    ABORT = 3  # this transaction is over
-    FATAL = 4  # this producer is
-    FENCED = 5  # so it is, because of another one
-
-
-_A, _E = Action, ErrorCode
-ACTIONS: Mapping[ErrorCode, Action] = {
-    _E.COORDINATOR_NOT_AVAILABLE: _A.FIND,
-    _E.NOT_COORDINATOR: _A.FIND,
-    _E.REQUEST_TIMED_OUT: _A.FIND,
-    _E.PRODUCER_FENCED: _A.FENCED,
-    _E.INVALID_PRODUCER_EPOCH: _A.FENCED,
-    _E.TRANSACTION_ABORTABLE: _A.ABORT,
-    _E.TOPIC_AUTHORIZATION_FAILED: _A.ABORT,
-    _E.GROUP_AUTHORIZATION_FAILED: _A.ABORT,
-    _E.OPERATION_NOT_ATTEMPTED: _A.ABORT,
-    _E.UNKNOWN_SERVER_ERROR: _A.ABORT,
-    # The coordinator has forgotten the id, which InitProducerId mends, unless it belongs to somebody else by now.
-    _E.INVALID_PRODUCER_ID_MAPPING: _A.ABORT,
-    _E.UNKNOWN_PRODUCER_ID: _A.ABORT,
-    # The group has moved on without the member whose offsets these are.
-    _E.ILLEGAL_GENERATION: _A.ABORT,
-    _E.UNKNOWN_MEMBER_ID: _A.ABORT,
-    _E.FENCED_INSTANCE_ID: _A.ABORT,
-    _E.STALE_MEMBER_EPOCH: _A.ABORT,
-    _E.FENCED_MEMBER_EPOCH: _A.ABORT,
-    _E.REBALANCE_IN_PROGRESS: _A.ABORT,
-    _E.OFFSET_METADATA_TOO_LARGE: _A.ABORT,
-    _E.INVALID_COMMIT_OFFSET_SIZE: _A.ABORT,
-    _E.INVALID_GROUP_ID: _A.ABORT,
-}
-"""What is not here: RETRY where the error is retriable, else FATAL."""
-
-FATAL_FOR_BATCHES = frozenset(
-    {_E.CLUSTER_AUTHORIZATION_FAILED, _E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, _E.PRODUCER_FENCED}
-)
-MAPPING_LOST = frozenset({_E.INVALID_PRODUCER_ID_MAPPING, _E.UNKNOWN_PRODUCER_ID})
-_GROUP_MOVED_ON = frozenset(
-    {_E.ILLEGAL_GENERATION, _E.UNKNOWN_MEMBER_ID, _E.FENCED_INSTANCE_ID, _E.STALE_MEMBER_EPOCH, _E.FENCED_MEMBER_EPOCH}
-)
-_HINTS = {
-    _E.INVALID_TRANSACTION_TIMEOUT: "Lower transaction_timeout_ms, or raise the brokers' transaction.max.timeout.ms",
-    _E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "The principal needs WRITE and DESCRIBE on the transactional id",
-    _E.UNSUPPORTED_VERSION: "Transactions of this kind need Apache Kafka 2.5 or later",
-}
-ABORT_HINT = "Abort the transaction, and do it again"
-GROUP_HINT = (
-    "The consumer lost its place in the group, so another member may read the same records: abort, and go on from the "
-    "committed offsets"
-)
-
-
-def action_for(code: int) -> Action:
-    """What an error code of a coordinator leads to; codes newer than this client are fatal."""
-    try:
-        known = ErrorCode(code)
-    except ValueError:
-        return Action.FATAL
-    return ACTIONS.get(known, Action.RETRY if known.retriable else Action.FATAL)
 
 
 class GroupMetadata(NamedTuple):
@@ -220,6 +139,7 @@ class Transactions:
         self._backoff_ms = (retry_backoff_ms, retry_backoff_max_ms)
         self._coordinator = Coordinator(requests.TRANSACTION, transactional_id)
         self._groups: dict[str, Coordinator] = {}
+        self.hold = Hold()
         self._due: float | None = None
         self._forget_transaction()
         accumulator.slow |= NO_TRANSACTION
@@ -326,7 +246,7 @@ class Transactions:
         if action is Action.ABORT and self.state in (State.ABORTABLE_ERROR, State.ABORTING):
             return
         if action is Action.ABORT and self.state in SENDING:
-            hint = hint or (GROUP_HINT if getattr(cause, "code", None) in _GROUP_MOVED_ON else ABORT_HINT)
+            hint = hint or (GROUP_HINT if getattr(cause, "code", None) in GROUP_MOVED_ON else ABORT_HINT)
             self.error = AbortableTransactionError(transactional_id=self.transactional_id, cause=cause, hint=hint)
             self._move(State.ABORTABLE_ERROR)
             self._drop_unsent()
@@ -342,7 +262,7 @@ class Transactions:
             )
         else:
             code = cause.code if isinstance(cause, KafkaError) else ErrorCode.NONE
-            hint = hint or _HINTS.get(code, "Close the producer and make a new one")
+            hint = hint or HINTS.get(code, "Close the producer and make a new one")
             self.error = FatalTransactionError(transactional_id=self.transactional_id, cause=cause, hint=hint)
         self._move(State.FATAL_ERROR)
         self.accumulator.abort(self.error)
@@ -385,6 +305,11 @@ class Transactions:
         if self.version < 2:
             self._new_partitions[partition] = None
             return False
+        if not self._partitions:
+            now = self.core.clock()
+            if now < self.hold.until():
+                return False
+            self.hold.sent(now)
         self._partitions[partition] = None
         self._started = True
         return True
@@ -414,6 +339,8 @@ class Transactions:
         self._due = None
         if self.state in (State.ABORTABLE_ERROR, State.ABORTING):
             self._drop_unsent()
+        if now < self.hold.until() and self.state in SENDING:
+            self._look_again(self.hold.until())
         if self._commits:
             self._step_group(now)
         if not self._coordinator.busy:
@@ -531,6 +458,7 @@ class Transactions:
         if self._judge(self._coordinator, ApiKey.END_TXN, [(code, {})]):
             if self.version >= 2 and response.producer_id >= 0:
                 self.identity.assume(response.producer_id, response.producer_epoch)
+                self.hold.ended(self.core.clock())
             self._ended()
 
     def _ended(self) -> None:

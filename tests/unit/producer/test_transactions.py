@@ -20,16 +20,9 @@ from fastq.errors import (
 )
 from fastq.metadata import TopicPartition
 from fastq.producer.sender import Sender, SenderSettings
-from fastq.producer.transactions import (
-    ACTIONS,
-    MOVES,
-    Action,
-    GroupMetadata,
-    Offset,
-    State,
-    Transactions,
-    action_for,
-)
+from fastq.producer.transaction_hold import HOLD_MAX_S, HOLD_STEP_S, Hold
+from fastq.producer.transaction_states import ACTIONS, MOVES, Action, State, action_for
+from fastq.producer.transactions import GroupMetadata, Offset, Transactions
 from fastq.protocol.api import ApiKey
 
 GROUP = GroupMetadata("group", 3, "member-1", None)
@@ -625,3 +618,78 @@ def test_every_code_leads_somewhere(code):
 
 def test_codes_newer_than_this_client_are_fatal():
     assert action_for(9999) is Action.FATAL
+
+
+# -- when the first batch goes
+
+
+def transaction_of(hold, now, took):
+    """One transaction right after the one before; when it ends."""
+    start = max(now, hold.until())
+    hold.sent(start)
+    hold.answered(start + took)
+    hold.ended(start + took)
+    return start + took
+
+
+def test_a_broker_that_answers_at_once_is_not_waited_for():
+    hold, now = Hold(), 100.0
+    for _ in range(50):
+        now = transaction_of(hold, now, 0.001)
+    assert hold.hold_s == 0
+
+
+def test_the_wait_that_avoids_a_collision_is_learned():
+    """A cluster that needs 1.2 ms to end a transaction, and 20 ms for whoever comes earlier."""
+    hold, now, collisions = Hold(), 100.0, []
+    ended = now
+    for number in range(400):
+        early = max(now, hold.until()) < ended + 0.0012
+        collisions.append(early)
+        ended = now = transaction_of(hold, now, 0.021 if early and number else 0.001)
+    assert sum(collisions[:10]) >= 3
+    assert sum(collisions[100:]) < 300 / 10
+    assert HOLD_STEP_S < hold.hold_s < HOLD_MAX_S
+
+
+def test_a_far_cluster_is_no_collision():
+    hold, now = Hold(), 100.0
+    for _ in range(20):
+        now = transaction_of(hold, now, 0.08)
+    assert hold.hold_s == 0
+
+
+def test_the_wait_is_bounded_and_ends_when_it_is_no_use():
+    hold, now = Hold(), 100.0
+    now = transaction_of(hold, now, 0.001)
+    for _ in range(100):
+        now = transaction_of(hold, now, 0.05)
+    assert hold.hold_s == HOLD_MAX_S
+    for _ in range(200):
+        now = transaction_of(hold, now, 0.001)
+    assert hold.hold_s == 0
+
+
+def test_what_comes_long_after_tells_nothing():
+    hold = Hold()
+    transaction_of(hold, 100.0, 0.001)
+    transaction_of(hold, 200.0, 0.5)
+    assert hold.hold_s == 0
+
+
+def test_the_first_batch_waits_for_as_long_as_was_learned():
+    core = TransactionCore(marker_delay=0)
+    bench = Bench(core)
+    bench.begin()
+    bench.send("t", b"0")
+    bench.commit()
+    bench.transactions.hold.hold_s = 0.003
+    ended = bench.transactions.hold.until() - 0.003
+    bench.begin()
+    bench.send("t", b"1")
+    bench.transactions.begin_commit()
+    bench.sender.run(core.now)
+    assert (bench.sender.requests_total, core.now < ended + 0.003) == (1, True)
+    bench.settle()
+    assert core.now >= ended + 0.003
+    assert visible(core) == {0: [b"0", b"1"]}
