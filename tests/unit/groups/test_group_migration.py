@@ -67,6 +67,8 @@ class Classic:
         self.generation = -1
         self.owned: Parts = set()
         self.waiting = False
+        self.dealt: Any = None
+        """As a leader: the topics that it has dealt out."""
         self.errors: list[int] = []
 
     @property
@@ -76,6 +78,7 @@ class Classic:
     def join(self) -> None:
         self.owned = set()
         self.waiting = True
+        self.dealt = None
         request = JoinRequest(
             self.member_id,
             self.instance_id,
@@ -104,7 +107,8 @@ class Classic:
     def _deal(self, result: JoinResult) -> dict[str, bytes]:
         topics = {member_id: decode_subscription(metadata).topics for member_id, _, metadata in result.members}
         dealt: dict[str, Parts] = {member_id: set() for member_id in topics}
-        for name, topic in self.world.image.topics_by_name.items():
+        self.dealt = self.world.image.topics_by_name
+        for name, topic in self.dealt.items():
             readers = sorted(member_id for member_id, names in topics.items() if name in names)
             for number in range(len(topic.partitions)):
                 if readers:
@@ -134,6 +138,9 @@ class Classic:
             return
         if self.generation < 0 or (self.errors and not self.owned and self.errors.pop()):
             self.join()
+            return
+        if self.dealt is not None and self.dealt is not self.world.image.topics_by_name:
+            self.join()  # leaders watch the topics
             return
         error = self.world.shard.heartbeat("g", self.who)
         if error:
