@@ -20,7 +20,7 @@ Document = dict[str, Any]
 
 
 def load() -> dict[str, Document]:
-    names = ("clients", "broker", "latency", "start", "memory", "cleaner")
+    names = ("clients", "broker", "latency", "start", "memory", "cleaner", "coordination")
     return {name: json.loads(path.read_text()) for name in names if (path := RESULTS / f"{name}.json").exists()}
 
 
@@ -62,6 +62,14 @@ ROWS: list[tuple[str, Callable[[dict[str, Document]], float], str, float, bool, 
      lambda f: f["cleaner"]["alone"]["medians"]["rss_MiB"], "MiB", 256, False, None),
     ("broker, produce p99 while it compacts / while it does not",
      lambda f: f["cleaner"]["produce"]["medians"]["ratio"], "x", 2, False, None),
+    ("synchronous offset commits / confluent-kafka", lambda f: f["coordination"]["commits"]["ratio"], "x", 1, True, None),
+    ("transactions of 100 records / confluent-kafka", lambda f: f["coordination"]["transactions"]["ratio"], "x", 2, True, 5),
+    ("broker, rebalance of 100 members over 1,000 partitions: CPU",
+     lambda f: f["coordination"]["rebalance"]["cpu_s"], "s", 0.1, False, None),
+    ("broker, 10,000 idle members in 100 groups: share of a core",
+     lambda f: f["coordination"]["idle members"]["cpu_share"], "", 1, False, None),
+    ("`fastq.testing` broker, start to the first acknowledged record",
+     lambda f: f["coordination"]["testing broker"]["seconds"], "s", 0.2, False, None),
 ]  # fmt: skip
 
 
