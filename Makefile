@@ -68,10 +68,10 @@ unit: $(VENV)/.built $(VENV)/.test ## the tests that run in seconds
 	@$(PYTEST) tests/unit -m "not slow and not soak"
 
 soak: $(VENV)/.built $(VENV)/.test ## the long tests at their full numbers; results go to benchmarks/results/
-	@FASTQ_SOAK=1 bash -o pipefail -c '$(PYTEST) tests -m "soak or slow" -v --durations=0 --timeout 3600 -p no:warnings | tee benchmarks/results/soak.txt'
+	@FASTQ_SOAK=1 bash -o pipefail -c '$(PYTEST) tests -m "soak or slow" -v --durations=0 --timeout 3600 -o faulthandler_timeout=4000 -p no:warnings | tee benchmarks/results/soak.txt'
 
 interop-kafka: $(VENV)/.built $(VENV)/.test java ## Apache Kafka (through Maven): its broker for our client, its tools for our broker
-	@$(PYTEST) tests/interop -m kafka --timeout 600
+	@$(PYTEST) tests/interop -m kafka --timeout 600 -o faulthandler_timeout=700
 
 bench: bench-micro bench-compare ## all figures, into benchmarks/results/ (quiet machine, half an hour)
 

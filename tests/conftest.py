@@ -6,17 +6,44 @@ topics, so that tests share a broker without seeing each other.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import confluent_kafka
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 
 _numbers = itertools.count(1)
+
+
+class ClosedByItsTest(confluent_kafka.Consumer):
+    """librdkafka's consumer, as all tests get it. One that a failed test leaves open is closed after the test: freed while open, it
+    waits for its coordinator, without an end and without a signal, in whichever test the garbage is collected."""
+
+    left_open: weakref.WeakSet[ClosedByItsTest] = weakref.WeakSet()
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.left_open.add(self)
+
+
+confluent_kafka.Consumer = ClosedByItsTest  # type: ignore[misc]
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_open() -> Iterator[None]:
+    """See ClosedByItsTest."""
+    yield
+    while ClosedByItsTest.left_open:
+        with contextlib.suppress(RuntimeError):  # it was closed, as it should be
+            ClosedByItsTest.left_open.pop().close()
 
 
 @pytest.fixture(scope="session")

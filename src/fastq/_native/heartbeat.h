@@ -90,6 +90,7 @@ typedef struct heart {
     uint8_t *previous;            /* the last answer under this token, without its correlation id */
     size_t previous_size;
     int fd;                       /* the thread's own, like what follows */
+    int ending;                   /* it has seen `closing`: no wait any more, the byte that ends one is read */
     int32_t correlation;
 } heart;
 
@@ -116,7 +117,7 @@ static int32_t heart_get_i32(const uint8_t *p) {
 /* Wait for an event of the socket (or none, fd -1) until `deadline`; a wake-up ends it too when nothing is under way.
    1: the socket is ready; 0: the time is over, or a wake-up; -1: the thread is to end. */
 static int heart_wait(heart *h, int fd, short events, int64_t deadline) {
-    for (;;) {
+    while (!h->ending) {
         int64_t left = deadline - heart_now();
         if (left < 0) left = 0;
         int ms = left > (int64_t)3600000 * 1000000 ? 3600000 : (int)((left + 999999) / 1000000);
@@ -130,14 +131,15 @@ static int heart_wait(heart *h, int fd, short events, int64_t deadline) {
             char bytes[64];
             while (read(h->wake[0], bytes, sizeof bytes) > 0) {}
             pthread_mutex_lock(&h->mutex);
-            int closing = h->closing;
+            h->ending = h->closing;
             pthread_mutex_unlock(&h->mutex);
-            if (closing) return -1;
+            if (h->ending) return -1;
             if (fd < 0) return 0;
         }
         if (fd >= 0 && fds[1].revents) return 1;
         if (ready == 0) return 0;
     }
+    return -1;
 }
 
 static void heart_hang_up(heart *h) {
