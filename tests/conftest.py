@@ -13,7 +13,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import confluent_kafka
 import pytest
@@ -27,7 +27,7 @@ class ClosedByItsTest(confluent_kafka.Consumer):
     """librdkafka's consumer, as all tests get it. One that a failed test leaves open is closed after the test: freed while open, it
     waits for its coordinator, without an end and without a signal, in whichever test the garbage is collected."""
 
-    left_open: weakref.WeakSet[ClosedByItsTest] = weakref.WeakSet()
+    left_open: ClassVar[weakref.WeakSet[ClosedByItsTest]] = weakref.WeakSet()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
