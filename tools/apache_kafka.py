@@ -12,8 +12,10 @@ import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -60,15 +62,42 @@ def run_tool(
 ) -> subprocess.CompletedProcess[str]:
     """Run one of Kafka's command-line classes and return what it printed; raises with its output when it fails."""
     text = stdin.decode() if isinstance(stdin, bytes) else stdin
-    command = ["java", f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", class_path(), main_class]
-    done = subprocess.run(
-        [*command, *arguments], input=text, capture_output=True, text=True, timeout=timeout, check=False
-    )
+    command = _command(main_class, arguments, heap)
+    done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=timeout, check=False)
     if check and done.returncode != 0:
         raise RuntimeError(
             f"{main_class} {' '.join(arguments)} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
         )
     return done
+
+
+def _command(main_class: str, arguments: Sequence[str], heap: str) -> list[str]:
+    options = [f"-Xmx{heap}", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    return ["java", *options, "-cp", class_path(), main_class, *arguments]
+
+
+@contextmanager
+def started_tool(main_class: str, *arguments: str, heap: str = "256m") -> Iterator[list[str]]:
+    """One of Kafka's classes that runs beside the caller: the lines it has printed so far, in a list that grows.
+
+    It is asked to end (SIGTERM) when the block is left, and waited for, a minute at most.
+    """
+    lines: list[str] = []
+    process = subprocess.Popen(_command(main_class, arguments, heap), stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    reader = threading.Thread(target=lines.extend, args=(process.stdout,), daemon=True)
+    reader.start()
+    try:
+        yield lines
+    finally:
+        process.terminate()
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        reader.join()
+        process.stdout.close()
 
 
 def free_port() -> int:
