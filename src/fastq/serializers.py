@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import struct
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -94,24 +94,31 @@ def find_serializer(value: Any) -> Serializer | None:
     """The serializer that a configuration means: a callable, an object with `serialize`, a type (str, int, ...), a name
     of BY_NAME, a dotted name, or a class name of the Java client. ValueError for anything else.
     """
+    found: Serializer | None = find_named(value, BY_NAME, _JAVA, TopicSerializer, "serialize(topic, value)")
+    return found
+
+
+def find_named(value: Any, by_name: Mapping[str, Any], java: Mapping[str, str], kind: type, method: str) -> Any:
+    """What a configuration means by `value`, for serializers and deserializers alike; see find_serializer. `kind` is the protocol
+    of the objects that have `method`."""
     if value is None:
         return None
     if isinstance(value, str):
-        name = _JAVA.get(value, value)
-        if name in BY_NAME:
-            return BY_NAME[name]
+        name = java.get(value, value)
+        if name in by_name:
+            return by_name[name]
         module, _, attribute = name.rpartition(".")
         try:
             value = getattr(import_module(module), attribute)
         except (ImportError, AttributeError, ValueError):
-            raise ValueError(f"one of {', '.join(BY_NAME)}, a callable, or the dotted name of one") from None
+            raise ValueError(f"one of {', '.join(by_name)}, a callable, or the dotted name of one") from None
     if isinstance(value, type):
         if value in _BY_TYPE:
-            return BY_NAME[_BY_TYPE[value]]
+            return by_name[_BY_TYPE[value]]
         value = value()
-    if isinstance(value, TopicSerializer) or callable(value):
-        return value  # type: ignore[no-any-return]
-    raise ValueError(f"one of {', '.join(BY_NAME)}, a callable, or an object with serialize(topic, value)")
+    if isinstance(value, kind) or callable(value):
+        return value
+    raise ValueError(f"one of {', '.join(by_name)}, a callable, or an object with {method}")
 
 
 def serialize(serializer: Serializer | None, topic: str, value: Any, what: str) -> Buffer | None:

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
-from importlib import import_module
 from typing import Any
 
 from fastq._native.records import build_batch, encode_control_key
 from fastq._native.wire import DecodeError, Reader, Writer
+from fastq.protocol.api import metadata_record_class
 from fastq_broker.controller.image import MetadataError, Record
 
 FRAME_VERSION = 1
@@ -27,36 +27,6 @@ _ELR = 23  # 4.0-IV1
 _ZK_MIGRATION = 8  # 3.4-IV0
 _CORDONED = 30  # 4.3-IV0
 
-# Name of the generated message by record type.
-_NAMES = {
-    0: "RegisterBrokerRecord",
-    1: "UnregisterBrokerRecord",
-    2: "TopicRecord",
-    3: "PartitionRecord",
-    4: "ConfigRecord",
-    5: "PartitionChangeRecord",
-    7: "FenceBrokerRecord",
-    8: "UnfenceBrokerRecord",
-    9: "RemoveTopicRecord",
-    10: "DelegationTokenRecord",
-    11: "UserScramCredentialRecord",
-    12: "FeatureLevelRecord",
-    14: "ClientQuotaRecord",
-    15: "ProducerIdsRecord",
-    17: "BrokerRegistrationChangeRecord",
-    18: "AccessControlEntryRecord",
-    19: "RemoveAccessControlEntryRecord",
-    20: "NoOpRecord",
-    21: "ZkMigrationStateRecord",
-    22: "RemoveUserScramCredentialRecord",
-    23: "BeginTransactionRecord",
-    24: "EndTransactionRecord",
-    25: "AbortTransactionRecord",
-    26: "RemoveDelegationTokenRecord",
-    27: "RegisterControllerRecord",
-    28: "ClearElrRecord",
-}
-_CLASSES: dict[int, Any] = {}
 BEGIN_TRANSACTION = 23
 END_TRANSACTION = 24
 ABORT_TRANSACTION = 25
@@ -73,13 +43,10 @@ class ControlType(IntEnum):
 
 
 def _record_class(record_type: int) -> Any:
-    found = _CLASSES.get(record_type)
-    if found is None:
-        name = _NAMES.get(record_type)
-        if name is None:
-            raise MetadataError(f"metadata record type {record_type} is not known")
-        found = _CLASSES[record_type] = getattr(import_module("fastq.protocol.messages"), name)
-    return found
+    try:
+        return metadata_record_class(record_type)
+    except KeyError:
+        raise MetadataError(f"metadata record type {record_type} is not known") from None
 
 
 def version_of(record: Record, metadata_version: int) -> int:

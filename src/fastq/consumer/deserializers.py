@@ -11,8 +11,9 @@ import json
 import struct
 import uuid
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+from fastq.serializers import find_named
 
 Headers: TypeAlias = "tuple[tuple[str, bytes | None], ...]"
 
@@ -75,7 +76,6 @@ BY_NAME: dict[str, Callable[[bytes], Any]] = {
     "double": float_deserializer,
     "uuid": uuid_deserializer,
 }
-_BY_TYPE: dict[type, str] = {bytes: "bytes", str: "str", int: "int", float: "float", uuid.UUID: "uuid"}
 # The class names that configurations of the Java clients carry, old and new.
 _JAVA_PACKAGE = "org.apache.kafka.common.serialization."
 _JAVA = {
@@ -101,21 +101,6 @@ def find_deserializer(value: Any) -> Deserializer | None:
     """The deserializer that a configuration means: a callable, an object with `deserialize`, a type (str, int, ...), a
     name of BY_NAME, a dotted name, or a class name of the Java client. ValueError for anything else.
     """
-    if value is None:
-        return None
-    if isinstance(value, str):
-        name = _JAVA.get(value, value)
-        if name in BY_NAME:
-            return BY_NAME[name]
-        module, _, attribute = name.rpartition(".")
-        try:
-            value = getattr(import_module(module), attribute)
-        except (ImportError, AttributeError, ValueError):
-            raise ValueError(f"one of {', '.join(BY_NAME)}, a callable, or the dotted name of one") from None
-    if isinstance(value, type):
-        if value in _BY_TYPE:
-            return BY_NAME[_BY_TYPE[value]]
-        value = value()
-    if isinstance(value, TopicDeserializer) or callable(value):
-        return value  # type: ignore[no-any-return]
-    raise ValueError(f"one of {', '.join(BY_NAME)}, a callable, or an object with deserialize(topic, headers, data)")
+    method = "deserialize(topic, headers, data)"
+    found: Deserializer | None = find_named(value, BY_NAME, _JAVA, TopicDeserializer, method)
+    return found
