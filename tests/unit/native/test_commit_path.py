@@ -1,0 +1,219 @@
+"""The hand-made codec of committed offsets against the generated messages, in every version."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from fastq._native.commit_path import (
+    decode_commit_request,
+    decode_commit_response,
+    decode_offset_key,
+    decode_offset_value,
+    encode_commit_request,
+    encode_commit_response,
+    encode_offset_key,
+    encode_offset_value,
+)
+from fastq._native.wire import DecodeError, EncodeError, Reader, Writer
+from fastq.protocol.frames import decode_response
+from fastq.protocol.messages import OffsetCommitKey, OffsetCommitRequest, OffsetCommitResponse, OffsetCommitValue
+
+REQUEST_VERSIONS = range(2, 11)
+Entry = tuple[Any, int, int, int, str | None]
+
+
+def some_text(rng: random.Random) -> str:
+    return "é" * rng.choice([0, 1, 63, 64, 130]) + str(rng.randint(0, 10**6))
+
+
+def some_entries(rng: random.Random, version: int) -> list[Entry]:
+    entries: list[Entry] = []
+    for _ in range(rng.randint(0, 3)):
+        topic: Any = rng.randbytes(16) if version >= 10 else some_text(rng)
+        for index in rng.sample(range(2**31), rng.randint(1, 140)):
+            leader_epoch = rng.randint(-1, 2**31 - 1) if version >= 6 else -1
+            metadata = rng.choice([None, "", some_text(rng)])
+            entries.append((topic, index, rng.randint(-(2**63), 2**63 - 1), leader_epoch, metadata))
+    return entries
+
+
+def message_of(
+    version: int, group_id: str, generation: int, member_id: str, instance_id: str | None, entries: list[Entry]
+) -> OffsetCommitRequest:
+    topics: list[Any] = []
+    for topic, index, offset, leader_epoch, metadata in entries:
+        named = {"topic_id": topic} if version >= 10 else {"name": topic}
+        made = OffsetCommitRequest.OffsetCommitRequestTopic(**named)
+        if not topics or (topics[-1].name, topics[-1].topic_id) != (made.name, made.topic_id):
+            topics.append(made)
+        topics[-1].partitions.append(
+            OffsetCommitRequest.OffsetCommitRequestPartition(
+                partition_index=index,
+                committed_offset=offset,
+                committed_leader_epoch=leader_epoch,
+                committed_metadata=metadata,
+            )
+        )
+    return OffsetCommitRequest(
+        group_id=group_id,
+        generation_id_or_member_epoch=generation,
+        member_id=member_id,
+        group_instance_id=instance_id,
+        topics=topics,
+    )
+
+
+def encoded(message: Any, version: int) -> bytes:
+    writer = Writer()
+    message.encode(writer, version)
+    return bytes(writer.getvalue())
+
+
+@pytest.mark.parametrize("version", REQUEST_VERSIONS)
+def test_a_request_equals_the_generated_message(version: int) -> None:
+    rng = random.Random(version)
+    for _ in range(60):
+        instance_id = rng.choice([None, "", some_text(rng)]) if version >= 7 else None
+        fields = some_text(rng), rng.randint(-1, 2**31 - 1), some_text(rng), instance_id
+        entries = some_entries(rng, version)
+        body = encode_commit_request(version, *fields, entries)
+        assert body == encoded(message_of(version, *fields, entries), version)
+        assert decode_commit_request(b"??" + body + b"more", 2, 2 + len(body), version) == (*fields, -1, entries)
+        # Bytes behind the body, as librdkafka has sent some, are let pass.
+        assert decode_commit_request(body + b"\0\0", 0, len(body) + 2, version)[5] == entries
+
+
+@pytest.mark.parametrize("version", range(2, 5))
+def test_a_retention_of_the_clients_own_is_read(version: int) -> None:
+    request = OffsetCommitRequest(group_id="g", member_id="m", retention_time_ms=86_400_000)
+    body = encoded(request, version)
+    assert decode_commit_request(body, 0, len(body), version) == ("g", -1, "m", None, 86_400_000, [])
+
+
+@pytest.mark.parametrize("version", REQUEST_VERSIONS)
+def test_a_request_that_is_cut_short_is_refused(version: int) -> None:
+    entries: list[Entry] = [(b"i" * 16 if version >= 10 else "topic", 1, 5, -1, "note")]
+    body = encode_commit_request(version, "group", 3, "member", None, entries)
+    for end in range(len(body)):
+        with pytest.raises(DecodeError):
+            decode_commit_request(body, 0, end, version)
+
+
+@pytest.mark.parametrize("version", REQUEST_VERSIONS)
+def test_a_request_of_noise_is_refused_or_read_never_more_than_it_holds(version: int) -> None:
+    rng = random.Random(version)
+    for _ in range(3000):
+        noise = rng.randbytes(rng.randint(0, 60))
+        try:
+            offsets = decode_commit_request(noise, 0, len(noise), version)[5]
+        except DecodeError:
+            continue
+        assert len(offsets) * 13 <= len(noise)
+
+
+def test_a_name_that_is_no_text_is_refused() -> None:
+    body = bytearray(encode_commit_request(9, "group", 3, "member", None, [("topic", 1, 5, -1, "note")]))
+    body[body.index(b"topic")] = 0xFF
+    with pytest.raises(DecodeError):
+        decode_commit_request(body, 0, len(body), 9)
+
+
+@pytest.mark.parametrize(
+    ("version", "entry"),
+    [
+        (7, ("t", 0, 0, -1, "m" * 32768)),
+        (7, ("t" * 32768, 0, 0, -1, "")),
+        (9, ("t", 2**31, 0, -1, "")),
+        (9, ("t", 0, 2**63, -1, "")),
+        (9, ("t", 0, 0, 2**31, "")),
+        (9, (5, 0, 0, -1, "")),
+        (10, ("t", 0, 0, -1, "")),
+        (10, (b"short", 0, 0, -1, "")),
+        (1, ("t", 0, 0, -1, "")),
+        (11, ("t", 0, 0, -1, "")),
+    ],
+)
+def test_what_a_version_cannot_carry_is_refused(version: int, entry: Any) -> None:
+    with pytest.raises(EncodeError):
+        encode_commit_request(version, "g", -1, "", None, [entry])
+
+
+@pytest.mark.parametrize("version", REQUEST_VERSIONS)
+def test_a_response_equals_the_generated_message(version: int) -> None:
+    rng = random.Random(version)
+    part = OffsetCommitResponse.OffsetCommitResponsePartition
+    for _ in range(60):
+        codes: list[Any] = [(topic, index, rng.choice([0, 3, 27])) for topic, index, *_ in some_entries(rng, version)]
+        topics: list[Any] = []
+        for topic, index, code in codes:
+            named = {"topic_id": topic} if version >= 10 else {"name": topic}
+            made = OffsetCommitResponse.OffsetCommitResponseTopic(**named)
+            if not topics or (topics[-1].name, topics[-1].topic_id) != (made.name, made.topic_id):
+                topics.append(made)
+            topics[-1].partitions.append(part(partition_index=index, error_code=code))
+        frame = encode_commit_response(version, 77, codes)
+        assert int.from_bytes(frame[:4], "big") == len(frame) - 4
+        assert decode_response(frame[4:], 8, version) == (77, OffsetCommitResponse(topics=topics))
+        body = frame[9 if version >= 8 else 8 :]
+        assert decode_commit_response(memoryview(body), version) == {(topic, i): code for topic, i, code in codes}
+        for bad in (body + b"\0", body[:-1]):
+            with pytest.raises(DecodeError):
+                decode_commit_response(bad, version)
+
+
+def test_keys_and_values_equal_the_generated_messages() -> None:
+    rng = random.Random(1)
+    for _ in range(300):
+        group_id, topic, partition = some_text(rng), some_text(rng), rng.randint(0, 2**31 - 1)
+        key = encode_offset_key(group_id, topic, partition)
+        assert key == b"\0\1" + encoded(OffsetCommitKey(group=group_id, topic=topic, partition=partition), 0)
+        assert decode_offset_key(key) == (group_id, (topic, partition))
+        offset, leader_epoch, metadata = rng.randint(0, 2**63 - 1), rng.randint(-1, 9), some_text(rng)
+        committed_ms, expires_ms = rng.randint(0, 2**40), rng.choice([-1, rng.randint(0, 2**40)])
+        value = encode_offset_value(offset, leader_epoch, metadata, committed_ms, expires_ms)
+        version = 3 if expires_ms < 0 else 1
+        message = OffsetCommitValue(
+            offset=offset,
+            leader_epoch=leader_epoch if version == 3 else -1,
+            metadata=metadata,
+            commit_timestamp=committed_ms,
+            expire_timestamp=expires_ms,
+        )
+        assert value == version.to_bytes(2, "big") + encoded(message, version)
+
+
+@pytest.mark.parametrize("version", range(5))
+def test_values_of_every_version_are_read(version: int) -> None:
+    topic_id = b"i" * 16 if version == 4 else bytes(16)
+    leader_epoch, expires_ms = 7 if version >= 3 else -1, 99 if version == 1 else -1
+    message = OffsetCommitValue(
+        offset=5,
+        leader_epoch=leader_epoch,
+        metadata="m",
+        commit_timestamp=42,
+        expire_timestamp=expires_ms,
+        topic_id=topic_id,
+    )
+    value = version.to_bytes(2, "big") + encoded(message, version)
+    assert decode_offset_value(value) == (5, leader_epoch, "m", 42, expires_ms)
+    assert decode_offset_value(value)[:1] == (OffsetCommitValue.decode(Reader(value, 2), version).offset,)
+    for end in range(10):
+        with pytest.raises(DecodeError):
+            decode_offset_value(value[:end])
+
+
+def test_a_key_that_is_cut_short_is_refused() -> None:
+    key = encode_offset_key("g", "t", 1)
+    for end in range(len(key)):
+        with pytest.raises(DecodeError):
+            decode_offset_key(key[:end])
+
+
+def test_group_and_topic_of_a_key_are_bounded() -> None:
+    with pytest.raises(EncodeError):
+        encode_offset_key("g" * 32768, "t", 0)
+    with pytest.raises(EncodeError):
+        encode_offset_value(0, -1, "m" * 32768, 0, -1)
