@@ -12,7 +12,7 @@ PYTEST  := $(PY) -m pytest
 NATIVE  := $(wildcard src/fastq/_native/*.pyx src/fastq/_native/*.pxd src/fastq/_native/*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit soak interop-kafka bench bench-micro bench-compare lint format generate wheel ext clean
+.PHONY: help demo test unit soak interop-kafka interop-spark bench bench-micro bench-compare lint format generate wheel ext clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -51,7 +51,7 @@ demo: $(VENV)/.built ## real log lines into an embedded broker and out again, al
 	@$(PY) examples/demo.py --input "$(INPUT)" --records $(RECORDS)
 
 test: $(VENV)/.built $(VENV)/.test kcat ## all tests, those with the peers' clients among them
-	@$(PYTEST) tests -m "not kafka and not soak"
+	@$(PYTEST) tests -m "not kafka and not spark_jvm and not soak"
 
 .PHONY: kcat java
 kcat:
@@ -72,6 +72,10 @@ soak: $(VENV)/.built $(VENV)/.test ## the long tests at their full numbers; resu
 
 interop-kafka: $(VENV)/.built $(VENV)/.test java ## Apache Kafka (through Maven): its broker for our client, its tools for our broker
 	@$(PYTEST) tests/interop -m kafka --timeout 600 -o faulthandler_timeout=700
+
+interop-spark: $(VENV)/.built $(VENV)/.test java ## Spark's own Kafka connector (through Maven) on our broker, and beside ours
+	@$(PY) tools/spark_jvm.py
+	@$(PYTEST) tests/spark_jvm -m spark_jvm
 
 bench: bench-micro bench-compare ## all figures, into benchmarks/results/ (quiet machine, half an hour)
 

@@ -1,0 +1,208 @@
+"""Spark sessions in processes of their own, and Spark's JVM connector for Kafka as a peer.
+
+    with jvm_session(SCRIPTS) as jvm, fastq_session(SCRIPTS) as ours:
+        jvm.call("count", format="kafka", servers=servers, topic="logs")      # count(spark, *, format, servers, topic) of SCRIPTS
+
+Rules: nothing here is imported by the product. A session is a process that loads one file of functions and calls them
+by name; arguments and results are JSON. The connector comes through Maven, its PySpark through pip into an environment
+of its own in `.spark-jvm/`; both are made once. Without Maven or Java `available()` says why, and the callers say it on.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+POM = HERE / "spark" / "pom.xml"
+SERVER = HERE / "spark_server.py"
+ENVIRONMENT = HERE.parent / ".spark-jvm"
+
+# As in the POM. PySpark 3.5 is the last one whose connector exists for Scala 2.12, the Scala of PySpark's own wheel.
+PYSPARK = "pyspark==3.5.3"
+
+START_TIMEOUT_S = 120.0
+
+
+def available() -> str | None:
+    """None where the JVM connector can be run, else the reason why not, in words for a person."""
+    for program in ("mvn", "java"):
+        if shutil.which(program) is None:
+            return f"{program} is not installed: Spark's JVM connector cannot be fetched or run here"
+    return None
+
+
+@cache
+def connector_jars() -> list[str]:
+    """The jars of the connector, resolved by Maven once a process (its own cache keeps them)."""
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "class-path"
+        command = ["mvn", "-q", "-B", "-f", str(POM), "dependency:build-classpath", f"-Dmdep.outputFile={output}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+        if done.returncode != 0:
+            raise RuntimeError(f"Maven could not fetch Spark's JVM connector:\n{done.stdout}\n{done.stderr}")
+        return output.read_text().strip().split(":")
+
+
+def connector_python() -> Path:
+    """The interpreter of the environment with the connector's PySpark; it is made by the first who asks."""
+    python = ENVIRONMENT / "bin" / "python"
+    made = ENVIRONMENT / "made"
+    ENVIRONMENT.mkdir(exist_ok=True)
+    with (ENVIRONMENT / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        wanted = f"{PYSPARK} {sys.version}"
+        if not made.exists() or made.read_text() != wanted:
+            venv.create(ENVIRONMENT, with_pip=True)
+            # setuptools: PySpark 3.5 imports distutils here and there, which newer Pythons left to it
+            command = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "setuptools<81", PYSPARK]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
+            if done.returncode != 0:
+                raise RuntimeError(f"{PYSPARK} cannot be installed:\n{done.stdout}\n{done.stderr}")
+            made.write_text(wanted)
+    return python
+
+
+class SparkFailed(RuntimeError):
+    """What was called in the session raised; the message is its traceback."""
+
+
+class SparkSession:
+    """One Spark session in a process of its own (and the JVM and workers that it starts); a context manager.
+
+    `scripts` is a file of functions whose first parameter is the session. `config` adds to or changes Spark's settings.
+    One call at a time; not thread-safe.
+    """
+
+    def __init__(self, python: Path, scripts: Path, config: Mapping[str, str]) -> None:
+        self._home = Path(tempfile.mkdtemp(prefix="spark-session-"))
+        self._log = self._home / "log"
+        settings = {
+            "spark.master": "local[2]",
+            "spark.driver.memory": "1g",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.ui.enabled": "false",
+            "spark.ui.showConsoleProgress": "false",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.local.dir": str(self._home),
+            "spark.sql.warehouse.dir": str(self._home / "warehouse"),
+            **config,
+        }
+        environment = {key: value for key, value in os.environ.items() if key not in ("SPARK_HOME", "PYTHONPATH")}
+        environment |= {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)}
+        environment["PYTHONPATH"] = str(scripts.parent)  # for the workers: functions of the scripts travel by name
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [str(python), str(SERVER), str(scripts), json.dumps(settings)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=self._home,
+                env=environment,
+                start_new_session=True,
+            )
+        try:
+            self.version = str(self._answer(START_TIMEOUT_S))
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def pid(self) -> int:
+        """Of the driver's Python, the leader of the session's process group."""
+        return self._process.pid
+
+    def call(self, function: str, /, *, timeout_s: float = 120.0, **arguments: Any) -> Any:
+        """Call a function of the scripts and return its result; SparkFailed with its traceback if it raised."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps({"call": function, "arguments": arguments}).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise RuntimeError(f"the Spark session has ended:\n{self._log_text()}") from None
+        return self._answer(timeout_s)
+
+    def _answer(self, timeout_s: float) -> Any:
+        assert self._process.stdout is not None
+        output = self._process.stdout.fileno()
+        line = bytearray()
+        deadline = time.monotonic() + timeout_s
+        while not line.endswith(b"\n"):
+            ready, _, _ = select.select([output], [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise TimeoutError(f"the Spark session did not answer within {timeout_s:g} s:\n{self._log_text()}")
+            read = os.read(output, 1 << 20)
+            if not read:
+                raise RuntimeError(f"the Spark session has ended:\n{self._log_text()}")
+            line += read
+        answer = json.loads(line)
+        if "error" in answer:
+            raise SparkFailed(answer["error"])
+        return answer["result"]
+
+    def _log_text(self) -> str:
+        return self._log.read_text(errors="replace")[-6000:]
+
+    def stop(self, timeout_s: float = 30.0) -> None:
+        """End the session with everything that it has started, by force when that takes longer than `timeout_s`."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.close()
+            self._process.wait(timeout_s)
+        except (subprocess.TimeoutExpired, BrokenPipeError):
+            pass
+        finally:
+            try:
+                os.killpg(self._process.pid, signal.SIGKILL)  # the JVM and the workers are of this group
+            except ProcessLookupError:
+                pass
+            self._process.wait()
+            self._process.stdout.close()
+            shutil.rmtree(self._home, ignore_errors=True)
+
+    def __enter__(self) -> SparkSession:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def jvm_session(scripts: Path, config: Mapping[str, str] | None = None) -> SparkSession:
+    """A session of the connector's PySpark, with the connector: its format is `kafka`."""
+    reason = available()
+    if reason is not None:
+        raise RuntimeError(reason)
+    return SparkSession(connector_python(), scripts, {"spark.jars": ",".join(connector_jars()), **(config or {})})
+
+
+def fastq_session(scripts: Path, config: Mapping[str, str] | None = None) -> SparkSession:
+    """A session of the PySpark of the running interpreter; its format is `fastq`."""
+    return SparkSession(Path(sys.executable), scripts, config or {})
+
+
+if __name__ == "__main__":  # make all that a session needs, so that no test waits for it
+    REASON = available()
+    if REASON is None:
+        connector_jars()
+        connector_python()
+    else:
+        print(REASON)
