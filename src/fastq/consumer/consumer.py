@@ -99,9 +99,15 @@ class Consumer(ConsumerBase):
                 break
         return self._hooks.intercept(records) if records and self._hooks.interceptors else records
 
-    def poll_batch(self, timeout: float | None = None) -> ConsumerBatch:
+    def poll_batch(
+        self, timeout: float | None = None, *, until: Mapping[TopicPartition, int] | None = None
+    ) -> ConsumerBatch:
         """All records at hand, or the first that come, as one object with columns; empty when none came in time. Not more
         than prefetch_bytes_max and a record batch, decompressed.
+
+        until: read only these partitions, and each of them up to, but not with, this offset. Empty at once when all of them
+        have come there, and `position` says so: also over offsets without a record, which compaction, transactions and
+        aborted ones leave. The time-out is then for each step on.
 
         Its keys and values are bytes: deserializers and interceptors do not see them.
         """
@@ -109,7 +115,7 @@ class Consumer(ConsumerBase):
         self._asks_next()
         batch = ConsumerBatch()
         while batch.size_bytes < self.config.prefetch_bytes_max:
-            chunk = self._chunk_for(batch, timeout)
+            chunk = self._chunk_for(batch, timeout) if until is None else self._chunk_before(until, batch, timeout)
             if chunk is None:
                 break
             if self._group is not None:
@@ -156,6 +162,23 @@ class Consumer(ConsumerBase):
             if len(taken):
                 return self._fetcher.next_chunk()
             return self._run(self._fetcher.next_chunk, timeout, asks=True)
+
+    def _chunk_before(
+        self, ends: Mapping[TopicPartition, int], taken: Any, timeout: float | None
+    ) -> FetchedRecords | None:
+        """`_chunk_for` of what lies before `ends`; None also when nothing does any more."""
+        with self._driver.lock:
+            # A fetch behind the end would be for nothing.
+            self._fetcher.until = ends
+            while True:
+                pending = self._pending_ends(ends)
+                if not pending:
+                    return None
+                if len(taken):
+                    return self._fetcher.next_chunk(pending)
+                found = self._run(partial(self._progress_to, pending), timeout, asks=True)
+                if found is not True:
+                    return found or None
 
     def _asks_next(self) -> None:
         with self._driver.lock:
