@@ -1,0 +1,155 @@
+"""In the worker: one range of offsets, as record batches of Arrow.
+
+Rules
+- Fetched bytes become Arrow columns in native code; there is no Python object for a record.
+- A worker process keeps its consumers between tasks, one for each configuration that is in use; a task borrows one, and has it
+  for itself. A process that was forked has none.
+- A range ends where it was planned to end, whatever lies before it: offsets without records are passed. What is not in the log
+  any more is `failOnDataLoss`'s to decide; a log that does not come to the range's end within
+  kafkaConsumer.pollTimeoutMs fails the task.
+Source: Spark's KafkaDataConsumer.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
+
+from fastq.errors import FastqError, OffsetOutOfRange, RequestTimedOut, UnknownTopicOrPartition
+from fastq.spark.offsets import report_data_loss
+
+if TYPE_CHECKING:
+    from fastq._native.columns import ConsumerBatch
+    from fastq.consumer import Consumer
+    from fastq.spark.options import SourceOptions
+    from fastq.spark.planning import OffsetRange
+
+
+class ConsumerCache:
+    """The consumers of this process that no task is using.
+
+    Invariants: a consumer is either here or with one task, assigned to nothing while it is here. Thread rule: any.
+    """
+
+    def __init__(self) -> None:
+        self._idle: dict[tuple[tuple[str, str], ...], list[Consumer]] = {}
+        self._lock = threading.Lock()
+
+    def take(self, options: SourceOptions) -> Consumer:
+        """A consumer for these options, one that was used before if there is one."""
+        with self._lock:
+            idle = self._idle.get(_key(options))
+            if idle:
+                return idle.pop()
+        from fastq.consumer import Consumer
+
+        given = options.consumer_config().as_dict()
+        return Consumer(**given)
+
+    def give_back(self, options: SourceOptions, consumer: Consumer) -> None:
+        """Keep a consumer for the next task."""
+        consumer.assign(())
+        with self._lock:
+            self._idle.setdefault(_key(options), []).append(consumer)
+
+    def forget(self) -> None:
+        """In a child of a fork: the consumers are the parent's."""
+        self._idle = {}
+        self._lock = threading.Lock()
+
+
+def _key(options: SourceOptions) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(options.client.items()))
+
+
+_cache = ConsumerCache()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_cache.forget)
+
+
+def read_range(options: SourceOptions, columns: list[str], wanted: OffsetRange) -> Iterator[Any]:
+    """The records of `wanted`, with these columns in this order, as pyarrow record batches.
+
+    Raises DataLoss, and what the consumer raises.
+    """
+    consumer = _cache.take(options)
+    keep = True
+    try:
+        consumer.assign([wanted.tp])
+        consumer.seek(wanted.tp, wanted.start)
+        yield from _batches(options, consumer, columns, wanted)
+    except FastqError:
+        # Whatever it was, the next attempt begins with new connections.
+        keep = False
+        raise
+    finally:
+        if keep:
+            _cache.give_back(options, consumer)
+        else:
+            consumer.close()
+
+
+def _batches(options: SourceOptions, consumer: Consumer, columns: list[str], wanted: OffsetRange) -> Iterator[Any]:
+    timeout_s = options.poll_timeout_ms / 1000
+    until = {wanted.tp: wanted.end}
+    while consumer.position(wanted.tp, timeout_s) < wanted.end:
+        try:
+            batch = consumer.poll_batch(timeout_s, until=until)
+        except OffsetOutOfRange:
+            if not _skip_to_what_is_there(options, consumer, wanted):
+                return
+            continue
+        except UnknownTopicOrPartition as error:
+            report_data_loss(options.fail_on_data_loss, f"{wanted} cannot be read: {error}")
+            return
+        if len(batch):
+            yield to_record_batch(batch, columns)
+        elif consumer.position(wanted.tp, timeout_s) < wanted.end:
+            raise _nothing_came(options, consumer, wanted)
+
+
+def _skip_to_what_is_there(options: SourceOptions, consumer: Consumer, wanted: OffsetRange) -> bool:
+    """The log does not have the position: seek to what is left of the range; False when nothing is. Raises DataLoss when that
+    is not to be."""
+    position = consumer.position(wanted.tp)
+    first, end = consumer.beginning_offsets([wanted.tp])[wanted.tp], consumer.end_offsets([wanted.tp])[wanted.tp]
+    report_data_loss(
+        options.fail_on_data_loss,
+        f"offset {position} of {wanted} is not in the log, which goes from {first} to {end}",
+        topic=wanted.tp.topic,
+        partition=wanted.tp.partition,
+    )
+    if not position < first < wanted.end:
+        return False
+    consumer.seek(wanted.tp, first)
+    return True
+
+
+def _nothing_came(options: SourceOptions, consumer: Consumer, wanted: OffsetRange) -> FastqError:
+    end = consumer.metrics()["partitions"][wanted.tp]["end_offset"]
+    known = "no broker answered" if end is None else f"the log ends at {end}, as far as a reader may see"
+    return RequestTimedOut(
+        f"nothing of {wanted} came within {options.poll_timeout_ms} ms, from offset {consumer.position(wanted.tp)} on: {known}",
+        topic=wanted.tp.topic,
+        partition=wanted.tp.partition,
+        hint="look at the brokers, or raise kafkaConsumer.pollTimeoutMs; under read_committed, "
+        "an open transaction holds back what follows it",
+    )
+
+
+def to_record_batch(batch: ConsumerBatch, columns: list[str]) -> Any:
+    """A pyarrow record batch of these columns, with Spark's idea of them: headers are null where a record has none."""
+    found = pa.record_batch(batch.arrow(columns))
+    if "headers" not in columns:
+        return found
+    place = columns.index("headers")
+    headers = found.column(place)
+    there = pc.not_equal(pc.list_value_length(headers), 0)
+    buffers = [there.buffers()[1], headers.buffers()[1]]
+    with_nulls = pa.Array.from_buffers(headers.type, len(headers), buffers, children=[headers.values])
+    return found.set_column(place, found.schema.field(place), with_nulls)
