@@ -5,9 +5,12 @@ Source: java.lang.String.hashCode, Utils.abs, GroupCoordinatorService.partitionF
 
 from __future__ import annotations
 
+from functools import lru_cache
 
+
+@lru_cache(maxsize=10_000)
 def java_hash(text: str) -> int:
-    """Java's String.hashCode: over UTF-16 units, as a signed 32-bit number."""
+    """Java's String.hashCode: over UTF-16 units, as a signed 32-bit number. Asked with every request, so it is remembered."""
     value = 0
     units = text.encode("utf-16-be", "surrogatepass")
     for at in range(0, len(units), 2):

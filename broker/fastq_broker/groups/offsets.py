@@ -4,7 +4,8 @@ Rules
 - The state changes by `replay` and `end_transaction` alone; the rest makes records or answers questions.
 - An offset of a transaction is pending until the marker says so; of two commits of a partition the one written later wins, also
   where the earlier one was pending longer.
-- Records: key type 1 (0 in old logs), value version 3, or 1 where the client has asked for a retention of its own.
+- Records: key type 1 (0 in old logs), value version 3, or 1 where the client has asked for a retention of its own
+  (`_native/commit_path`).
 Source: OffsetMetadataManager, GroupCoordinatorRecordHelpers.
 """
 
@@ -13,16 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-from fastq.protocol.messages import OffsetCommitKey, OffsetCommitValue
-from fastq_broker.coordinator.records import decode_key, decode_value, encode_key, encode_value
+from fastq._native.commit_path import decode_offset_key, decode_offset_value, encode_offset_key
 
 if TYPE_CHECKING:
     from fastq_broker.coordinator.shard import CoordinatorRecord
 
     from .group import Group
 
-VALUE_VERSION = 3
-VALUE_VERSION_WITH_EXPIRY = 1
 TopicPartition = tuple[str, int]
 
 
@@ -84,7 +82,7 @@ class Offsets:
         """Records that delete offsets (those that are committed or pending; None: all) of a group."""
         known = {**self._groups.get(group_id, {}), **dict.fromkeys(self._waiting.get(group_id, {}))}
         wanted = known if partitions is None else [item for item in partitions if item in known]
-        return [(offset_key(group_id, *item), None) for item in wanted]
+        return [(encode_offset_key(group_id, *item), None) for item in wanted]
 
     def tombstones_of_topics(self, topics: frozenset[str]) -> list[CoordinatorRecord]:
         """Records that delete all offsets of topics that are gone."""
@@ -114,7 +112,7 @@ class Offsets:
                 and not self.is_pending(group_id, *item)
                 and _is_expired(committed, group.offsets_expire_after, now_ms, retention_ms)
             ):
-                records.append((offset_key(group_id, *item), None))
+                records.append((encode_offset_key(group_id, *item), None))
             else:
                 left = True
         return records, not left
@@ -124,14 +122,16 @@ class Offsets:
     def replay(self, key: bytes, value: bytes | None, producer_id: int) -> tuple[str, bool]:
         """Take a record in; answers its group, and whether it has been a tombstone. Raises DecodeError."""
         self._sequence += 1
-        parsed = decode_key(OffsetCommitKey, key)
-        group_id, item = parsed.group, (parsed.topic, parsed.partition)
+        group_id, item = decode_offset_key(key)
         if value is None:
             self._forget(group_id, item)
             return group_id, True
-        committed = decode_offset(value)._replace(sequence=self._sequence)
+        committed = CommittedOffset(*decode_offset_value(value), self._sequence)
         if producer_id < 0:
-            self._groups.setdefault(group_id, {})[item] = committed
+            known = self._groups.get(group_id)
+            if known is None:
+                known = self._groups[group_id] = {}
+            known[item] = committed
         else:
             self._pending.setdefault(producer_id, {}).setdefault(group_id, {})[item] = committed
             self._waiting.setdefault(group_id, {}).setdefault(item, set()).add(producer_id)
@@ -183,29 +183,3 @@ def _is_expired(committed: CommittedOffset, base: Callable[[int], int | None], n
     if committed.expire_timestamp_ms >= 0:
         return now_ms >= committed.expire_timestamp_ms
     return now_ms - since >= retention_ms
-
-
-def offset_key(group_id: str, topic: str, partition: int) -> bytes:
-    """The key of an offset's record."""
-    return encode_key(OffsetCommitKey(group=group_id, topic=topic, partition=partition))
-
-
-def offset_record(group_id: str, topic: str, partition: int, committed: CommittedOffset) -> CoordinatorRecord:
-    """The record of a committed offset."""
-    value = OffsetCommitValue(
-        offset=committed.offset,
-        leader_epoch=committed.leader_epoch,
-        metadata=committed.metadata,
-        commit_timestamp=committed.commit_timestamp_ms,
-        expire_timestamp=committed.expire_timestamp_ms,
-    )
-    version = VALUE_VERSION if committed.expire_timestamp_ms < 0 else VALUE_VERSION_WITH_EXPIRY
-    return offset_key(group_id, topic, partition), encode_value(value, version)
-
-
-def decode_offset(value: bytes) -> CommittedOffset:
-    """What a record's value says. Raises DecodeError."""
-    parsed = decode_value(OffsetCommitValue, value)
-    return CommittedOffset(
-        parsed.offset, parsed.leader_epoch, parsed.metadata, parsed.commit_timestamp, parsed.expire_timestamp
-    )

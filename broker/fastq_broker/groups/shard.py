@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fastq._native.commit_path import encode_offset_key, encode_offset_value
 from fastq.errors import KafkaError
 from fastq.protocol.messages import GroupMetadataKey
 from fastq_broker.controller import MetadataImage
@@ -43,7 +45,7 @@ from .group import (
     Committer,
     Group,
 )
-from .offsets import CommittedOffset, Offsets, TopicPartition, offset_record
+from .offsets import Offsets, TopicPartition
 
 if TYPE_CHECKING:
     from fastq_broker.coordinator.shard import CoordinatorRecord, ShardContext
@@ -66,6 +68,11 @@ class ShardSettings(NamedTuple):
 
 
 DEFAULTS = ShardSettings()
+_PARTITION = itemgetter(0, 1)  # of a CommitEntry
+
+
+CommitEntry = tuple[str, int, int, int, str | None]
+"""Topic, partition, offset, leader epoch, metadata."""
 
 
 class Commit(NamedTuple):
@@ -73,8 +80,7 @@ class Commit(NamedTuple):
 
     group_id: str
     committer: Committer
-    offsets: Sequence[tuple[str, int, int, int, str | None]]
-    """Topic, partition, offset, leader epoch, metadata."""
+    offsets: Sequence[CommitEntry]
     version: int
     retention_ms: int = -1
     producer_id: int = -1
@@ -257,20 +263,19 @@ class GroupShard:
 
     def commit(self, commit: Commit, answer: Errors) -> None:
         """Commit offsets: `answer` is told the partitions' errors, once what is committed is durable."""
-        error = self._commit_error(commit)
+        group = self.groups.get(commit.group_id)
+        error = self._commit_error(group, commit)
         if error:
             answer({(topic, partition): error for topic, partition, *_ in commit.offsets})
             return
-        group = self.groups.get(commit.group_id)
         if group is not None and not commit.transactional:
             group.note_commit(commit.committer, self.context.monotonic_ms())
             self._run(group)
         self._commit(commit, answer)
 
-    def _commit_error(self, commit: Commit) -> int:
-        group = self.groups.get(commit.group_id)
+    def _commit_error(self, group: Group | None, commit: Commit) -> int:
         if group is not None:
-            partitions = [(topic, partition) for topic, partition, *_ in commit.offsets]
+            partitions = map(_PARTITION, commit.offsets)
             return group.check_commit(
                 commit.committer, partitions, transactional=commit.transactional, version=commit.version
             )
@@ -290,8 +295,8 @@ class GroupShard:
                 errors[topic, partition] = OFFSET_METADATA_TOO_LARGE
                 continue
             errors[topic, partition] = NONE
-            committed = CommittedOffset(offset, leader_epoch, metadata or "", now_ms, expires_ms)
-            records.append(offset_record(commit.group_id, topic, partition, committed))
+            value = encode_offset_value(offset, leader_epoch, metadata or "", now_ms, expires_ms)
+            records.append((encode_offset_key(commit.group_id, topic, partition), value))
 
         def done(error: KafkaError | None) -> None:
             if error is not None:

@@ -1,22 +1,27 @@
 """OffsetCommit: a group's offsets, by topic name, or by topic id from version 10 on (KIP-848 brought its errors in version 9).
 
-Rules: topics and partitions that the cluster does not have are refused one by one; the rest is committed as one batch.
+Rules
+- Topics and partitions that the cluster does not have are refused one by one; the rest is committed as one batch.
+- Frames are decoded and encoded natively (`_native/commit_path`): an application that commits after every record sends no other request as
+  often. The answer goes out with the request's own turn of the loop, unless the log has to be synced first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from fastq._native.commit_path import decode_commit_request, encode_commit_response
 from fastq.errors import KafkaError
-from fastq.protocol.messages import OffsetCommitRequest, OffsetCommitResponse
 from fastq_broker.groups.group import Committer
 from fastq_broker.groups.offsets import TopicPartition
-from fastq_broker.groups.shard import Commit
+from fastq_broker.groups.shard import Commit, CommitEntry
+from fastq_broker.router import Deferred
 
 if TYPE_CHECKING:
-    from fastq_broker.router import RequestContext
+    from fastq_broker.broker import Broker
+    from fastq_broker.connection import Connection
+    from fastq_broker.controller import MetadataImage
+    from fastq_broker.router import Header, Result
 
 API_KEY = 8
 VERSIONS = (2, 10)
@@ -26,84 +31,70 @@ UNKNOWN_TOPIC_OR_PARTITION = 3
 UNKNOWN_TOPIC_ID = 100
 
 
-def handle(
-    context: RequestContext, request: OffsetCommitRequest
-) -> OffsetCommitResponse | Awaitable[OffsetCommitResponse]:
+def handle_frame(connection: Connection, broker: Broker, buffer: bytearray, header: Header) -> Result:
     """Commit, and answer an error for each partition."""
-    names = _topic_names(context, request)
-    offsets, refused = _known_partitions(context, request, names)
-    respond = partial(_respond, request, names, refused)
+    version = header[1]
+    group_id, generation, member_id, instance_id, retention_ms, asked = decode_commit_request(
+        buffer, header[4], header[5], version
+    )
+    image = broker.controller.image
+    names = _names(image, asked) if version >= FIRST_VERSION_WITH_TOPIC_IDS else None
+    offsets, refused = _known_partitions(image, asked if names is None else _named(asked, names))
+
+    def respond(errors: dict[TopicPartition, int]) -> bytes:
+        codes = {**refused, **errors} if refused else errors
+        if names is None:
+            results = [(entry[0], entry[1], codes[entry[0], entry[1]]) for entry in asked]
+        else:
+            results = [
+                (entry[0], entry[1], codes[names[entry[0]], entry[1]] if entry[0] in names else UNKNOWN_TOPIC_ID)
+                for entry in asked
+            ]
+        return encode_commit_response(version, header[2], results)
+
     if not offsets:
         return respond({})
     try:
-        shard = context.broker.groups.shard(request.group_id)
+        shard = broker.groups.shard(group_id)
     except KafkaError as unavailable:
-        return respond(dict.fromkeys(((topic, partition) for topic, partition, *_ in offsets), unavailable.code))
-    commit = Commit(
-        request.group_id,
-        Committer(request.member_id, request.generation_id_or_member_epoch, request.group_instance_id),
-        offsets,
-        context.api_version,
-        request.retention_time_ms,
-    )
-    return context.broker.groups.answer(partial(shard.commit, commit), respond)
+        return respond(dict.fromkeys(((entry[0], entry[1]) for entry in offsets), unavailable.code))
+    committer = Committer(member_id, generation, instance_id)
+    answered: dict[TopicPartition, int] | None = None
+    deferred: Deferred | None = None
+
+    def answer(errors: dict[TopicPartition, int]) -> None:
+        nonlocal answered
+        if deferred is None:
+            answered = errors
+        else:
+            deferred.complete(respond(errors))
+
+    shard.commit(Commit(group_id, committer, offsets, version, retention_ms), answer)
+    if answered is not None:
+        return respond(answered)
+    deferred = Deferred(connection)
+    return deferred
 
 
-def _topic_names(context: RequestContext, request: OffsetCommitRequest) -> list[str | None]:
-    """The name of each topic of the request; None for an id that the cluster does not have."""
-    if context.api_version < FIRST_VERSION_WITH_TOPIC_IDS:
-        return [topic.name for topic in request.topics]
-    image = context.broker.controller.image
-    found = [image.topic_of_id(topic.topic_id) for topic in request.topics]
-    return [None if topic is None else topic.name for topic in found]
+def _names(image: MetadataImage, asked: list[Any]) -> dict[bytes, str]:
+    """The names of the topics that are asked about by id, of those that the cluster has."""
+    found = ((topic_id, image.topic_of_id(topic_id)) for topic_id in {entry[0] for entry in asked})
+    return {topic_id: topic.name for topic_id, topic in found if topic is not None}
+
+
+def _named(asked: list[Any], names: dict[bytes, str]) -> list[CommitEntry]:
+    return [(names[entry[0]], *entry[1:]) for entry in asked if entry[0] in names]
 
 
 def _known_partitions(
-    context: RequestContext, request: OffsetCommitRequest, names: list[str | None]
-) -> tuple[list[tuple[str, int, int, int, str | None]], dict[TopicPartition, int]]:
+    image: MetadataImage, named: list[CommitEntry]
+) -> tuple[list[CommitEntry], dict[TopicPartition, int]]:
     """What can be committed, and the errors of the named partitions that cannot."""
-    image = context.broker.controller.image
-    offsets: list[tuple[str, int, int, int, str | None]] = []
-    refused: dict[TopicPartition, int] = {}
-    for topic, name in zip(request.topics, names, strict=True):
-        if name is None:
-            continue
-        for item in topic.partitions:
-            if image.partition(name, item.partition_index) is None:
-                refused[name, item.partition_index] = UNKNOWN_TOPIC_OR_PARTITION
-            else:
-                offsets.append(
-                    (
-                        name,
-                        item.partition_index,
-                        item.committed_offset,
-                        item.committed_leader_epoch,
-                        item.committed_metadata,
-                    )
-                )
-    return offsets, refused
-
-
-def _respond(
-    request: OffsetCommitRequest,
-    names: list[str | None],
-    refused: dict[TopicPartition, int],
-    errors: dict[TopicPartition, int],
-) -> OffsetCommitResponse:
-    codes = {**refused, **errors}
-    return OffsetCommitResponse(
-        topics=[
-            OffsetCommitResponse.OffsetCommitResponseTopic(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=[
-                    OffsetCommitResponse.OffsetCommitResponsePartition(
-                        partition_index=item.partition_index,
-                        error_code=UNKNOWN_TOPIC_ID if name is None else codes[name, item.partition_index],
-                    )
-                    for item in topic.partitions
-                ],
-            )
-            for topic, name in zip(request.topics, names, strict=True)
-        ]
-    )
+    refused = {
+        (entry[0], entry[1]): UNKNOWN_TOPIC_OR_PARTITION
+        for entry in named
+        if image.partition(entry[0], entry[1]) is None
+    }
+    if not refused:
+        return named, refused
+    return [entry for entry in named if (entry[0], entry[1]) not in refused], refused

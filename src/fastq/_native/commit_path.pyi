@@ -1,6 +1,8 @@
+from typing import Any
+
 from typing_extensions import Buffer
 
-_Topic = str | bytes
+_Topic = Any  # a str, or in version 10 an id of 16 bytes
 
 def encode_commit_request(
     version: int,
@@ -8,7 +10,7 @@ def encode_commit_request(
     generation: int,
     member_id: str,
     instance_id: str | None,
-    offsets: list[tuple[str, int, int, int, str | None]],
+    offsets: list[tuple[_Topic, int, int, int, str | None]],
 ) -> bytes: ...
 def decode_commit_request(
     data: Buffer, start: int, end: int, version: int

@@ -8,12 +8,17 @@ import pytest
 from fastq_broker.coordinator.records import decode_key, encode_key, record_type
 from fastq_broker.groups.classic_group import ClassicGroup
 from fastq_broker.groups.classic_state import State
-from fastq_broker.groups.offsets import CommittedOffset, Offsets, decode_offset, offset_key, offset_record
+from fastq_broker.groups.offsets import CommittedOffset, Offsets
 
+from fastq._native.commit_path import decode_offset_value, encode_offset_key, encode_offset_value
 from fastq._native.wire import DecodeError
 from fastq.protocol.messages import LegacyOffsetCommitKey, OffsetCommitKey
 
 DAY_MS = 24 * 3_600_000
+
+
+def offset_record(group_id: str, topic: str, partition: int, committed: CommittedOffset) -> tuple[bytes, bytes]:
+    return encode_offset_key(group_id, topic, partition), encode_offset_value(*committed[:5])
 
 
 def commit(offsets: Offsets, group_id: str, topic: str, partition: int, offset: int, producer_id: int = -1) -> None:
@@ -29,7 +34,7 @@ def test_a_record_is_what_kafka_writes() -> None:
 def test_a_retention_of_the_clients_own_is_kept_with_the_offset() -> None:
     _, value = offset_record("g", "t", 3, CommittedOffset(5, -1, "m", 1000, 2000))
     assert value == bytes.fromhex("0001000000000000000500016d00000000000003e800000000000007d0")
-    assert decode_offset(value) == CommittedOffset(5, -1, "m", 1000, 2000)
+    assert decode_offset_value(value) == CommittedOffset(5, -1, "m", 1000, 2000)[:5]
 
 
 def test_keys_of_old_logs_are_read_too() -> None:
@@ -43,7 +48,7 @@ def test_keys_of_old_logs_are_read_too() -> None:
 @pytest.mark.parametrize("value", [b"", b"\0", bytes.fromhex("000900"), bytes.fromhex("00030000")])
 def test_a_value_that_is_no_offset_is_refused(value: bytes) -> None:
     with pytest.raises(DecodeError):
-        decode_offset(value)
+        decode_offset_value(value)
 
 
 def test_a_later_commit_stands_above_a_transaction_that_was_begun_before_it() -> None:
@@ -75,9 +80,9 @@ def test_tombstones_are_for_what_is_there() -> None:
     commit(offsets, "g", "t", 0, 10)
     commit(offsets, "g", "u", 0, 10, producer_id=1)
     commit(offsets, "h", "u", 5, 10)
-    assert offsets.tombstones("g", [("t", 0), ("t", 1)]) == [(offset_key("g", "t", 0), None)]
+    assert offsets.tombstones("g", [("t", 0), ("t", 1)]) == [(encode_offset_key("g", "t", 0), None)]
     keys = [key for key, _ in offsets.tombstones_of_topics(frozenset({"u"}))]
-    assert keys == [offset_key("g", "u", 0), offset_key("h", "u", 5)]
+    assert keys == [encode_offset_key("g", "u", 0), encode_offset_key("h", "u", 5)]
 
 
 class Model:
@@ -126,7 +131,7 @@ def test_any_order_of_commits_tombstones_and_markers_equals_the_model(seed: int)
             commit(offsets, group_id, *partition, step, producer_id)
             model.history.append((group_id, partition, step, writers.get(producer_id, -1)))
         elif action < 0.7:
-            offsets.replay(offset_key(group_id, *partition), None, -1)
+            offsets.replay(encode_offset_key(group_id, *partition), None, -1)
             model.history.append((group_id, partition, None, -1))
         elif producer_id in writers:
             committed = rng.random() < 0.5
@@ -194,4 +199,6 @@ def test_what_a_transaction_is_about_to_commit_does_not_expire() -> None:
 
 
 def test_key_of_an_offset() -> None:
-    assert decode_key(OffsetCommitKey, offset_key("g", "t", 2)) == OffsetCommitKey(group="g", topic="t", partition=2)
+    assert decode_key(OffsetCommitKey, encode_offset_key("g", "t", 2)) == OffsetCommitKey(
+        group="g", topic="t", partition=2
+    )

@@ -13,11 +13,14 @@ from typing import Any, TypeVar
 from fastq_broker.broker import Broker
 from fastq_broker.config import BrokerConfig
 from fastq_broker.controller.topics import OFFSETS_TOPIC, NewTopic
-from fastq_broker.router import HANDLERS
+from fastq_broker.router import HANDLERS, Deferred
+from fastq_broker.server import flexible_versions
 from raw_groups import GroupCalls, subscription
 
+from fastq._native.produce_path import scan_request
 from fastq._native.wire import Reader, Writer
 from fastq.protocol.api import APIS
+from fastq.protocol.frames import decode_response, encode_request
 from fastq.protocol.messages import FindCoordinatorRequest
 
 T = TypeVar("T")
@@ -40,6 +43,8 @@ class GroupHandlers(GroupCalls):
         info = APIS[request.API_KEY]
         handler = import_module(f"fastq_broker.handlers.{HANDLERS[request.API_KEY]}")
         assert handler.VERSIONS[0] <= version <= handler.VERSIONS[1]
+        if hasattr(handler, "handle_frame"):
+            return await self._call_frame(handler, request, version)
         context = SimpleNamespace(
             broker=self.broker, api_version=version, listener="PLAINTEXT", client_id="test", peer=("127.0.0.1", 1)
         )
@@ -47,6 +52,19 @@ class GroupHandlers(GroupCalls):
         if inspect.isawaitable(answer):
             answer = await answer
         return through_bytes(answer, info.response_class(), version)
+
+    async def _call_frame(self, handler: Any, request: Any, version: int) -> Any:
+        """The same for a handler that decodes its own frames."""
+        answers: asyncio.Queue[bytes] = asyncio.Queue()
+        connection = SimpleNamespace(complete=lambda deferred, frame: answers.put_nowait(frame))
+        frame = bytearray(encode_request(1, "test", request, version))
+        header = scan_request(frame, 0, len(frame), flexible_versions(), len(frame))
+        assert header is not None
+        answer = handler.handle_frame(connection, self.broker, frame, header)
+        if isinstance(answer, Deferred):
+            answer.attached = True
+            answer = await answers.get()
+        return decode_response(answer[4:], request.API_KEY, version)[1]
 
     async def ready(self) -> None:
         """Have the offsets topic there and loaded."""
