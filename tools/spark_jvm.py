@@ -125,7 +125,7 @@ class SparkSession:
 
     @property
     def pid(self) -> int:
-        """Of the driver's Python, the leader of the session's process group."""
+        """Of the driver's Python; also the session id (as `ps` knows it) of the JVM and of the workers."""
         return self._process.pid
 
     def call(self, function: str, /, *, timeout_s: float = 120.0, **arguments: Any) -> Any:
@@ -170,7 +170,7 @@ class SparkSession:
             pass
         finally:
             try:
-                os.killpg(self._process.pid, signal.SIGKILL)  # the JVM and the workers are of this group
+                os.killpg(self._process.pid, signal.SIGKILL)  # the JVM is of this group, and the workers end with it
             except ProcessLookupError:
                 pass
             self._process.wait()

@@ -1,0 +1,52 @@
+"""Two Spark sessions for the tests of this folder: one with Spark's own JVM connector, one with ours.
+
+Rules: a session is started by the first test that needs it and kept for all; the broker is the one of all tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import spark_jvm
+
+from fastq import Admin
+from fastq.testing import Broker
+
+SCRIPTS = Path(__file__).with_name("connector_scripts.py")
+
+
+@pytest.fixture(scope="session")
+def jvm() -> Iterator[spark_jvm.SparkSession]:
+    """The JVM connector's session; the tests are left out, with the reason, where it cannot run."""
+    reason = spark_jvm.available()
+    if reason is not None:
+        pytest.skip(reason)
+    with spark_jvm.jvm_session(SCRIPTS) as session:
+        yield session
+
+
+@pytest.fixture(scope="session")
+def ours() -> Iterator[spark_jvm.SparkSession]:
+    with spark_jvm.fastq_session(SCRIPTS) as session:
+        yield session
+
+
+@pytest.fixture(scope="session")
+def servers(shared_broker: Broker) -> str:
+    return shared_broker.bootstrap_servers
+
+
+@pytest.fixture
+def make_topic(servers: str, new_topic_name: Callable[[], str]) -> Callable[..., str]:
+    """`make_topic(partitions=1, **configs)` makes a topic and returns its name."""
+
+    def make(partitions: int = 1, **configs: str) -> str:
+        name = new_topic_name()
+        with Admin(bootstrap_servers=servers) as admin:
+            dotted = {key.replace("_", "."): value for key, value in configs.items()}
+            admin.create_topic(name, partitions=partitions, replication_factor=1, configs=dotted)
+        return name
+
+    return make
