@@ -20,7 +20,7 @@ Document = dict[str, Any]
 
 
 def load() -> dict[str, Document]:
-    names = ("clients", "broker", "latency", "start", "memory", "cleaner", "coordination")
+    names = ("clients", "broker", "latency", "start", "memory", "cleaner", "coordination", "spark")
     return {name: json.loads(path.read_text()) for name in names if (path := RESULTS / f"{name}.json").exists()}
 
 
@@ -30,6 +30,10 @@ def ratio(title: str) -> Callable[[dict[str, Document]], float]:
 
 def broker(title: str, key: str) -> Callable[[dict[str, Document]], float]:
     return lambda found: found["broker"][title]["ratio"][key]
+
+
+def spark(title: str) -> Callable[[dict[str, Document]], float]:
+    return lambda found: found["spark"]["ratios"][title]
 
 
 # what, figure, unit, bound, whether higher is better, aim
@@ -70,6 +74,12 @@ ROWS: list[tuple[str, Callable[[dict[str, Document]], float], str, float, bool, 
      lambda f: f["coordination"]["idle members"]["cpu_share"], "", 1, False, None),
     ("`fastq.testing` broker, start to the first acknowledged record",
      lambda f: f["coordination"]["testing broker"]["seconds"], "s", 0.2, False, None),
+    ("Spark: batch read, 7 columns / its JVM connector", spark("batch read, 7 columns"), "x", 2, True, 4),
+    ("Spark: batch read to Parquet / its JVM connector", spark("batch read to Parquet"), "x", 1.5, True, 2.5),
+    ("Spark: batch write of key, value, topic / its JVM connector", spark("batch write"), "x", 1, True, 1.5),
+    ("Spark: `ForeachPartitionProducer` / an empty `foreachPartition`", spark("foreachPartition"), "x", 0.9, True, None),
+    ("Spark: `foreach_partition_arrow` / `ForeachPartitionProducer`", spark("foreach_partition_arrow"), "x", 4, True, None),
+    ("Spark: duration of a micro-batch of 100 rows / its JVM connector", spark("micro-batch of 100 rows"), "x", 1.5, False, 1),
 ]  # fmt: skip
 
 
@@ -133,6 +143,19 @@ def rates(found: dict[str, Document]) -> list[str]:
         ]
         for library, row in found["latency"]["medians"].items():
             lines.append(f"| {library} | {row['p50_ms']:.3f} | {row['p99_ms']:.3f} | {row['p999_ms']:.3f} |")
+    if "spark" in found:
+        lines += [
+            "",
+            "## Spark on one fastq broker, local[2], medians",
+            "",
+            "CPU is that of the session: driver, JVM and Python workers.",
+            "",
+            "| run | rows/s | CPU a row, us | ms |",
+            "|---|---|---|---|",
+        ]
+        for run, row in found["spark"]["medians"].items():
+            rate = f"{row['rows_per_s']:,.0f} | {row['cpu_us_per_row']:.3f}" if "rows_per_s" in row else " | "
+            lines.append(f"| {run} | {rate} | {row.get('median_ms', '')} |")
     return lines
 
 

@@ -47,6 +47,19 @@ def cpu_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS
 
 
+def session_cpu_seconds(session_id: int) -> float:
+    """The same of all processes of a session (as setsid makes it), with those children that have ended; in seconds."""
+    ticks = 0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rsplit(")", 1)[1].split()
+        except OSError:  # it has ended meanwhile
+            continue
+        if int(fields[3]) == session_id:
+            ticks += sum(map(int, fields[11:15]))
+    return ticks / _TICKS
+
+
 def rss_bytes(pid: int) -> int:
     """Resident memory of a process in bytes."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
