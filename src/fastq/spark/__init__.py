@@ -12,15 +12,36 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fastq.spark.java import SparkUnavailable as SparkUnavailable
+    from fastq.spark.java import ensure_java as ensure_java
+    from fastq.spark.java import session as session
+    from fastq.spark.listener import OffsetCommitListener as OffsetCommitListener
     from fastq.spark.offsets import DataLoss as DataLoss
+    from fastq.spark.query_lag import QueryLag as QueryLag
+    from fastq.spark.query_lag import lag as lag
     from fastq.spark.source import FastqDataSource as FastqDataSource
 
 _MODULES = {
     "DataLoss": "offsets",
     "FastqDataSource": "source",
+    "OffsetCommitListener": "listener",
+    "QueryLag": "query_lag",
+    "SparkUnavailable": "java",
+    "ensure_java": "java",
+    "lag": "query_lag",
+    "session": "java",
 }
 
-__all__ = ["DataLoss", "FastqDataSource"]
+__all__ = [
+    "DataLoss",
+    "FastqDataSource",
+    "OffsetCommitListener",
+    "QueryLag",
+    "SparkUnavailable",
+    "ensure_java",
+    "lag",
+    "session",
+]
 
 
 def __getattr__(name: str) -> Any:
