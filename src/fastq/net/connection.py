@@ -108,7 +108,8 @@ class Connection:
     """The state machine. Not thread-safe: whoever has the driver's turn may touch it.
 
     Invariants: `in_flight` holds the requests that wait for a response, oldest first; `outgoing` the buffers not yet taken
-    by the system; in state CLOSED both are empty. `transport` is the driver's own handle and opaque here.
+    by the system; in state CLOSED both are empty. `is_ready` says whether new requests may be sent: in state READY until it is retired.
+    `transport` is the driver's own handle and opaque here.
     """
 
     __slots__ = (
@@ -126,6 +127,7 @@ class Connection:
         "broker",
         "error",
         "in_flight",
+        "is_ready",
         "last_used",
         "node_id",
         "outgoing",
@@ -171,7 +173,7 @@ class Connection:
         self.last_used = now
         self.phase_deadline = now + (phase_timeout_s or settings.phase_timeout_s)
         self.retire_at = NEVER
-        self.reached_ready = False
+        self.is_ready = self.reached_ready = False
 
     def __repr__(self) -> str:
         return f"<Connection to {self.broker}: {self.state.value}, {len(self.in_flight)} in flight>"
@@ -208,6 +210,8 @@ class Connection:
         """The system took the first `count` bytes of `outgoing`."""
         self._bytes_sent += count
         outgoing = self.outgoing
+        if self._bytes_sent == self._bytes_queued:
+            outgoing.clear()
         while outgoing:
             first = outgoing[0]
             size = first.nbytes if type(first) is memoryview else len(first)  # type: ignore[arg-type]
@@ -223,11 +227,6 @@ class Connection:
             self._owner.completions.append((self._unanswered.popleft()[1].on_done, None, None))
 
     # -- from the core ---------------------------------------------------------------------------------------------------
-
-    @property
-    def is_ready(self) -> bool:
-        """Whether new requests may be sent."""
-        return self.state is State.READY and self.retire_at == NEVER
 
     @property
     def outgoing_bytes(self) -> int:
@@ -279,6 +278,7 @@ class Connection:
         if self.state is State.CLOSED:
             return
         was_ready, self.state = self.state is State.READY, State.CLOSED
+        self.is_ready = False
         self.error = error
         for pending in [*self.in_flight, *(entry[1] for entry in self._unanswered)]:
             if was_ready:
@@ -320,6 +320,7 @@ class Connection:
             self._authenticate(self._sasl.first(), now)
         else:
             self.reached_ready = True
+            self.is_ready = self.retire_at == NEVER
             self._frames.limit = config.response_bytes_max
             self._owner.connection_ready(self, now)
 
@@ -395,7 +396,7 @@ class Connection:
         self._advance(now)
 
     def _retire(self, now: float) -> None:
-        self.retire_at = now
+        self.retire_at, self.is_ready = now, False
         if not self.in_flight:
             self.close(diagnosis.retired(self.broker), now)
 

@@ -46,7 +46,7 @@ class FrameReceiver:
         """Where the next bytes go; never empty."""
         if self._body is not None:
             return self._body[self._filled :]
-        return self._chunk[self._end :]
+        return self._chunk[self._end :] if self._end else self._chunk
 
     @property
     def is_mid_frame(self) -> bool:

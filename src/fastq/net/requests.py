@@ -3,7 +3,8 @@
 Request header (version 1, and 2 with the last byte): size 4, api key 2, api version 2, correlation id 4, client id
 (2 + n), tagged fields 1 (always empty). Response header: correlation id 4, and from version 1 on tagged fields.
 
-Rules of this file: a body given as buffers is never copied; the header is one small buffer before it.
+Rules of this file: a body given as buffers is not copied, unless the whole request has at most JOINED_BYTES: then it goes out as one
+buffer, which is cheaper than a list of pieces.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 _UNSUPPORTED_VERSION = b"\x00\x23"  # error code 35
 _HEADER = struct.Struct(">ihhih")
+JOINED_BYTES = 1024
+
+_header_versions: dict[tuple[int, int], int] = {}  # of responses, as they were asked for
 
 Done: TypeAlias = "Callable[[Any, FastqError | None], object]"
 """Called once, with the response and None, or with None and the error. (None, None) for a request without a
@@ -92,18 +96,20 @@ class PendingRequest:
 class HeaderEncoder:
     """Makes request headers for one client id."""
 
-    __slots__ = ("_client_id", "_flexible_tail", "_plain_tail")
+    __slots__ = ("_client_id", "_tails")
 
     def __init__(self, client_id: str) -> None:
-        self._plain_tail = client_id.encode()[:32767]
-        self._flexible_tail = self._plain_tail + b"\0"
-        self._client_id = len(self._plain_tail)
+        self._client_id = client_id.encode()[:32767]
+        self._tails: dict[tuple[int, int], bytes] = {}  # what follows the client id's length, by API key and version
 
     def header(self, api_key: int, version: int, correlation_id: int, body_bytes: int) -> bytes:
         """The size field and the header of a request whose body has `body_bytes` bytes."""
-        tail = self._flexible_tail if request_header_version(api_key, version) >= 2 else self._plain_tail
+        tail = self._tails.get((api_key, version))
+        if tail is None:
+            tail = self._client_id + b"\0" * (request_header_version(api_key, version) >= 2)
+            self._tails[api_key, version] = tail
         size = 10 + len(tail) + body_bytes
-        return _HEADER.pack(size, api_key, version, correlation_id, self._client_id) + tail
+        return _HEADER.pack(size, api_key, version, correlation_id, len(self._client_id)) + tail
 
     def frame(self, pending: PendingRequest) -> tuple[list[Buffer], int]:
         """The whole request, as buffers to write in order, and their size in bytes."""
@@ -123,13 +129,20 @@ class HeaderEncoder:
             body = writer.getvalue()
             buffers, size = (body,), len(body)
         header = self.header(pending.api_key, pending.version, pending.correlation_id, size)
-        return [header, *buffers], size + len(header)
+        size += len(header)
+        if size <= JOINED_BYTES:
+            return [b"".join((header, *buffers))], size
+        return [header, *buffers], size
 
 
 def decode_response(pending: PendingRequest, frame: memoryview) -> Any:
     """The response in `frame` (without its size), the correlation id already checked. Raises DecodeError."""
     request = pending.request
-    if response_header_version(pending.api_key, pending.version) == 0:
+    header_version = _header_versions.get((pending.api_key, pending.version))
+    if header_version is None:
+        header_version = response_header_version(pending.api_key, pending.version)
+        _header_versions[pending.api_key, pending.version] = header_version
+    if header_version == 0:
         start = 4
     elif len(frame) > 4 and frame[4] == 0:
         start = 5

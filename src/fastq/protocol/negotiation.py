@@ -37,7 +37,7 @@ class BrokerVersions:
         self.features = dict(features or {})
         self.features_epoch = features_epoch
         self._ranges = {entry.api_key: (entry.min_version, entry.max_version) for entry in entries}
-        self._picked: dict[int, int] = {}
+        self._picked: dict[tuple[int, int | None, int | None], int] = {}
 
     @property
     def ranges(self) -> Mapping[int, tuple[int, int]]:
@@ -53,12 +53,11 @@ class BrokerVersions:
 
     def pick(self, key: int, min_version: int | None = None, max_version: int | None = None) -> int:
         """The highest shared version, within the caller's own bounds when given. UnsupportedVersion if there is none."""
-        if min_version is None and max_version is None:
-            picked = self._picked.get(key)
-            if picked is None:
-                picked = self._picked[key] = self._pick(key, None, None)
-            return picked
-        return self._pick(key, min_version, max_version)
+        asked = key, min_version, max_version
+        picked = self._picked.get(asked)
+        if picked is None:
+            picked = self._picked[asked] = self._pick(*asked)
+        return picked
 
     def _pick(self, key: int, min_version: int | None, max_version: int | None) -> int:
         info, theirs = APIS[key], self._ranges.get(key)
