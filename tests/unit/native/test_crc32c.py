@@ -52,7 +52,28 @@ def test_every_short_length_and_alignment(crc):
             assert crc(memoryview(data)[start : start + length]) == crc32c_bitwise(piece)
 
 
-@pytest.mark.parametrize("length", [504, 505, 1008, 6143, 6144, 6145, 6648, 12288, 18432 + 504 + 8 + 3, 65536, 200_001])
+@pytest.mark.parametrize(
+    "length",
+    [
+        504,
+        505,
+        1008,
+        1023,
+        1024,
+        1025,
+        1279,
+        1280,
+        1535,
+        6143,
+        6144,
+        6145,
+        6648,
+        12288,
+        18432 + 504 + 8 + 3,
+        65536,
+        200_001,
+    ],
+)
 def test_both_paths_agree_around_their_block_sizes(length):
     data = random.Random(length).randbytes(length)
     assert crc32c(data) == crc32c_table(data)

@@ -511,6 +511,20 @@ def test_large_batches_are_checked_without_the_gil_too():
     assert refused(batch_of(bytes(100_000), 3)).error_code == 87
 
 
+@pytest.mark.parametrize("value_bytes", [0, 1, 90, 5_000, 2**20])
+def test_records_that_cross_the_pieces_of_the_walk(value_bytes):
+    count = max(300_000 // (value_bytes + 20), 3)
+    rows_given = [(NOW_MS + number % 7, b"key", bytes(value_bytes)) for number in range(count)]
+    batch = build_batch(rows_given)
+    assert validate_batch(batch, compacted=True).records_max_timestamp == NOW_MS + min(count - 1, 6)
+    rows_given[-2] = (NOW_MS, None, b"")
+    assert refused(build_batch(rows_given), compacted=True).record_errors == [
+        (count - 2, "a compacted topic takes no record without a key")
+    ]
+    wrong = batch_of(bytes(batch[61:]) + oracle.encode_record(count + 1, 0, None, b""), count + 1)
+    assert refused(wrong).record_index == count
+
+
 def test_values_of_other_types():
     with pytest.raises(TypeError):
         native.BatchHeader()
@@ -582,6 +596,58 @@ def test_mutated_batches_decode_as_the_slow_version_says(seed):
                 oracle.wrap64(header.base_offset + delta) for delta in range(len(expected))
             ]
     assert 1_000 < taken < 24_000
+
+
+def judged_slowly(data):
+    """The largest timestamp of a client's batch, None when it must be refused."""
+    try:
+        rows_found = oracle.decode(data)
+    except oracle.Refused:
+        return None
+    base_timestamp = struct.unpack_from(">q", data, 27)[0]
+    deltas = [record.timestamp_delta for record in oracle.parse_records(data[61:], len(rows_found))]
+    if [row[0] for row in rows_found] != list(range(len(rows_found))) or not rows_found:
+        return None
+    if any(not -(2**63) <= base_timestamp + delta < 2**63 for delta in deltas):
+        return None
+    return max(-1, *(base_timestamp + delta for delta in deltas))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_walk_judges_as_the_slow_version(seed):
+    random_ = random.Random(seed)
+    taken = 0
+    for _ in range(2_000):
+        count = random_.choice([1, 2, 3, 63, 66, 70])
+        records = [
+            oracle.encode_record(
+                number,
+                random_.choice([0, 5, -5, 63, 64, 8191, 8192, -(2**20), 2**20, 2**40]),
+                random_.choice([None, b"", b"k", b"k" * 70]),
+                random_.choice([None, b"", b"v", b"v" * 100]),
+                [(b"h", b"x")] if random_.random() < 0.01 else [],
+            )
+            for number in range(count)
+        ]
+        payload = bytearray(b"".join(records))
+        if random_.random() < 0.8:
+            at = random_.randrange(len(payload))
+            change = random_.randrange(3)
+            if change == 0:
+                payload[at] = random_.choice([0, 1, 2, 3, payload[at] ^ 1, payload[at] ^ 2, 0x80, 0xFF])
+            elif change == 1:
+                del payload[at]
+            else:
+                payload[at : at + 1] = bytes([payload[at] | 0x80, 0])  # where a number begins: the same one, longer
+        data = bytes(batch_of(bytes(payload), count))
+        expected = judged_slowly(data)
+        try:
+            got = validate_batch(data).records_max_timestamp
+        except InvalidBatch:
+            got = None
+        assert got == expected
+        taken += got is not None
+    assert 400 < taken < 1_900
 
 
 @settings(max_examples=300, deadline=None)
