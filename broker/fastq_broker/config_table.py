@@ -160,6 +160,7 @@ GROUPS = (
         1000,
         at_least(0),
         "A group's assignment is worked out at most once in this time; 0: with each change.",
+        dynamic=True,
     ),
     row("group.consumer.min.assignment.interval.ms", INT, 0, at_least(0), "Its lower bound."),
     row("group.consumer.max.assignment.interval.ms", INT, 15000, at_least(0), "Its upper bound."),

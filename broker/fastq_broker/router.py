@@ -73,6 +73,7 @@ HANDLERS: dict[int, str] = {
     66: "list_transactions",
     68: "consumer_group_heartbeat",
     69: "consumer_group_describe",
+    74: "list_config_resources",
     75: "describe_topic_partitions",
 }
 

@@ -88,6 +88,18 @@ def test_configs_offsets_and_log_dirs(fastq: Shell, new_topic_name: Callable[[],
     assert "retention.ms" not in shown
     assert "retention.ms" in fastq("configs", "show", "--topic", name, "--all")
     assert "INVALID_CONFIG" in _error(fastq, "configs", "set", "--topic", name, "max.message.bytes=many")
+    group = f"group-{name}"
+    fastq("configs", "set", "--group", group, "consumer.session.timeout.ms=50000")
+    (row,) = fastq.json("configs", "show", "--group", group)
+    assert (row["name"], row["value"], row["source"]) == (
+        "consumer.session.timeout.ms",
+        "50000",
+        "dynamic-group-config",
+    )
+    assert "consumer.heartbeat.interval.ms" in fastq("configs", "show", "--group", group, "--all")
+    assert {"type": "group", "name": group} in fastq.json("configs", "list", "--type", "group")
+    assert {"type": "topic", "name": name} in fastq.json("configs", "list")
+    assert "must be less than" in _error(fastq, "configs", "set", "--group", group, "consumer.session.timeout.ms=70000")
     fastq("produce", name, "--partition", "1", stdin=b"a\nb\n")
     ends = fastq.json("offsets", name)
     assert [(row["partition"], row["offset"]) for row in ends] == [(0, 0), (1, 2)]
@@ -164,6 +176,7 @@ def test_every_help_page_shows_an_example(capsys: pytest.CaptureFixture[str]) ->
         "produce",
         "consume",
         "configs set",
+        "configs list",
         "offsets",
         "log-dirs",
         "dump-log",

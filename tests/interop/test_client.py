@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable
 
 import pytest
 
 from fastq import Admin, AsyncAdmin, AsyncConsumer, AsyncProducer, Consumer, KafkaError, Producer, TopicPartition
-from fastq.admin import OffsetSpec
+from fastq.admin import ConfigResource, ConfigSource, OffsetSpec, ResourceType
+from fastq.errors import InvalidConfig
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 BASE_MS = 1_700_000_000_000
-METADATA_TIMEOUT_S = 10.0
+METADATA_TIMEOUT_S = 60.0
 
 
 def eventually(holds: Callable[[], bool]) -> None:
@@ -47,9 +49,9 @@ def test_acks_0_arrives(servers: str, make_topic: Callable[..., str]) -> None:
             producer.send(topic, b"%d" % number)
         producer.flush()
     with Consumer(topic, bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
-        found = [record.value for record in consumer.poll(max_records=100, timeout=10.0)]
+        found = [record.value for record in consumer.poll(max_records=100, timeout=60.0)]
         while len(found) < 100:
-            found += [record.value for record in consumer.poll(max_records=100, timeout=10.0)]
+            found += [record.value for record in consumer.poll(max_records=100, timeout=60.0)]
     assert found == [b"%d" % number for number in range(100)]
 
 
@@ -79,7 +81,7 @@ def test_send_many_and_poll_batch(servers: str, make_topic: Callable[..., str]) 
     with Consumer(topic, bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
         pairs: list[tuple[bytes, bytes]] = []
         while len(pairs) < 50_000:
-            batch = consumer.poll_batch(timeout=10.0)
+            batch = consumer.poll_batch(timeout=60.0)
             assert len(batch)
             pairs += zip(batch.keys, batch.values, strict=True)
     assert sorted(pairs) == sorted(zip(keys, values, strict=True))
@@ -90,7 +92,7 @@ def test_arrow_out(servers: str, make_topic: Callable[..., str]) -> None:
     with Producer(bootstrap_servers=servers) as producer:
         producer.send_many(topic, [b"a", None, b"c"], keys=[None, b"k", b""]).result(10)
     with Consumer(topic, bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
-        table = consumer.poll_batch(timeout=10.0).to_arrow()
+        table = consumer.poll_batch(timeout=60.0).to_arrow()
     assert table.column("value").to_pylist() == [b"a", None, b"c"]
     assert table.column("key").to_pylist() == [None, b"k", b""]
     assert table.column("offset").to_pylist() == [0, 1, 2]
@@ -108,16 +110,16 @@ def test_seek_pause_and_offsets(servers: str, make_topic: Callable[..., str]) ->
         assert consumer.end_offsets([partition]) == {partition: 100}
         assert consumer.offsets_for_times({partition: BASE_MS + 41_500})[partition].offset == 42
         consumer.seek(partition, 90)
-        assert [record.offset for record in consumer.poll(max_records=5, timeout=10.0)] == [90, 91, 92, 93, 94]
+        assert [record.offset for record in consumer.poll(max_records=5, timeout=60.0)] == [90, 91, 92, 93, 94]
         assert consumer.position(partition) == 95
         consumer.pause(partition)
         assert consumer.poll(timeout=0.3) == []
         consumer.resume(partition)
-        assert consumer.poll(max_records=1, timeout=10.0)[0].offset == 95
+        assert consumer.poll(max_records=1, timeout=60.0)[0].offset == 95
         consumer.seek_to_end(partition)
         assert consumer.poll(timeout=0.3) == []
         consumer.seek_to_beginning(partition)
-        assert consumer.poll(max_records=1, timeout=10.0)[0].offset == 0
+        assert consumer.poll(max_records=1, timeout=60.0)[0].offset == 0
 
 
 def test_asyncio_round_trip(servers: str, make_topic: Callable[..., str]) -> None:
@@ -157,6 +159,26 @@ def test_admin(servers: str, new_topic_name: Callable[[], str]) -> None:
         assert admin.delete_records({partition: 4}).results() == {partition: 4}
         assert admin.list_offsets({partition: OffsetSpec.EARLIEST}).results()[partition].offset == 4
         admin.delete_topic(name)
+
+
+def test_settings_of_a_group(servers: str, new_topic_name: Callable[[], str]) -> None:
+    group = ConfigResource.group(f"group-{new_topic_name()}")
+    name = "consumer.session.timeout.ms"
+    with Admin(bootstrap_servers=servers) as admin:
+        before = admin.describe_configs([group])[group].result()
+        assert (before[name].value, before[name].source) == ("45000", ConfigSource.DEFAULT_CONFIG)
+        admin.set_config(group, name, "50000")
+        deadline = time.monotonic() + METADATA_TIMEOUT_S
+        while (entry := admin.describe_configs([group])[group].result()[name]).value != "50000":
+            assert time.monotonic() < deadline
+        assert entry.source == ConfigSource.DYNAMIC_GROUP_CONFIG
+        assert group in admin.list_config_resources([ResourceType.GROUP])
+        assert {group, ConfigResource.broker(1)} <= set(admin.list_config_resources())
+        with pytest.raises(InvalidConfig, match=re.escape("group.consumer.max.session.timeout.ms")):
+            admin.set_config(group, name, "60001")
+        admin.set_config(group, name, None)
+        while group in admin.list_config_resources([ResourceType.GROUP]):
+            assert time.monotonic() < deadline
 
 
 def test_async_admin(servers: str, new_topic_name: Callable[[], str]) -> None:

@@ -1,4 +1,4 @@
-"""What altering configuration writes: the incremental and the replacing form, for topics and brokers.
+"""What altering configuration writes: the incremental and the replacing form, for topics, groups and brokers.
 
 Rules: as in `topics`: an image in, results and records out. The value a change leads to is checked as a whole, so that
 a key or value that could not be read back is never written. Source: ConfigurationControlManager, ConfigAdminManager.
@@ -13,7 +13,7 @@ from enum import IntEnum
 
 from fastq.errors import ConfigError, ErrorCode
 from fastq.protocol.messages import ConfigRecord
-from fastq_broker import topic_config
+from fastq_broker import group_config, topic_config
 from fastq_broker.config_keys import ConfigKey, ConfigType, ResourceType, shown, unknown_key
 from fastq_broker.config_table import BROKER_KEYS
 from fastq_broker.controller.features import ELIGIBLE_LEADER_REPLICAS
@@ -67,9 +67,9 @@ def plan_changes(
         except Refused as refused:
             results.append(Result(refused.error, refused.message))
         except ConfigError as error:
-            # Kafka answers a bad value of a topic with one code and that of a broker with another.
-            topic = item.resource_type == ResourceType.TOPIC
-            results.append(Result(ErrorCode.INVALID_CONFIG if topic else ErrorCode.INVALID_REQUEST, str(error)))
+            # Kafka answers a bad value of a topic or group with one code and that of a broker with another.
+            broker = item.resource_type == ResourceType.BROKER
+            results.append(Result(ErrorCode.INVALID_REQUEST if broker else ErrorCode.INVALID_CONFIG, str(error)))
     return results, records
 
 
@@ -89,6 +89,10 @@ def _change(image: MetadataImage, item: ResourceChange, layers: topic_config.Bro
         # Overrides written by another broker may have keys that this one does not know; they stay.
         known = {name: value for name, value in new.items() if name in topic_config.TOPIC_KEYS or name in names}
         topic_config.validate(known)
+    elif item.resource_type == ResourceType.GROUP:
+        group_config.validate(
+            {name: value for name, value in new.items() if name in group_config.GROUP_KEYS or name in names}, layers
+        )
     return _difference(item, old, new)
 
 
@@ -112,11 +116,14 @@ def check_resource(image: MetadataImage, resource_type: int, name: str, node_id:
                 ErrorCode.INVALID_REQUEST,
                 f"Unexpected broker id, expected {node_id}, but received {shown(name)}: ask that broker",
             )
+    elif resource_type == ResourceType.GROUP:
+        if not name:
+            raise Refused(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
     else:
         raise Refused(
             ErrorCode.INVALID_REQUEST,
-            f"Unexpected resource type {resource_type}: topics ({int(ResourceType.TOPIC)}) and brokers "
-            f"({int(ResourceType.BROKER)}) have configuration that can be altered here",
+            f"Unexpected resource type {resource_type}: topics ({int(ResourceType.TOPIC)}), brokers "
+            f"({int(ResourceType.BROKER)}) and groups ({int(ResourceType.GROUP)}) have configuration that can be altered here",
         )
 
 
@@ -143,6 +150,8 @@ def _check_eligible_replicas(image: MetadataImage, item: ResourceChange, names: 
 def _key_of(resource_type: int, name: str) -> ConfigKey:
     if resource_type == ResourceType.TOPIC:
         return topic_config.topic_key(name)
+    if resource_type == ResourceType.GROUP:
+        return group_config.group_key(name)
     if name not in BROKER_KEYS:
         raise unknown_key(name, BROKER_KEYS, "broker setting")
     return BROKER_KEYS[name]

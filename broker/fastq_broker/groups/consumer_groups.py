@@ -72,7 +72,8 @@ class Client(NamedTuple):
 class ConsumerGroups:
     """The consumer groups among `groups`, which other kinds of groups share. Loop thread only.
 
-    `image` answers the metadata as it is; `became_classic(group id, rebalance)` is told of groups that have gone down.
+    `image` answers the metadata as it is; `became_classic(group id, rebalance)` is told of groups that have gone down;
+    `settings_of(group id)` answers what holds for one group, `settings` where it is not given.
     """
 
     def __init__(
@@ -82,9 +83,11 @@ class ConsumerGroups:
         settings: ConsumerGroupSettings,
         image: Callable[[], MetadataImage],
         became_classic: Callable[[str, bool], None],
+        settings_of: Callable[[str], ConsumerGroupSettings] | None = None,
     ) -> None:
         self.groups = groups
         self.settings = settings
+        self.settings_of = settings_of or (lambda _: self.settings)
         self.image = image
         self.monotonic_ms = context.monotonic_ms
         self.upgrading = False
@@ -125,6 +128,14 @@ class ConsumerGroups:
         for group in self.groups.values():
             if isinstance(group, ConsumerGroup) and (group.regex_counts or not changed.isdisjoint(group.topic_counts)):
                 group.metadata_stale = True
+
+    def settings_changed(self, group_ids: Iterable[str]) -> None:
+        """Groups have other settings: each of their members has a whole session of the new length from now on."""
+        for group_id in group_ids:
+            group = self.groups.get(group_id)
+            if isinstance(group, ConsumerGroup):
+                for member in group.members.values():
+                    self.start_session(group, member)
 
     # --- heartbeats ---
 
@@ -184,7 +195,7 @@ class ConsumerGroups:
         if deadlines is None:
             return None
         deadlines.session_ms = self.monotonic_ms() + deadlines.session_timeout_ms
-        return self._response(member, None)
+        return self._response(group.group_id, member, None)
 
     def _beat(self, request: ConsumerGroupHeartbeatRequest, client: Client, answer: Answer) -> None:
         """Create or update the member, then its group's target, then reconcile it."""
@@ -207,7 +218,7 @@ class ConsumerGroups:
         change.refresh_target()
         after = change.reconcile(member_id, owned, changed)
         whole = request.member_epoch == 0 or _is_full(request) or as_plain(before.assigned) != as_plain(after.assigned)
-        response = self._response(after, after.assigned if whole else None)
+        response = self._response(request.group_id, after, after.assigned if whole else None)
         self.upgrading = upgraded
         try:
             in_force = self.commit(change, lambda error: answer(None if error else response, error))
@@ -278,11 +289,11 @@ class ConsumerGroups:
             "partitions and join again",
         )
 
-    def _response(self, member: Member, assigned: Epochs | None) -> ConsumerGroupHeartbeatResponse:
+    def _response(self, group_id: str, member: Member, assigned: Epochs | None) -> ConsumerGroupHeartbeatResponse:
         return ConsumerGroupHeartbeatResponse(
             member_id=member.member_id,
             member_epoch=member.member_epoch,
-            heartbeat_interval_ms=self.settings.heartbeat_interval_ms,
+            heartbeat_interval_ms=self.settings_of(group_id).heartbeat_interval_ms,
             assignment=None
             if assigned is None
             else _Assignment(
@@ -352,7 +363,7 @@ class ConsumerGroups:
 
     def change(self, group: ConsumerGroup, written: Iterable[CoordinatorRecord] = ()) -> GroupChange:
         """A change of a group, to be worked out; `written` are records that come before it."""
-        return GroupChange(group, self.image(), self._context.now_ms(), self.settings, written)
+        return GroupChange(group, self.image(), self._context.now_ms(), self.settings_of(group.group_id), written)
 
     def commit(self, change: GroupChange, written: Callable[[KafkaError | None], None]) -> bool:
         """Write a change; whether it is in force. `written` is called once, with the error where it is not, when it is durable else."""
@@ -379,7 +390,7 @@ class ConsumerGroups:
 
     def start_session(self, group: ConsumerGroup, member: Member) -> None:
         """A member is alive: its session ends a time-out from now, unless it is heard of again."""
-        timeout_ms = self.settings.session_timeout_ms
+        timeout_ms = self.settings_of(group.group_id).session_timeout_ms
         if member.classic is not None:
             timeout_ms = member.classic.session_timeout_ms
         deadlines = group.deadlines.setdefault(member.member_id, MemberDeadlines())

@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
+from fastq_broker import group_config
+from fastq_broker.config_keys import ResourceType
 from fastq_broker.controller.topics import OFFSETS_TOPIC
 from fastq_broker.coordinator import CoordinatorRuntime, ShardContext
 
@@ -38,10 +41,11 @@ class GroupCoordinator:
         self.settings = shard_settings(broker.config)
         self.runtime: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(broker, OFFSETS_TOPIC, self._make_shard)
         self._expiry: asyncio.TimerHandle | None = None
+        self._settings_of: dict[str, ConsumerGroupSettings] = {}
         broker.controller.subscribe(self._metadata_changed)
 
     def _make_shard(self, context: ShardContext) -> GroupShard:
-        return GroupShard(context, self.settings, lambda: self._broker.controller.image)
+        return GroupShard(context, self.settings, lambda: self._broker.controller.image, self.settings_of)
 
     # --- life ---
 
@@ -102,6 +106,22 @@ class GroupCoordinator:
 
         return later()
 
+    def settings_of(self, group_id: str) -> ConsumerGroupSettings:
+        """What holds for one group of the consumer protocol: its own settings, else the broker's as altered."""
+        overrides = self._broker.controller.image.configs_of(ResourceType.GROUP, group_id)
+        if not overrides:
+            group_id = ""  # no group's id, so it stands for all those without settings of their own
+        known = self._settings_of.get(group_id)
+        if known is None:
+            values = group_config.in_force(overrides, self._broker.controller.layers)
+            known = self._settings_of[group_id] = replace(
+                self.settings.consumer,
+                session_timeout_ms=values[group_config.SESSION],
+                heartbeat_interval_ms=values[group_config.HEARTBEAT],
+                assignment_interval_ms=values[group_config.ASSIGNMENT],
+            )
+        return known
+
     # --- upkeep ---
 
     def _schedule_expiry(self) -> None:
@@ -126,8 +146,13 @@ class GroupCoordinator:
 
     def _metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
         """Topics that are gone take their offsets along; groups that read what has changed look at it again."""
+        altered = {name for kind, name in delta.changed_configs if kind == ResourceType.GROUP}
+        if altered or any(kind == ResourceType.BROKER for kind, _ in delta.changed_configs):
+            self._settings_of.clear()
         for shard in self.runtime.shards():
             shard.consumer.metadata_changed(delta)
+            if altered:
+                shard.consumer.settings_changed(altered)
         deleted = frozenset(topic.name for topic in delta.deleted_topics) - {OFFSETS_TOPIC}
         if deleted:
             for shard in self.runtime.shards():

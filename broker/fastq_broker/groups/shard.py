@@ -106,12 +106,15 @@ class GroupShard:
         context: ShardContext,
         settings: ShardSettings = DEFAULTS,
         image: Callable[[], MetadataImage] = MetadataImage,
+        settings_of: Callable[[str], ConsumerGroupSettings] | None = None,
     ) -> None:
         self.context = context
         self.settings = settings
         self.groups: dict[str, Group] = {}
         self.offsets = Offsets()
-        self.consumer = ConsumerGroups(self.groups, context, settings.consumer, image, self._became_classic)
+        self.consumer = ConsumerGroups(
+            self.groups, context, settings.consumer, image, self._became_classic, settings_of
+        )
         self._classic_members = ClassicMembers(self.consumer)
         self._deadlines: Deadlines[tuple[ClassicGroup, str]] = Deadlines(
             context.monotonic_ms, context.call_later, self._wake

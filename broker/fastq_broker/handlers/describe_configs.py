@@ -1,4 +1,4 @@
-"""DescribeConfigs: every key of topics, brokers and loggers, with its source and, on request, synonyms and description.
+"""DescribeConfigs: every key of topics, groups, brokers and loggers, with its source and, on request, synonyms and description.
 
 Rules: a sensitive value is always null. A broker tells its own configuration, and (name "") what was set for all brokers.
 Source: ConfigHelper.
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from fastq.errors import ErrorCode
 from fastq.protocol.messages import DescribeConfigsRequest, DescribeConfigsResponse
-from fastq_broker import topic_config
+from fastq_broker import group_config, topic_config
 from fastq_broker.config_keys import ConfigKey, ConfigSource, ConfigType, ResourceType, shown
 from fastq_broker.config_table import BROKER_KEYS
 from fastq_broker.controller.config_changes import check_resource
@@ -53,6 +53,9 @@ def _entries(context: RequestContext, resource_type: int, name: str) -> Iterable
     if resource_type == ResourceType.TOPIC:
         check_resource(controller.image, resource_type, name, controller.node_id)
         return topic_config.describe(controller.image.topic_configs(name), controller.layers)
+    if resource_type == ResourceType.GROUP:
+        check_resource(controller.image, resource_type, name, controller.node_id)
+        return group_config.describe(controller.image.configs_of(resource_type, name), controller.layers)
     if resource_type == ResourceType.BROKER:
         if name == "":
             return [

@@ -28,6 +28,7 @@ from fastq.admin.types import (
     OffsetResult,
     OffsetSpec,
     Outcomes,
+    ResourceType,
     TopicDescription,
     TopicListing,
 )
@@ -149,6 +150,12 @@ class Admin(GroupAdmin):
             resources, include_synonyms=include_synonyms, include_documentation=include_documentation
         )
         return self._client.run(operation, timeout)
+
+    def list_config_resources(
+        self, types: Sequence[ResourceType] = (), *, timeout: float | None = None
+    ) -> list[ConfigResource]:
+        """What has, or may have, settings: of some types, or of all (KIP-1142). UnsupportedVersion before Kafka 4.1."""
+        return self._client.run(core.list_config_resources(types), timeout)
 
     def incremental_alter_configs(
         self,

@@ -29,6 +29,7 @@ from fastq.admin.types import (
     OffsetResult,
     OffsetSpec,
     Outcomes,
+    ResourceType,
     TopicDescription,
     TopicListing,
 )
@@ -147,6 +148,12 @@ class AsyncAdmin(AsyncGroupAdmin):
             resources, include_synonyms=include_synonyms, include_documentation=include_documentation
         )
         return await self._client.run(operation, timeout)
+
+    async def list_config_resources(
+        self, types: Sequence[ResourceType] = (), *, timeout: float | None = None
+    ) -> list[ConfigResource]:
+        """What has, or may have, settings: of some types, or of all (KIP-1142). UnsupportedVersion before Kafka 4.1."""
+        return await self._client.run(core.list_config_resources(types), timeout)
 
     async def incremental_alter_configs(
         self,

@@ -371,6 +371,15 @@ def _entry(config: m.DescribeConfigsResponse.DescribeConfigsResourceResult) -> C
     )
 
 
+def list_config_resources(types: Sequence[ResourceType]) -> Operation[list[ConfigResource]]:
+    """ListConfigResources (KIP-1142); version 0 knows client metrics alone."""
+    request = m.ListConfigResourcesRequest(resource_types=sorted({int(kind) for kind in types}))
+    response: m.ListConfigResourcesResponse = yield Call(ANY, request, versions=(1, 1))
+    if response.error_code:
+        raise _error(response.error_code, None)
+    return [_resource(item.resource_type, item.resource_name) for item in response.config_resources]
+
+
 def incremental_alter_configs(
     changes: Mapping[ConfigResource, Iterable[tuple[AlterConfigOp, str, str | None]]], *, validate_only: bool
 ) -> Operation[Outcomes[ConfigResource, None]]:

@@ -169,7 +169,7 @@ class ResourceType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class ConfigResource:
-    """A topic by name, a broker by its id as a string ("" is the default of all brokers), ..."""
+    """A topic or group by name, a broker by its id as a string ("" is the default of all brokers), ..."""
 
     type: ResourceType
     name: str
@@ -178,6 +178,11 @@ class ConfigResource:
     def topic(cls, name: str) -> ConfigResource:
         """A topic."""
         return cls(ResourceType.TOPIC, name)
+
+    @classmethod
+    def group(cls, group_id: str) -> ConfigResource:
+        """A group of the consumer protocol (KIP-848)."""
+        return cls(ResourceType.GROUP, group_id)
 
     @classmethod
     def broker(cls, node_id: int | None = None) -> ConfigResource:

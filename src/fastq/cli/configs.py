@@ -1,4 +1,4 @@
-"""`fastq configs`: show and change the settings of a topic or a broker."""
+"""`fastq configs`: show and change the settings of a topic, a group or a broker; list what has settings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def register(commands: Any) -> None:
     parser = Subparsers(commands).add(
-        "configs", "Show and change settings of topics and brokers.", "fastq configs show --topic logs"
+        "configs", "Show and change settings of topics, groups and brokers.", "fastq configs show --topic logs"
     )
     kinds = Subparsers(parser.add_subparsers(title="actions", metavar="ACTION", required=True))
 
@@ -39,9 +39,16 @@ def register(commands: Any) -> None:
     change.add_argument("settings", nargs="+", metavar="KEY=VALUE")
     change.set_defaults(run=run_set)
 
+    listing = kinds.add("list", "What has, or may have, settings.", "fastq configs list --type group")
+    listing.add_argument("--type", choices=["topic", "group", "broker", "broker_logger", "client_metrics"])
+    add_client_options(listing)
+    add_json_option(listing)
+    listing.set_defaults(run=run_list)
+
     for action in (show, change):
         which = action.add_mutually_exclusive_group(required=True)
         which.add_argument("--topic")
+        which.add_argument("--group", help="a group of the consumer protocol")
         which.add_argument("--broker", metavar="ID", help='the id of a broker, or "default" for all of them')
         add_client_options(action)
         add_json_option(action)
@@ -52,6 +59,8 @@ def _resource(options: argparse.Namespace) -> ConfigResource:
 
     if options.topic is not None:
         return ConfigResource.topic(options.topic)
+    if options.group is not None:
+        return ConfigResource.group(options.group)
     return ConfigResource.broker(None if options.broker == "default" else int(options.broker))
 
 
@@ -72,6 +81,18 @@ def run_show(options: argparse.Namespace) -> int:
         if options.all or not entry.is_default
     ]
     print_records(["name", "value", "source", "read_only"], rows, options.json)
+    return 0
+
+
+def run_list(options: argparse.Namespace) -> int:
+    from fastq import Admin
+    from fastq.admin import ResourceType
+
+    types = [] if options.type is None else [ResourceType[options.type.upper()]]
+    with Admin(**client_settings(options)) as admin:
+        found = admin.list_config_resources(types)
+    rows: list[dict[str, object]] = [{"type": item.type.name.lower(), "name": item.name} for item in found]
+    print_records(["type", "name"], rows, options.json)
     return 0
 
 

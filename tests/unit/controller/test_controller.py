@@ -359,7 +359,13 @@ def test_broker_configs_change_topic_defaults(open_controller: Open) -> None:
         (change("", ("min.insync.replicas", DELETE, None), kind=ResourceType.BROKER), 40, "ELR"),
         (change("", kind=ResourceType.BROKER, replace=True), 40, "ELR"),
         (change("", ("retention.ms", SET, "1")), 42, "Default topic"),
-        (change("g", ("x", SET, "1"), kind=ResourceType.GROUP), 42, "resource type 32"),
+        (change("m", ("x", SET, "1"), kind=ResourceType.CLIENT_METRICS), 42, "resource type 16"),
+        (
+            change("g", ("consumer.session.timeout.ms", SET, "1"), kind=ResourceType.GROUP),
+            40,
+            "min.session.timeout.ms = 45000",
+        ),
+        (change("", ("consumer.session.timeout.ms", SET, "50000"), kind=ResourceType.GROUP), 42, "Default group"),
     ],
 )
 def test_changes_that_cannot_be(open_controller: Open, item: ResourceChange, error: int, words: str) -> None:

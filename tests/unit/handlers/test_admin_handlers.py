@@ -19,6 +19,7 @@ from fastq_broker.handlers import (
     describe_quorum,
     describe_topic_partitions,
     incremental_alter_configs,
+    list_config_resources,
 )
 
 from fastq._native.records import build_batch
@@ -196,7 +197,7 @@ def test_describe_configs_of_brokers(make_bench: Any, version: int) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "name", "error"),
-    [(2, "nope", 3), (2, "a b", 17), (4, "9", 42), (4, "x", 42), (8, "9", 42), (0, "x", 42), (32, "g", 42)],
+    [(2, "nope", 3), (2, "a b", 17), (4, "9", 42), (4, "x", 42), (8, "9", 42), (0, "x", 42), (32, "", 42)],
 )
 def test_describe_configs_of_what_is_not_there(bench: Any, kind: int, name: str, error: int) -> None:
     for version in versions(describe_configs):
@@ -451,3 +452,68 @@ def test_a_request_of_very_many_topics_takes_no_very_long_time(bench: Any) -> No
     codes = [item.error_code for item in bench.call(create_topics, many, 7).topics]
     assert codes[0] == 0
     assert set(codes[1:]) == {44}
+
+
+GROUP = 32
+
+
+@pytest.mark.parametrize("version", versions(incremental_alter_configs))
+def test_settings_of_groups(make_bench: Any, version: int) -> None:
+    """A group, also one that is not there, has its own settings, the broker's, or the defaults; within the broker's bounds."""
+    bench = make_bench(group_consumer_heartbeat_interval_ms=6000)
+
+    def alter(*changes: tuple[str, int, str | None]) -> tuple[int, str | None]:
+        (answer,) = bench.call(incremental_alter_configs, increment(GROUP, "g", *changes), version).responses
+        return answer.error_code, answer.error_message
+
+    def settings() -> dict[str, tuple[str | None, int]]:
+        (result,) = bench.call(describe_configs, describe(GROUP, "g"), 4).results
+        assert result.error_code == 0
+        return {item.name: (item.value, item.config_source) for item in result.configs}
+
+    session, heartbeat = "consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"
+    before = {session: ("45000", 5), heartbeat: ("6000", 4), "consumer.assignment.interval.ms": ("1000", 5)}
+    assert settings() == before
+    assert alter((session, 0, "50000"), (heartbeat, 0, "7000")) == (0, None)
+    assert settings() == {**before, session: ("50000", 8), heartbeat: ("7000", 8)}
+    synonyms = bench.call(describe_configs, describe(GROUP, "g", [heartbeat], include_synonyms=True), 4).results[0]
+    assert [(item.name, item.value, item.source) for item in synonyms.configs[0].synonyms] == [
+        (heartbeat, "7000", 8),
+        ("group.consumer.heartbeat.interval.ms", "6000", 4),
+        ("group.consumer.heartbeat.interval.ms", "5000", 5),
+    ]
+    assert alter((heartbeat, 1, None)) == (0, None)
+    assert settings() == {**before, session: ("50000", 8)}
+    for name, value, words in (
+        (session, "44999", "group.consumer.min.session.timeout.ms = 45000"),
+        (session, "60001", "group.consumer.max.session.timeout.ms = 60000"),
+        (heartbeat, "15001", "group.consumer.max.heartbeat.interval.ms = 15000"),
+        (heartbeat, "often", "'often'"),
+        ("consumer.sesion.timeout.ms", "50000", "did you mean consumer.session.timeout.ms?"),
+    ):
+        code, message = alter((name, 0, value))
+        assert code == 40
+        assert words in str(message)
+    (refused,) = bench.call(incremental_alter_configs, increment(GROUP, "", (session, 0, "50000")), version).responses
+    assert refused.error_code == 42
+    assert settings() == {**before, session: ("50000", 8)}
+
+
+@pytest.mark.parametrize("version", versions(list_config_resources))
+def test_list_config_resources(bench: Any, version: int) -> None:
+    bench.controller.create_topics([NewTopic("a"), NewTopic("b")])
+    change = increment(GROUP, "g", ("consumer.session.timeout.ms", 0, "50000"))
+    assert _errors(bench.call(incremental_alter_configs, change, 1)) == [0]
+
+    def listed(*kinds: int) -> list[tuple[int, str]]:
+        response = bench.call(list_config_resources, m.ListConfigResourcesRequest(resource_types=list(kinds)), version)
+        assert response.error_code == 0
+        return [(item.resource_type, item.resource_name) for item in response.config_resources]
+
+    if version == 0:  # client metrics alone, of which nothing is set
+        assert listed() == []
+        return
+    assert listed() == [(2, "a"), (2, "b"), (4, "1"), (8, "1"), (GROUP, "g")]
+    assert listed(GROUP, 16) == [(GROUP, "g")]
+    unknown = bench.call(list_config_resources, m.ListConfigResourcesRequest(resource_types=[3]), version)
+    assert (unknown.error_code, unknown.config_resources) == (35, [])
