@@ -17,7 +17,7 @@ NOT_THERE_YET = (14, 15, 16)
 def beat(connection: RawConnection, member_id: str, epoch: int, **fields: Any) -> Any:
     """A heartbeat, once the coordinator is there."""
     request = ConsumerGroupHeartbeatRequest(group_id="g", member_id=member_id, member_epoch=epoch, **fields)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while True:
         answer = connection.call(request, 1)
         if answer.error_code not in NOT_THERE_YET or time.monotonic() > deadline:

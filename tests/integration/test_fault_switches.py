@@ -84,7 +84,7 @@ def test_a_consumer_goes_on_after_failed_fetches(broker: Broker, error: str) -> 
         broker.fail("Fetch", error=error, times=2)
         producer.send(topic, b"1").result(20)
         found: list[bytes] = []
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while (not found or broker.faults_left()) and time.monotonic() < deadline:
             found += [record.value for record in consumer.poll(timeout=0.5)]
         assert found == [b"1"] and broker.faults_left() == {}
@@ -154,7 +154,7 @@ def test_a_delayed_request_whose_client_goes(broker: Broker) -> None:
     broker.delay("Metadata", seconds=0.2)
     with socket.create_connection((broker.host, broker.port), 10) as sock:
         sock.sendall(encode_request(7, "test", MetadataRequest(topics=[]), 12))
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while broker.faults_left() and time.monotonic() < deadline:
             time.sleep(0.01)
     time.sleep(0.3)
@@ -275,7 +275,7 @@ def test_a_restart_clears_them_and_memory_is_given_back() -> None:
 def test_a_broker_ends_with_the_test_that_started_it() -> None:
     script = "import os; from fastq.testing import Broker; b = Broker().start(); print(b.pid, flush=True); os._exit(1)"
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60).stdout
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
             state = Path(f"/proc/{int(out)}/stat").read_text().rsplit(")", 1)[1].split()[0]

@@ -45,7 +45,7 @@ def member(servers: str, group: str, topic: str, protocol: str, **config: str) -
         }
     )
     consumer.subscribe([topic])
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not consumer.assignment():
         assert time.monotonic() < deadline, "no partitions after 30 s"
         consumer.poll(0.1)
@@ -53,7 +53,7 @@ def member(servers: str, group: str, topic: str, protocol: str, **config: str) -
 
 
 def wait_until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < deadline, "still not so after 30 s"
         time.sleep(0.05)

@@ -33,7 +33,7 @@ def consume(
     consumer = Consumer({"bootstrap.servers": servers, "group.id": "assigned", "enable.auto.commit": False, **config})
     consumer.assign([TopicPartition(topic, index, start) for index in range(partitions)])
     found: list[Message] = []
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while len(found) < count and time.monotonic() < deadline:
         found += [message for message in consumer.consume(1000, timeout=0.5) if message.error() is None]
     consumer.close()

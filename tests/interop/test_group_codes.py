@@ -50,7 +50,7 @@ class WireGroups(GroupCalls):
 
     def ready(self) -> None:
         """Have the coordinator found and loaded, and the topics led."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while True:
             found = self.connection.call(FindCoordinatorRequest(key=self.group_id), 0)
             listed = self.connection.call(ListGroupsRequest(), 0)

@@ -21,7 +21,7 @@ from fastq.protocol.messages import (
 )
 
 COORDINATOR_NOT_THERE_YET = (14, 15, 16)
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 class Raw:

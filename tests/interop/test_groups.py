@@ -20,7 +20,7 @@ from fastq.errors import ConfigError, FastqError, FencedInstanceId, IllegalGener
 from fastq.testing import Broker
 
 STRATEGIES = ["range", "roundrobin", "sticky", "cooperative-sticky"]
-WAIT_S = 20.0
+WAIT_S = 60.0
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from fastq.testing import Broker
 
-PATIENCE_S = 30
+PATIENCE_S = 60
 COUNT = 400
 PARTITIONS = 4
 

@@ -13,7 +13,7 @@ import pytest
 from fastq import Consumer, Producer, TopicPartition
 from fastq.consumer import RebalanceListener
 
-WAIT_S = 40.0
+WAIT_S = 60.0
 COUNT = 200
 
 

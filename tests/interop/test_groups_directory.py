@@ -42,7 +42,7 @@ def groups_of(servers: str, *, create: bool = False) -> Iterator[Groups]:
     with RawConnection(servers) as connection:
         if create:
             create_topic(connection, TOPIC, 2)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while True:
             found = connection.call(FindCoordinatorRequest(key="g"), 0)
             request = MetadataRequest(topics=[MetadataRequest.MetadataRequestTopic(name=TOPIC)])

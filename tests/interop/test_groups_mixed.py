@@ -20,7 +20,7 @@ from fastq import Consumer, Producer
 from fastq.errors import RebalanceInProgress
 from fastq.testing import Broker
 
-PARTITIONS, RECORDS, WAIT_S = 6, 50, 30.0
+PARTITIONS, RECORDS, WAIT_S = 6, 50, 60.0
 SESSION_MS, HEARTBEAT_MS = 10_000, 300
 
 
@@ -136,6 +136,7 @@ class KafkaPython(Member):
             auto_offset_reset="earliest",
             session_timeout_ms=SESSION_MS,
             heartbeat_interval_ms=HEARTBEAT_MS,
+            metadata_max_age_ms=2000,  # one that leads without its topic's metadata learns of it with the next
         )
 
     def poll(self) -> list[tuple[int, int]]:

@@ -19,7 +19,7 @@ from fastq import Producer
 from fastq.testing import Broker
 
 PARTITIONS = 4
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 
 
 class Member(threading.Thread):
@@ -108,6 +108,7 @@ class KafkaPythonMember(Member):
             enable_auto_commit=False,
             heartbeat_interval_ms=200,
             session_timeout_ms=10_000,
+            metadata_max_age_ms=2000,  # one that leads without its topic's metadata learns of it with the next
         )
         consumer.subscribe([self.topic], listener=_Listener(self))
         while not self.stopping:

@@ -36,7 +36,7 @@ def committed_values(servers: str, topic: str, expected: int, partitions: int = 
     )
     consumer.assign([confluent_kafka.TopicPartition(topic, index, 0) for index in range(partitions)])
     values: list[Any] = []
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         message = consumer.poll(quiet_s if len(values) >= expected else 5.0)
         if message is not None and message.error() is None:

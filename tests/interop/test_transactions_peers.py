@@ -34,7 +34,7 @@ def read(servers: str, topic: str, isolation: str = "read_committed", partitions
     consumer.assign([TopicPartition(topic, index, OFFSET_BEGINNING) for index in range(partitions)])
     found: list[bytes] = []
     ended: set[int] = set()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while len(ended) < partitions and time.monotonic() < deadline:
         message = consumer.poll(0.5)
         if message is None:
@@ -155,7 +155,7 @@ def test_librdkafka_reads_processes_and_writes_exactly_once(fastq_servers: str, 
         consumer = Consumer(settings)
         consumer.subscribe([source])
         records = []
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while len(records) < 10 and time.monotonic() < deadline:
             records += [message for message in consumer.consume(10 - len(records), 1.0) if message.error() is None]
         assert len(records) == 10
