@@ -2,7 +2,8 @@
 
 Rules
 - The text of offsets is that of Spark's JVM connector, `{"topic": {"0": 23}}`, topics and partitions in order: Spark compares
-  offsets as text, and checkpoints of either connector can be read by the other. An offset is that of the next record.
+  offsets as text, and the checkpoints of that connector can be read here. An offset is that of the next record. The end of a
+  query's first micro-batch holds where it began as well, as `{"topic@start": {"0": 7}}`; `read_offsets` passes over it.
 - `OffsetReader` keeps one client open, and asks for all partitions at once: one request for the topics, one to each leader.
 - What cannot be is said with every partition it concerns, and what to do.
 Source: Spark's JsonUtils, KafkaOffsetReaderAdmin and ConsumerStrategy.
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("fastq.spark")
 
 LATEST, EARLIEST = -1, -2
+# Follows the names of topics whose places are where a micro-batch began; no topic has such a name.
+START_SUFFIX = "@start"
 Offsets = dict[TopicPartition, int]
 T = TypeVar("T")
 
@@ -119,7 +122,7 @@ def read_offsets(offsets: str | Mapping[str, Any]) -> Offsets:
     found = json.loads(offsets) if isinstance(offsets, str) else offsets
     if not isinstance(found, Mapping):
         raise ValueError(f"offsets are {OFFSETS_FORM}; got {offsets!r}")
-    return _offsets_of(found)
+    return _offsets_of({topic: places for topic, places in found.items() if not topic.endswith(START_SUFFIX)})
 
 
 def write_offsets(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
@@ -128,6 +131,18 @@ def write_offsets(offsets: Mapping[TopicPartition, int]) -> dict[str, dict[str, 
     for tp in sorted(offsets):
         found.setdefault(tp.topic, {})[str(tp.partition)] = offsets[tp]
     return found
+
+
+def with_start(end: Mapping[TopicPartition, int], start: Mapping[TopicPartition, int]) -> dict[str, dict[str, int]]:
+    """The offsets `end` as `write_offsets` has them, with those where their micro-batch began."""
+    began = {f"{topic}{START_SUFFIX}": places for topic, places in write_offsets(start).items()}
+    return dict(sorted({**write_offsets(end), **began}.items()))
+
+
+def start_within(offsets: Mapping[str, Any]) -> Offsets | None:
+    """Where the micro-batch of these offsets began; None when they do not tell."""
+    began = {topic[: -len(START_SUFFIX)]: places for topic, places in offsets.items() if topic.endswith(START_SUFFIX)}
+    return _offsets_of(began) if began else None
 
 
 # -- what a user asked for
@@ -218,35 +233,30 @@ class OffsetReader:
         if admin is not None and self._pid == os.getpid():
             admin.close()
 
-    def partitions(self) -> set[TopicPartition]:
-        """All partitions of what was asked for, as of now.
+    def partitions(self, known: Iterable[TopicPartition] = ()) -> set[TopicPartition]:
+        """All partitions of what was asked for, as of now; what matches a pattern may be none.
 
-        Raises UnknownTopicOrPartition for topics and partitions that are named and not there; nothing that matches a pattern is
-        an empty set.
+        known: partitions that were there before: they may be gone. Raises UnknownTopicOrPartition for other topics and
+        partitions that are named and not there.
         """
-        selection = self.options.selection
+        selection, before = self.options.selection, set(known)
+        gone: set[str] = set()
         if selection.pattern is not None:
             matches = selection.pattern.fullmatch
-            names = [name for name in self.admin.list_topics() if matches(name)]
-            return self._partitions_of(names, gone=set())
-        if not selection.partitions:
-            gone: set[str] = set()
-            found = self._partitions_of(list(selection.topics), gone)
-            if gone:
-                self._no_such_topics(gone)
-            return found
-        gone = set()
-        there = self._partitions_of(sorted({tp.topic for tp in selection.partitions}), gone)
+            return self._partitions_of([name for name in self.admin.list_topics() if matches(name)], gone)
+        topics = selection.topics or tuple(dict.fromkeys(tp.topic for tp in selection.partitions))
+        there = self._partitions_of(list(topics), gone)
+        gone -= {tp.topic for tp in before}
         if gone:
             self._no_such_topics(gone)
-        missing = set(selection.partitions) - there
+        missing = set(selection.partitions) - there - before
         if missing:
             sizes = {tp.topic: sum(tp.topic == other.topic for other in there) for tp in missing}
             have = ", ".join(f"{topic} has {size}, from 0 on" for topic, size in sorted(sizes.items()))
             raise UnknownTopicOrPartition(
                 f"the option assign names partitions that are not there: {named(missing)} ({have})"
             )
-        return set(selection.partitions)
+        return there & set(selection.partitions) if selection.partitions else there
 
     def _no_such_topics(self, names: Iterable[str]) -> NoReturn:
         raise UnknownTopicOrPartition(
@@ -337,7 +347,7 @@ class OffsetReader:
             try:
                 return ask()
             except FastqError as error:
-                if not error.retriable:
+                if not error.retriable or isinstance(error, UnknownTopicOrPartition):
                     raise
                 logger.warning("offsets could not be learned, trying again: %s", error)
                 self.close()

@@ -81,6 +81,20 @@ def split(whole: OffsetRange, parts: int) -> Iterable[OffsetRange]:
         start = end
 
 
+def rate_limit(
+    offsets_max: int, starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Ends before `ends` so that there are about `offsets_max` offsets from `starts` on, each partition with its share: rounded
+    down, but at least one where there is anything."""
+    sizes = {tp: end - starts[tp] for tp, end in ends.items() if end > starts[tp]}
+    total = sum(sizes.values())
+    limited = dict(ends)
+    for tp, size in sizes.items():
+        # In whole numbers: a share of a large topic would not be exact otherwise.
+        limited[tp] = min(ends[tp], starts[tp] + max(offsets_max * size // total, 1))
+    return limited
+
+
 def plan_batch(reader: OffsetReader) -> list[OffsetRange]:
     """The tasks of a batch query: what its options name, looked up and held against the logs as they are now.
 
