@@ -1,7 +1,8 @@
 """Faults on demand, for tests of clients: the next requests of an API fail, wait, are cut off or are throttled.
 
 Rules
-- Nothing of this runs unless a switch is set: then `FaultyRouter` takes the router's place, and goes when all are used up.
+- Nothing of this runs unless a switch is set: then `FaultyRouter` takes the router's place, and goes when all are used up and
+  no throttled connection is muted any more.
 - Switches of an API are used in the order in which they were set, one a request; each for its number of times, None for good.
 - Error responses are made from the message definitions: APIs that only read are served, and their answer's error codes are
   overwritten; of others nothing is done, and each item of the request gets an answer with the code.
@@ -54,12 +55,16 @@ class Switch:
 
 
 class FaultyRouter(Router):
-    """The router while switches are set. Loop thread only. Invariant: no queue in `switches` is empty."""
+    """The router while switches are set. Loop thread only. Invariant: no queue in `switches` is empty.
+
+    `muted` are connections that were throttled, and when (on the loop's clock) they are heard again.
+    """
 
     def __init__(self, broker: Broker) -> None:
         super().__init__(broker)
         self.broker = broker
         self.switches: dict[int, deque[Switch]] = {}
+        self.muted: dict[Connection, float] = {}
 
     def add(self, api_key: int, switch: Switch) -> None:
         """Set a switch, and take the router's place."""
@@ -67,18 +72,28 @@ class FaultyRouter(Router):
         self.broker.server.router = self
 
     def clear(self) -> None:
-        """Forget all switches, and give the place back."""
+        """Forget all switches and mutings, and give the place back."""
         self.switches.clear()
-        self.broker.server.router = self.broker.router
+        self.muted.clear()
+        self._leave()
+
+    def _leave(self) -> None:
+        if not self.switches and not self.muted:
+            self.broker.server.router = self.broker.router
 
     def dispatch(self, connection: Connection, buffer: bytearray, header: Header) -> Result:
+        if connection in self.muted:
+            left_s = self.muted[connection] - self.broker.loop.time()
+            if left_s > 0:
+                return self._delay(connection, buffer, header, left_s, self.dispatch)
+            self._unmute(connection)
         switch = self._take(header)
         if switch is None:
             return self.broker.router.dispatch(connection, buffer, header)
         if switch.kind == "disconnect":
             raise ProtocolViolation(f"a fault switch cuts off {APIS[header[0]].name}")
         if switch.kind == "delay":
-            return self._delay(connection, buffer, header, switch.seconds)
+            return self._delay(connection, buffer, header, switch.seconds, self.broker.router.dispatch)
         if switch.kind == "throttle":
             return self._throttle(connection, buffer, header, round(switch.seconds * 1000))
         return self._fail(connection, buffer, header, switch.code)
@@ -96,21 +111,27 @@ class FaultyRouter(Router):
                 queue.popleft()
                 if not queue:
                     del self.switches[header[0]]
-                if not self.switches:
-                    self.clear()
+                self._leave()
         return switch
 
     # --- what a request meets ---
 
-    def _delay(self, connection: Connection, buffer: bytearray, header: Header, seconds: float) -> Result:
-        """Serve the request later, from a copy: the buffer is used again meanwhile."""
+    def _delay(
+        self,
+        connection: Connection,
+        buffer: bytearray,
+        header: Header,
+        seconds: float,
+        dispatch: Callable[[Connection, bytearray, Header], Result],
+    ) -> Result:
+        """Serve the request later, from a copy: the buffer is used again meanwhile. What follows it waits too."""
         body = bytearray(memoryview(buffer)[header[4] : header[5]])
         moved = (*header[:4], 0, len(body))
         outer = Deferred(connection)
 
         def serve() -> None:
             try:
-                result = self.broker.router.dispatch(connection, body, moved)
+                result = dispatch(connection, body, moved)
             except (DecodeError, ProtocolViolation) as error:
                 outer.refuse(str(error))
             else:
@@ -122,20 +143,34 @@ class FaultyRouter(Router):
     def _throttle(self, connection: Connection, buffer: bytearray, header: Header, throttle_ms: int) -> Result:
         """The real answer with a throttle time; of Fetch an empty one, as a broker answers whose quota is used up.
 
-        Apache Kafka also stops reading from the connection for that time; this does not.
+        From then on the connection is not heard for that time (KIP-219).
         """
         if header[0] == FETCH:
             empty: Any = APIS[FETCH].response_class()()
             empty.throttle_time_ms = throttle_ms
+            self._mute(connection, throttle_ms)
             return encode_response(header[2], empty, header[1])
 
         def change(frame: bytes) -> bytes:
+            self._mute(connection, throttle_ms)
             response: Any = _decode(frame, header)
             if "throttle_time_ms" in response.__slots__:
                 response.throttle_time_ms = throttle_ms
             return encode_response(header[2], response, header[1])
 
         return _changed(connection, self.broker.router.dispatch(connection, buffer, header), change)
+
+    def _mute(self, connection: Connection, throttle_ms: int) -> None:
+        """Hear nothing of the connection until the throttle time is over."""
+        self.muted[connection] = self.broker.loop.time() + throttle_ms / 1000
+        self.broker.server.router = self
+        self.broker.loop.call_later(throttle_ms / 1000, self._unmute, connection)
+
+    def _unmute(self, connection: Connection) -> None:
+        """The end of a muting, unless a later one goes on."""
+        if self.muted.get(connection, 0.0) <= self.broker.loop.time():
+            self.muted.pop(connection, None)
+            self._leave()
 
     def _fail(self, connection: Connection, buffer: bytearray, header: Header, code: int) -> Result:
         info = APIS[header[0]]

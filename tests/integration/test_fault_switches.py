@@ -173,6 +173,38 @@ def test_throttle_times(broker: Broker) -> None:
     assert broker.faults_left() == {}
 
 
+def test_a_throttled_connection_is_not_heard(broker: Broker) -> None:
+    broker.throttle("Metadata", seconds=0.4)
+    with socket.create_connection((broker.host, broker.port), 20) as sock:
+
+        def ask(number: int) -> None:
+            sock.sendall(encode_request(number, "test", MetadataRequest(topics=[]), 12))
+
+        answers = sock.makefile("rb")
+
+        def answer() -> tuple[int, int]:
+            size = int.from_bytes(answers.read(4), "big")
+            number, response = decode_response(answers.read(size), MetadataRequest.API_KEY, 12)
+            return number, response.throttle_time_ms  # type: ignore[attr-defined]
+
+        ask(1)
+        started = time.monotonic()
+        assert answer() == (1, 400)
+        ask(2)
+        ask(3)
+        assert call(broker, MetadataRequest(topics=[]), 12).throttle_time_ms == 0  # type: ignore[attr-defined]
+        assert (answer(), answer()) == ((2, 0), (3, 0))
+        assert time.monotonic() - started > 0.35  # as in test_a_delay
+        answers.close()
+    assert broker.faults_left() == {}
+    # A client that heeds the throttle time notices nothing else.
+    broker.throttle("Produce", seconds=0.1, times=2)
+    producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap_servers})
+    for number in range(3):
+        producer.produce("peer", str(number))
+        assert producer.flush(20) == 0
+
+
 def test_a_leader_change(broker: Broker) -> None:
     with (
         Producer(bootstrap_servers=broker.bootstrap_servers) as producer,

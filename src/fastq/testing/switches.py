@@ -38,7 +38,10 @@ class FaultSwitches:
         self._command("disconnect", api=_api_key(api), left=_times(times))
 
     def throttle(self, api: str, *, seconds: float, times: int | None = 1) -> None:
-        """Answer with a throttle time, which clients are to wait out (KIP-219); Fetch gets no records with it."""
+        """Answer with a throttle time, which clients are to wait out (KIP-219); Fetch gets no records with it.
+
+        Until it is over, what comes over that connection is not served.
+        """
         self._command("throttle", api=_api_key(api), left=_times(times), seconds=_seconds(seconds))
 
     def change_leader(self, topic: str, partition: int = 0) -> int:
