@@ -228,11 +228,11 @@ def check_same(attempt: Attempt, last: int, before: Content, now: Content) -> No
 
 def check_tasks(messages: Iterable[Written | None], batch_id: int) -> None:
     """On the driver, when all tasks have ended: raise NotTheSameBatch if an earlier attempt at the batch had more of them."""
-    written = [message for message in messages if message is not None]
-    beyond = {number for message in written for number in message.committed if number >= len(written)}
+    tasks = list(messages)
+    beyond = {number for task in tasks if task is not None for number in task.committed if number >= len(tasks)}
     if beyond:
         raise NotTheSameBatch(
-            f"batch {batch_id} has {len(written)} tasks now, but an earlier attempt at it has committed partition {max(beyond)}: rows "
+            f"batch {batch_id} has {len(tasks)} tasks now, but an earlier attempt at it has committed partition {max(beyond)}: rows "
             "may be written twice, because the number of tasks has changed in the middle of a batch",
             hint=_HINT,
         )
