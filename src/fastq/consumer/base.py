@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 from fastq._native.columns import ConsumerBatch
 from fastq._native.consume import FetchedRecords, Record
 from fastq._native.heartbeat import Progress
+from fastq._native.wire import EncodeError
 from fastq.consumer.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ConsumerConfig
 from fastq.consumer.effects import Outgoing
 from fastq.consumer.fetcher import FETCH_API, Fetcher
@@ -43,7 +44,9 @@ from fastq.errors import (
 from fastq.metadata import TopicPartition
 from fastq.metrics import ConsumerMetrics, PartitionMetrics
 from fastq.net.core import ClientCore
+from fastq.net.diagnosis import not_encodable
 from fastq.net.requests import EncodedRequest, VersionedRequest
+from fastq.protocol.api import api_name
 
 # A topic may be in creation: not known for so long is an error.
 UNKNOWN_TOPIC_GRACE_S = 3.0
@@ -250,8 +253,9 @@ class ConsumerBase(Interruptible):
         return min(due) if due else None
 
     def _send(self, outgoing: Outgoing) -> None:
-        core, done = self._core, outgoing.done
-        if outgoing.api_key in HEARTBEAT_APIS and self._liveness is not None:
+        core = self._core
+        node_id, api_key, build, decode, done, timeout_s, versions = outgoing
+        if api_key in HEARTBEAT_APIS and self._liveness is not None:
             self._liveness.sent()
 
         def completed(response: Any, error: FastqError | None) -> None:
@@ -259,21 +263,29 @@ class ConsumerBase(Interruptible):
             self._on_progress()
 
         try:
-            if outgoing.decode is None:
-                request = VersionedRequest(outgoing.api_key, outgoing.build)
+            if decode is None:
                 core.send(
-                    outgoing.node_id, request, completed, timeout_s=outgoing.timeout_s, versions=outgoing.versions
+                    node_id,
+                    VersionedRequest(api_key, build),  # type: ignore[arg-type]  # bytes are for those with a decoder
+                    completed,
+                    timeout_s=timeout_s,
+                    versions=versions,
                 )
                 return
-            newest = self._fetcher.fetch_version(FETCH_VERSION_MAX)
-            version = core.api_version(outgoing.node_id, FETCH_API, min_version=FETCH_VERSION_MIN, max_version=newest)
-            body, decode = outgoing.build(version).to_bytes(version), outgoing.decode
-            fetch = EncodedRequest(FETCH_API, version, [body], lambda view: decode(view, version))
-            # A broker may hold a fetch back for fetch_max_wait_ms before the time-out of the request begins to count.
-            timeout_s = (self.config.request_timeout_ms + self.config.fetch_max_wait_ms) / 1000
-            core.send(outgoing.node_id, fetch, completed, timeout_s=timeout_s)
+            if api_key == FETCH_API:
+                versions = (FETCH_VERSION_MIN, self._fetcher.fetch_version(FETCH_VERSION_MAX))
+                # A broker may hold a fetch back for fetch_max_wait_ms before the time-out of the request begins to count.
+                timeout_s = (self.config.request_timeout_ms + self.config.fetch_max_wait_ms) / 1000
+            low, high = versions or (None, None)
+            version = core.api_version(node_id, api_key, min_version=low, max_version=high)
+            made = build(version)
+            body = made if isinstance(made, bytes) else made.to_bytes(version)
+            request = EncodedRequest(api_key, version, [body], lambda view: decode(view, version))
+            core.send(node_id, request, completed, timeout_s=timeout_s)
         except FastqError as error:
             done(None, error, core.clock())
+        except EncodeError as error:
+            done(None, not_encodable(core.broker_label(node_id), api_name(api_key), error), core.clock())
 
     def _on_progress(self) -> None:
         """An answer has been taken in."""
@@ -487,12 +499,13 @@ class ConsumerBase(Interruptible):
             what = what.next_offsets
         if isinstance(what, Mapping):
             for tp, place in what.items():
-                place = place if isinstance(place, OffsetAndMetadata) else OffsetAndMetadata(place)
+                if not isinstance(place, OffsetAndMetadata):
+                    place = OffsetAndMetadata(place)
                 if not isinstance(place.offset, int) or place.offset < 0:
                     raise ValueError(
                         f"{tp[0]}-{tp[1]}: an offset to commit is an int of 0 or more, got {place.offset!r}"
                     )
-                found[TopicPartition(*tp)] = place
+                found[tp if type(tp) is TopicPartition else TopicPartition(*tp)] = place
         else:
             for record in [what] if isinstance(what, Record) else what:
                 if not isinstance(record, Record):

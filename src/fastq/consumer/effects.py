@@ -13,13 +13,13 @@ Answered = Callable[[Any, "FastqError | None", float], None]
 
 class Outgoing(NamedTuple):
     """One request. The version is the driver's to negotiate, within the message's and `versions`: `build(version)` makes the
-    message, `decode(body, version)` reads the answer (None: the generated decoder does), `done(response, error, now)` is called
-    once. timeout_s: None for request_timeout_ms.
+    message, or, where there is a `decode`, perhaps its bytes; `decode(body, version)` reads the answer (None: the generated decoder
+    does), `done(response, error, now)` is called once. timeout_s: None for request_timeout_ms.
     """
 
     node_id: int
     api_key: int
-    build: Callable[[int], Message]
+    build: Callable[[int], Message | bytes]
     decode: Callable[[memoryview, int], Any] | None
     done: Answered
     timeout_s: float | None = None

@@ -2,7 +2,7 @@
 
 Rules
 - One OffsetCommit at a time: what waits meanwhile goes out as one request, the latest offset of a partition counting, so a commit
-  that is sent again never undoes a later one.
+  that is sent again never undoes a later one. Its bytes are made and read natively, as an application may commit every record.
 - A commit is sent again while the coordinator moves, loads or lacks replicas, until its deadline. What the group refuses (a member
   or generation that is not its own) is final.
 - OffsetFetch asks for stable offsets (KIP-447): what an open transaction may still change is waited for.
@@ -14,20 +14,17 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import NamedTuple
 
+from fastq._native.commit_path import decode_commit_response, encode_commit_request
 from fastq.consumer.effects import Outgoing
 from fastq.consumer.group.coordinator import RETRY_ELSEWHERE, Coordinator
 from fastq.consumer.group.membership import CanSend, GroupMetadata, group_error
 from fastq.consumer.group.subscription import by_topic
 from fastq.errors import ErrorCode, FastqError, RequestTimedOut
 from fastq.metadata import TopicPartition
-from fastq.protocol.messages import (
-    OffsetCommitRequest,
-    OffsetCommitResponse,
-    OffsetFetchRequest,
-    OffsetFetchResponse,
-)
+from fastq.protocol.messages import OffsetFetchRequest, OffsetFetchResponse
 
 logger = logging.getLogger("fastq.consumer")
 
@@ -59,7 +56,7 @@ Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 class Commit:
-    """One commit on its way. Finished with `error` None when all of its offsets are committed."""
+    """One commit on its way. Finished with `error` None when all of its offsets are committed; `offsets` never change."""
 
     __slots__ = ("deadline", "error", "finished", "last_error", "offsets", "on_done", "who")
 
@@ -70,7 +67,7 @@ class Commit:
         deadline: float,
         on_done: Callable[[Commit], object] | None,
     ) -> None:
-        self.offsets = dict(offsets)
+        self.offsets = offsets
         self.who = who
         self.deadline = deadline
         self.on_done = on_done
@@ -136,29 +133,33 @@ class Committer:
 
     def requests(self, now: float, can_send: CanSend) -> list[Outgoing]:
         """The next commit, when the one before is done."""
-        for commit in [commit for commit in self._waiting if commit.deadline <= now]:
-            self._waiting.remove(commit)
+        waiting = self._waiting
+        if not waiting:
+            return []
+        for commit in [commit for commit in waiting if commit.deadline <= now]:
+            waiting.remove(commit)
             commit.finish(commit.last_error or self._timed_out(commit))
         coordinator = self.coordinator
-        if self._under_way or not self._waiting or now < self._retry_at or not coordinator.known:
+        if self._under_way or not waiting or now < self._retry_at or not coordinator.known:
             return []
         if not can_send(coordinator.node_id):
             return []
-        who = self._waiting[0].who
-        while self._waiting and self._waiting[0].who == who:
-            self._under_way.append(self._waiting.popleft())
-        offsets: dict[TopicPartition, OffsetAndMetadata] = {}
-        for commit in self._under_way:
-            offsets.update(commit.offsets)
-        request = commit_request(offsets, who)
+        first = waiting.popleft()
+        self._under_way.append(first)
+        who, offsets = first.who, first.offsets
+        while waiting and waiting[0].who == who:
+            commit = waiting.popleft()
+            self._under_way.append(commit)
+            offsets = {**offsets, **commit.offsets}
         return [
             Outgoing(
                 coordinator.node_id,
                 OFFSET_COMMIT_API,
-                lambda version: request,
-                None,
+                partial(commit_body, offsets, who),
+                decode_commit_response,
                 self._done,
-                versions=COMMIT_VERSIONS,
+                None,
+                COMMIT_VERSIONS,
             )
         ]
 
@@ -177,9 +178,10 @@ class Committer:
             hint="commit again",
         )
 
-    def _done(self, response: OffsetCommitResponse | None, error: FastqError | None, now: float) -> None:
+    def _done(self, codes: dict[tuple[str, int], int] | None, error: FastqError | None, now: float) -> None:
+        """The error of each partition that the answer names, or that there was none."""
         commits, self._under_way = self._under_way, []
-        if response is None:
+        if codes is None:
             self.coordinator.lost(now, f"OffsetCommit failed: {error}")
             if error is not None and not error.retriable:
                 for commit in commits:
@@ -187,11 +189,6 @@ class Committer:
                 return
             self._again(commits, error, now)
             return
-        codes = {
-            TopicPartition(topic.name, part.partition_index): part.error_code
-            for topic in response.topics
-            for part in topic.partitions
-        }
         if not any(codes.values()):
             self._failures = 0
             self.coordinator.worked()
@@ -199,7 +196,7 @@ class Committer:
         if again:
             self._again(again, None, now)
 
-    def _judge(self, commit: Commit, codes: Mapping[TopicPartition, int], now: float) -> bool:
+    def _judge(self, commit: Commit, codes: Mapping[tuple[str, int], int], now: float) -> bool:
         """Finish a commit, or answer True for one that is to be sent again."""
         bad = [(tp, code) for tp in commit.offsets if (code := codes.get(tp, ErrorCode.UNKNOWN_SERVER_ERROR)) != 0]
         if not bad:
@@ -233,28 +230,15 @@ class Committer:
             self._waiting.appendleft(commit)
 
 
-def commit_request(offsets: Offsets, who: GroupMetadata) -> OffsetCommitRequest:
-    """OffsetCommit of versions to 9."""
-    return OffsetCommitRequest(
-        group_id=who.group_id,
-        generation_id_or_member_epoch=who.generation_id,
-        member_id=who.member_id,
-        group_instance_id=who.group_instance_id if who.member_id else None,
-        topics=[
-            OffsetCommitRequest.OffsetCommitRequestTopic(
-                name=topic,
-                partitions=[
-                    OffsetCommitRequest.OffsetCommitRequestPartition(
-                        partition_index=index,
-                        committed_offset=place.offset,
-                        committed_leader_epoch=place.leader_epoch,
-                        committed_metadata=place.metadata,
-                    )
-                    for index, place in ((i, offsets[TopicPartition(topic, i)]) for i in indexes)
-                ],
-            )
-            for topic, indexes in by_topic(offsets).items()
-        ],
+def commit_body(offsets: Offsets, who: GroupMetadata, version: int) -> bytes:
+    """The body of OffsetCommit, of versions to 9. Raises EncodeError for what the version cannot carry."""
+    return encode_commit_request(
+        version,
+        who.group_id,
+        who.generation_id,
+        who.member_id,
+        who.group_instance_id if who.member_id else None,
+        [(*tp, place.offset, place.leader_epoch, place.metadata) for tp, place in sorted(offsets.items())],
     )
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from fastq._native.commit_path import decode_commit_response
+from fastq._native.wire import EncodeError, Reader
 from fastq.consumer.effects import Outgoing
 from fastq.consumer.group.commits import Commit, CommittedQuery, Committer, OffsetAndMetadata
 from fastq.consumer.group.coordinator import Coordinator
@@ -22,7 +24,12 @@ from fastq.errors import (
     StaleMemberEpoch,
 )
 from fastq.metadata import Node, TopicPartition
-from fastq.protocol.messages import FindCoordinatorResponse, OffsetCommitResponse, OffsetFetchResponse
+from fastq.protocol.messages import (
+    FindCoordinatorResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchResponse,
+)
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 WHO = GroupMetadata("g", 3, "member-1", None)
@@ -71,24 +78,61 @@ class Setting:
         return outgoing
 
 
+def request_of(outgoing: Outgoing) -> OffsetCommitRequest:
+    body = outgoing.build(9)
+    assert isinstance(body, bytes) and outgoing.versions == (2, 9)
+    return OffsetCommitRequest.decode(Reader(body), 9)
+
+
 def offsets_in(outgoing: Outgoing) -> dict[TopicPartition, int]:
-    request: Any = outgoing.build(9)
     return {
         TopicPartition(topic.name, part.partition_index): part.committed_offset
-        for topic in request.topics
+        for topic in request_of(outgoing).topics
         for part in topic.partitions
     }
 
 
-def answer(codes: dict[TopicPartition, int]) -> OffsetCommitResponse:
-    topic = OffsetCommitResponse.OffsetCommitResponseTopic
+def answer(codes: dict[TopicPartition, int]) -> dict[tuple[str, int], int]:
+    """What the decoder makes of an answer with these errors."""
     part = OffsetCommitResponse.OffsetCommitResponsePartition
-    return OffsetCommitResponse(
-        topics=[
-            topic(name=tp.topic, partitions=[part(partition_index=tp.partition, error_code=code)])
-            for tp, code in codes.items()
-        ]
-    )
+    topics = [
+        OffsetCommitResponse.OffsetCommitResponseTopic(
+            name=tp.topic, partitions=[part(partition_index=tp.partition, error_code=code)]
+        )
+        for tp, code in codes.items()
+    ]
+    return decode_commit_response(OffsetCommitResponse(topics=topics).to_bytes(9), 9)
+
+
+def test_a_request_says_who_commits_and_all_of_what() -> None:
+    setting = Setting()
+    who = GroupMetadata("g", 3, "member-1", "instance-1")
+    other = TopicPartition("a", 4)
+    places = {A: OffsetAndMetadata(5, "note", 2), other: OffsetAndMetadata(7)}
+    setting.committer.add(places, who, 60.0)
+    request = request_of(setting.sent())
+    assert (request.group_id, request.generation_id_or_member_epoch) == ("g", 3)
+    assert (request.member_id, request.group_instance_id) == ("member-1", "instance-1")
+    found = [
+        (topic.name, part.partition_index, part.committed_offset, part.committed_metadata, part.committed_leader_epoch)
+        for topic in request.topics
+        for part in topic.partitions
+    ]
+    assert found == [("a", 4, 7, "", -1), ("t", 0, 5, "note", 2)]
+
+
+def test_a_partition_that_the_answer_leaves_out_is_not_committed() -> None:
+    setting = Setting()
+    commit = setting.commit({A: 1, B: 2})
+    setting.sent().done(answer({A: 0}), None, 0.0)
+    assert commit.error is not None and commit.error.partition == B.partition
+
+
+def test_a_note_that_the_version_cannot_carry_is_refused() -> None:
+    setting = Setting()
+    setting.committer.add({A: OffsetAndMetadata(5, "n" * 40_000)}, WHO, 60.0)
+    with pytest.raises(EncodeError):
+        setting.sent().build(7)
 
 
 def test_what_waits_goes_out_as_one_request_and_the_latest_offset_counts() -> None:
@@ -127,7 +171,7 @@ def test_members_of_different_generations_do_not_share_a_request() -> None:
     setting.commit({A: 1})
     setting.commit({A: 2}, WHO._replace(generation_id=4))
     outgoing = setting.sent()
-    request: Any = outgoing.build(9)
+    request = request_of(outgoing)
     assert (request.generation_id_or_member_epoch, offsets_in(outgoing)) == (3, {A: 1})
 
 
@@ -160,7 +204,7 @@ def test_a_stale_member_epoch_is_stamped_anew_once_it_is_known() -> None:
     setting.sent().done(answer({A: ErrorCode.STALE_MEMBER_EPOCH}), None, 0.0)
     setting.now = 1.0
     outgoing = setting.sent()
-    request: Any = outgoing.build(9)
+    request = request_of(outgoing)
     assert request.generation_id_or_member_epoch == 9
     setting.fresh = None
     outgoing.done(answer({A: ErrorCode.STALE_MEMBER_EPOCH}), None, 1.0)
