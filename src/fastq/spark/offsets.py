@@ -222,10 +222,14 @@ class OffsetReader:
     def admin(self) -> Admin:
         """The client of this process."""
         if self._admin is None or self._pid != os.getpid():
-            from fastq.admin import Admin
-
-            self._admin, self._pid = Admin(self.options.admin_config()), os.getpid()
+            self._admin, self._pid = self.open_admin(), os.getpid()
         return self._admin
+
+    def open_admin(self) -> Admin:
+        """Another client."""
+        from fastq.admin import Admin
+
+        return Admin(self.options.admin_config())
 
     def close(self) -> None:
         """Close the client, if there is one. The next question opens another."""
