@@ -35,7 +35,7 @@ ENVIRONMENT = HERE.parent / ".spark-jvm"
 # As in the POM. PySpark 3.5 is the last one whose connector exists for Scala 2.12, the Scala of PySpark's own wheel.
 PYSPARK = "pyspark==3.5.3"
 
-START_TIMEOUT_S = 120.0
+START_TIMEOUT_S = 180.0
 
 
 def available() -> str | None:
