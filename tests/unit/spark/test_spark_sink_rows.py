@@ -16,7 +16,6 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     DataType,
-    DoubleType,
     IntegerType,
     LongType,
     StringType,
