@@ -1,6 +1,6 @@
 """Connections to brokers: one core without I/O, and two drivers that do what it says.
 
-    config ─ core ─┬─ peers ─ connection ─ framing, tls, sasl, requests
+    config ─ core ─┬─ peers ─ connection ─ tls, sasl, requests
                    ├─ metadata_updater
                    ├─ blocking (selectors, any thread)      client ─ operations
                    └─ aio (asyncio or uvloop)

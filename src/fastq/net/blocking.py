@@ -302,7 +302,8 @@ class BlockingDriver:
         sock, outgoing = connection.transport, connection.outgoing
         try:
             while outgoing:
-                connection.data_sent(self._send_some(sock, outgoing))
+                one = len(outgoing) == 1
+                connection.data_sent(sock.send(outgoing[0]) if one else self._send_some(sock, outgoing))
         except (BlockingIOError, InterruptedError):
             if not connection.paused:
                 connection.paused = True
@@ -321,7 +322,7 @@ class BlockingDriver:
 
     @staticmethod
     def _send_some(sock: socket.socket, outgoing: deque[Buffer]) -> int:
-        if len(outgoing) == 1 or not _HAS_SENDMSG:
+        if not _HAS_SENDMSG:
             return sock.send(outgoing[0])
         if len(outgoing) <= BUFFERS_PER_WRITE:
             return sock.sendmsg(outgoing)

@@ -23,6 +23,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fastq import __version__
+from fastq._native.framing import FrameReceiver, FrameSizeError
 from fastq._native.wire import DecodeError
 from fastq.errors import (
     FastqError,
@@ -32,7 +33,6 @@ from fastq.errors import (
     error_for_code,
 )
 from fastq.net import diagnosis
-from fastq.net.framing import FrameReceiver, FrameSizeError
 from fastq.net.requests import Done, EncodedRequest, HeaderEncoder, PendingRequest, decode_response
 from fastq.net.sasl import Mechanism, SaslError, mechanism
 from fastq.net.tls import CIPHER_CHUNK_BYTES, TlsLayer

@@ -6,8 +6,7 @@ from random import Random
 
 import pytest
 
-from fastq._native.buffers import uncleared
-from fastq.net.framing import CHUNK_BYTES, FrameReceiver, FrameSizeError
+from fastq._native.framing import CHUNK_BYTES, FrameReceiver, FrameSizeError
 
 
 def feed(receiver: FrameReceiver, data: bytes, random: Random) -> list[memoryview]:
@@ -49,13 +48,24 @@ def test_a_large_frame_is_received_straight_into_its_own_buffer() -> None:
     assert len(receiver.get_buffer()) == 5_000_000 - 4 and receiver.is_mid_frame
 
 
-def test_an_uncleared_buffer() -> None:
-    buffer = uncleared(100_000)
-    assert type(buffer) is bytearray and len(buffer) == 100_000
-    buffer[:] = bytes(100_000)
-    assert not any(buffer) and uncleared(0) == b""
-    with pytest.raises(ValueError, match="-1 bytes"):
-        uncleared(-1)
+def test_more_than_the_buffer_holds_is_not_taken() -> None:
+    receiver = FrameReceiver(10_000_000)
+    for count in (-1, len(receiver.get_buffer()) + 1):
+        with pytest.raises(ValueError, match=f"{count} bytes"):
+            receiver.buffer_updated(count)
+    head = (5_000_000).to_bytes(4, "big")
+    receiver.get_buffer()[:4] = head
+    receiver.buffer_updated(4)
+    with pytest.raises(ValueError, match="5000001 bytes"):
+        receiver.buffer_updated(5_000_001)
+
+
+def test_the_beginning_of_a_frame_is_kept_for_a_diagnosis() -> None:
+    receiver = FrameReceiver(1000)
+    assert receiver.head == b""
+    receiver.get_buffer()[:100] = (200).to_bytes(4, "big") + b"x" * 96
+    assert receiver.buffer_updated(100) == []
+    assert receiver.head == (200).to_bytes(4, "big") + b"x" * 60
 
 
 @pytest.mark.parametrize("size", [-1, 0, 3, 1001, 2**31 - 1, -(2**31)])
