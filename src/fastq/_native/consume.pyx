@@ -482,8 +482,8 @@ cdef class FetchedRecords:
 
         transform: None, or called with every record; answers the record to hand over, or None to leave it out. What it
         raises, and CorruptRecord, comes out only when there is no record before it to hand over; the call after that one
-        raises. The position is then behind a record that `transform` refused, and at a corrupt one. `quiet` keeps every error
-        for a later call.
+        raises. The position is then behind a record that `transform` refused, and at a corrupt one, or one for which something
+        has to be loaded first (LoadingWouldBlock). `quiet` keeps every error for a later call.
         """
         cdef list records = []
         cdef Record record
@@ -500,18 +500,32 @@ cdef class FetchedRecords:
                 offset = record.offset
                 try:
                     record = transform(record)
-                except Exception:
-                    if not records and not quiet:
-                        raise
-                    self.span.p = self.last
-                    self.span.count += 1
-                    self.position = offset
-                    break
+                except Exception as error:
+                    if records or quiet:
+                        step_back(self, offset)
+                        break
+                    if is_missing(error):
+                        step_back(self, offset)
+                    raise
                 if record is None:
                     continue
             records.append(record)
             count_max -= 1
         return records
+
+
+cdef int step_back(FetchedRecords chunk, int64_t offset) except -1:
+    """The record handed out last, of `offset`, is to be handed out again."""
+    chunk.span.p = chunk.last
+    chunk.span.count += 1
+    chunk.position = offset
+    return 0
+
+
+cdef bint is_missing(object error) except -1:
+    """Whether a transform raised for want of something that can be loaded."""
+    from fastq.errors import LoadingWouldBlock
+    return isinstance(error, LoadingWouldBlock)
 
 
 def _first_offset(aborted):
@@ -551,7 +565,13 @@ cdef class RecordIterator:
                     self.progress.cell[0] += 1
                     if self.transform is None:
                         return record
-                    record = self.transform(record)
+                    offset = record.offset
+                    try:
+                        record = self.transform(record)
+                    except Exception as error:
+                        if is_missing(error):
+                            step_back(chunk, offset)
+                        raise
                     if record is not None:
                         return record
                     continue
@@ -566,7 +586,8 @@ cdef class AsyncRecordIterator:
     """The iterator of an asyncio consumer, and its own awaitable: a record at hand is answered at once.
 
     advance: an async function, called with the chunk that has ended, or with the one in use after RECORDS_PER_TURN records (it
-    lets the event loop run then); answers as RecordIterator's. Cancelling an `await` of it takes no record.
+    lets the event loop run then); answers as RecordIterator's. Cancelling an `await` of it takes no record. It is called too
+    when `transform` raised LoadingWouldBlock, and has to load what that names; the record comes again.
     Invariant: `pending` is the running `advance` coroutine, or None. Thread rule: the event loop's.
     """
 
@@ -612,7 +633,14 @@ cdef class AsyncRecordIterator:
             record = self.chunk.next_record()
             if record is None or self.transform is None:
                 return record
-            record = self.transform(record)
+            offset = record.offset
+            try:
+                record = self.transform(record)
+            except Exception as error:
+                if not is_missing(error):
+                    raise
+                step_back(self.chunk, offset)
+                return None
             if record is not None:
                 return record
         return None

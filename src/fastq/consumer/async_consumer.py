@@ -28,7 +28,7 @@ from fastq.consumer.group.commits import OffsetAndMetadata
 from fastq.consumer.group.listener import Callback, is_due
 from fastq.consumer.group.membership import Change, ChangeKind
 from fastq.consumer.offsets import OffsetAndTimestamp, offsets_of
-from fastq.errors import ClientClosed, FastqError
+from fastq.errors import ClientClosed, FastqError, LoadingWouldBlock
 from fastq.metadata import TopicPartition
 from fastq.net.aio import AsyncDriver
 
@@ -82,13 +82,19 @@ class AsyncConsumer(ConsumerBase):
         wanted = self.config.max_poll_records if max_records is None else max_records
         if wanted < 1:
             raise ValueError(f"max_records is 1 or more, got {wanted}")
-        # No await from the first record taken to the return: cancelling cannot lose one.
         self._detach()
         self._asks()
-        chunk = await self._run(self._fetcher.next_chunk, timeout, asks=True)
-        records: list[Record] = []
-        while chunk is not None and self._take(chunk, records, wanted):
-            chunk = self._fetcher.next_chunk()
+        while True:
+            # No await from the first record taken to the return: cancelling cannot lose one.
+            chunk = await self._run(self._fetcher.next_chunk, timeout, asks=True)
+            records: list[Record] = []
+            try:
+                while chunk is not None and self._take(chunk, records, wanted):
+                    chunk = self._fetcher.next_chunk()
+                break
+            except LoadingWouldBlock:
+                await self._hooks.load()
+        self._hooks.missing = None  # behind what was taken: found again by the next call
         self._pump()
         return self._hooks.intercept(records) if records and self._hooks.interceptors else records
 
@@ -158,6 +164,9 @@ class AsyncConsumer(ConsumerBase):
         if chunk is not None:
             self._fetcher.release(chunk)
             await asyncio.sleep(0)
+        if self._hooks.missing is not None:
+            await self._hooks.load()
+            self._check_open()
 
     # -- waiting
 

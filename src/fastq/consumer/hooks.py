@@ -1,11 +1,13 @@
 """What stands between a fetched record and the user: deserializers and interceptors.
 
 Rules: called once a record, in order, deserializers first; a deserializer gets (topic, headers, data) and is not asked about
-null. `on_deserialization_error` says what becomes of a record that one cannot read.
+null. `on_deserialization_error` says what becomes of a record that one cannot read. What a deserializer has to load first, as a
+schema that is new, is no such error: LoadingWouldBlock comes out where an event loop runs, and the record comes again.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
@@ -13,7 +15,7 @@ from typing import Any, TypeVar, cast
 from fastq._native.consume import Record
 from fastq.consumer.config import ConsumerConfig
 from fastq.consumer.deserializers import Deserializer, Headers, TopicDeserializer
-from fastq.errors import DeserializationError
+from fastq.errors import DeserializationError, FastqError, LoadingWouldBlock
 
 logger = logging.getLogger("fastq.consumer")
 
@@ -32,7 +34,11 @@ def _function_of(deserializer: Deserializer | None) -> Callable[[str, Headers, b
 
 
 class Hooks:
-    """The deserializers and interceptors of one consumer. `transform` is None when there are none: the fast path."""
+    """The deserializers and interceptors of one consumer. `transform` is None when there are none: the fast path.
+
+    `missing` is what a deserializer has to have loaded before the next record, None for nothing; `not_loaded` is why that failed, and
+    makes it an error of the record.
+    """
 
     def __init__(self, config: ConsumerConfig) -> None:
         self._key = _function_of(config.key_deserializer)
@@ -40,6 +46,8 @@ class Hooks:
         self._on_error = config.on_deserialization_error
         self.interceptors: tuple[Any, ...] = config.interceptors
         self.skipped = 0
+        self.missing: LoadingWouldBlock | None = None
+        self.not_loaded: FastqError | None = None
         deserializes = self._key is not None or self._value is not None
         self.deserialize: Transform | None = self._deserialize if deserializes else None
         self.transform: Transform | None = self._each if self.interceptors else self.deserialize
@@ -52,7 +60,13 @@ class Hooks:
             part = "value"
             if self._value is not None and value is not None:
                 value = self._value(record.topic, record.headers, value)
-        except Exception as error:
+        except Exception as problem:
+            error: Exception = problem
+            if isinstance(problem, LoadingWouldBlock):
+                if self.not_loaded is None:
+                    self.missing = problem
+                    raise
+                error, self.not_loaded = self.not_loaded, None
             if self._on_error == "raw":
                 return record
             if self._on_error == "skip":
@@ -75,6 +89,18 @@ class Hooks:
             return None
         seen = self.intercept([read])
         return seen[0] if seen else None
+
+    async def load(self) -> None:
+        """Load what is missing, in a thread. What fails is for the next record to say."""
+        missing, self.missing = self.missing, None
+        if missing is None:
+            return
+        if missing.load is None:
+            raise missing
+        try:
+            await asyncio.to_thread(missing.load)
+        except FastqError as error:
+            self.not_loaded = error
 
     def between(self, advance: F) -> F:
         """`advance`, which an iterator calls when it has no more records at hand, telling the interceptors first.
