@@ -203,7 +203,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def _received(self, buffer: bytearray, end: int) -> None:
         """Serve the frames in the shared buffer and keep what is left: a piece of a frame, or a backlog."""
-        position = 0 if self._busy else self._serve(buffer, 0, end)
+        busy = self._busy
+        if self._expect_large and not busy and end >= 4:
+            wanted = 4 + int.from_bytes(buffer[:4], "big")
+            if max(end, LARGE_FRAME_BYTES) < wanted <= self._server.request_bytes_max:  # as expected
+                self._begin_frame(self._server.receive_view[:end])
+                return
+        position = 0 if busy else self._serve(buffer, 0, end)
         if position == end or self._closed:
             return
         if self._busy:

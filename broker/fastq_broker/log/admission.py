@@ -34,6 +34,7 @@ class Admission:
         "_after_max_ms",
         "_before_max_ms",
         "_codec",
+        "_compacted",
         "_config",
         "_decompress",
         "_partition",
@@ -48,7 +49,8 @@ class Admission:
         self.log_append_time = 1 if config.message_timestamp_type == "LogAppendTime" else 0
         self._before_max_ms = config.message_timestamp_before_max_ms
         self._after_max_ms = config.message_timestamp_after_max_ms
-        self._decompress = decompress if config.compacted else None
+        self._compacted = config.compacted
+        self._decompress = decompress if self._compacted else None
         name = config.compression_type
         if name == "producer":
             self._codec = -1
@@ -126,7 +128,7 @@ class Admission:
                 0,
                 len(batch),
                 from_client=from_client,
-                compacted=self._config.compacted,
+                compacted=self._compacted,
                 timestamp_type=self.log_append_time,
                 now_ms=now_ms if from_client else -1,
                 before_max_ms=self._before_max_ms,

@@ -243,9 +243,11 @@ class PartitionLog(LogReads):
         self._flush_messages = config.flush_messages
         self._admission = Admission(self.topic, self.partition, config)
         if self.loaded:
-            self._active.roll_ms = config.roll_ms
-            self._active.index_bytes_max = config.segment_index_bytes
-            self._active.index_interval_bytes = config.index_interval_bytes
+            self._active.apply_limits(
+                roll_ms=config.roll_ms,
+                index_bytes_max=config.segment_index_bytes,
+                index_interval_bytes=config.index_interval_bytes,
+            )
 
     def make_segment(self, base_offset: int, *, size: int, created_ms: int) -> Segment:
         """A segment object with this log's settings; no file is touched."""

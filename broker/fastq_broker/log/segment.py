@@ -82,6 +82,7 @@ class Segment:
         "_bytes_since_index_entry",
         "_files",
         "_first_timestamp",
+        "_index_entries_left",
         "_timestamps_known",
         "base_offset",
         "created_ms",
@@ -131,6 +132,7 @@ class Segment:
         self._timestamps_known = size == 0
         self._first_timestamp: int | None = None
         self._bytes_since_index_entry = 0
+        self._index_entries_left = 0  # at least as many can be made before an index is full
         self.name_synced = size > 0
         """Whether the files' names are known to be on disk."""
         self.txn_index_unsynced = False
@@ -191,7 +193,9 @@ class Segment:
             self.index.append(last_offset, position)
             self.time_index.append_if_later(self.max_timestamp, self.max_timestamp_offset)
             self._bytes_since_index_entry = 0
-            self.update_indexes_full()
+            self._index_entries_left -= 1
+            if self._index_entries_left <= 0:
+                self.update_indexes_full()
         self._bytes_since_index_entry += size
 
     def load_max_timestamp(self) -> None:
@@ -245,6 +249,13 @@ class Segment:
 
     # -- rolling
 
+    def apply_limits(self, *, roll_ms: int, index_bytes_max: int, index_interval_bytes: int) -> None:
+        """Use other limits from now on."""
+        self.roll_ms = roll_ms
+        self.index_bytes_max = index_bytes_max
+        self.index_interval_bytes = index_interval_bytes
+        self._index_entries_left = 0
+
     def time_to_roll(self, now_ms: int, max_timestamp: int) -> bool:
         """Whether segment.ms (less the jitter) has passed, by the clock of the records or, without timestamps, by the broker's."""
         if not self.log.size:
@@ -258,7 +269,9 @@ class Segment:
     def update_indexes_full(self) -> None:
         """Note whether an index has reached segment.index.bytes (the time index keeps its last entry for the roll)."""
         limit = self.index_bytes_max
-        self.indexes_full = self.index.entry_count >= limit // 8 or self.time_index.entry_count >= limit // 12 - 1
+        left = min(limit // 8 - self.index.entry_count, limit // 12 - 1 - self.time_index.entry_count)
+        self._index_entries_left = left
+        self.indexes_full = left <= 0
 
     def finish(self) -> None:
         """Leave the files as Kafka leaves those of a rolled or closed segment: last time index entry, everything trimmed."""

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from fastq._native.index import lookup_timestamp
 
+from .files import FdBudget, Files
 from .index_file import IndexFile
 
 _ENTRY = struct.Struct(">qi")
@@ -24,12 +25,28 @@ class TimeIndex(IndexFile):
     """Sparse index from timestamps to offsets. Event-loop thread only."""
 
     ENTRY_BYTES = 12
-    __slots__ = ()
+    __slots__ = ("_last_timestamp",)
+
+    def __init__(self, files: Files, budget: FdBudget, path: str, base_offset: int) -> None:
+        super().__init__(files, budget, path, base_offset)
+        self._last_timestamp: int | None = None  # the last entry's, where it is known
 
     def append_if_later(self, timestamp: int, offset: int) -> None:
         """Add an entry unless `timestamp` is at or below the last one's."""
-        if timestamp > self.last()[0]:
+        last = self._last_timestamp
+        if last is None:
+            last = self._last_timestamp = self.last()[0]
+        if timestamp > last:
             self._append(_ENTRY.pack(timestamp, offset - self.base_offset))
+            self._last_timestamp = timestamp
+
+    def start_empty(self) -> None:
+        super().start_empty()
+        self._last_timestamp = None
+
+    def truncate_entries(self, count: int) -> None:
+        super().truncate_entries(count)
+        self._last_timestamp = None
 
     def entry_at(self, number: int) -> tuple[int, int]:
         """(timestamp, offset) of an entry, counted from 0."""
