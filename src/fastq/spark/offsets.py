@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from fastq.errors import ConfigError, FastqError, UnknownTopicOrPartition
+from fastq.errors import ConfigError, ConnectionFailed, FastqError, UnknownTopicOrPartition
 from fastq.metadata import TopicPartition
 
 if TYPE_CHECKING:
@@ -346,12 +346,15 @@ class OffsetReader:
 
     def attempts(self, ask: Callable[[], T]) -> T:
         """Ask again what failed with an error that may pass, `fetchOffset.numRetries` times in all, with a client of its own each
-        time."""
+        time. Topics that are not there and brokers that cannot be reached are final: the client has waited for them already, as
+        long as kafka.default.api.timeout.ms says."""
         for _ in range(self.options.offset_attempts - 1):
             try:
                 return ask()
+            except (UnknownTopicOrPartition, ConnectionFailed):
+                raise
             except FastqError as error:
-                if not error.retriable or isinstance(error, UnknownTopicOrPartition):
+                if not error.retriable:
                     raise
                 logger.warning("offsets could not be learned, trying again: %s", error)
                 self.close()

@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
-import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from fastq.errors import FastqError, OffsetOutOfRange, RequestTimedOut, UnknownTopicOrPartition
 from fastq.spark.offsets import report_data_loss
@@ -147,6 +146,8 @@ def to_record_batch(batch: ConsumerBatch, columns: list[str]) -> Any:
     found = pa.record_batch(batch.arrow(columns))
     if "headers" not in columns:
         return found
+    import pyarrow.compute as pc  # type: ignore[import-untyped]  # takes longer to load than a small task takes
+
     place = columns.index("headers")
     headers = found.column(place)
     there = pc.not_equal(pc.list_value_length(headers), 0)
