@@ -69,7 +69,16 @@ def connector_python() -> Path:
         if not made.exists() or made.read_text() != wanted:
             venv.create(ENVIRONMENT, with_pip=True)
             # setuptools: PySpark 3.5 imports distutils here and there, which newer Pythons left to it
-            command = [python, "-m", "pip", "install", "-q", "--disable-pip-version-check", "setuptools<81", PYSPARK]
+            command = [
+                str(python),
+                "-m",
+                "pip",
+                "install",
+                "-q",
+                "--disable-pip-version-check",
+                "setuptools<81",
+                PYSPARK,
+            ]
             done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
             if done.returncode != 0:
                 raise RuntimeError(f"{PYSPARK} cannot be installed:\n{done.stdout}\n{done.stderr}")
