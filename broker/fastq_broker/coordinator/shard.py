@@ -8,6 +8,7 @@ Rules
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     import asyncio
 
     from fastq_broker.replicas import Replica
+
+logger = logging.getLogger(__name__)
 
 Done = Callable[[KafkaError | None], None]
 CoordinatorRecord = tuple[bytes, bytes | None]
@@ -114,6 +117,10 @@ class ShardContext:
                 replay(key, value, now_ms)
         log.wait_durable(written.last_offset + 1, on_done)
 
+    def when_durable(self, on_done: Done) -> None:
+        """Call back once all that was written so far is as durable as the log promises: at once with page-cache durability."""
+        self.replica.log.wait_durable(self.replica.log.log_end_offset, on_done)
+
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         """Call back once, unless the handle is cancelled or the shard unloaded before."""
         timer = Timer(self, callback)
@@ -136,12 +143,16 @@ class ShardContext:
         replica = self.replica
         limit = replica.log.config.max_message_bytes
         if size > limit:
-            raise error_for_code(
+            # Clients are told UNKNOWN_SERVER_ERROR, as Kafka's are: who runs the broker has to hear what to do.
+            error = error_for_code(
                 ErrorCode.MESSAGE_TOO_LARGE,
-                f"a batch of {size} bytes is above the max.message.bytes {limit} of the coordinator's topic",
+                f"a change of {size} bytes is above the max.message.bytes {limit} of the coordinator's topic, and was not made",
                 topic=replica.topic,
                 partition=replica.partition,
+                hint="Raise max.message.bytes of that topic, or have smaller groups: fewer members, or shorter subscriptions",
             )
+            logger.warning("%s", error)
+            raise error
         if replica.isr_size < replica.min_insync_replicas:
             raise error_for_code(
                 ErrorCode.NOT_ENOUGH_REPLICAS,

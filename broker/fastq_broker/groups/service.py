@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -23,6 +23,7 @@ from .group import INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT, NONE
 from .shard import GroupShard, ShardSettings
 
 if TYPE_CHECKING:
+    from fastq.errors import KafkaError
     from fastq_broker.broker import Broker
     from fastq_broker.config import BrokerConfig
     from fastq_broker.controller import MetadataDelta, MetadataImage
@@ -105,6 +106,28 @@ class GroupCoordinator:
             return respond(await waiting[0])
 
         return later()
+
+    def once_durable(self, group_ids: Iterable[str], respond: Callable[[KafkaError | None], R]) -> R | Awaitable[R]:
+        """Respond once all that was written so far for these groups is as durable as their log promises, or with the error that
+        keeps it from becoming so: what an answer tells must not be undone by a crash."""
+        found = {self.runtime.shard_of(self.runtime.partition_for(group_id)) for group_id in group_ids}
+        contexts = [shard.context for shard in found if shard is not None]
+
+        def ask(take: Callable[[KafkaError | None], None]) -> None:
+            left, failed = len(contexts), None
+
+            def done(error: KafkaError | None) -> None:
+                nonlocal left, failed
+                left, failed = left - 1, failed or error
+                if left <= 0:
+                    take(failed)
+
+            for context in contexts:
+                context.when_durable(done)
+            if not contexts:
+                take(None)
+
+        return self.answer(ask, respond)
 
     def settings_of(self, group_id: str) -> ConsumerGroupSettings:
         """What holds for one group of the consumer protocol: its own settings, else the broker's as altered."""

@@ -2,16 +2,18 @@
 
 Rules: what was never committed is offset -1 without an error, and so is everything of a group that does not exist. With
 `require_stable` (KIP-447) an offset that an open transaction is about to commit is UNSTABLE_OFFSET_COMMIT. Version 10 has topic ids.
+Under durability=fsync the answer waits until what it tells is on disk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from fastq.errors import KafkaError
 from fastq.protocol.messages import OffsetFetchRequest, OffsetFetchResponse
 from fastq.protocol.uuid import ZERO_UUID
+from fastq_broker.groups.errors import store_error
 from fastq_broker.groups.group import Committer
 from fastq_broker.groups.offsets import CommittedOffset
 from fastq_broker.groups.shard import GroupShard
@@ -46,20 +48,34 @@ class Fetched(NamedTuple):
     offsets: list[tuple[int, CommittedOffset, int]]
 
 
-def handle(context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+def handle(
+    context: RequestContext, request: OffsetFetchRequest
+) -> OffsetFetchResponse | Awaitable[OffsetFetchResponse]:
     """Look offsets up, for one group or many."""
+    found = _look_up(context, request)
+    one = context.api_version < FIRST_VERSION_WITH_GROUPS
+    group_ids = [request.group_id] if one else [group.group_id for group in request.groups]
+
+    def respond(error: KafkaError | None) -> OffsetFetchResponse:
+        return found if error is None else _look_up(context, request, store_error(error))
+
+    return context.broker.groups.once_durable(group_ids, respond)
+
+
+def _look_up(context: RequestContext, request: OffsetFetchRequest, refusal: int = 0) -> OffsetFetchResponse:
+    """What is committed; with `refusal`, that error for each group."""
     if context.api_version < FIRST_VERSION_WITH_GROUPS:
-        return _one_group(context, request)
+        return _one_group(context, request, refusal)
     return OffsetFetchResponse(
-        topics=[], groups=[_group(context, group, request.require_stable) for group in request.groups]
+        topics=[], groups=[_group(context, group, request.require_stable, refusal) for group in request.groups]
     )
 
 
-def _one_group(context: RequestContext, request: OffsetFetchRequest) -> OffsetFetchResponse:
+def _one_group(context: RequestContext, request: OffsetFetchRequest, refusal: int) -> OffsetFetchResponse:
     asked = None
     if request.topics is not None:
         asked = [Asked(topic.name, ZERO_UUID, topic.partition_indexes) for topic in request.topics]
-    error, fetched = _fetch(context, request.group_id, Committer(), asked, request.require_stable)
+    error, fetched = _fetch(context, request.group_id, Committer(), asked, request.require_stable, refusal)
     if error and context.api_version < FIRST_VERSION_WITH_GROUP_ERROR:
         fetched = [Fetched(topic, [(number, NOTHING, error) for number in topic.partitions]) for topic in asked or ()]
     return OffsetFetchResponse(
@@ -85,7 +101,7 @@ def _one_group(context: RequestContext, request: OffsetFetchRequest) -> OffsetFe
 
 
 def _group(
-    context: RequestContext, group: OffsetFetchRequest.OffsetFetchRequestGroup, require_stable: bool
+    context: RequestContext, group: OffsetFetchRequest.OffsetFetchRequestGroup, require_stable: bool, refusal: int
 ) -> OffsetFetchResponse.OffsetFetchResponseGroup:
     image = context.broker.controller.image
     asked: list[Asked] | None = None
@@ -98,7 +114,7 @@ def _group(
                 name = None if found is None else found.name
             asked.append(Asked(name, topic.topic_id, topic.partition_indexes))
     committer = Committer(group.member_id or "", group.member_epoch)
-    error, fetched = _fetch(context, group.group_id, committer, asked, require_stable)
+    error, fetched = _fetch(context, group.group_id, committer, asked, require_stable, refusal)
     return OffsetFetchResponse.OffsetFetchResponseGroup(
         group_id=group.group_id, error_code=error, topics=[_topic_response(item) for item in fetched]
     )
@@ -122,9 +138,16 @@ def _topic_response(fetched: Fetched) -> OffsetFetchResponse.OffsetFetchResponse
 
 
 def _fetch(
-    context: RequestContext, group_id: str, committer: Committer, asked: list[Asked] | None, require_stable: bool
+    context: RequestContext,
+    group_id: str,
+    committer: Committer,
+    asked: list[Asked] | None,
+    require_stable: bool,
+    refusal: int,
 ) -> tuple[int, list[Fetched]]:
     """An error for the whole group, or its offsets."""
+    if refusal:
+        return refusal, []
     try:
         shard = context.broker.groups.shard(group_id)
     except KafkaError as unavailable:

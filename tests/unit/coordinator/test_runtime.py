@@ -173,12 +173,16 @@ def test_transactions_count_once_their_marker_says_so(bench: Any, tables: Tables
     bench.run(read, tables)
 
 
-def test_a_record_too_large_is_refused_and_not_replayed(bench: Any, tables: Tables) -> None:
+def test_a_record_too_large_is_refused_and_not_replayed(
+    bench: Any, tables: Tables, caplog: pytest.LogCaptureFixture
+) -> None:
     async def work(broker: Broker) -> None:
         shard = await tables.shard("orders")
         error = put(shard, [(b"a", bytes(2_000_000))])
         assert error is not None and error.code == 10
         assert shard.values == {}
+        (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+        assert "above the max.message.bytes 1048588" in line and "Raise max.message.bytes" in line
 
     bench.run(work, tables)
 

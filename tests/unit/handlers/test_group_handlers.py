@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from group_support import OFFSETS_TOPIC, GroupHandlers, HandlerBroker, subscription
 
+from fastq.errors import KafkaError, KafkaStorageError
 from fastq.protocol.messages import (
     DeleteGroupsRequest,
     DescribeGroupsRequest,
@@ -325,6 +327,38 @@ def test_with_durability_fsync_too(server: HandlerBroker) -> None:
         await handlers.leave(joined.member_id)
         answer = await handlers.call(DeleteGroupsRequest(groups_names=["g"]), 2)
         assert answer.results[0].error_code == 0
+
+    server.run(work, durability="fsync")
+
+
+@pytest.mark.parametrize("version", [1, 7, 9])
+def test_with_durability_fsync_an_offset_is_told_once_it_is_on_disk(
+    server: HandlerBroker, version: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def work(handlers: GroupHandlers) -> None:
+        handlers.topics("t")
+        place = ("t", 0)
+        assert await handlers.commit(8, {place: 1}) == {place: 0}
+        held: list[Callable[[KafkaError | None], None]] = []
+        log = handlers.broker.groups.shard(handlers.group_id).context.replica.log
+        with monkeypatch.context() as patch:
+            patch.setattr(type(log.durability), "wait", lambda self, offset, callback: held.append(callback))
+            committing = asyncio.ensure_future(handlers.commit(8, {place: 2}))
+            await asyncio.sleep(0)
+            fetching = asyncio.ensure_future(handlers.fetch(version, [place]))
+            failing = asyncio.ensure_future(handlers.call(fetch_request(handlers.group_id), 9))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert not (committing.done() or fetching.done() or failing.done())
+            for callback in held[:2]:
+                callback(None)
+            held[2](KafkaStorageError("the disk is gone"))
+        assert await committing == {place: 0}
+        assert await fetching == {place: (2, 0, "m")}
+        assert [group.error_code for group in (await failing).groups] == [16]
+
+    def fetch_request(group_id: str) -> OffsetFetchRequest:
+        return OffsetFetchRequest(groups=[OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group_id, topics=None)])
 
     server.run(work, durability="fsync")
 
