@@ -78,13 +78,19 @@ def committed(broker: Broker, topic: str, group: str | None = None) -> dict[Topi
     return {tp: place.offset for tp, place in found.items() if place is not None}
 
 
+# For more than twice the session, and for a minute.
+HELD_S = (2 * SESSION_MS / 1000 + 0.5, pytest.param(60.0, marks=pytest.mark.soak))
+
+
+@pytest.mark.parametrize("held_s", HELD_S)
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_member_outlives_an_extension_that_holds_the_gil(broker: Broker, topic: str, protocol: str) -> None:
+def test_a_member_outlives_an_extension_that_holds_the_gil(
+    broker: Broker, topic: str, protocol: str, held_s: float
+) -> None:
     with Consumer(topic, **options(broker, topic, protocol)) as consumer:
         records = consumer.poll(timeout=20)
         before = consumer.group_metadata()
-        # No Python at all runs in this process for more than twice the session.
-        ctypes.PyDLL(None).usleep(SESSION_MS * 1000 * 2 + 500_000)
+        ctypes.PyDLL(None).usleep(round(held_s * 1_000_000))  # no Python at all runs in this process meanwhile
         consumer.commit(records)
         assert consumer.poll(timeout=0.2) is not None
         assert consumer.group_metadata() == before
