@@ -14,7 +14,7 @@ import json
 import sys
 import zipfile
 from collections import Counter
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -74,7 +74,7 @@ def replay(options: argparse.Namespace) -> Replay:
 
 def event_of(row: dict[str, str]) -> Event:
     """A row of flights.csv as a record."""
-    due = datetime.strptime(row["time_hour"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
+    due = datetime.fromisoformat(row["time_hour"].rstrip("Z") + "+00:00")
     due += timedelta(minutes=int(row["minute"]))
     flight = {
         "carrier": row["carrier"],

@@ -71,7 +71,7 @@ def read_sources(path: Path, lines_max: int) -> dict[str, list[LogLine]]:
         name = re.sub(r"[^A-Za-z0-9_-]+", "-", file.name.split(".")[0]).strip("-") or "other"
         name = name if name in sources or len(sources) < SOURCES_MAX - 1 else "other"
         try:
-            lines = [line for line in read_lines(file)]
+            lines = list(read_lines(file))
         except OSError as error:
             print(f"  left out {file}: {error.strerror or error}", file=sys.stderr)
             continue
