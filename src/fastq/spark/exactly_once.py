@@ -186,28 +186,42 @@ def send_once(sink: Sink, batches: Iterable[pa.RecordBatch]) -> Written:
     forgets transactional ids and offsets of a query that is stopped for long (transactional.id.expiration.ms, offsets.retention.minutes, 7
     days): after that a replay is written again. Two queries started from copies of one checkpoint have one id, and fence each other off.
     """
-    from fastq.spark.sink import Written
-
     attempt = Attempt.of_task(sink.options, streaming=sink.streaming)
     config = checked_config(sink.client, attempt.transactional_id)
-    with Progress(config, attempt.group) as progress, Producer(config) as producer:
+    with Progress(config, attempt.group) as progress:
         progress.make_room(attempt.partition)
-        producer.init_transactions()
-        committed = progress.committed()
-        same_batch = tuple(sorted(number for number, (batch, _) in committed.items() if batch == attempt.batch_id))
-        content = Content()
-        last, before = committed.get(attempt.partition, (-1, content))
-        if last >= attempt.batch_id:
-            for batch in batches:
-                content.add(batch)
-            check_same(attempt, last, before, content)
-            return Written(attempt.partition, content.rows, skipped=True, committed=same_batch)
-        shipment = Shipment(producer, f"the fastq sink, {task_name()}")
-        with producer.transaction() as transaction:
-            sink.ship(shipment, content.counted(batches))
-            progress_to = {TopicPartition(PROGRESS_TOPIC, attempt.partition): (attempt.batch_id, _metadata(content))}
-            transaction.send_offsets(progress_to, attempt.group)
-        return Written(attempt.partition, shipment.finish(), committed=same_batch)
+        producer = Producer(config)
+        try:
+            written = _attempt(sink, attempt, producer, progress, batches)
+        except BaseException:
+            # An open transaction is aborted by the next attempt at the latest; what became of a commit, it finds out.
+            producer.close(timeout=0)
+            raise
+        producer.close()
+        return written
+
+
+def _attempt(
+    sink: Sink, attempt: Attempt, producer: Producer, progress: Progress, batches: Iterable[pa.RecordBatch]
+) -> Written:
+    from fastq.spark.sink import Written
+
+    producer.init_transactions()
+    committed = progress.committed()
+    same_batch = tuple(sorted(number for number, (batch, _) in committed.items() if batch == attempt.batch_id))
+    content = Content()
+    last, before = committed.get(attempt.partition, (-1, content))
+    if last >= attempt.batch_id:
+        for batch in batches:
+            content.add(batch)
+        check_same(attempt, last, before, content)
+        return Written(attempt.partition, content.rows, skipped=True, committed=same_batch)
+    shipment = Shipment(producer, f"the fastq sink, {task_name()}")
+    with producer.transaction() as transaction:
+        sink.ship(shipment, content.counted(batches))
+        progress_to = {TopicPartition(PROGRESS_TOPIC, attempt.partition): (attempt.batch_id, _metadata(content))}
+        transaction.send_offsets(progress_to, attempt.group)
+    return Written(attempt.partition, shipment.finish(), committed=same_batch)
 
 
 def check_same(attempt: Attempt, last: int, before: Content, now: Content) -> None:
