@@ -72,6 +72,8 @@ cdef class ArrowSource:
     cdef Column headers
     cdef Column partition
     cdef Column timestamp
+    cdef ColumnKind header_key
+    cdef ColumnKind header_value
 
     cdef int advance(self) except -1
     cdef int load(self) except -1
@@ -79,5 +81,7 @@ cdef class ArrowSource:
     cdef int64_t place(self, Column* column) noexcept
     cdef int field(self, Column* column, Field* field) except -1
     cdef object integer(self, Column* column)
+    cdef const ArrowArray* header_entries(self, int64_t* start, int64_t* end) except? NULL
     cdef object header_list(self)
+    cdef bytes header_bytes(self)
     cdef Column column(self, const char* name, str kinds)

@@ -8,12 +8,14 @@ Rules
 """
 
 cimport cython
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from cpython.pycapsule cimport PyCapsule_GetPointer
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint8_t
 from libc.string cimport memset, strcmp
 
+from fastq._native.bits cimport store_varint, size_varint
 from fastq._native.producer_core cimport Field
+from fastq._native.records cimport record_header_size, write_record_header
 
 cdef dict KINDS = {
     "n": COLUMN_NULL,
@@ -133,6 +135,7 @@ cdef class ArrowSource:
             )
         if kinds == "headers" and kind != COLUMN_NULL:
             check_headers_type(schema)
+            self.header_key, self.header_value = header_kinds(schema)
         found.kind = kind
         return found
 
@@ -203,31 +206,85 @@ cdef class ArrowSource:
             return number // 1000000
         return number
 
+    cdef const ArrowArray* header_entries(self, int64_t* start, int64_t* end) except? NULL:
+        """The structs of all headers, of which the current row has those from `start` to `end`; NULL when it has none."""
+        cdef int64_t i
+        cdef const ArrowArray* entries
+        if self.headers.kind <= COLUMN_NULL:
+            return NULL
+        i = self.place(&self.headers)
+        if is_null(self.headers.array, i):
+            return NULL
+        if self.headers.kind == COLUMN_HEADERS32:
+            start[0] = (<const int32_t*>self.headers.array.buffers[1])[i]
+            end[0] = (<const int32_t*>self.headers.array.buffers[1])[i + 1]
+        else:
+            start[0] = (<const int64_t*>self.headers.array.buffers[1])[i]
+            end[0] = (<const int64_t*>self.headers.array.buffers[1])[i + 1]
+        entries = self.headers.array.children[0]
+        start[0] += entries.offset
+        end[0] += entries.offset
+        for i in range(start[0], end[0]):
+            if is_null(entries, i) or is_null(entries.children[0], i + entries.children[0].offset):
+                raise ValueError(f"a header of row {self.row} is null or has a null key; only its value may be null")
+        return entries
+
     cdef object header_list(self):
         """The current row's headers as (str, bytes or None) pairs; None for none."""
         cdef int64_t i
         cdef int64_t start
         cdef int64_t end
-        cdef const ArrowArray* entries
-        if self.headers.kind <= COLUMN_NULL:
+        cdef const ArrowArray* entries = self.header_entries(&start, &end)
+        if entries == NULL:
             return None
-        i = self.place(&self.headers)
-        if is_null(self.headers.array, i):
-            return None
-        if self.headers.kind == COLUMN_HEADERS32:
-            start = (<const int32_t*>self.headers.array.buffers[1])[i]
-            end = (<const int32_t*>self.headers.array.buffers[1])[i + 1]
-        else:
-            start = (<const int64_t*>self.headers.array.buffers[1])[i]
-            end = (<const int64_t*>self.headers.array.buffers[1])[i + 1]
-        entries = self.headers.array.children[0]
-        key_kind, value_kind = header_kinds(self.schema.children[self.headers.child])
         pairs = []
-        for i in range(start + entries.offset, end + entries.offset):
-            key = bytes_object(key_kind, entries.children[0], i + entries.children[0].offset)
-            value = bytes_object(value_kind, entries.children[1], i + entries.children[1].offset)
+        for i in range(start, end):
+            key = bytes_object(self.header_key, entries.children[0], i + entries.children[0].offset)
+            value = bytes_object(self.header_value, entries.children[1], i + entries.children[1].offset)
             pairs.append(((key or b"").decode(), value))
         return pairs
+
+    cdef bytes header_bytes(self):
+        """The current row's headers as a record stores them, count included; None for none."""
+        cdef int64_t i
+        cdef int64_t start
+        cdef int64_t end
+        cdef int64_t size
+        cdef uint8_t* p
+        cdef Field key
+        cdef Field value
+        cdef bytes encoded
+        cdef const ArrowArray* entries = self.header_entries(&start, &end)
+        if entries == NULL or start == end:
+            return None
+        if end - start > INT32_MAX:
+            raise ValueError(f"row {self.row} has {end - start} headers")
+        size = size_varint(end - start)
+        for i in range(start, end):
+            bytes_at(self.header_key, entries.children[0], i + entries.children[0].offset, &key)
+            bytes_at(self.header_value, entries.children[1], i + entries.children[1].offset, &value)
+            if key.length > INT32_MAX or value.length > INT32_MAX:
+                raise ValueError(f"a header of row {self.row} is above 2 GiB")
+            check_utf8(&key)
+            size += record_header_size(<int32_t>key.length, <int32_t>value.length)
+        encoded = PyBytes_FromStringAndSize(NULL, size)
+        p = store_varint(<uint8_t*>PyBytes_AS_STRING(encoded), end - start)
+        for i in range(start, end):
+            bytes_at(self.header_key, entries.children[0], i + entries.children[0].offset, &key)
+            bytes_at(self.header_value, entries.children[1], i + entries.children[1].offset, &value)
+            p = write_record_header(p, key.data, <int32_t>key.length, value.data, <int32_t>value.length)
+        return encoded
+
+
+cdef int check_utf8(Field* text) except -1:
+    """Raise UnicodeDecodeError for the key of a header that no consumer could read."""
+    cdef Py_ssize_t i
+    cdef uint8_t seen = 0
+    for i in range(text.length):
+        seen |= text.data[i]
+    if seen & 0x80:
+        (<const char*>text.data)[:text.length].decode()
+    return 0
 
 
 cdef void bind_column(Column* column, ArrowArray* chunk) noexcept:

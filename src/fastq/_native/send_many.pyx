@@ -268,6 +268,7 @@ cdef class SendMany:
     cdef object value_
     cdef object key_
     cdef object headers_
+    cdef bytes encoded_                     # the headers as a record stores them, where they come from Arrow
     cdef object partition_
     cdef object timestamp_
 
@@ -359,7 +360,10 @@ cdef class SendMany:
         self.partition_ = self.partition
         if self.arrow is not None:
             if self.arrow.is_table:
-                self.headers_ = self.arrow.header_list()
+                if self.convert is None:
+                    self.encoded_ = self.arrow.header_bytes()
+                else:
+                    self.headers_ = self.arrow.header_list()
                 self.timestamp_ = self.arrow.integer(&self.arrow.timestamp)
                 if self.partition is None:
                     self.partition_ = self.arrow.integer(&self.arrow.partition)
@@ -416,6 +420,8 @@ cdef class SendMany:
                     take_field(self.key_, &key, "key")
                 if self.headers_ is not None:
                     encoded = encode_headers(self.headers_)
+                else:
+                    encoded = self.encoded_
                 if self.timestamp_ is not None:
                     timestamp = self.timestamp_
                     if timestamp < 0:
@@ -438,7 +444,7 @@ cdef class SendMany:
         for partition in self.topic.partitions:
             if partition.many is self.delivery:
                 partition.many = None
-        self.value_ = self.key_ = self.headers_ = None
+        self.value_ = self.key_ = self.headers_ = self.encoded_ = None
         return 0
 
 

@@ -3,6 +3,7 @@
 import logging
 import os
 import pickle
+import random
 import signal
 import subprocess
 import sys
@@ -404,6 +405,48 @@ def test_send_many_arrow(make, wide, shared_broker):
         producer.send_many(wide, pa.table({"value": [b"x"], "other": [1]}))
     with pytest.raises(TypeError, match="expected bytes"):
         producer.send_many(wide, pa.array([1, 2]))
+
+
+HEADER_TYPES = [
+    pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())])),
+    pa.large_list(pa.struct([("key", pa.large_string()), ("value", pa.binary_view())])),
+]
+
+
+@pytest.mark.parametrize("kind", HEADER_TYPES, ids=["list", "large-list"])
+def test_send_many_arrow_headers(make, wide, shared_broker, kind):
+    """Headers out of Arrow, from the middle of an array too, are those that Python's are."""
+    generator = random.Random(7)
+    rows = []
+    for number in range(500):
+        names = ["h", "schlüssel", "", "x" * 200][: generator.randrange(5)]
+        pairs = [(name, generator.choice([None, b"", b"v%d" % number, b"long" * 100])) for name in names]
+        rows.append(generator.choice([None, pairs, pairs]))
+    table = pa.table({"value": [b"%d" % number for number in range(500)], "headers": pa.array(rows, kind)})
+    producer = make()
+    producer.send_many(wide, table.slice(100, 300), partition=0).result(20)
+    producer.send_many(wide, [b"%d" % n for n in range(100, 400)], headers=rows[100:400], partition=1).result(20)
+    stored = Log(shared_broker, wide).partitions()
+    assert [r.headers for r in stored[0]] == [row or [] for row in rows[100:400]]
+    assert [(r.value, r.headers) for r in stored[0]] == [(r.value, r.headers) for r in stored[1]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "headers", "error"),
+    [
+        (HEADER_TYPES[0], [[("h", b"1")], [(None, b"2")]], "header of row 1 is null or has a null key"),
+        (HEADER_TYPES[0], [[("h", b"1")], [None]], "header of row 1 is null"),
+        (
+            pa.list_(pa.struct([("key", pa.binary()), ("value", pa.binary())])),
+            [[("h", b"")], [(b"\xff", b"")]],
+            "utf-8",
+        ),
+    ],
+)
+def test_send_many_arrow_headers_that_no_consumer_could_read(make, topic, kind, headers, error):
+    with pytest.raises(ValueError, match=error) as caught:
+        make().send_many(topic, pa.table({"value": [b"a", b"b"], "headers": pa.array(headers, kind)}))
+    assert caught.value.accepted == 1
 
 
 def test_send_many_errors_say_how_far_it_came(make, topic):
