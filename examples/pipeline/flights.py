@@ -20,10 +20,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.baseline import Baseline
-from pipeline.workload import CLOSING, Event, Replay
+from pipeline.workload import CLOSING, Check, Event, Replay
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+    from pipeline.workload import Results
 
 TITLE = "flights"
 TOPICS = "flights"
@@ -37,9 +39,7 @@ HOUR_MS = 3_600_000
 PUBLISHED = {"flights": 336_776, "cancelled": 8_255, "carriers": 16, "origins": 3}
 STORM = {"2013-02-08": 472, "2013-02-09": 393}  # cancelled flights of the two worst days of the year
 
-FLIGHT = (
-    "carrier string, flight int, tailnum string, origin string, dest string, day string, dep_delay int, arr_delay int"
-)
+FLIGHT = "carrier string, flight int, tailnum string, origin string, dest string, day string, hour int, dep_delay int, arr_delay int"
 WEATHER = ("temp", "wind_speed", "wind_gust", "precip", "visib")
 
 
@@ -83,6 +83,7 @@ def event_of(row: dict[str, str]) -> Event:
         "origin": row["origin"],
         "dest": row["dest"],
         "day": f"{int(row['year'])}-{int(row['month']):02}-{int(row['day']):02}",
+        "hour": int(row["hour"]),
         "dep_delay": _number(row["dep_delay"]),
         "arr_delay": _number(row["arr_delay"]),
     }
@@ -134,6 +135,29 @@ def against_published(totals: Counter[str]) -> list[str]:
     return faults + ([f"the worst days are {worst}, published are {STORM}"] if worst != STORM else [])
 
 
+def findings(totals: Counter[str], found: Results, whole: bool) -> list[Check]:
+    """The published totals, where the whole year was replayed; and was the storm flagged, at each of the airports?"""
+    checks = []
+    if whole:
+        faults = against_published(totals)
+        good = "336,776 flights, 16 carriers, 3 origins, 8,255 cancelled, 472 and 393 of them on 8 and 9 February"
+        checks.append(Check("published totals", not faults, "; ".join(faults) or good))
+    if not all(f"cancelled {day}" in totals for day in STORM):
+        return checks
+    day_of = {(facts["start"], f"{facts['origin']}/{facts['carrier']}"): facts["day"] for facts in found.facts}
+    flagged: Counter[str] = Counter()
+    airports: dict[str, set[str]] = {}
+    for alert in found.alerts:
+        day = day_of[alert["start"], alert["series"]]
+        flagged[day] += alert["measure"]
+        airports.setdefault(day, set()).add(alert["series"].partition("/")[0])
+    worst = sorted(sorted(flagged, key=lambda day: -flagged[day])[:2])
+    holds = worst == sorted(STORM) and all(len(airports[day]) == PUBLISHED["origins"] for day in STORM)
+    shown = ", ".join(f"{day}: {flagged[day]} cancelled in flagged hours" for day in sorted(STORM))
+    checks.append(Check("the storm is flagged", holds, f"{shown}; the worst two days are {' and '.join(worst)}"))
+    return checks
+
+
 # -- what the jobs do --------------------------------------------------------------------------------------------------------
 
 
@@ -170,11 +194,12 @@ def windows(stream: DataFrame) -> DataFrame:
             f.count_if(f.col("dep_delay") > 15).alias("delayed"),
             f.coalesce(f.sum("dep_delay"), f.lit(0)).alias("dep_delay"),
             f.min("day").alias("day"),
+            f.min("hour").alias("hour"),
         )
         .select(f.col("window.start").alias("start"), "*")
         .join(f.broadcast(weather(stream)), ["origin", "start"], "left")
     )
-    names = ("start", "day", "origin", "carrier", "flights", "cancelled", "delayed", "dep_delay", *WEATHER)
+    names = ("start", "day", "hour", "origin", "carrier", "flights", "cancelled", "delayed", "dep_delay", *WEATHER)
     facts = f.to_json(f.struct(*names)).alias("facts")
     return hours.select(
         "start", f.concat_ws("/", "origin", "carrier").alias("series"), f.col("cancelled").alias("measure"), facts

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fastq.spark import OffsetCommitListener, session
 from pipeline.workload import Workload, workload
@@ -55,7 +55,8 @@ class Job:
         self.far_servers: str = options.far_servers or ""
         self.home: Path = options.home.resolve()
         self.spark: SparkSession = session(f"pipeline {name}", master="local[2]", config={**CONFIG, **(config or {})})
-        self.spark.streams.addListener(OffsetCommitListener(self.spark, name, bootstrap_servers=self.servers))
+        self.listener = OffsetCommitListener(self.spark, name)
+        self.spark.streams.addListener(self.listener)
 
     def source(self) -> DataFrame:
         """All topics with events, from the beginning; a restart goes on where the checkpoint is."""
@@ -82,12 +83,12 @@ class Job:
                 sys.exit(f"{self.name}: the query ended")
         threading.Thread(target=_end_at_last, daemon=True).start()
         query.processAllAvailable()
-        self.close()
+        self.end(query)
 
-    def close(self) -> None:
-        """Let the listener see the last events, then stop Spark and its queries."""
-        context: Any = self.spark.sparkContext
-        context._jsc.sc().listenerBus().waitUntilEmpty()
+    def end(self, query: StreamingQuery) -> None:
+        """Commit what the query has read in the end, of which the listener may hear too late, and stop Spark."""
+        self.listener.commit(query)
+        query.stop()
         self.spark.stop()
 
 

@@ -22,11 +22,13 @@ from log_lines import LogLine, classify, line_time, log_files, read_lines
 
 from pipeline.baseline import Baseline
 from pipeline.templates import template
-from pipeline.workload import CLOSING, Event, Replay
+from pipeline.workload import CLOSING, Check, Event, Replay
 
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import DataFrame
+
+    from pipeline.workload import Results
 
 TITLE = "log lines"
 TOPICS = r"logs\..+"
@@ -104,6 +106,11 @@ def totals(replay: Replay) -> Counter[str]:
 
 def counted(facts: dict[str, Any]) -> Counter[str]:
     return Counter({f"{facts['source']} {facts['level']}": facts["lines"]})
+
+
+def findings(totals: Counter[str], found: Results, whole: bool) -> list[Check]:
+    """Nothing is known of lines beforehand."""
+    return []
 
 
 # -- what the jobs do --------------------------------------------------------------------------------------------------------

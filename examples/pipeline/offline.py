@@ -51,7 +51,7 @@ def main() -> None:
     )
     query.awaitTermination()
     rows = sum(progress.numInputRows for progress in query.recentProgress)
-    job.close()
+    job.end(query)
     print(f"loaded {rows:,} rows", flush=True)
 
 

@@ -50,6 +50,22 @@ class Replay:
             yield list(events)
 
 
+class Check(NamedTuple):
+    """One comparison: what it is about, whether it holds, and the numbers."""
+
+    name: str
+    holds: bool
+    detail: str
+
+
+class Results(NamedTuple):
+    """What the real-time job wrote: the facts of all windows, and the alerts, both in the order of their windows."""
+
+    facts: list[dict[str, Any]]
+    alerts: list[dict[str, Any]]
+    doubled: int  # records whose key came before: none, when each is written once
+
+
 class Workload(Protocol):
     """The interface of `lines` and `flights`, which are modules."""
 
@@ -67,6 +83,9 @@ class Workload(Protocol):
 
     def counted(self, facts: dict[str, Any]) -> Counter[str]:
         """The same names, from the facts of one record of the topic COUNTS."""
+
+    def findings(self, totals: Counter[str], found: Results, whole: bool) -> list[Check]:
+        """What is known of the events beforehand, compared; `whole`: all of them were replayed."""
 
     def windows(self, stream: DataFrame) -> DataFrame:
         """Of the source's rows: closed windows as (start, series, measure, facts), one row a window and series.
