@@ -11,11 +11,16 @@ Rules of this file:
 
 cimport cython
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy, memmove
 
 from fastq._native.bits cimport load_i32
+
+cdef extern from "exchange.h":
+    int exchange_frames(
+        int fd, const uint8_t* out, size_t out_size, uint8_t* into, size_t into_size, int64_t wait_ns, size_t* sent, size_t* received
+    ) nogil
 
 CHUNK_BYTES = 64 * 1024
 
@@ -91,6 +96,23 @@ cdef class FrameReceiver:
             return []
         self._body = None
         return [body]
+
+    def exchange(self, int descriptor, bytes request not None, double wait_s):
+        """Write a request to a non-blocking socket, and receive into the buffer until a whole frame is there, at most for `wait_s`.
+
+        Answers (bytes written, bytes received, errno of what failed or 0, -1 when the other side has closed); the caller says
+        `buffer_updated` of what was received. ValueError in the middle of a frame.
+        """
+        cdef size_t sent, received
+        cdef int error
+        cdef const uint8_t* out = <const uint8_t*>PyBytes_AS_STRING(request)
+        cdef size_t out_size = PyBytes_GET_SIZE(request)
+        cdef int64_t wait_ns = <int64_t>(wait_s * 1e9)
+        if self.is_mid_frame:
+            raise ValueError("an answer is on its way already")
+        with nogil:
+            error = exchange_frames(descriptor, out, out_size, self._data, CHUNK + SIZE_BYTES, wait_ns, &sent, &received)
+        return sent, received, error
 
     cdef list _cut(self, Py_ssize_t end):
         cdef list frames = []

@@ -252,7 +252,8 @@ class ConsumerBase(Interruptible):
         due += [report - now for report in reports if now < report < math.inf]
         return min(due) if due else None
 
-    def _send(self, outgoing: Outgoing) -> None:
+    def _send(self, outgoing: Outgoing, exchange: Callable[..., None] | None = None) -> None:
+        """Send a request; by `exchange` (the blocking driver's) what the application waits for and that is encoded here."""
         core = self._core
         node_id, api_key, build, decode, done, timeout_s, versions = outgoing
         if api_key in HEARTBEAT_APIS and self._liveness is not None:
@@ -281,7 +282,7 @@ class ConsumerBase(Interruptible):
             made = build(version)
             body = made if isinstance(made, bytes) else made.to_bytes(version)
             request = EncodedRequest(api_key, version, [body], lambda view: decode(view, version))
-            core.send(node_id, request, completed, timeout_s=timeout_s)
+            (exchange or core.send)(node_id, request, completed, timeout_s=timeout_s)
         except FastqError as error:
             done(None, error, core.clock())
         except EncodeError as error:
@@ -497,14 +498,14 @@ class ConsumerBase(Interruptible):
         found: dict[TopicPartition, OffsetAndMetadata] = {}
         if isinstance(what, ConsumerBatch):
             what = what.next_offsets
+        assigned = self._fetcher.partitions
         if isinstance(what, Mapping):
             for tp, place in what.items():
-                if not isinstance(place, OffsetAndMetadata):
+                if type(place) is not OffsetAndMetadata:
                     place = OffsetAndMetadata(place)
-                if not isinstance(place.offset, int) or place.offset < 0:
-                    raise ValueError(
-                        f"{tp[0]}-{tp[1]}: an offset to commit is an int of 0 or more, got {place.offset!r}"
-                    )
+                offset = place.offset
+                if not isinstance(offset, int) or offset < 0:
+                    raise ValueError(f"{tp[0]}-{tp[1]}: an offset to commit is an int of 0 or more, got {offset!r}")
                 found[tp if type(tp) is TopicPartition else TopicPartition(*tp)] = place
         else:
             for record in [what] if isinstance(what, Record) else what:
@@ -513,8 +514,9 @@ class ConsumerBase(Interruptible):
                 tp = TopicPartition(record.topic, record.partition)
                 if tp not in found or found[tp].offset <= record.offset:
                     found[tp] = OffsetAndMetadata(record.offset + 1, "", record.leader_epoch)
-        assigned = self._fetcher.partitions
-        for tp in found if group.subscribed or assigned else ():
+        if found.keys() <= assigned.keys() or not (group.subscribed or assigned):
+            return found
+        for tp in found:
             if tp not in assigned:
                 raise NotAssigned(
                     f"offset {found[tp].offset} was not committed: the partition is not assigned to this consumer",
@@ -539,11 +541,6 @@ class ConsumerBase(Interruptible):
                 self._callbacks.append(lambda: called(commit.offsets, commit.error))
 
         return self._in_group().commit(self._offsets_of(what), timeout_s, on_done)
-
-    def _send_commits(self) -> None:
-        """Send the commits that wait, when they can be sent."""
-        for outgoing in self._in_group().committer.requests(self._core.clock(), self._core.can_send):
-            self._send(outgoing)
 
     def _commit_finished(self) -> Commit | None:
         """Begin the commit of what the application is done with, before partitions are given up."""

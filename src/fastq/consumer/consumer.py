@@ -316,8 +316,10 @@ class Consumer(ConsumerBase):
             commit = self._begin_commit(what, timeout_s)
             if not commit.finished:
                 # The short way, which is the usual one: nothing but the commit, until something comes.
-                self._send_commits()
-                self._driver.run_once(min(timeout_s, FIRST_LOOK_S))
+                for outgoing in self._in_group().committer.requests(self._core.clock(), self._core.can_send):
+                    self._send(outgoing, self._driver.exchange)
+                if not commit.finished:
+                    self._driver.run_once(min(timeout_s, FIRST_LOOK_S))
             if not commit.finished:
                 self._run(lambda: commit.finished or None, timeout_s + 1.0, quiet=True)
         if commit.error is not None or not commit.finished:

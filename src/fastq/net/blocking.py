@@ -5,6 +5,8 @@ Rules of this file:
   the selector, so a thread that wants to send never waits for one that waits for the network.
 - A thread may drain the responses that another one waits for; after callbacks have run, those that sleep in `run_once`
   are woken. The background thread passes `background=True` and is left asleep: it waits for no response.
+- Being woken takes the system longer than a broker takes for a small answer. So who will wait for one sends by `exchange`: where the last
+  answer came within BRIEF_S, the socket is looked at for so long, giving way to others each time, before anything else is done.
 - After a fork the child closes its copies of the sockets, without a shutdown, and every use raises ForkedClient.
 """
 
@@ -33,8 +35,11 @@ from fastq.net.peers import Close, Connect, Resolve
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
+    from fastq.net.requests import Done, EncodedRequest
+
 BUFFERS_PER_WRITE = 64  # well under IOV_MAX, which is 1024 on Linux and macOS
 READS_PER_TURN = 64
+BRIEF_S = 0.00025
 NEVER = float("inf")
 WINDOWS = sys.platform == "win32"
 # On Windows select() does not return for Ctrl-C, so the wait is cut into slices of this length.
@@ -93,6 +98,37 @@ class BlockingDriver:
         if (done and self._attentive) or (self._asleep and core.deadline < self._asleep_until):
             self.wakeup()
         return done
+
+    def exchange(self, node_id: int, request: EncodedRequest, on_done: Done, *, timeout_s: float | None = None) -> None:
+        """`core.send`, and where nothing else is to be done a look for the answer, with the lock held: `on_done` is called in here when
+        it comes within BRIEF_S, else in a later turn. A request that is not small is only sent. Raises as `run_once` does.
+        """
+        if self._forked:
+            raise ForkedClient()
+        if self._closed:
+            raise ClientClosed()
+        core = self.core
+        nothing_else = not (core.writable or core.effects or core.completions or self._resolved)
+        connection = core.idle_connection(node_id) if nothing_else else None
+        core.send(node_id, request, on_done, timeout_s=timeout_s)
+        if connection is None or len(connection.outgoing) != 1 or core.clock() >= core.deadline:
+            return
+        try:
+            wait_s = BRIEF_S if connection.in_flight and connection.answered_in_s <= BRIEF_S else 0.0
+            sent, received, code = connection.exchange(connection.transport.fileno(), wait_s)
+            connection.data_sent(sent)
+            if not connection.outgoing:
+                core.writable.clear()
+            if received:
+                connection.buffer_updated(received, core.clock())
+            if code:
+                connection.connection_lost(_os_error(code) if code > 0 else None, core.clock())
+        except BaseException as error:
+            # An interrupt between the bytes and the note of them: the stream's position is no longer certain.
+            connection.connection_lost(OSError(f"interrupted by {type(error).__name__}"), core.clock())
+            raise
+        if core.completions and core.run_callbacks() and self._attentive:
+            self.wakeup()
 
     def wait_until(self, predicate: Callable[[], object], timeout_s: float | None = None) -> bool:
         """Take turns until `predicate()` is true (checked with the lock held) or the time is over; whether it was true."""

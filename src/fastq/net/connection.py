@@ -108,8 +108,8 @@ class Connection:
     """The state machine. Not thread-safe: whoever has the driver's turn may touch it.
 
     Invariants: `in_flight` holds the requests that wait for a response, oldest first; `outgoing` the buffers not yet taken
-    by the system; in state CLOSED both are empty. `is_ready` says whether new requests may be sent: in state READY until it is retired.
-    `transport` is the driver's own handle and opaque here.
+    by the system; in state CLOSED both are empty. `answered_in_s` is how long the last answer took. `is_ready` says whether new
+    requests may be sent: in state READY until it is retired. `transport` is the driver's own handle and opaque here.
     """
 
     __slots__ = (
@@ -124,6 +124,7 @@ class Connection:
         "_settings",
         "_tls",
         "_unanswered",
+        "answered_in_s",
         "broker",
         "error",
         "in_flight",
@@ -171,6 +172,7 @@ class Connection:
         self.transport: Any = None
         self.versions: BrokerVersions | None = None
         self.last_used = now
+        self.answered_in_s = 0.0
         self.phase_deadline = now + (phase_timeout_s or settings.phase_timeout_s)
         self.retire_at = NEVER
         self.is_ready = self.reached_ready = False
@@ -188,6 +190,21 @@ class Connection:
     def get_buffer(self) -> memoryview:
         """Where the next received bytes go; never empty."""
         return self._frames.get_buffer() if self._cipher is None else self._cipher
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether new requests may be sent, and nothing is on its way in either direction, without TLS."""
+        return (
+            self.is_ready
+            and not self.in_flight
+            and not self.outgoing
+            and self._tls is None
+            and not self._frames.is_mid_frame
+        )
+
+    def exchange(self, descriptor: int, wait_s: float) -> tuple[int, int, int]:
+        """On a connection that was idle before its one request was queued: `FrameReceiver.exchange`, whose words hold."""
+        return self._frames.exchange(descriptor, self.outgoing[0], wait_s)  # type: ignore[arg-type]  # joined: bytes
 
     def buffer_updated(self, count: int, now: float) -> None:
         """`count` bytes were received into the buffer that `get_buffer` gave."""
@@ -237,11 +254,9 @@ class Connection:
         """Queue a request. Raises UnsupportedVersion or an encoder's error, in which case nothing was queued."""
         request, versions = pending.request, self.versions
         assert versions is not None
-        if isinstance(request, EncodedRequest):
+        if type(request) is EncodedRequest:
             version = pending.version = request.version
-            theirs = versions.ranges.get(request.api_key)
-            if theirs is None or not theirs[0] <= version <= theirs[1]:
-                versions.pick(request.api_key, version, version)  # raises, with the words for it
+            versions.pick(pending.api_key, version, version)  # raises, with the words for it
             expects_response = request.expects_response
         else:
             low, high = pending.versions or (None, None)
@@ -447,9 +462,9 @@ class Connection:
                 self.close(diagnosis.not_kafka(self.broker, self.state.value, error.head, str(error)), now)
             return
         for frame in frames:
+            self._frame(frame, now)
             if self.state is State.CLOSED:
                 return
-            self._frame(frame, now)
 
     def _frame(self, frame: memoryview, now: float) -> None:
         if not self.in_flight:
@@ -457,9 +472,6 @@ class Connection:
             return
         pending = self.in_flight[0]
         try:
-            correlation_id = int.from_bytes(frame[:4], "big", signed=True)
-            if correlation_id != pending.correlation_id:
-                raise DecodeError(f"correlation id {pending.correlation_id}", 0, f"{correlation_id}", "response header")
             response = decode_response(pending, frame)
         except DecodeError as error:
             if self.state is State.API_VERSIONS:
@@ -472,6 +484,7 @@ class Connection:
         if self.state is not State.READY:
             self._phase_response(pending, response, now)
             return
+        self.answered_in_s = now - pending.sent_at
         self._owner.completions.append((pending.on_done, response, None))
         if self.retire_at != NEVER and not self.in_flight:
             self._retire(now)

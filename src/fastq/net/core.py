@@ -75,6 +75,7 @@ class ClientCore:
     ) -> None:
         self.config = config
         self.clock = clock
+        self._request_timeout_s = config.request_timeout_ms / 1000
         self.random = random if random is not None else Random()
         self.metadata = ClusterMetadata()
         self.effects: list[Resolve | Connect | Close] = []
@@ -129,18 +130,19 @@ class ClientCore:
         connection with it. `versions` narrows the versions that may be negotiated.
         """
         now = self.clock()
-        timeout = self.config.request_timeout_ms / 1000 if timeout_s is None else timeout_s
-        pending = PendingRequest(request, on_done, now + timeout, versions)
-        if pending.deadline < self.deadline:
-            self.deadline = pending.deadline
+        deadline = now + (self._request_timeout_s if timeout_s is None else timeout_s)
+        pending = PendingRequest(request, on_done, deadline, versions)
+        if deadline < self.deadline:
+            self.deadline = deadline
         peer = self._peers.get(node_id)
-        if self.closed:
+        connection = None if peer is None else peer.connection
+        if connection is not None and connection.is_ready:
+            self._send_now(connection, pending, now)
+        elif self.closed:
             self._fail(pending, ClientClosed())
         elif peer is None:
             known = ", ".join(str(node) for node in self.metadata.nodes.values()) or "none"
             self._fail(pending, BrokerNotAvailable(f"no broker with id {node_id}", hint=f"Known are: {known}"))
-        elif peer.connection is not None and peer.connection.is_ready:
-            self._send_now(peer.connection, pending, now)
         else:
             peer.queue.append(pending)
             self._start(peer, now)
@@ -159,6 +161,14 @@ class ClientCore:
             return not peer.throttled_until or (self.clock() if now is None else now) >= peer.throttled_until
         self._start(peer, self.clock() if now is None else now)
         return False
+
+    def idle_connection(self, node_id: int) -> Connection | None:
+        """The connection to a broker on which nothing is on its way, if there is one and it may be sent to at once."""
+        peer = self._peers.get(node_id)
+        connection = None if peer is None else peer.connection
+        if connection is None or not connection.is_idle or connection.paused or peer.throttled_until:  # type: ignore[union-attr]
+            return None
+        return connection
 
     def separate(self, node: Node) -> int:
         """The id of a connection of its own to a broker, for what must not wait behind the requests of others, or would have
