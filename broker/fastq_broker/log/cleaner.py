@@ -15,6 +15,7 @@ Source: LogCleaner, LogCleanerManager, KIP-354 (max.compaction.lag.ms).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -44,6 +45,7 @@ _BUFFER_BYTES_MIN: Final = 64 << 10
 _RETRY_MS: Final = 1000
 _RETRY_MS_MAX: Final = 5 * 60 * 1000
 _END_S: Final = 5.0
+_NICENESS: Final = 10
 _START: Final = (
     "import sys; sys.path[:] = filter(None, sys.path); from fastq_broker.log.cleaner_worker import main; main()"
 )
@@ -81,6 +83,7 @@ class WorkerProcess:
             self._process = subprocess.Popen(
                 command, stdin=text, stdout=subprocess.PIPE, env=environment, start_new_session=True
             )
+        yield_processor(self.pid)
         assert self._process.stdout is not None
         self._out: IO[bytes] = self._process.stdout
         os.set_blocking(self._out.fileno(), False)
@@ -107,6 +110,17 @@ class WorkerProcess:
             self._process.kill()
             self._process.wait(_END_S)
         self._out.close()
+
+
+def yield_processor(pid: int) -> None:
+    """Have a process step back behind the others, where the system lets us.
+
+    Linux may share the processor among sessions first (its autogroups), and heed a process's own niceness only within its session.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        os.setpriority(os.PRIO_PROCESS, pid, _NICENESS)
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/autogroup", "w") as file:
+        file.write(str(_NICENESS))
 
 
 def parse_answer(answer: bytes, code: int) -> CleaningResult | Failure:

@@ -34,8 +34,10 @@ from .segment import (
 )
 from .txn_index import AbortedTransaction
 
-_SYNC_BYTES: Final = 32 << 20
-"""Written data is synced in pieces, so that the disk has no minute of it to write while a broker appends."""
+_PIECE_BYTES: Final = 8 << 20
+"""Written data goes to the disk in pieces, one behind the other, so that it never has much of it to write while a broker appends."""
+_PAUSE_S: Final = 0.0001
+"""A pause after each buffer of some ms of work: who waits for the processor has it then, which a low priority alone does not say."""
 _SLEEP_S_MIN: Final = 0.01
 _SLEEP_S_MAX: Final = 0.5
 _LENGTH_END: Final = 12  # a batch's offset and length, which say how long it is
@@ -129,6 +131,10 @@ class Throttle:
             check()
             self._sleep(min(left, _SLEEP_S_MAX))
             now = self._now()
+
+    def pause(self) -> None:
+        """Let go of the processor."""
+        self._sleep(_PAUSE_S)
 
 
 class Cleaning:
@@ -224,6 +230,7 @@ class Cleaning:
                 taken, stop = take(data, position)
             except (DecodeError, OldFormat, OverflowError) as error:
                 raise UncleanableLog(f"{handle.path}: {error}") from error
+            self._throttle.pause()
             if stop:
                 return False
             position += taken
@@ -270,20 +277,19 @@ class Cleaning:
         base = self.job.segments[group[0]][0]
         writer = SegmentWriter(base, self.job.index_interval_bytes)
         handle = self._create(base, LOG_SUFFIX)
-        written = unsynced = 0
+        written = begun = 0
 
         def spill(least: int) -> None:
-            nonlocal written, unsynced
+            nonlocal written, begun
             if writer.pending_bytes < least:
                 return
             data = writer.take()
             self._files.write_all(handle.fd, data, written)
             self._throttle.passed(len(data), self._check)
             written += len(data)
-            unsynced += len(data)
-            if unsynced >= _SYNC_BYTES:
-                self._files.sync_data(handle.fd)
-                unsynced = 0
+            if written - begun >= _PIECE_BYTES:
+                self._write_back(handle.fd, begun, written)
+                begun = written
 
         def clean(data: bytes, position: int) -> tuple[int, bool]:
             taken = batches.feed(data, position, writer)
@@ -304,6 +310,13 @@ class Cleaning:
         # The age of a segment whose records have no timestamps, which retention asks for, is that of the latest one.
         last = os.stat(self._path(self.job.segments[group[-1]][0], LOG_SUFFIX))
         os.utime(handle.path, ns=(last.st_atime_ns, last.st_mtime_ns))
+
+    def _write_back(self, fd: int, start: int, end: int) -> None:
+        """Have the bytes from `start` to `end` written while the round goes on, and wait for those before."""
+        if not self._files.write_range(fd, start, end - start):
+            self._files.sync_data(fd)
+        elif start:
+            self._files.write_range(fd, 0, start, wait=True)
 
     def _create(self, base: int, suffix: str) -> FileHandle:
         self._check()

@@ -3,7 +3,7 @@
 Rules
 - The job is one JSON document on standard input, the answer one on standard output: {"result": ...}, or {"error": text,
   "uncleanable": whether another attempt would end in the same way}.
-- It yields to the broker: low priority, and the first that the kernel ends when memory is short.
+- It yields to the broker, which starts it with a low priority, and is the first that the kernel ends when memory is short.
 - It ends when the broker that started it has gone, between two reads: nobody would put its files in place.
 """
 
@@ -17,7 +17,6 @@ import sys
 from .cleaner_job import CleaningJob, UncleanableLog, clean
 from .files import Files
 
-_NICENESS = 10
 _OOM_SCORE = "700"
 
 
@@ -26,8 +25,6 @@ class Orphaned(Exception):
 
 
 def _step_back() -> None:
-    with contextlib.suppress(OSError, AttributeError):
-        os.nice(_NICENESS)
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write(_OOM_SCORE)
 

@@ -16,7 +16,7 @@ import os
 from collections import deque
 from typing import Protocol
 
-from fastq._native.flusher import sync_filesystem
+from fastq._native.flusher import sync_filesystem, write_range
 
 READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
 READ_WRITE = os.O_RDWR | getattr(os, "O_CLOEXEC", 0)
@@ -106,6 +106,10 @@ class Files:
     def sync_filesystem(self, fd: int) -> None:
         """Make everything last that has been written on the file system of this descriptor."""
         sync_filesystem(fd)
+
+    def write_range(self, fd: int, position: int, size: int, *, wait: bool = False) -> bool:
+        """Begin to write a range of a file to the disk, or wait for what was begun; False where the system cannot. It is no sync."""
+        return write_range(fd, position, size, wait)
 
     def remove_if_exists(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):

@@ -3,11 +3,13 @@
 Rules
 - The first failed write, sync, rename or truncation takes the directory offline: nothing is appended to any of its logs until the
   broker has been started again. Its data stays readable as far as the disk allows. Other directories go on.
+- A deleted file is freed by the flusher's threads: the loop only takes its name away.
 - A failed sync is never tried again: the kernel may have dropped the pages, so that a second one would succeed without them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 from collections import deque
@@ -15,7 +17,7 @@ from collections.abc import Callable, Sequence
 
 from fastq.errors import KafkaError, error_for_code
 
-from .files import FdBudget, Files
+from .files import READ, FdBudget, Files
 from .flusher import Flusher
 
 logger = logging.getLogger(__name__)
@@ -84,7 +86,18 @@ class LogDir:
                 continue
             done += 1
             try:
-                self.files.remove_if_exists(path)
+                self.remove(path)
             except OSError as error:
                 self.fail("deleting a file", path, error)
         return done
+
+    def remove(self, path: str) -> None:
+        """Unlink a file, if it is there; its space is freed in the background. Raises OSError."""
+        kept = -1
+        with contextlib.suppress(OSError):  # then it is freed here
+            kept = self.files.open(path, READ)
+        try:
+            self.files.remove_if_exists(path)
+        finally:
+            if kept >= 0:
+                self.flusher.close_later(kept)

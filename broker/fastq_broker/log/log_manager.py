@@ -564,7 +564,7 @@ class LogManager:
         try:
             names = self.files.listdir(path)
             for name in names[:_FILES_PER_TICK]:
-                self.files.remove_if_exists(os.path.join(path, name))
+                log_dir.remove(os.path.join(path, name))
             if len(names) <= _FILES_PER_TICK:
                 self.files.rmdir(path)
                 self._deleted_dirs.popleft()

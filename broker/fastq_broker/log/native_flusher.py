@@ -32,6 +32,9 @@ class NativeFlusher:
         self._jobs[self._next_job] = (handles, done)
         self._threads.submit(self._next_job, [handle.fd for handle in handles])
 
+    def close_later(self, fd: int) -> None:
+        self._threads.close_later(fd)
+
     def fileno(self) -> int:
         return self._threads.fileno()
 

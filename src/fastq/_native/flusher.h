@@ -1,8 +1,9 @@
-/* Threads that sync files and never touch Python: a queue of jobs, a list of results, a descriptor that becomes readable.
+/* Threads that sync and close files and never touch Python: a queue of jobs, a list of results, a descriptor that becomes readable.
 
    Rules: `mutex` guards queue, results and counters; a job belongs to the queue, then to one thread, then to the results, from where
    pool_take hands its outcome out and frees it. The descriptors of a job are the caller's to keep open until then.
-   A job's files are synced in order; its code is the errno of the first that failed, and then the rest is not synced. */
+   A job's files are synced in order; its code is the errno of the first that failed, and then the rest is not synced. Of a closing
+   job the descriptors are the thread's: closing the last one of an unlinked file frees its pages and blocks, which takes long. */
 #ifndef FASTQ_FLUSHER_H
 #define FASTQ_FLUSHER_H
 
@@ -13,6 +14,7 @@ typedef struct flush_job {
     struct flush_job *next;
     int64_t id;
     int code;
+    int closes;                   /* close the files instead of syncing them; nobody is told */
     int count;
     int fds[];
 } flush_job;
@@ -21,6 +23,10 @@ typedef struct flush_job {
 
 #define FASTQ_FLUSHER_SUPPORTED 0
 static inline int flush_filesystem(int fd) { (void)fd; return 0; }
+static inline int flush_range(int fd, int64_t position, int64_t size, int wait) {
+    (void)fd; (void)position; (void)size; (void)wait;
+    return -1;
+}
 typedef struct flush_pool { int unused; } flush_pool;
 static inline flush_pool *pool_open(int threads) { (void)threads; return NULL; }
 static inline void pool_submit(flush_pool *pool, flush_job *job) { (void)pool; (void)job; }
@@ -81,6 +87,19 @@ static inline int flush_filesystem(int fd) {
 #endif
 }
 
+/* Have the kernel write a range of a file, or with `wait` wait until what it writes of that is written: 0, an errno, or -1 where a
+   range cannot be written by itself. Neither makes a file last: that is flush_sync's. */
+static inline int flush_range(int fd, int64_t position, int64_t size, int wait) {
+#if defined(__linux__)
+    extern int sync_file_range(int, int64_t, int64_t, unsigned);
+    if (sync_file_range(fd, position, size, wait ? 1 : 2) == 0) return 0; /* SYNC_FILE_RANGE_WAIT_BEFORE, _WRITE */
+    return errno == ENOSYS || errno == ESPIPE || errno == EINVAL ? -1 : errno;
+#else
+    (void)fd; (void)position; (void)size; (void)wait;
+    return -1;
+#endif
+}
+
 static void flush_signal(flush_pool *pool) {
     uint64_t one = 1;
     ssize_t written;
@@ -99,6 +118,12 @@ static void *flush_run(void *argument) {
         pool->first = job->next;
         if (pool->first == NULL) pool->last = NULL;
         pthread_mutex_unlock(&pool->mutex);
+        if (job->closes) {
+            for (int i = 0; i < job->count; i++) close(job->fds[i]);
+            free(job);
+            pthread_mutex_lock(&pool->mutex);
+            continue;
+        }
         for (int i = 0; i < job->count && job->code == 0; i++) job->code = flush_sync(job->fds[i]);
         job->next = NULL;
         pthread_mutex_lock(&pool->mutex);

@@ -1,4 +1,4 @@
-"""Native threads that sync files: the event loop learns of the end through a descriptor, and no thread waits for the GIL.
+"""Native threads that sync and close files: the event loop learns of the end through a descriptor, and no thread waits for the GIL.
 
 Rules
 - One SyncThreads is used by one Python thread. Jobs run in any order; the files of one job are synced in the order given.
@@ -17,11 +17,13 @@ cdef extern from "flusher.h" nogil:
         flush_job* next
         int64_t id
         int code
+        int closes
         int count
         int* fds
     ctypedef struct flush_pool:
         pass
     int flush_filesystem(int fd) noexcept
+    int flush_range(int fd, int64_t position, int64_t size, int wait) noexcept
     flush_pool* pool_open(int threads) noexcept
     void pool_submit(flush_pool* pool, flush_job* job) noexcept
     flush_job* pool_take(flush_pool* pool) noexcept
@@ -51,6 +53,19 @@ def sync_filesystem(int fd):
         code = flush_filesystem(fd)
     if code:
         raise OSError(code, os.strerror(code))
+
+
+def write_range(int fd, int64_t position, int64_t size, bint wait=False):
+    """Begin to write a range of a file to the disk, or with `wait` wait for what has been begun; False where neither can be done.
+
+    It spreads the disk's work, and leaves nothing that lasts: only a sync of the file says that. Raises OSError.
+    """
+    cdef int code
+    with nogil:
+        code = flush_range(fd, position, size, wait)
+    if code > 0:
+        raise OSError(code, os.strerror(code))
+    return code == 0
 
 
 cdef int closed() except -1:
@@ -87,6 +102,13 @@ cdef class SyncThreads:
 
     def submit(self, int64_t job, fds):
         """Sync the files with these descriptors, in order; `drain` reports `job`."""
+        self.add(job, fds, False)
+
+    def close_later(self, int fd):
+        """Close a descriptor, which is the threads' from now on. Nothing is reported."""
+        self.add(0, (fd,), True)
+
+    cdef int add(self, int64_t job, fds, bint closes) except -1:
         cdef Py_ssize_t count = len(fds)
         cdef Py_ssize_t i
         cdef flush_job* entry
@@ -103,7 +125,9 @@ cdef class SyncThreads:
             raise
         entry.id = job
         entry.count = <int>count
+        entry.closes = closes
         pool_submit(self.pool, entry)
+        return 0
 
     def fileno(self):
         """The descriptor that is readable when `drain` has something to report."""

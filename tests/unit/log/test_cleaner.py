@@ -16,8 +16,9 @@ from cleaner_support import DirectWorker, cleaner_of, live_values, run, stored_b
 from fastq_broker.config import BrokerConfig
 from fastq_broker.log import CleanerConfig, LogCleaner, LogConfig, LogManager, PartitionLog
 from fastq_broker.log.cleaner import Candidate, Failure, WorkerProcess, candidate_of, parse_answer
-from fastq_broker.log.cleaner_job import CleaningJob, CleaningResult, Throttle
+from fastq_broker.log.cleaner_job import CleaningJob, CleaningResult, Throttle, clean
 from fastq_broker.log.cleaner_worker import answer
+from fastq_broker.log.files import Files
 from fastq_broker.topic_config import BrokerLayers, cleaner_config
 from log_support import START_MS, crash, one_batch, open_manager
 
@@ -260,6 +261,17 @@ def test_a_process_does_the_round(job: CleaningJob) -> None:
     assert os.path.getsize(os.path.join(job.directory, f"{0:020d}.log.cleaned")) == result.bytes_written
 
 
+def test_the_process_steps_back_behind_the_broker(job: CleaningJob) -> None:
+    worker = WorkerProcess(replace(job, bytes_per_second_max=1.0))
+    try:
+        assert os.getpriority(os.PRIO_PROCESS, worker.pid) == os.getpriority(os.PRIO_PROCESS, 0) + 10
+        session = Path(f"/proc/{worker.pid}/autogroup")
+        if session.exists() and os.geteuid() == 0:  # others may be told to come back later
+            assert session.read_text().endswith("nice 10\n")
+    finally:
+        worker.close()
+
+
 def test_a_process_that_is_killed_is_a_failure_that_may_pass(job: CleaningJob) -> None:
     worker = WorkerProcess(replace(job, bytes_per_second_max=1.0))
     os.kill(worker.pid, signal.SIGKILL)
@@ -364,6 +376,53 @@ def test_the_rate_of_a_round_is_bounded() -> None:
 
 
 # --- settings, and the whole
+
+
+def test_a_round_lets_go_of_the_processor_after_each_buffer(job: CleaningJob) -> None:
+    pauses: list[float] = []
+    throttle = Throttle(sys.float_info.max, pauses.append, lambda: 0.0)
+    result = clean(replace(job, buffer_bytes=1000), throttle=throttle)
+    assert len(pauses) >= result.bytes_read // 1000 >= 20
+    assert set(pauses) == {0.0001}
+
+
+class RangeFiles(Files):
+    """Says what is written to the disk, and when."""
+
+    def __init__(self, *, ranges: bool) -> None:
+        self.ranges = ranges
+        self.told: list[tuple[str, int, int]] = []
+
+    def write_range(self, fd: int, position: int, size: int, *, wait: bool = False) -> bool:
+        if self.ranges:
+            self.told.append(("wait" if wait else "begin", position, position + size))
+        return self.ranges
+
+    def sync_data(self, fd: int) -> None:  # type: ignore[override]
+        self.told.append(("sync", 0, os.fstat(fd).st_size))
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+def test_what_a_round_writes_goes_to_the_disk_piece_by_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ranges: bool
+) -> None:
+    monkeypatch.setattr("fastq_broker.log.cleaner_job._PIECE_BYTES", 2000)
+    _, log = make_log(tmp_path / "data")
+    add_segment(log, 100, keys=100)
+    candidate = candidate_of(log, START_MS)
+    assert candidate is not None
+    files = RangeFiles(ranges=ranges)
+    written = clean(replace(job_for(candidate), buffer_bytes=1000), files).bytes_written
+    *pieces, whole, _, _ = files.told  # the last two are the indexes
+    assert whole == ("sync", 0, written)
+    if not ranges:
+        assert written // 4000 <= len(pieces) <= written // 2000
+        return
+    begun = [(start, end) for what, start, end in pieces if what == "begin"]
+    assert [start for start, _ in begun] == [0, *(end for _, end in begun[:-1])]
+    assert len(begun) >= written // 4000
+    assert all(2000 <= end - start <= 4000 for start, end in begun)
+    assert [end for what, _, end in pieces if what == "wait"] == [end for _, end in begun[:-1]]
 
 
 def test_the_settings_are_those_of_the_brokers_keys() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from fastq_broker.log.flusher import Flusher, ThreadFlusher, wait_readable
 from fastq_broker.log.native_flusher import NativeFlusher
 from log_support import START_MS, TOPIC_ID, one_batch, open_manager
 
-from fastq._native.flusher import SyncThreads
+from fastq._native.flusher import SyncThreads, write_range
 from fastq.errors import KafkaError, KafkaStorageError
 
 FSYNC = LogConfig(durability="fsync")
@@ -186,3 +187,22 @@ def test_sync_threads_refuse_what_they_cannot_do() -> None:
     threads.close()
     with pytest.raises(ValueError, match="closed"):
         threads.fileno()
+
+
+def test_flushers_close_what_they_are_given(flusher: Flusher) -> None:
+    read, write = os.pipe()
+    flusher.close_later(write)
+    assert os.read(read, 1) == b"", "the other end is closed"
+    os.close(read)
+    flusher.close()
+
+
+def test_ranges_are_written_or_said_not_to_be(tmp_path: Path) -> None:
+    handle = FileHandle(Files(), str(tmp_path / "file"), READ_WRITE_CREATE)
+    os.pwrite(handle.fd, b"x" * 10_000, 0)
+    begun = write_range(handle.fd, 0, 8192)
+    assert begun == (sys.platform == "linux")
+    assert write_range(handle.fd, 0, 8192, wait=True) == begun
+    if begun:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            write_range(-1, 0, 10)

@@ -95,6 +95,25 @@ def test_a_slice_outlives_its_segment(tmp_path: Path) -> None:
     os.fstat(held.fd)
 
 
+def test_what_a_deleted_segment_takes_is_freed_in_the_background(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = StandingClock()
+    log = filled(tmp_path, 9, LogConfig(segment_bytes=3 * SIZE, retention_bytes=0, file_delete_delay_ms=0), clock=clock)
+    handed_over: list[int] = []
+    monkeypatch.setattr(log.dir.flusher, "close_later", handed_over.append)
+    assert apply_retention(log, clock()) == 3
+    log.dir.run_deletions(clock.advance(1), 100)
+    assert not list((tmp_path / "t-0").glob("*.deleted"))
+    freed = [os.fstat(fd) for fd in handed_over]
+    assert [status.st_nlink for status in freed] == [0] * len(freed)
+    assert sum(status.st_size >= 3 * SIZE for status in freed) == 3, (
+        "their bytes are there until the descriptors are closed"
+    )
+    for fd in handed_over:
+        os.close(fd)
+
+
 def test_a_corrupt_place_is_named_and_the_rest_is_served(tmp_path: Path) -> None:
     log = filled(tmp_path, 90, LogConfig(segment_bytes=30 * SIZE, index_interval_bytes=200))
     path = tmp_path / "t-0" / "00000000000000000000.log"
