@@ -17,18 +17,19 @@ import logging
 import random
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from fastq._native.consume import FetchedRecords
 from fastq._native.fetch import FetchedPartition, FetchedResponse, decode_fetch_response
+from fastq._native.fetch_request import encode_fetch_request
 from fastq.consumer.config import LATEST_TIMESTAMP, ConsumerConfig
 from fastq.consumer.effects import Outgoing
 from fastq.consumer.offsets import LIST_OFFSETS_API, MOVED, list_offsets_request, offsets_answered
 from fastq.consumer.partition import PartitionState, Phase
-from fastq.consumer.session import FetchPlan, FetchSession, Wanted
+from fastq.consumer.session import FINAL_EPOCH, FetchSession, Wanted
 from fastq.errors import ErrorCode, FastqError, KafkaError, OffsetOutOfRange, ProtocolError, error_for_code
 from fastq.metadata import ClusterMetadata, Node, TopicPartition
 from fastq.protocol.messages import (
-    FetchRequest,
     ListOffsetsResponse,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
@@ -39,6 +40,7 @@ logger = logging.getLogger("fastq.consumer")
 TOPIC_IDS_FROM = 13
 FETCH_API, LEADER_EPOCH_API = 1, 23
 NO_ID = bytes(16)
+END_BYTES_MAX = 2**31 - 1  # of a fetch that asks for nothing
 # How long to wait for a connection to the replica that a leader recommended, before asking the leader again.
 REPLICA_PATIENCE_S = 2.0
 # A partition may be fetched while it holds less than this many fetches' worth: one is read while the next comes.
@@ -290,9 +292,20 @@ class Fetcher:
         # While others have something ready, a long poll for these would hold the next fetch of those up.
         wait_ms = 0 if some_full else config.fetch_max_wait_ms
 
-        def build(version: int) -> FetchRequest:
-            plan = session.plan(wanted, by_id and version >= TOPIC_IDS_FROM)
-            return self._fetch_request(plan, wait_ms, reserved)
+        def build(version: int) -> bytes:
+            session_id, epoch, send, forgotten = session.plan(wanted, by_id and version >= TOPIC_IDS_FROM)
+            return encode_fetch_request(
+                version,
+                wait_ms,
+                config.fetch_min_bytes if wait_ms else 0,
+                reserved,
+                1 if config.read_committed else 0,
+                session_id,
+                epoch,
+                send,
+                forgotten,
+                config.client_rack,
+            )
 
         def done(response: FetchedResponse | None, error: FastqError | None, now: float) -> None:
             self._in_flight.discard(node_id)
@@ -315,39 +328,6 @@ class Fetcher:
                 if topic is None or topic.topic_id == NO_ID:
                     return TOPIC_IDS_FROM - 1
         return version
-
-    def _fetch_request(self, plan: FetchPlan, wait_ms: int, bytes_max: int) -> FetchRequest:
-        topics: dict[str, FetchRequest.FetchTopic] = {}
-        for tp, ask in plan.send.items():
-            topic = topics.get(tp.topic)
-            if topic is None:
-                topic = topics[tp.topic] = FetchRequest.FetchTopic(topic=tp.topic, topic_id=ask.topic_id, partitions=[])
-            topic.partitions.append(
-                FetchRequest.FetchPartition(
-                    partition=tp.partition,
-                    current_leader_epoch=ask.leader_epoch,
-                    fetch_offset=ask.offset,
-                    partition_max_bytes=ask.bytes_max,
-                )
-            )
-        gone: dict[tuple[str, bytes], FetchRequest.ForgottenTopic] = {}
-        for tp, topic_id in plan.forgotten.items():
-            entry = gone.get((tp.topic, topic_id))
-            if entry is None:
-                entry = FetchRequest.ForgottenTopic(topic=tp.topic, topic_id=topic_id, partitions=[])
-                gone[tp.topic, topic_id] = entry
-            entry.partitions.append(tp.partition)
-        return FetchRequest(
-            max_wait_ms=wait_ms,
-            min_bytes=self.config.fetch_min_bytes if wait_ms else 0,
-            max_bytes=bytes_max,
-            isolation_level=1 if self.config.read_committed else 0,
-            session_id=plan.session_id,
-            session_epoch=plan.session_epoch,
-            topics=list(topics.values()),
-            forgotten_topics_data=list(gone.values()),
-            rack_id=self.config.client_rack,
-        )
 
     def _fetch_lost(
         self,
@@ -613,24 +593,14 @@ class Fetcher:
         out = []
         for node_id, session in self._sessions.items():
             if session.session_id and node_id not in self._in_flight and can_send(node_id):
-                request = FetchRequest(
-                    max_wait_ms=0,
-                    min_bytes=0,
-                    session_id=session.session_id,
-                    session_epoch=-1,
-                    topics=[],
-                    forgotten_topics_data=[],
-                )
-                out.append(
-                    Outgoing(
-                        node_id,
-                        FETCH_API,
-                        lambda version, request=request: request,  # type: ignore[misc]
-                        decode_fetch_response,
-                        lambda response, error, now: None,
-                    )
-                )
+                ask = partial(_ending, session.session_id)
+                out.append(Outgoing(node_id, FETCH_API, ask, decode_fetch_response, lambda response, error, now: None))
         return out
+
+
+def _ending(session_id: int, version: int) -> bytes:
+    """The fetch that ends a session."""
+    return encode_fetch_request(version, 0, 0, END_BYTES_MAX, 0, session_id, FINAL_EPOCH, {}, {}, "")
 
 
 def _is_cut(records: memoryview) -> bool:

@@ -13,7 +13,7 @@ from fastq.consumer.config import ConsumerConfig
 from fastq.consumer.fetcher import REPLICA_PATIENCE_S, Fetcher
 from fastq.errors import ConnectionClosed
 from fastq.metadata import ClusterMetadata, TopicPartition
-from fastq.protocol.messages import FetchResponse
+from fastq.protocol.messages import FetchRequest, FetchResponse
 
 TP = TopicPartition("t", 0)
 LEADER, FOLLOWER = 1, 2
@@ -45,7 +45,7 @@ class World:
     def fetch(self, code: int = 0, preferred: int = -1, rows: bool = False) -> int:
         """One fetch, answered so; the node it went to."""
         outgoing = self.ask()
-        request = outgoing.build(17)
+        request = FetchRequest.from_bytes(outgoing.build(17), 17)
         assert request.rack_id == "near"
         part = FetchResponse.PartitionData(
             partition_index=0,

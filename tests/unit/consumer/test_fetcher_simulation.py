@@ -10,7 +10,7 @@ from fastq.consumer.config import ConsumerConfig
 from fastq.consumer.fetcher import Fetcher
 from fastq.errors import ConnectionClosed
 from fastq.metadata import ClusterMetadata, TopicPartition
-from fastq.protocol.messages import FetchResponse
+from fastq.protocol.messages import FetchRequest, FetchResponse
 
 BOUND = 4000
 PART_BYTES = 700
@@ -68,8 +68,9 @@ class Simulation:
                 assert out.node_id not in fetching, "two fetches in flight at one broker"
                 fetching.append(out.node_id)
                 version = self.fetcher.fetch_version(version)
-                request = out.build(version)
-                request = type(request).from_bytes(request.to_bytes(version), version)
+                body = out.build(version)
+                assert isinstance(body, bytes)
+                request = FetchRequest.from_bytes(body, version)
             else:
                 request, version = out.build(-1), 4
             self.flying.append((self.now + self.rng.random() * 0.1, out, (request, version)))
