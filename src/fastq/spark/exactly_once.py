@@ -10,7 +10,8 @@ How
   offset's metadata, because they must be the same.
 
 Rules: the epoch is taken first and the progress read afterwards, so that nobody can commit in between. The progress topic never
-has a record; it has partitions because an offset is refused for one that does not exist.
+has a record; it has partitions because an offset is refused for one that does not exist. The driver imports this file too, for
+every micro-batch anew: clients are imported by the tasks.
 """
 
 from __future__ import annotations
@@ -23,16 +24,14 @@ from typing import TYPE_CHECKING, Any
 
 from typing_extensions import Self
 
-from fastq.admin import Admin, AdminConfig
 from fastq.errors import ConfigError, ErrorCode, FastqError, InvalidPartitions, KafkaError, TopicAlreadyExists
-from fastq.metadata import TopicPartition
-from fastq.producer import Producer
 from fastq.producer.config import ProducerConfig
 from fastq.spark.producers import TASK_DEFAULTS, Shipment, task_name
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
+    from fastq.producer import Producer
     from fastq.spark.options import SinkOptions
     from fastq.spark.sink import Sink, Written
 
@@ -123,6 +122,8 @@ class Progress:
     """
 
     def __init__(self, config: ProducerConfig, group: str) -> None:
+        from fastq.admin import Admin, AdminConfig
+
         values = config.as_dict()
         self._admin = Admin(AdminConfig(**{name: values[name] for name in AdminConfig.options() if name in values}))
         self._group = group
@@ -186,6 +187,8 @@ def send_once(sink: Sink, batches: Iterable[pa.RecordBatch]) -> Written:
     forgets transactional ids and offsets of a query that is stopped for long (transactional.id.expiration.ms, offsets.retention.minutes, 7
     days): after that a replay is written again. Two queries started from copies of one checkpoint have one id, and fence each other off.
     """
+    from fastq.producer import Producer
+
     attempt = Attempt.of_task(sink.options, streaming=sink.streaming)
     config = checked_config(sink.client, attempt.transactional_id)
     with Progress(config, attempt.group) as progress:
@@ -204,17 +207,18 @@ def send_once(sink: Sink, batches: Iterable[pa.RecordBatch]) -> Written:
 def _attempt(
     sink: Sink, attempt: Attempt, producer: Producer, progress: Progress, batches: Iterable[pa.RecordBatch]
 ) -> Written:
+    from fastq.metadata import TopicPartition
     from fastq.spark.sink import Written
 
     producer.init_transactions()
     committed = progress.committed()
     same_batch = tuple(sorted(number for number, (batch, _) in committed.items() if batch == attempt.batch_id))
+    check_current(attempt, committed)
     content = Content()
-    last, before = committed.get(attempt.partition, (-1, content))
-    if last >= attempt.batch_id:
+    if attempt.partition in same_batch:
         for batch in batches:
             content.add(batch)
-        check_same(attempt, last, before, content)
+        check_same(attempt, committed[attempt.partition][1], content)
         return Written(attempt.partition, content.rows, skipped=True, committed=same_batch)
     shipment = Shipment(producer, f"the fastq sink, {task_name()}")
     with producer.transaction() as transaction:
@@ -224,18 +228,23 @@ def _attempt(
     return Written(attempt.partition, shipment.finish(), committed=same_batch)
 
 
-def check_same(attempt: Attempt, last: int, before: Content, now: Content) -> None:
-    """Raise NotTheSameBatch unless a batch that is committed has come again as it was."""
-    if last > attempt.batch_id:
+def check_current(attempt: Attempt, committed: Mapping[int, tuple[int, Content]]) -> None:
+    """Raise NotTheSameBatch if a task of a later batch has committed: a batch begins when the one before is complete."""
+    newest, number = max(((batch, number) for number, (batch, _) in committed.items()), default=(-1, -1))
+    if newest > attempt.batch_id:
         raise NotTheSameBatch(
-            f"partition {attempt.partition} of {attempt.group} has committed batch {last}, and this is batch {attempt.batch_id}: it is "
-            "an attempt that outlived its time, or the query was started from an older checkpoint",
+            f"partition {number} of {attempt.group} has committed batch {newest}, and this is batch {attempt.batch_id}: it is an "
+            "attempt that outlived its time, or the query was started from an older checkpoint",
             hint=_HINT,
         )
+
+
+def check_same(attempt: Attempt, before: Content, now: Content) -> None:
+    """Raise NotTheSameBatch unless a batch that is committed has come again as it was."""
     if before != now:
         raise NotTheSameBatch(
-            f"partition {attempt.partition} of {attempt.group} has committed batch {last} with {before}, and it came again with "
-            f"{now}: the query's number of tasks, its source or its code has changed in the middle of a batch",
+            f"partition {attempt.partition} of {attempt.group} has committed batch {attempt.batch_id} with {before}, and it came "
+            f"again with {now}: the query's number of tasks, its source or its code has changed in the middle of a batch",
             hint=_HINT,
         )
 

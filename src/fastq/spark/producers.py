@@ -4,6 +4,7 @@ Rules
 - Spark forks its workers, uses one for many tasks, and ends it without atexit: producers are made in the worker, kept for its
   next task, and have delivered everything by the end of each task. A child of a fork starts without any.
 - A task that fails closes its producer at once, so that nothing of it is under way when the task is tried again.
+- The driver imports this file too, for every micro-batch anew: the producer is imported by the tasks.
 - A producer that no task has used for IDLE_S is closed by the next task that asks for one; at most KEPT are kept.
 """
 
@@ -16,11 +17,13 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastq.errors import ConfigError, FastqError
-from fastq.producer import ManyDelivery, Producer
 from fastq.producer.config import ProducerConfig
+
+if TYPE_CHECKING:
+    from fastq.producer import ManyDelivery, Producer
 
 IDLE_S = 120.0
 KEPT = 8
@@ -79,6 +82,8 @@ def checked_options(options: Mapping[str, Any]) -> dict[str, Any]:
 @contextmanager
 def borrowed(options: Mapping[str, Any], key: bytes | None = None) -> Iterator[Producer]:
     """This process's producer with these options, for one task. A block that raises ends the producer."""
+    from fastq.producer import Producer
+
     key = key_of(options) if key is None else key
     with _lock:
         stale = _take_stale(key)

@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 )
 
 from fastq.errors import ConfigError
-from fastq.spark.exactly_once import Attempt, Content, NotTheSameBatch, check_same, check_tasks
+from fastq.spark.exactly_once import Attempt, Content, NotTheSameBatch, check_current, check_same, check_tasks
 from fastq.spark.foreach import ForeachPartitionProducer, as_bytes, as_milliseconds, columns_of, targets
 from fastq.spark.options import SinkOptions
 from fastq.spark.records import WrongSchema, batches_of_rows, columns_to_write, parts_of
@@ -288,13 +288,21 @@ def test_the_content_of_a_task_is_its_rows_and_bytes() -> None:
 
 def test_a_batch_that_comes_again_must_be_the_same() -> None:
     attempt = Attempt("q", 5, 2)
-    check_same(attempt, 5, Content(3, 30), Content(3, 30))
+    check_same(attempt, Content(3, 30), Content(3, 30))
     with pytest.raises(
         NotTheSameBatch, match=r"partition 2 of fastq-spark-q has committed batch 5 with 3 rows.*4 rows"
     ):
-        check_same(attempt, 5, Content(3, 30), Content(4, 30))
-    with pytest.raises(NotTheSameBatch, match="has committed batch 6, and this is batch 5"):
-        check_same(attempt, 6, Content(3, 30), Content(3, 30))
+        check_same(attempt, Content(3, 30), Content(4, 30))
+
+
+def test_a_batch_is_over_when_a_later_one_has_begun() -> None:
+    attempt = Attempt("q", 5, 2)
+    check_current(attempt, {})
+    check_current(attempt, {0: (4, Content()), 1: (5, Content()), 2: (4, Content())})
+    with pytest.raises(
+        NotTheSameBatch, match="partition 1 of fastq-spark-q has committed batch 6, and this is batch 5"
+    ):
+        check_current(attempt, {0: (4, Content()), 1: (6, Content())})
 
 
 def test_an_earlier_attempt_with_more_tasks_is_noticed() -> None:
