@@ -23,7 +23,7 @@ from fastq.testing import Broker
 
 SEEDS = range(50) if os.environ.get("FASTQ_SOAK") == "1" else range(3)
 PARTITIONS = 3
-SECONDS = 6.0
+SECONDS, LONGER_S = 6.0, 60.0
 APIS = ["Produce", "Fetch", "EndTxn", "TxnOffsetCommit", "OffsetCommit", "OffsetFetch", "FindCoordinator", "Heartbeat"]
 GROUP = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 500, "group_protocol": "classic"}
 
@@ -161,10 +161,16 @@ class Run:
                 return  # as if it had crashed: the next one fences it off
             producer.commit_transaction()
 
+    def tells_enough(self) -> bool:
+        """Whether a check of the history would notice something: the bounds of the test's end."""
+        written = sum(outcome == ACKNOWLEDGED for _, outcome, _ in self.log.sends)
+        written += sum(len(values) for values, outcome in self.log.transactions if outcome == COMMITTED)
+        return written > 100 and len(self.log.polls) > 100
+
     def trouble(self) -> None:
-        """Faults until the time is over."""
+        """Faults until the time is over, and on a slow machine until enough has happened."""
         end = time.monotonic() + SECONDS
-        while time.monotonic() < end:
+        while time.monotonic() < end or (not self.tells_enough() and time.monotonic() < end + LONGER_S):
             time.sleep(self.rng.uniform(0.1, 0.6))
             kind = self.rng.choice(["disconnect", "delay", "leader", "kill", "restart", "disconnect", "fail"])
             if kind == "disconnect":

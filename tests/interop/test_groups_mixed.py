@@ -129,15 +129,17 @@ class KafkaPython(Member):
 
         strategies: dict[str, Any] = {"range": RangePartitionAssignor, "cooperative-sticky": CooperativeStickyAssignor}
         self.consumer = kafka.KafkaConsumer(
-            self.topic,
             bootstrap_servers=self.servers,
             group_id=self.group,
             partition_assignment_strategy=[strategies[self.strategy]],
             auto_offset_reset="earliest",
             session_timeout_ms=SESSION_MS,
             heartbeat_interval_ms=HEARTBEAT_MS,
-            metadata_max_age_ms=2000,  # one that leads without its topic's metadata learns of it with the next
         )
+        # One that leads before it knows its topic gives nobody anything, and may not look again.
+        while not self.consumer.partitions_for_topic(self.topic) and not self.stopping.is_set():
+            time.sleep(0.05)
+        self.consumer.subscribe([self.topic])
 
     def poll(self) -> list[tuple[int, int]]:
         found = self.consumer.poll(timeout_ms=100)

@@ -108,8 +108,10 @@ class KafkaPythonMember(Member):
             enable_auto_commit=False,
             heartbeat_interval_ms=200,
             session_timeout_ms=10_000,
-            metadata_max_age_ms=2000,  # one that leads without its topic's metadata learns of it with the next
         )
+        # One that leads before it knows its topic gives nobody anything, and may not look again.
+        while not consumer.partitions_for_topic(self.topic) and not self.stopping:
+            time.sleep(0.05)
         consumer.subscribe([self.topic], listener=_Listener(self))
         while not self.stopping:
             for records in consumer.poll(timeout_ms=100).values():
