@@ -100,13 +100,14 @@ def test_what_a_deleted_segment_takes_is_freed_in_the_background(
 ) -> None:
     clock = StandingClock()
     log = filled(tmp_path, 9, LogConfig(segment_bytes=3 * SIZE, retention_bytes=0, file_delete_delay_ms=0), clock=clock)
+    monkeypatch.setattr("fastq_broker.log.log_dir.LARGE_FILE_BYTES", 3 * SIZE)
     handed_over: list[int] = []
     monkeypatch.setattr(log.dir.flusher, "close_later", handed_over.append)
     assert apply_retention(log, clock()) == 3
     log.dir.run_deletions(clock.advance(1), 100)
     assert not list((tmp_path / "t-0").glob("*.deleted"))
     freed = [os.fstat(fd) for fd in handed_over]
-    assert [status.st_nlink for status in freed] == [0] * len(freed)
+    assert [status.st_nlink for status in freed] == [0] * 3
     assert sum(status.st_size >= 3 * SIZE for status in freed) == 3, (
         "their bytes are there until the descriptors are closed"
     )
