@@ -142,7 +142,7 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls):
         why = f"the producer was closed with timeout={timeout}"
         try:
             if self._driver is not None and abort_open(self._parts.transactions):
-                await self._wait_settled(timeout)
+                await self._wait_settled(self.config.delivery_timeout_ms / 1000 if timeout is None else timeout)
             if self.accumulator.incomplete:
                 await self.flush(timeout)
         except TimeoutError:

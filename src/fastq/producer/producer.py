@@ -184,8 +184,8 @@ class Producer(SyncProducerCore, BlockingTransactionCalls):
     def close(self, timeout: float | None = None) -> None:
         """Deliver everything, at most for `timeout` seconds (None: until delivery_timeout_ms has decided), and close.
 
-        What is not delivered by then fails with ClientClosed and is counted in the log. An open transaction is aborted.
-        Idempotent.
+        What is not delivered by then fails with ClientClosed and is counted in the log. An open transaction is aborted; one
+        whose commit nobody answers is left to the coordinator. Idempotent.
         """
         if self.accumulator.slow & FORKED or self._closing:
             return
@@ -196,7 +196,8 @@ class Producer(SyncProducerCore, BlockingTransactionCalls):
             with self._driver.lock:
                 undecided = abort_open(self._parts.transactions)
             if undecided:
-                self._wait(lambda: self._parts.transactions is None or self._parts.transactions.settled, timeout)
+                patience_s = self.config.delivery_timeout_ms / 1000 if timeout is None else timeout
+                self._wait(lambda: self._parts.transactions is None or self._parts.transactions.settled, patience_s)
             if self.accumulator.incomplete:
                 self.flush(timeout)
         except TimeoutError:
