@@ -28,7 +28,6 @@ from fastq.spark.options import SinkOptions
 from fastq.spark.sink import StreamSink, Written
 from fastq.testing import Broker
 
-pytestmark = pytest.mark.timeout(400)  # a Java machine and its workers start slowly where much else runs
 
 VALUE = StructType([StructField("value", StringType())])
 
@@ -152,7 +151,7 @@ def test_tasks_that_spark_tries_again_write_once(
         env={**os.environ, **spark_environment},
         capture_output=True,
         text=True,
-        timeout=380,
+        timeout=280,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

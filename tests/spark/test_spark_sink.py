@@ -15,7 +15,6 @@ from pyspark.sql import functions as F
 from fastq import Admin, Consumer, Producer
 from fastq.testing import Broker
 
-pytestmark = pytest.mark.timeout(400)  # a Java machine and its workers start slowly where much else runs
 
 HEADERS = (
     "array(struct('id' as key, cast(cast(id as string) as binary) as value), "
