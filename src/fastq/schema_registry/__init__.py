@@ -4,8 +4,8 @@
     producer = Producer(value_serializer=AvroSerializer(registry, schema))
     consumer = Consumer("orders", value_deserializer=AvroDeserializer(registry))
 
-In an event loop, where nothing may block: AsyncProducer loads a serializer's schemas in a thread; of an AsyncConsumer, take the
-bytes and `await deserializer.deserialize_async(record.topic, record.headers, record.value)`.
+In an event loop, where nothing may block, AsyncProducer and AsyncConsumer load schemas that are new in a thread, and the record
+waits for its schema; with the bytes of a `poll_batch`, `await deserializer.deserialize_async(topic, headers, value)`.
 
 Rules: compatible with Confluent's registry and serializers, byte for byte. A name's module, and the library of its format, is
 imported when the name is first used.
