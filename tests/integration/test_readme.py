@@ -26,7 +26,7 @@ def test_every_program_of_the_readme_runs(tmp_path: Path) -> None:
             program = tmp_path / f"program_{number}.py"
             program.write_text(block.replace("127.0.0.1:9092", broker.bootstrap_servers))
             done = subprocess.run(
-                [sys.executable, str(program)], capture_output=True, text=True, timeout=60, check=False
+                [sys.executable, str(program)], capture_output=True, text=True, timeout=120, check=False
             )
             assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
             assert done.stdout.strip(), f"the program printed nothing:\n{block}"
