@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta, timezone
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, groupby, islice
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
@@ -161,22 +161,26 @@ def named_columns(rows: list[Any], names: Sequence[str]) -> dict[str, list[Any]]
 def common_fields(rows: list[Any]) -> list[str]:
     """The names of the columns, which all rows must have. Raises TypeError for rows without names."""
     try:
-        kinds = set(map(id, map(_spark_fields, rows)))  # rows of a DataFrame share their list of names, batch by batch
-        all_fields = list(map(_spark_fields, rows)) if len(kinds) > 1 else [rows[0].__fields__]
+        found = list(map(_spark_fields, rows))
     except AttributeError:
-        all_fields = [getattr(row, "__fields__", getattr(row, "_fields", None)) for row in rows]
-    fields = all_fields[0]
-    for row, other in zip(rows, all_fields, strict=False):
-        if other is None:
-            raise TypeError(
-                f"a row is {type(row).__name__} and has no names of columns: give functions of the row, "
-                "as in value=lambda row: row[0]"
-            )
-        if list(other) != list(fields):
-            raise TypeError(f"rows differ in their columns: {', '.join(fields)} and {', '.join(other)}")
+        found = [_names_of(row) for row in rows]
+    # Rows of a DataFrame share their list of names, a batch of them at a time: this compares the few different lists.
+    fields, *others = [names for names, _ in groupby(found)]
+    if fields is None or None in others:
+        raise TypeError(
+            f"a row is {type(rows[found.index(None)]).__name__} and has no names of columns: give functions of the row, "
+            "as in value=lambda row: row[0]"
+        )
+    if others:
+        raise TypeError(f"rows differ in their columns: {', '.join(fields)} and {', '.join(others[0])}")
     if set(map(len, rows)) != {len(fields)}:
         raise TypeError(f"a row has not as many items as columns: {', '.join(fields)}")
     return list(fields)
+
+
+def _names_of(row: Any) -> list[str] | None:
+    names = getattr(row, "__fields__", getattr(row, "_fields", None))
+    return None if names is None else list(names)
 
 
 def as_bytes(column: list[Any], spec: Any, part: str) -> list[Any]:
