@@ -496,10 +496,10 @@ class ConsumerBase(Interruptible):
         if what is None:
             return group.positions()
         found: dict[TopicPartition, OffsetAndMetadata] = {}
+        assigned = self._fetcher.partitions
         if isinstance(what, ConsumerBatch):
             what = what.next_offsets
-        assigned = self._fetcher.partitions
-        if isinstance(what, Mapping):
+        if type(what) is dict or isinstance(what, Mapping):
             for tp, place in what.items():
                 if type(place) is not OffsetAndMetadata:
                     place = OffsetAndMetadata(place)

@@ -226,7 +226,6 @@ class Consumer(ConsumerBase):
         end = clock() + (FOREVER_S * 24 * 365 if timeout is None else timeout)
         driver = self._driver
         self._check_open()
-        self._step()
         driver.run_once(0.0)
         while True:
             self._check_open()
@@ -248,6 +247,7 @@ class Consumer(ConsumerBase):
                 self._raise_hopeless()
             remaining = end - clock()
             if remaining <= 0:
+                driver.flush()
                 return None
             wakeup = self._wakeup_in()
             driver.run_once(min(remaining, FOREVER_S if wakeup is None else wakeup))
@@ -316,7 +316,8 @@ class Consumer(ConsumerBase):
             commit = self._begin_commit(what, timeout_s)
             if not commit.finished:
                 # The short way, which is the usual one: nothing but the commit, until something comes.
-                for outgoing in self._in_group().committer.requests(self._core.clock(), self._core.can_send):
+                core = self._core
+                for outgoing in self._in_group().committer.requests(core.clock(), core.can_send):
                     self._send(outgoing, self._driver.exchange)
                 if not commit.finished:
                     self._driver.run_once(min(timeout_s, FIRST_LOOK_S))

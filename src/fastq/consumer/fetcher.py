@@ -145,8 +145,10 @@ class Fetcher:
 
     def _drop_exhausted(self, state: PartitionState) -> bool:
         """Let go of what is used up, and of what is corrupt, which is fetched again; whether there was any."""
+        if not state.chunks:
+            return False
         before = len(state.chunks)
-        if state.chunks and state.chunks[0].broken:
+        if state.chunks[0].broken:
             self.buffered_bytes -= state.move(state.chunks[0].position, state.offset_epoch)
         while state.chunks and state.chunks[0].position >= state.chunks[0].end_position:
             chunk = state.chunks.popleft()
@@ -174,12 +176,15 @@ class Fetcher:
         if self.metadata.generation != self._generation:
             self._generation = self.metadata.generation
             self._check_leaders()
+        due = [state for state in self.partitions.values() if not (state.requested or state.retry_at > now)]
+        if not due:
+            return []
         resets: defaultdict[int, list[PartitionState]] = defaultdict(list)
         checks: defaultdict[int, list[PartitionState]] = defaultdict(list)
         fetches: defaultdict[int, list[PartitionState]] = defaultdict(list)
         full: set[int] = set()
-        for state in self.partitions.values():
-            if state.requested or state.retry_at > now or state.phase in (Phase.FAILED, Phase.COMMITTED):
+        for state in due:
+            if state.phase is Phase.FAILED or state.phase is Phase.COMMITTED:
                 continue
             node_id = self._node_of(state, now)
             if node_id < 0:

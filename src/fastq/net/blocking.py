@@ -100,25 +100,26 @@ class BlockingDriver:
         return done
 
     def exchange(self, node_id: int, request: EncodedRequest, on_done: Done, *, timeout_s: float | None = None) -> None:
-        """`core.send`, and where nothing else is to be done a look for the answer, with the lock held: `on_done` is called in here when
-        it comes within BRIEF_S, else in a later turn. A request that is not small is only sent. Raises as `run_once` does.
+        """`core.send`, and on a connection that is idle a look for the answer, with the lock held: `on_done` is called in here when it
+        comes within BRIEF_S, else in a later turn. A request that is not small is only sent. Raises as `run_once` does.
         """
         if self._forked:
             raise ForkedClient()
         if self._closed:
             raise ClientClosed()
         core = self.core
-        nothing_else = not (core.writable or core.effects or core.completions or self._resolved)
-        connection = core.idle_connection(node_id) if nothing_else else None
+        connection = core.idle_connection(node_id)
         core.send(node_id, request, on_done, timeout_s=timeout_s)
-        if connection is None or len(connection.outgoing) != 1 or core.clock() >= core.deadline:
+        now = core.clock()
+        # What is due comes first, and so do requests that are not one small buffer.
+        if connection is None or len(connection.outgoing) != 1 or now >= core.deadline:
             return
         try:
             wait_s = BRIEF_S if connection.in_flight and connection.answered_in_s <= BRIEF_S else 0.0
             sent, received, code = connection.exchange(connection.transport.fileno(), wait_s)
             connection.data_sent(sent)
             if not connection.outgoing:
-                core.writable.clear()
+                core.writable.pop(connection, None)
             if received:
                 connection.buffer_updated(received, core.clock())
             if code:

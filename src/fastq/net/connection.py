@@ -193,7 +193,7 @@ class Connection:
 
     @property
     def is_idle(self) -> bool:
-        """Whether new requests may be sent, and nothing is on its way in either direction, without TLS."""
+        """Whether a request may be sent, and nothing is on its way in either direction, without TLS."""
         return (
             self.is_ready
             and not self.in_flight

@@ -166,7 +166,7 @@ class ClientCore:
         """The connection to a broker on which nothing is on its way, if there is one and it may be sent to at once."""
         peer = self._peers.get(node_id)
         connection = None if peer is None else peer.connection
-        if connection is None or not connection.is_idle or connection.paused or peer.throttled_until:  # type: ignore[union-attr]
+        if connection is None or not connection.is_idle or peer.throttled_until:  # type: ignore[union-attr]
             return None
         return connection
 

@@ -59,8 +59,13 @@ class ProduceAnswer:
     nodes: tuple[Node, ...] = ()
 
 
+_ONE_BYTE = tuple(bytes((value,)) for value in range(0x80))
+
+
 def uvarint(value: int) -> bytes:
     """`value` as an unsigned varint."""
+    if value < 0x80:
+        return _ONE_BYTE[value]
     encoded = bytearray()
     while value >= 0x80:
         encoded.append(value & 0x7F | 0x80)

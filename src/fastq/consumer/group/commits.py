@@ -85,7 +85,8 @@ class Commit:
 
 class Committer:
     """All commits of one consumer. Invariants: `_waiting` are in the order of their calls; a commit is in `_waiting` or on its
-    way, or finished. `on_refused(code, who)` hears of what the group refuses. Thread rule: under the driver's lock, or in its loop.
+    way, or finished. `on_refused(code, who)` hears of what the group refuses, `on_committed(offsets)` of what it has taken, before
+    who waits for it. Thread rule: under the driver's lock, or in its loop.
     """
 
     def __init__(
@@ -93,10 +94,12 @@ class Committer:
         coordinator: Coordinator,
         on_refused: Callable[[int, GroupMetadata], object],
         restamped: Callable[[GroupMetadata], GroupMetadata | None],
+        on_committed: Callable[[Offsets], object],
     ) -> None:
         self.coordinator = coordinator
         self._on_refused = on_refused
         self._restamped = restamped
+        self._on_committed = on_committed
         self._waiting: deque[Commit] = deque()
         self._under_way: list[Commit] = []
         self._retry_at = 0.0
@@ -189,10 +192,17 @@ class Committer:
                 return
             self._again(commits, error, now)
             return
-        if not any(codes.values()):
+        all_good = not any(codes.values())
+        if all_good:
             self._failures = 0
             self.coordinator.worked()
-        again = [commit for commit in commits if self._judge(commit, codes, now)]
+        again = []
+        for commit in commits:
+            if all_good and commit.offsets.keys() <= codes.keys():
+                self._on_committed(commit.offsets)
+                commit.finish(None)
+            elif self._judge(commit, codes, now):
+                again.append(commit)
         if again:
             self._again(again, None, now)
 
@@ -200,6 +210,7 @@ class Committer:
         """Finish a commit, or answer True for one that is to be sent again."""
         bad = [(tp, code) for tp in commit.offsets if (code := codes.get(tp, ErrorCode.UNKNOWN_SERVER_ERROR)) != 0]
         if not bad:
+            self._on_committed(commit.offsets)
             commit.finish(None)
             return False
         tp, code = next(((tp, code) for tp, code in bad if code not in LATER and code not in RETRY_ELSEWHERE), bad[0])

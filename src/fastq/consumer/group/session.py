@@ -114,7 +114,7 @@ class GroupSession:
             backoff_ms=(config.retry_backoff_ms, config.retry_backoff_max_ms),
             random=core.random,
         )
-        self.committer = Committer(self.coordinator, self._commit_refused, self._restamped)
+        self.committer = Committer(self.coordinator, self._commit_refused, self._restamped, self._note_committed)
         self._protocol = config.group_protocol
         self._refused: FastqError | None = None  # why there will be no membership
         self._subscription = Subscription()
@@ -385,15 +385,6 @@ class GroupSession:
 
     def commit(self, offsets: Offsets, timeout_s: float, on_done: Callable[[Commit], object] | None = None) -> Commit:
         """Commit offsets in this member's name; what cannot be committed is refused in the Commit."""
-
-        def done(commit: Commit) -> None:
-            if commit.error is None:
-                for tp, place in commit.offsets.items():
-                    if tp in self.fetcher.partitions:
-                        self._committed[tp] = place.offset
-            if on_done is not None:
-                on_done(commit)
-
         who = self.group_metadata()
         deadline = self.core.clock() + timeout_s
         member = self.membership
@@ -401,7 +392,13 @@ class GroupSession:
             commit = Commit(offsets, who, deadline, on_done)
             commit.finish(self._not_a_member(offsets, who) if offsets else None)
             return commit
-        return self.committer.add(offsets, who, deadline, done)
+        return self.committer.add(offsets, who, deadline, on_done)
+
+    def _note_committed(self, offsets: Offsets) -> None:
+        partitions = self.fetcher.partitions
+        for tp, place in offsets.items():
+            if tp in partitions:
+                self._committed[tp] = place.offset
 
     def _not_a_member(self, offsets: Offsets, who: GroupMetadata) -> FastqError:
         rebalancing = self.membership is not None and self.membership.generation >= 0

@@ -53,9 +53,13 @@ class Setting:
             random=random.Random(1),
         )
         self.refused: list[int] = []
+        self.taken: list[Any] = []
         self.fresh: GroupMetadata | None = None
         self.committer = Committer(
-            self.coordinator, lambda code, who: self.refused.append(code), lambda who: self.fresh
+            self.coordinator,
+            lambda code, who: self.refused.append(code),
+            lambda who: self.fresh,
+            self.taken.append,
         )
         self.find()
 
@@ -143,11 +147,11 @@ def test_what_waits_goes_out_as_one_request_and_the_latest_offset_counts() -> No
     second, third = setting.commit({A: 2, B: 1}), setting.commit({A: 3})
     assert setting.committer.requests(0.0, yes) == [] and not first.finished
     outgoing.done(answer({A: 0}), None, 0.0)
-    assert first.finished and first.error is None
+    assert first.finished and first.error is None and setting.taken == [{A: OffsetAndMetadata(1)}]
     outgoing = setting.sent()
     assert offsets_in(outgoing) == {A: 3, B: 1}
     outgoing.done(answer({A: 0, B: ErrorCode.OFFSET_METADATA_TOO_LARGE}), None, 0.0)
-    assert third.error is None and third.finished
+    assert third.error is None and third.finished and setting.taken[1:] == [{A: OffsetAndMetadata(3)}]
     assert second.error is not None and "t" in str(second.error) and second.error.partition == 1
 
 
