@@ -276,3 +276,4 @@ def test_what_cannot_be_ends_the_query_with_one_clear_error(
         run_available(load_stream(**given), tmp_path)
     for word in words:
         assert word.replace("TOPIC", topic) in str(caught.value)
+    assert "UnboundLocalError" not in str(caught.value), "Spark's own error does not bury it"

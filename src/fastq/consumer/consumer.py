@@ -177,8 +177,8 @@ class Consumer(ConsumerBase):
                 if len(taken):
                     return self._fetcher.next_chunk(pending)
                 found = self._run(partial(self._progress_to, pending), timeout, asks=True)
-                if found is not True:
-                    return found or None
+                if not isinstance(found, bool):
+                    return found
 
     def _asks_next(self) -> None:
         with self._driver.lock:

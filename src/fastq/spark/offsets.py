@@ -46,14 +46,11 @@ class DataLoss(FastqError):
     default_message = "records that were to be read are gone"
 
 
-def report_data_loss(fail: bool, message: str, **context: Any) -> None:
+def report_data_loss(fail: bool, message: str, hint: str | None = None, **context: Any) -> None:
     """Raise DataLoss, or log it as a warning: what `failOnDataLoss` decides."""
     if fail:
-        raise DataLoss(
-            message,
-            **context,
-            hint="they were deleted by retention, or the topic was; to go on with what is left, set failOnDataLoss to false",
-        )
+        why = hint or "records were deleted by retention, or with their topic"
+        raise DataLoss(message, **context, hint=f"{why}; to go on with what is there, set failOnDataLoss to false")
     logger.warning("%s; going on, because failOnDataLoss is false", message)
 
 

@@ -123,7 +123,11 @@ def _within_logs(reader: OffsetReader, starts: Offsets, ends: Offsets) -> tuple[
         if max(starts[tp], ends[tp]) > last[tp]:
             option = "startingOffsets" if starts[tp] > last[tp] else "endingOffsets"
             offset = starts[tp] if starts[tp] > last[tp] else ends[tp]
-            report_data_loss(options.fail_on_data_loss, f"{option} has {offset}, which is beyond the log: {what}")
+            report_data_loss(
+                options.fail_on_data_loss,
+                f"{option} has {offset}, which is beyond the log: {what}",
+                hint="-1 is the end, whatever it is",
+            )
         elif starts[tp] < first[tp] and starts[tp] < ends[tp]:
             report_data_loss(options.fail_on_data_loss, f"startingOffsets has {starts[tp]}, which is gone: {what}")
     inside = {tp: min(max(offset, first[tp]), last[tp]) for tp, offset in starts.items()}

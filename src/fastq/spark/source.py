@@ -127,9 +127,12 @@ class FastqDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from fastq.spark.options import SourceOptions
-        from fastq.spark.stream import StreamReader
+        from fastq.spark.stream import RefusedStream, StreamReader
 
-        return StreamReader(SourceOptions.parse(self.options, streaming=True), schema)
+        try:
+            return StreamReader(SourceOptions.parse(self.options, streaming=True), schema)
+        except ConfigError as error:
+            return RefusedStream(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from fastq.spark.options import SinkOptions
