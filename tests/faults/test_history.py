@@ -1,7 +1,8 @@
 """Random faults against producers, transactions, a group of readers and a pipeline; then the history is checked.
 
-Rules: the faults come from a seed, which the test's name tells; one broker, killed and restarted among other things; a few
-seeds in an ordinary run, fifty under `make soak`. What counts is in `history.py`.
+Rules: the faults come from a seed, which the test's name tells; one broker, killed and restarted among other things, its
+coordinators moved away and back, and a member that is killed while its group takes it in; a few seeds in an ordinary run, fifty
+under `make soak`. What counts is in `history.py`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -23,9 +26,25 @@ from fastq.testing import Broker
 
 SEEDS = range(50) if os.environ.get("FASTQ_SOAK") == "1" else range(3)
 PARTITIONS = 3
+SETTINGS = {"group.initial.rebalance.delay.ms": 100, "group.min.session.timeout.ms": 1000}
 SECONDS, LONGER_S = 6.0, 60.0
+KINDS = ["disconnect", "delay", "leader", "kill", "restart", "disconnect", "fail", "coordinator", "member", "member"]
 APIS = ["Produce", "Fetch", "EndTxn", "TxnOffsetCommit", "OffsetCommit", "OffsetFetch", "FindCoordinator", "Heartbeat"]
-GROUP = {"session_timeout_ms": 6000, "heartbeat_interval_ms": 500, "group_protocol": "classic"}
+COORDINATED = [("__consumer_offsets", "readers"), ("__consumer_offsets", "copier")]
+COORDINATED += [("__transaction_state", "writer"), ("__transaction_state", "copier")]
+# A member of the readers that joins, reads, and is killed: what it has read and not committed the others read.
+VICTIM = """
+import sys
+from fastq import Consumer, FastqError
+consumer = Consumer("log", bootstrap_servers=sys.argv[1], group_id="readers", enable_auto_commit=False,
+                    session_timeout_ms=3000, heartbeat_interval_ms=500, group_protocol="classic")
+while True:
+    try:
+        consumer.poll(timeout=0.2)
+    except FastqError:
+        pass
+"""
+GROUP = {"session_timeout_ms": 3000, "heartbeat_interval_ms": 500, "group_protocol": "classic"}
 
 
 class Run:
@@ -39,6 +58,7 @@ class Run:
         self.log, self.out = History(), History()
         self.numbers = iter(range(1 << 60))
         self.failures: list[BaseException] = []
+        self.victim: subprocess.Popen[bytes] | None = None
 
     def thread(self, work: Callable[[], None]) -> threading.Thread:
         def guarded() -> None:
@@ -116,11 +136,13 @@ class Run:
                 **GROUP,
             )
             consumer.subscribe(["log"], on_assigned=changed, on_revoked=changed, on_lost=changed)
-            end = time.monotonic() + rng.uniform(1, 4)
+            end, found = time.monotonic() + rng.uniform(1, 4), False
             with consumer:
-                while time.monotonic() < end and not self.stop.is_set():
+                # It stays until it has read something: on a slow machine a group might do nothing but rebalance.
+                while (time.monotonic() < end or not found) and not self.stop.is_set():
                     with contextlib.suppress(FastqError):
                         for record in consumer.poll(max_records=50, timeout=0.2):
+                            found = True
                             row = (f"{name}/{stretch}", record.partition, record.offset, int(record.value))
                             self.log.polls.append(row)
 
@@ -167,18 +189,37 @@ class Run:
         written += sum(len(values) for values, outcome in self.log.transactions if outcome == COMMITTED)
         return written > 100 and len(self.log.polls) > 100
 
+    def kill_or_start_a_member(self) -> None:
+        """Kill the member that is a process of its own, or start it: it joins a moment later."""
+        victim, self.victim = self.victim, None
+        if victim is not None:
+            victim.kill()
+            victim.wait()
+        else:
+            self.victim = subprocess.Popen([sys.executable, "-c", VICTIM, self.servers], stderr=subprocess.DEVNULL)
+
+    def move_a_coordinator(self) -> None:
+        """A coordinator is unloaded, and loaded again under another leader epoch."""
+        topic, key = self.rng.choice(COORDINATED)
+        with contextlib.suppress(RuntimeError):  # nobody has asked for it yet
+            self.broker.change_leader(topic, coordinated_by(key))
+
     def trouble(self) -> None:
         """Faults until the time is over, and on a slow machine until enough has happened."""
         end = time.monotonic() + SECONDS
         while time.monotonic() < end or (not self.tells_enough() and time.monotonic() < end + LONGER_S):
             time.sleep(self.rng.uniform(0.1, 0.6))
-            kind = self.rng.choice(["disconnect", "delay", "leader", "kill", "restart", "disconnect", "fail"])
+            kind = self.rng.choice(KINDS)
             if kind == "disconnect":
                 self.broker.disconnect(self.rng.choice(APIS), times=self.rng.randint(1, 3))
             elif kind == "delay":
                 self.broker.delay(self.rng.choice(APIS), seconds=self.rng.uniform(0.05, 0.5), times=2)
             elif kind == "fail":
                 self.broker.fail("Produce", error="NOT_LEADER_OR_FOLLOWER", times=2)
+            elif kind == "coordinator":
+                self.move_a_coordinator()
+            elif kind == "member":
+                self.kill_or_start_a_member()
             elif kind == "leader":
                 self.broker.change_leader("log", self.rng.randrange(PARTITIONS))
             else:
@@ -186,6 +227,14 @@ class Run:
                     self.broker.kill()
                 self.broker.restart()
         self.broker.clear_faults()
+
+
+def coordinated_by(key: str) -> int:
+    """The partition of a coordinator's topic that a group or transactional id belongs to: Java's hash of the text, modulo 50."""
+    value = 0
+    for character in key:
+        value = (31 * value + ord(character)) & 0xFFFFFFFF
+    return abs(value - (1 << 32) if value >= 1 << 31 else value) % 50
 
 
 def read_all(servers: str, topic: str) -> list[tuple[int, int, int]]:
@@ -199,7 +248,7 @@ def read_all(servers: str, topic: str) -> list[tuple[int, int, int]]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_the_history_has_no_anomaly(tmp_path: Path, seed: int) -> None:
-    with Broker(data_dir=tmp_path / "data", config={"group.initial.rebalance.delay.ms": 100}) as broker:
+    with Broker(data_dir=tmp_path / "data", config=SETTINGS) as broker:
         with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
             for topic in ("log", "copy"):
                 admin.create_topic(topic, partitions=PARTITIONS, replication_factor=1)
@@ -211,6 +260,8 @@ def test_the_history_has_no_anomaly(tmp_path: Path, seed: int) -> None:
             run.trouble()
         finally:
             run.stop.set()
+            if run.victim is not None:
+                run.kill_or_start_a_member()
             for thread in threads:
                 thread.join(120)
         assert not any(thread.is_alive() for thread in threads)
