@@ -6,6 +6,7 @@ Apache Kafka (marked `kafka`, run by `make interop-kafka`). Peers' clients run a
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 
 import apache_kafka
@@ -47,3 +48,17 @@ def make_topic(new_topic_name: Callable[[], str]) -> Callable[..., str]:
         return name
 
     return make
+
+
+@pytest.fixture(autouse=True)
+def nobody_runs_on() -> Iterator[None]:
+    """Members of groups run in threads of their own, with a `stopping` (an event, or a bool): what a failed test leaves is stopped."""
+    yield
+    left = [thread for thread in threading.enumerate() if hasattr(thread, "stopping")]
+    for thread in left:
+        if isinstance(thread.stopping, threading.Event):
+            thread.stopping.set()
+        else:
+            thread.stopping = True
+    for thread in left:
+        thread.join(60)

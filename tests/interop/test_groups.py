@@ -45,7 +45,7 @@ def options(servers: str, new_topic_name: Callable[[], str]) -> dict[str, Any]:
         "group_id": f"group-of-{new_topic_name()}",
         "group_protocol": "classic",
         "auto_offset_reset": "earliest",
-        "session_timeout_ms": 10_000,
+        "session_timeout_ms": 30_000,
         "heartbeat_interval_ms": 200,
     }
 

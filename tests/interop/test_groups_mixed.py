@@ -21,7 +21,7 @@ from fastq.errors import RebalanceInProgress
 from fastq.testing import Broker
 
 PARTITIONS, RECORDS, WAIT_S = 6, 50, 60.0
-SESSION_MS, HEARTBEAT_MS = 10_000, 300
+SESSION_MS, HEARTBEAT_MS = 30_000, 300
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,7 @@ class KafkaPython(Member):
         self.consumer.subscribe([self.topic])
 
     def poll(self) -> list[tuple[int, int]]:
-        found = self.consumer.poll(timeout_ms=100)
+        found = self.consumer.poll(timeout_ms=500)  # a rejoin gets no further than a call's time
         return [(record.partition, record.offset) for records in found.values() for record in records]
 
     def count(self) -> int:

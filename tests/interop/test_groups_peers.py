@@ -71,7 +71,7 @@ class ConfluentMember(Member):
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
             "heartbeat.interval.ms": 200,
-            "session.timeout.ms": 10_000,
+            "session.timeout.ms": 30_000,
         }
         if self.instance_id is not None:
             config["group.instance.id"] = self.instance_id
@@ -107,14 +107,14 @@ class KafkaPythonMember(Member):
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             heartbeat_interval_ms=200,
-            session_timeout_ms=10_000,
+            session_timeout_ms=30_000,
         )
         # One that leads before it knows its topic gives nobody anything, and may not look again.
         while not consumer.partitions_for_topic(self.topic) and not self.stopping:
             time.sleep(0.05)
         consumer.subscribe([self.topic], listener=_Listener(self))
         while not self.stopping:
-            for records in consumer.poll(timeout_ms=100).values():
+            for records in consumer.poll(timeout_ms=500).values():  # a rejoin gets no further than a call's time
                 self.values.extend(record.value for record in records)
                 consumer.commit()
         consumer.close(autocommit=False)
@@ -143,7 +143,7 @@ class AioKafkaMember(Member):
             auto_offset_reset="earliest",
             enable_auto_commit=False,
             heartbeat_interval_ms=200,
-            session_timeout_ms=10_000,
+            session_timeout_ms=30_000,
         )
         consumer.subscribe([self.topic], listener=_AsyncListener(self))
         await consumer.start()
