@@ -177,7 +177,7 @@ class Consumer(ConsumerBase):
                 if len(taken):
                     return self._fetcher.next_chunk(pending)
                 found = self._run(partial(self._progress_to, pending), timeout, asks=True)
-                if not isinstance(found, bool):
+                if found is None or isinstance(found, FetchedRecords):
                     return found
 
     def _asks_next(self) -> None:
