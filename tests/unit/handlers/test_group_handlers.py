@@ -12,10 +12,12 @@ from group_support import OFFSETS_TOPIC, GroupHandlers, HandlerBroker, subscript
 
 from fastq.errors import KafkaError, KafkaStorageError
 from fastq.protocol.messages import (
+    ConsumerGroupHeartbeatRequest,
     DeleteGroupsRequest,
     DescribeGroupsRequest,
     FindCoordinatorRequest,
     HeartbeatRequest,
+    IncrementalAlterConfigsRequest,
     LeaveGroupRequest,
     ListGroupsRequest,
     OffsetCommitRequest,
@@ -643,3 +645,55 @@ def test_a_coordinator_that_moves_turns_everybody_away_and_knows_them_when_it_is
         assert (await handlers.join(9, new)).error_code == 25, "an id that was given out is not stored"
 
     server.run(work)
+
+
+def test_settings_of_a_group_reach_its_coordinator(server: HandlerBroker) -> None:
+    """A group's own settings, and the broker's as altered, are in force with the next heartbeat."""
+
+    async def work(handlers: GroupHandlers) -> None:
+        handlers.topics("t")
+
+        async def alter(kind: int, name: str, key: str, value: str | None) -> None:
+            request = IncrementalAlterConfigsRequest(
+                resources=[
+                    IncrementalAlterConfigsRequest.AlterConfigsResource(
+                        resource_type=kind,
+                        resource_name=name,
+                        configs=[
+                            IncrementalAlterConfigsRequest.AlterableConfig(
+                                name=key, config_operation=1 if value is None else 0, value=value
+                            )
+                        ],
+                    )
+                ]
+            )
+            (answer,) = (await handlers.call(request, 1)).responses
+            assert answer.error_code == 0, answer.error_message
+
+        async def interval(group: str, epoch: int, **fields: Any) -> int:
+            request = ConsumerGroupHeartbeatRequest(
+                group_id=group, member_id=f"of-{group}", member_epoch=epoch, **fields
+            )
+            answer = await handlers.call(request, 1)
+            assert (answer.error_code, answer.member_epoch) == (0, 1)
+            return int(answer.heartbeat_interval_ms)
+
+        for group in ("own", "other"):
+            joining = {"rebalance_timeout_ms": 5000, "subscribed_topic_names": ["t"], "topic_partitions": []}
+            assert await interval(group, 0, **joining) == 5000
+        await alter(32, "own", "consumer.heartbeat.interval.ms", "7000")
+        assert [await interval(group, 1) for group in ("own", "other")] == [7000, 5000]
+        await alter(32, "own", "consumer.heartbeat.interval.ms", None)
+        assert [await interval(group, 1) for group in ("own", "other")] == [5000, 5000]
+        await alter(32, "own", "consumer.assignment.interval.ms", "3000")
+        await alter(4, "", "group.consumer.assignment.interval.ms", "4000")
+        groups = handlers.broker.groups
+        assert [groups.settings_of(group).assignment_interval_ms for group in ("own", "other")] == [3000, 4000]
+
+    server.run(work)
+
+    async def again(handlers: GroupHandlers) -> None:
+        groups = handlers.broker.groups
+        assert [groups.settings_of(group).assignment_interval_ms for group in ("own", "other")] == [3000, 4000]
+
+    server.run(again)
