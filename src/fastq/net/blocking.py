@@ -268,10 +268,11 @@ class BlockingDriver:
         return events
 
     def _drain_wakeups(self) -> None:
-        self._wake_sent = False
         with contextlib.suppress(OSError):
             while self._wake_receiver.recv(4096):
                 pass
+        # Only now: a byte that another thread sends while these are read is gone too, and the next wake-up needs one of its own.
+        self._wake_sent = False
         # The system wakes one thread for one byte: pass it on to those that were asleep when it was meant.
         if any(generation < self._generation for generation in self._asleep):
             self._send_wakeup()

@@ -644,3 +644,34 @@ def test_the_signal_module_is_left_alone(broker: FakeBroker) -> None:
     before = signal.getsignal(signal.SIGINT)
     call_blocking({"bootstrap.servers": broker.address})
     assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_wakeup_while_others_are_drained_is_not_the_last_one() -> None:
+    """The byte of a wake-up may be read together with those before it; the next wake-up has to send one all the same."""
+    client = BlockingClient(ClientConfig.from_mapping({"bootstrap_servers": "127.0.0.1:1"}))
+    driver = client.driver
+
+    class WokenWhileReading:
+        """The receiving end, with another thread that wakes at the worst moment."""
+
+        def __init__(self, receiver: socket.socket) -> None:
+            self.receiver = receiver
+            self.woken = False
+
+        def recv(self, size: int) -> bytes:
+            if not self.woken:
+                self.woken = True
+                driver.wakeup()
+            return self.receiver.recv(size)
+
+    receiver = driver._wake_receiver
+    try:
+        driver.wakeup()
+        driver._wake_receiver = WokenWhileReading(receiver)  # type: ignore[assignment]
+        driver._drain_wakeups()
+        driver._wake_receiver = receiver
+        driver.wakeup()
+        assert receiver.recv(1) == b"\0"
+    finally:
+        driver._wake_receiver = receiver
+        client.close()
