@@ -17,6 +17,7 @@ import apache_kafka
 import pytest
 
 from fastq import Admin, Consumer, Producer, TopicPartition
+from fastq.admin import ResourceType
 from fastq.testing import Broker
 
 pytestmark = [
@@ -201,3 +202,16 @@ def wait_for(lines: list[str], consumer: Consumer, name: str) -> dict[str, Any]:
 
     until(seen)
     return found[-1]
+
+
+def test_config_command_on_groups(servers: str) -> None:
+    entity = ("--bootstrap-server", servers, "--entity-type", "groups")
+    name, key = "kafka.admin.ConfigCommand", "consumer.session.timeout.ms"
+    apache_kafka.run_tool(name, *entity, "--entity-name", "billing", "--alter", "--add-config", f"{key}=50000")
+    for more in (("--entity-name", "billing"), ()):  # without a name: of all groups that have settings
+        described = apache_kafka.run_tool(name, *entity, *more, "--describe").stdout
+        assert "configs for group billing" in described.lower()
+        assert f"{key}=50000" in described
+    apache_kafka.run_tool(name, *entity, "--entity-name", "billing", "--alter", "--delete-config", key)
+    with Admin(bootstrap_servers=servers) as admin:
+        assert admin.list_config_resources([ResourceType.GROUP]) == []
