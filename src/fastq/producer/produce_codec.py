@@ -15,6 +15,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 from fastq._native.accumulator import Batch, TopicState
@@ -83,8 +84,7 @@ def encode_produce(
         by_topic.setdefault(batch.partition.topic, []).append(batch)
     flexible = version >= FLEXIBLE_VERSION
     buffers: list[bytes | memoryview] = []
-    head = bytearray(_string(transactional_id, flexible))
-    head += _header.pack(acks, timeout_ms) + _count(len(by_topic), flexible)
+    head = bytearray(_request_head(flexible, acks, timeout_ms, transactional_id, len(by_topic)))
     for topic, members in by_topic.items():
         if version >= TOPIC_ID_VERSION:
             head += topic.topic_id
@@ -108,6 +108,12 @@ def encode_produce(
     return buffers
 
 
+@lru_cache(maxsize=64)
+def _request_head(flexible: bool, acks: int, timeout_ms: int, transactional_id: str | None, topics: int) -> bytes:
+    """What comes before the first topic; nearly always the same."""
+    return _string(transactional_id, flexible) + _header.pack(acks, timeout_ms) + _count(topics, flexible)
+
+
 def _string(value: str | None, flexible: bool) -> bytes:
     if value is None:
         return b"\x00" if flexible else b"\xff\xff"
@@ -115,6 +121,7 @@ def _string(value: str | None, flexible: bool) -> bytes:
     return (uvarint(len(encoded) + 1) if flexible else _int16.pack(len(encoded))) + encoded
 
 
+@lru_cache(maxsize=64)
 def _count(count: int, flexible: bool) -> bytes:
     return uvarint(count + 1) if flexible else _int32.pack(count)
 

@@ -49,6 +49,9 @@ from fastq.protocol.messages import InitProducerIdRequest, InitProducerIdRespons
 logger = logging.getLogger("fastq.producer")
 
 DECOMPRESSED_BYTES_MAX = 2**31 - 1
+ZSTD = int(compression.Codec.ZSTD)
+ZSTD_VERSION = 7
+"""Of Produce: the first that may carry it."""
 LOOK_AGAIN_S = 0.02
 """When to ask again for a broker that cannot take a request: nobody announces the end of a back-off."""
 
@@ -257,9 +260,12 @@ class Sender:
         return batch
 
     def _send(self, node_id: int, batches: list[Batch]) -> None:
-        has_ids = all(batch.partition.topic.topic_id != ZERO_UUID for batch in batches)
-        newest = MAX_VERSION if has_ids else TOPIC_ID_VERSION - 1
-        oldest = 7 if any(batch.codec == compression.Codec.ZSTD for batch in batches) else MIN_VERSION
+        oldest, newest = MIN_VERSION, MAX_VERSION
+        for batch in batches:
+            if batch.partition.topic.topic_id == ZERO_UUID:
+                newest = TOPIC_ID_VERSION - 1
+            if batch.codec == ZSTD:
+                oldest = ZSTD_VERSION
         transactions, transactional_id = self.transactions, None
         if transactions is not None:
             transactional_id = transactions.transactional_id
