@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable
 from itertools import pairwise
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fastq import Admin, Consumer, Producer, TopicPartition
+from fastq import Admin, AsyncConsumer, Consumer, Producer, TopicPartition
 from fastq.spark import read
 from fastq.spark.offsets import DataLoss
 from fastq.spark.options import SourceOptions
@@ -75,6 +76,25 @@ def test_only_what_lies_before_the_ends_is_handed_out(servers: str, tp: TopicPar
         while rest < 25 + 45:
             rest += len(consumer.poll_batch(timeout=10))
         assert rest == 25 + 45, "and without it on from there"
+
+
+def test_the_asyncio_consumer_does_alike(servers: str, tp: TopicPartition) -> None:
+    fill(servers, tp, 100)
+
+    async def read_before() -> list[int]:
+        async with AsyncConsumer(bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
+            consumer.assign([tp])
+            found: list[int] = []
+            while batch := await consumer.poll_batch(timeout=10, until={tp: 70}):
+                found += batch.offsets
+            assert await consumer.position(tp) == 70
+            assert not await consumer.poll_batch(timeout=10, until={tp: 70})
+            while len(found) < 100:
+                found += (await consumer.poll_batch(timeout=10)).offsets
+            assert not await consumer.poll_batch(timeout=0.05, until={tp: 200})
+            return found
+
+    assert asyncio.run(read_before()) == list(range(100))
 
 
 def test_offsets_without_records_are_passed(servers: str, tp: TopicPartition) -> None:

@@ -98,15 +98,24 @@ class AsyncConsumer(ConsumerBase):
         self._pump()
         return self._hooks.intercept(records) if records and self._hooks.interceptors else records
 
-    async def poll_batch(self, timeout: float | None = None) -> ConsumerBatch:
+    async def poll_batch(
+        self, timeout: float | None = None, *, until: Mapping[TopicPartition, int] | None = None
+    ) -> ConsumerBatch:
         """All records at hand, or the first that come, as one object with columns; empty when none came in time. Not more
         than prefetch_bytes_max and a record batch, decompressed.
+
+        until: read only these partitions, and each of them up to, but not with, this offset. Empty at once when all of them
+        have come there, and `position` says so: also over offsets without a record, which compaction, transactions and
+        aborted ones leave. The time-out is then for each step on.
 
         Its keys and values are bytes: deserializers and interceptors do not see them.
         """
         self._detach()
         self._asks()
-        chunk = await self._run(self._fetcher.next_chunk, timeout, asks=True)
+        if until is None:
+            chunk = await self._run(self._fetcher.next_chunk, timeout, asks=True)
+        else:
+            chunk = await self._first_before(until, timeout)
         batch = ConsumerBatch()
         while chunk is not None and batch.size_bytes < self.config.prefetch_bytes_max:
             if self._group is not None:
@@ -117,9 +126,18 @@ class AsyncConsumer(ConsumerBase):
                 if not len(batch):
                     raise
                 break
-            chunk = self._fetcher.next_chunk()
+            chunk = self._fetcher.next_chunk(None if until is None else self._pending_ends(until))
         self._pump()
         return batch
+
+    async def _first_before(self, ends: Mapping[TopicPartition, int], timeout: float | None) -> FetchedRecords | None:
+        """The first chunk of what lies before `ends`; None when none came in time, or nothing does any more."""
+        self._fetcher.until = ends
+        while pending := self._pending_ends(ends):
+            found = await self._run(partial(self._progress_to, pending), timeout, asks=True)
+            if found is None or isinstance(found, FetchedRecords):
+                return found
+        return None
 
     async def read_to_end(self, timeout: float | None = None) -> AsyncRecordIterator:
         """The records up to the end offsets of this moment: `async for record in await consumer.read_to_end()`.

@@ -105,7 +105,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Spark 4.0 and 4.1 give neither: then it is the end of all there is.
         """
-        known = read_offsets(start or {})
+        known = read_offsets(start) if start is not None else self._latest or {}
         end = self._latest = self._latest_offsets(known)
         if limit is not None and not isinstance(limit, ReadAllAvailable):
             if self._waits(known, end):
