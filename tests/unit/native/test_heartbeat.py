@@ -17,8 +17,7 @@ import pytest
 
 from fastq._native.heartbeat import HeartbeatThread, Progress
 from fastq._native.wire import Writer
-from fastq.net.requests import HeaderEncoder
-from fastq.protocol.frames import decode_response
+from fastq.protocol.frames import decode_response, encode_request
 from fastq.protocol.message import Message
 from fastq.protocol.messages import (
     ConsumerGroupHeartbeatRequest,
@@ -116,10 +115,7 @@ def thread() -> Iterator[HeartbeatThread]:
 
 def frame_of(request: Message, version: int) -> bytes:
     """The whole request."""
-    writer = Writer()
-    request.encode(writer, version)
-    body = writer.getvalue()
-    return HeaderEncoder("client").header(request.API_KEY, version, 0, len(body)) + body
+    return bytes(encode_request(0, "client", request, version))
 
 
 def body_of(response: Message, version: int, flexible: bool) -> str:
