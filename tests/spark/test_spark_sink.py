@@ -13,8 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from fastq import Admin, Consumer, Producer
+from fastq._native.records import iter_headers
+from fastq.compression import Codec
 from fastq.testing import Broker
-
 
 HEADERS = (
     "array(struct('id' as key, cast(cast(id as string) as binary) as value), "
@@ -101,6 +102,20 @@ def test_what_is_read_can_be_written_as_it_is(
 
     assert content(copy) == content(topic)
     assert content(topic).total() == 100
+
+
+def test_options_of_the_client_reach_the_producer(
+    spark: SparkSession, shared_broker: Broker, bootstrap_servers: str, topic: str
+) -> None:
+    frame = spark.range(0, 1000, 1, 1).select(F.lit("the same again and again").alias("value"))
+    write(frame, bootstrap_servers, topic=topic, kafka__compression__type="zstd")
+    batches = [
+        header
+        for log in sorted(Path(shared_broker.data_dir).glob(f"{topic}-*/*.log"))
+        for _, header in iter_headers(log.read_bytes())
+    ]
+    assert sum(header.record_count for header in batches) == 1000
+    assert {header.codec for header in batches} == {Codec.ZSTD}
 
 
 def test_rows_go_to_the_topics_that_they_name(

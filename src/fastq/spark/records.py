@@ -3,8 +3,8 @@
 Rules
 - Columns and types are those of Spark's JVM connector: value (required), key: string or binary; topic: string, required where
   no option names the topic; headers: array<struct<key: string, value: binary>>; partition: int; timestamp: timestamp, or double
-  in seconds. Other columns are passed over. Null is null: a null value is a tombstone, a null partition lets the key decide, a
-  null timestamp is now.
+  in seconds. Other columns are passed over, and those that are there are written: includeHeaders is for reading.
+- Null is null: a null value is a tombstone, a null partition lets the key decide, a null timestamp is now.
 - Bytes stay where Arrow has them: nothing here makes a Python object of a record. Source: Spark's KafkaWriter.
 """
 
