@@ -303,7 +303,8 @@ def test_a_batch_that_comes_with_other_rows_or_tasks_is_refused(
         attempts.run(7, iter([batch_of("0", "1")]))
     fewer = [attempts.run(7, iter([batch_of(str(number))]), partition=number) for number in range(2)]
     with pytest.raises(
-        NotTheSameBatch, match="has 2 tasks now, but an earlier attempt at it has committed partition 2"
+        NotTheSameBatch,
+        match="rows in 2 of 2 tasks now, and an earlier attempt at it has committed rows of partition 2",
     ):
         attempts.sink.commit(list(fewer), 7)
     assert values_of(bootstrap_servers, topic) == {"0": 1, "1": 1, "2": 1}

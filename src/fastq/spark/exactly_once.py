@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -178,14 +178,16 @@ def send_once(sink: Sink, batches: Iterable[pa.RecordBatch]) -> Written:
     """Write a task's rows in one transaction, unless they are written already.
 
     Promises: the records of a task and micro-batch are in the topics once, or not at all, for who reads with
-    isolation.level=read_committed, however often Spark tries the task, runs it twice, or replays the batch after a crash of driver or
-    workers; while a task is at it, readers wait at its records.
-    Cannot promise: that the tasks of a batch become visible together: each does by itself, and a batch that fails for good leaves
-    those of its tasks that had committed. It relies on Spark replaying a batch with the same rows in the same tasks: a source whose offsets
-    stay, no random functions, the same number of partitions. Where rows or tasks are found to differ, NotTheSameBatch
-    is raised and what is committed stays; tasks whose number had not committed before may have written by then. The broker
-    forgets transactional ids and offsets of a query that is stopped for long (transactional.id.expiration.ms, offsets.retention.minutes, 7
-    days): after that a replay is written again. Two queries started from copies of one checkpoint have one id, and fence each other off.
+    isolation.level=read_committed, however often Spark tries the task, runs it twice, or replays the batch after a crash of
+    driver or workers. While a task is at it, such readers wait at its records.
+
+    Cannot promise: that the tasks of a batch become visible together. Each does by itself, and a batch that fails for good
+    leaves those of its tasks that had committed. It relies on Spark replaying a batch with the same rows in the same tasks:
+    a source whose offsets stay, no random functions, the same number of partitions. Where rows or tasks are found to differ,
+    NotTheSameBatch is raised and what is committed stays; tasks that had not committed before may have written by then.
+    The broker forgets the transactional ids and offsets of a query that is stopped for long (transactional.id.expiration.ms,
+    offsets.retention.minutes: 7 days); after that, a replay is written again. Two queries that were started from copies of one
+    checkpoint have one id, and fence each other off.
     """
     from fastq.producer import Producer
 
@@ -249,14 +251,18 @@ def check_same(attempt: Attempt, before: Content, now: Content) -> None:
         )
 
 
-def check_tasks(messages: Iterable[Written | None], batch_id: int) -> None:
-    """On the driver, when all tasks have ended: raise NotTheSameBatch if an earlier attempt at the batch had more of them."""
-    tasks = list(messages)
-    beyond = {number for task in tasks if task is not None for number in task.committed if number >= len(tasks)}
-    if beyond:
+def check_tasks(tasks: Sequence[Written], batch_id: int) -> None:
+    """On the driver, when all tasks have ended: raise NotTheSameBatch if an earlier attempt at the batch had other tasks.
+
+    That is so where a task had committed that is not there any more, or that has no rows now: such a one does not look.
+    """
+    committed = {number for task in tasks for number in task.committed}
+    gone = committed - {task.partition for task in tasks if task.rows}
+    if gone:
         raise NotTheSameBatch(
-            f"batch {batch_id} has {len(tasks)} tasks now, but an earlier attempt at it has committed partition {max(beyond)}: rows "
-            "may be written twice, because the number of tasks has changed in the middle of a batch",
+            f"batch {batch_id} has rows in {sum(task.rows > 0 for task in tasks)} of {len(tasks)} tasks now, and an earlier attempt "
+            f"at it has committed rows of partition {max(gone)}, which has none now: rows may be written twice, because the "
+            "number of tasks has changed in the middle of a batch",
             hint=_HINT,
         )
 

@@ -89,7 +89,7 @@ class Sink:
         if self.options.exactly_once:
             from fastq.spark.exactly_once import check_tasks
 
-            check_tasks([message if isinstance(message, Written) else None for message in messages], batch_id)
+            check_tasks([message for message in messages if isinstance(message, Written)], batch_id)
 
     def ship(self, shipment: Shipment, batches: Iterable[pa.RecordBatch]) -> None:
         """Hand over all records; they are on their way afterwards."""

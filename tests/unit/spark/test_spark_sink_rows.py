@@ -305,9 +305,14 @@ def test_a_batch_is_over_when_a_later_one_has_begun() -> None:
         check_current(attempt, {0: (4, Content()), 1: (6, Content())})
 
 
-def test_an_earlier_attempt_with_more_tasks_is_noticed() -> None:
-    check_tasks([Written(0, 1, committed=(0, 1)), None], 7)
+def test_an_earlier_attempt_with_other_tasks_is_noticed() -> None:
+    check_tasks([Written(1, 4, committed=(0, 1)), Written(2, 0), Written(0, 1, skipped=True, committed=(0,))], 7)
+    check_tasks([], 7)
     with pytest.raises(
-        NotTheSameBatch, match="batch 7 has 2 tasks now, but an earlier attempt at it has committed partition 3"
+        NotTheSameBatch, match=r"batch 7 has rows in 2 of 2 tasks.*committed rows of partition 3, which has none"
     ):
         check_tasks([Written(0, 1, committed=(0, 3)), Written(1, 1)], 7)
+    with pytest.raises(
+        NotTheSameBatch, match=r"batch 7 has rows in 1 of 2 tasks.*committed rows of partition 0, which has none"
+    ):
+        check_tasks([Written(0, 0), Written(1, 1, committed=(0,))], 7)
