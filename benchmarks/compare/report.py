@@ -20,7 +20,7 @@ Document = dict[str, Any]
 
 
 def load() -> dict[str, Document]:
-    names = ("clients", "broker", "latency", "start", "memory", "cleaner", "coordination", "spark")
+    names = ("clients", "broker", "latency", "start", "memory", "cleaner", "coordination", "rolling", "spark")
     return {name: json.loads(path.read_text()) for name in names if (path := RESULTS / f"{name}.json").exists()}
 
 
@@ -74,6 +74,12 @@ ROWS: list[tuple[str, Callable[[dict[str, Document]], float], str, float, bool, 
      lambda f: f["coordination"]["idle members"]["cpu_share"], "", 1, False, None),
     ("`fastq.testing` broker, start to the first acknowledged record",
      lambda f: f["coordination"]["testing broker"]["seconds"], "s", 0.2, False, None),
+    ("cooperative rolling restart of 10 members: records doubled or lost",
+     lambda f: f["rolling"]["cooperative-sticky"]["doubled"] + f["rolling"]["cooperative-sticky"]["lost"], "", 0, False, None),
+    ("the same: longest pause in a step, partitions that stay", lambda f: f["rolling"]["cooperative-sticky"]["stayed_pause_ms_p50"],
+     "ms", 0, True, None),
+    ("the same: longest pause in a step, partitions that move", lambda f: f["rolling"]["cooperative-sticky"]["moved_pause_ms_p50"],
+     "ms", 0, True, None),
     ("Spark: batch read, 7 columns / its JVM connector", spark("batch read, 7 columns"), "x", 2, True, 4),
     ("Spark: batch read to Parquet / its JVM connector", spark("batch read to Parquet"), "x", 1.5, True, 2.5),
     ("Spark: batch write of key, value, topic / its JVM connector", spark("batch write"), "x", 1, True, 1.5),
