@@ -95,7 +95,8 @@ def run(clock: Clock, pipeline: Pipeline, replay: Replay, seconds: float) -> tup
 def describe(work: Workload, replay: Replay, front_end: FrontEnd) -> str:
     topics = f"{len(replay.topics)} topics" if len(replay.topics) > 1 else "one topic"
     rate = len(replay.events) / max(front_end.took_s, 0.001)
-    return f"{len(replay.events):,} {work.TITLE} through {topics} in {front_end.took_s:.1f} s ({rate:,.0f} a second), three jobs of Spark, two brokers."
+    sent = f"{len(replay.events):,} {work.TITLE} sent to {topics} in {front_end.took_s:.1f} s ({rate:,.0f} a second)"
+    return f"{sent}, read by three Spark jobs, copied to a second broker."
 
 
 def main() -> int:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 FINISH_WITHIN_S = 120.0
 CONFIG = {
     "spark.driver.memory": "1g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",  # a short life: compile quickly, not well
     "spark.ui.enabled": False,
     "spark.ui.showConsoleProgress": False,

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import matplotlib
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from pipeline.monitor import Monitor, percentile
 from pipeline.workload import GROUPS
@@ -28,7 +29,7 @@ ALARM = "#c62828"
 INK = "#333333"
 MARKS_MAX = 3  # labels beside points; more would cover each other
 
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.size": 10,
     "axes.titlesize": 12,
     "axes.titleweight": "bold",
@@ -60,7 +61,7 @@ def draw(path: Path, title: str, panels: Sequence[Callable[[Axes], None]], monit
     """Save the picture: the first panel over the whole width, the two others of the workload, then latency and lag."""
     first, second, third = panels
     with pyplot.rc_context(STYLE):
-        figure = pyplot.figure(figsize=(15, 14), layout="constrained")
+        figure = pyplot.figure(figsize=(15, 14), layout=ConstrainedLayoutEngine(h_pad=0.12, w_pad=0.12))
         figure.suptitle(title, fontsize=15, fontweight="bold", x=0.01, ha="left")
         grid = figure.add_gridspec(3, 2, height_ratios=(1.0, 1.15, 0.9))
         first(figure.add_subplot(grid[0, :]))
@@ -68,7 +69,6 @@ def draw(path: Path, title: str, panels: Sequence[Callable[[Axes], None]], monit
         third(figure.add_subplot(grid[1, 1]))
         latency(figure.add_subplot(grid[2, 0]), monitor)
         lag(figure.add_subplot(grid[2, 1]), monitor)
-        figure.get_layout_engine().set(h_pad=0.12, w_pad=0.12)  # type: ignore[union-attr]
         figure.savefig(path, dpi=110)
         pyplot.close(figure)
 
@@ -88,13 +88,15 @@ def latency(axes: Axes, monitor: Monitor) -> None:
         label = f"{group}: half within {percentile(found, 0.5):.1f} s, 99 % within {percentile(found, 0.99):.1f} s"
         axes.step(xs, ys, where="post", color=JOB_COLOURS[group], label=label, linewidth=2)
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.set_ylim(0, 119)
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_ylim(0, 103)
     axes.set_yticks(range(0, 101, 25))
     axes.set_title("End-to-end latency: from the topic to the job's commit")
     axes.set_xlabel("seconds (logarithmic)")
     axes.set_ylabel("records committed, %")
-    axes.legend(loc="upper left")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17))
 
 
 def lag(axes: Axes, monitor: Monitor) -> None:
@@ -105,12 +107,12 @@ def lag(axes: Axes, monitor: Monitor) -> None:
     produced = monitor.produced()
     axes.plot(*zip(*produced, strict=True), color="#aaaaaa", linestyle="--", label="in the topics", linewidth=1.5)
     axes.set_title("Lag of each consumer group")
-    axes.set_xlabel("seconds since the jobs were started")
+    axes.set_xlabel("seconds since the front end began")
     axes.set_ylabel("records")
     axes.yaxis.set_major_formatter(thousands)
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)
-    axes.legend(loc="upper left")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=4)
 
 
 def bars_with_text(
@@ -121,8 +123,10 @@ def bars_with_text(
     for place, (name, value) in enumerate(rows):
         axes.barh(place, value, color=colour, height=0.82)
         axes.text(top * 0.012, place, name, va="center", ha="left", fontsize=8.5, family="monospace", color="#111111")
-        axes.text(top * 1.2, place, f"{value:,.0f}", va="center", ha="right", fontsize=9, color=INK)
-    axes.set_xlim(0, top * 1.22)
+        axes.text(
+            1.09, place, f"{value:,.0f}", transform=axes.get_yaxis_transform(), va="center", ha="right", fontsize=9
+        )
+    axes.set_xlim(0, top)
     axes.invert_yaxis()
     axes.set_yticks([])
     axes.grid(axis="y", visible=False)

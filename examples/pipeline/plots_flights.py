@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -76,7 +76,7 @@ def by_hour_and_carrier(axes: Axes, found: Results) -> None:
         place = (facts["carrier"], facts["hour"])
         delay[place] += facts["dep_delay"]
         departed[place] += facts["flights"] - facts["cancelled"]
-    flown = defaultdict(int)
+    flown: Counter[str] = Counter()
     for (carrier, _), count in departed.items():
         flown[carrier] += count
     carriers = sorted(flown, key=lambda carrier: -flown[carrier])

@@ -52,10 +52,12 @@ def per_minute(axes: Axes, found: Results) -> None:
         bottoms = [bottom + height for bottom, height in zip(bottoms, heights, strict=True)]
     top = max(bottoms, default=1)
     _mark_alerts(axes, found.alerts, dict(zip(starts, zip(xs, bottoms, strict=True), strict=True)), top)
-    axes.set_ylim(0, top * 1.3)
+    axes.set_ylim(0, top * 1.38)
+    axes.set_xlim(xs[0] - 0.3 / 1440, xs[-1] + 1.3 / 1440)
+    axes.xaxis.set_major_locator(dates.MinuteLocator(byminute=range(0, 60, 5)))
     axes.xaxis.set_major_formatter(dates.DateFormatter("%H:%M"))
     axes.yaxis.set_major_formatter(thousands)
-    axes.set_title("Lines per minute of replay, by source, and minutes with alerts")
+    axes.set_title("Lines per minute of replay, by source, and the largest alerts")
     axes.set_xlabel("time of replay, UTC")
     axes.set_ylabel("lines a minute")
     axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
@@ -70,23 +72,26 @@ def _mark_alerts(axes: Axes, alerts: list[dict[str, Any]], tops: dict[str, tuple
     xs = [tops[start][0] + 0.43 / 1440 for start in by_minute]
     ys = [tops[start][1] + top * 0.05 for start in by_minute]
     axes.scatter(xs, ys, marker="v", color=ALARM, s=46, zorder=5, label="alerts")
-    worst = sorted(by_minute.items(), key=lambda item: -max(a["measure"] / max(a["limit"], 1) for a in item[1]))
-    for place, (start, found) in enumerate(sorted(worst[:MARKS_MAX])):
-        first = max(found, key=lambda alert: alert["measure"] / max(alert["limit"], 1))
-        text = shortened(first["series"], 44) + f": {first['measure']:,}, expected {first['expected']:.0f}"
-        text += f" (and {len(found) - 1} more)" if len(found) > 1 else ""
-        x, y = tops[start][0] + 0.43 / 1440, top * (1.27 - 0.075 * place)
-        right = x > (min(t[0] for t in tops.values()) + max(t[0] for t in tops.values())) / 2
+    for place, (start, found) in enumerate(_worst(by_minute)):
+        first = max(found, key=_excess)
+        text = f"{shortened(first['series'], 52)}: {first['measure']:,} lines, {first['expected']:.1f} expected"
+        text += f", and {len(found) - 1} more" if len(found) > 1 else ""
         axes.annotate(
-            text,
-            (x, tops[start][1] + top * 0.06),
-            (x, y),
-            ha="right" if right else "left",
-            va="center",
+            f"{moment(start):%H:%M}  {text}",
+            (0.004, 0.955 - 0.065 * place),
+            xycoords="axes fraction",
             fontsize=9,
             color=ALARM,
-            arrowprops={"arrowstyle": "-", "color": ALARM, "linewidth": 0.6},
         )
+
+
+def _excess(alert: dict[str, Any]) -> float:
+    return float(alert["measure"] / max(alert["limit"], 1))
+
+
+def _worst(by_minute: dict[str, list[dict[str, Any]]]) -> list[tuple[str, list[dict[str, Any]]]]:
+    """The minutes with the largest alerts, as many as are to be named, in the order of time."""
+    return sorted(sorted(by_minute.items(), key=lambda item: -max(map(_excess, item[1])))[:MARKS_MAX])
 
 
 def levels(axes: Axes, found: Results) -> None:
@@ -124,7 +129,7 @@ def top_templates(warehouse: Path, count: int) -> list[tuple[str, str, int]]:
 def templates(axes: Axes, warehouse: Path) -> None:
     """The top templates, written on their bars."""
     rows = [
-        (shortened(f"{source}: {text}", 76), float(lines))
+        (shortened(f"{source}: {text}", 70), float(lines))
         for source, text, lines in top_templates(warehouse, TEMPLATES_SHOWN)
     ]
     bars_with_text(axes, rows, "Top templates: lines that differ only in what is masked as <*>", "lines")

@@ -43,8 +43,7 @@ class Judge(StatefulProcessor):
         self.state = handle.getValueState("baseline", STATE)
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
-        last: int | None
-        last, recent = self.state.get() if self.state.exists() else (None, [])
+        last, recent = (self.state.get() if self.state.exists() else None) or (None, [])
         for row in sorted(rows, key=attrgetter("number")):
             skipped = 0 if last is None else row.number - last - 1
             verdict, recent = self.baseline.follow(recent, skipped, row.measure)

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
@@ -44,7 +45,7 @@ class JobProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env={**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"},
+                env={**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore", "SPARK_LOCAL_IP": "127.0.0.1"},
                 start_new_session=True,
             )
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -146,10 +147,10 @@ class Pipeline:
         job.wait()
         return job.said[-1]
 
-    def wait_until(self, what: str, done: object, within_s: float = 60.0) -> None:
+    def wait_until(self, what: str, done: Callable[[], object], within_s: float = 60.0) -> None:
         """Poll `done()`; TimeoutError names `what`, JobFailed a streaming job that has died meanwhile."""
         end = time.monotonic() + within_s
-        while not done():  # type: ignore[operator]
+        while not done():
             for job in self.jobs.values():
                 if not job.alive and job.name != "offline":
                     raise job._failure("died")
