@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fastq import Admin, AsyncConsumer, Consumer, Producer, TopicPartition
+from fastq.errors import ClientClosed
 from fastq.spark import read
 from fastq.spark.offsets import DataLoss
 from fastq.spark.options import SourceOptions
@@ -145,6 +146,27 @@ def test_a_process_keeps_its_consumer(servers: str, tp: TopicPartition, cache: r
     assert first.assignment() == []
     assert cache.take(wanted) is not first, "while a task has it, another gets one of its own"
     assert cache.take(options(servers, tp, kafka__client__id="another")) is not first
+
+
+def test_only_so_many_consumers_are_kept(servers: str, tp: TopicPartition, cache: read.ConsumerCache) -> None:
+    wanted = [options(servers, tp, kafka__client__id=f"client-{n}") for n in range(read.IDLE_MAX + 1)]
+    taken = [cache.take(each) for each in wanted]
+    for each, consumer in zip(wanted, taken, strict=True):
+        cache.give_back(each, consumer)
+    with pytest.raises(ClientClosed):
+        taken[0].poll(timeout=0)
+    assert [cache.take(each) is consumer for each, consumer in zip(wanted[1:], taken[1:], strict=True)] == [True] * 4
+
+
+def test_a_topic_that_was_made_anew_is_read_anew(servers: str, tp: TopicPartition, cache: read.ConsumerCache) -> None:
+    fill(servers, tp, 10)
+    wanted = options(servers, tp)
+    assert len(values(wanted, OffsetRange(tp, 0, 10))) == 10
+    with Admin(bootstrap_servers=servers) as admin:
+        admin.delete_topic(tp.topic)
+        admin.create_topic(tp.topic, 1)
+    fill(servers, tp, 5)
+    assert values(wanted, OffsetRange(tp, 0, 5)) == [b"0", b"1", b"2", b"3", b"4"]
 
 
 def test_a_consumer_that_failed_is_not_kept(servers: str, tp: TopicPartition, cache: read.ConsumerCache) -> None:

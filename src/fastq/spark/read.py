@@ -29,36 +29,44 @@ if TYPE_CHECKING:
     from fastq.spark.planning import OffsetRange
 
 
+# A worker reads from one cluster or two; what is beyond is closed, the one that waited longest first.
+IDLE_MAX = 4
+
+
 class ConsumerCache:
     """The consumers of this process that no task is using.
 
-    Invariants: a consumer is either here or with one task, assigned to nothing while it is here. Thread rule: any.
+    Invariants: a consumer is either here or with one task, assigned to nothing while it is here; there are IDLE_MAX at most. Thread
+    rule: any.
     """
 
     def __init__(self) -> None:
-        self._idle: dict[tuple[tuple[str, str], ...], list[Consumer]] = {}
+        self._idle: list[tuple[tuple[tuple[str, str], ...], Consumer]] = []
         self._lock = threading.Lock()
 
     def take(self, options: SourceOptions) -> Consumer:
         """A consumer for these options, one that was used before if there is one."""
+        key = _key(options)
         with self._lock:
-            idle = self._idle.get(_key(options))
-            if idle:
-                return idle.pop()
+            for place in reversed(range(len(self._idle))):
+                if self._idle[place][0] == key:
+                    return self._idle.pop(place)[1]
         from fastq.consumer import Consumer
 
-        given = options.consumer_config().as_dict()
-        return Consumer(**given)
+        return Consumer(**options.consumer_config().as_dict())
 
     def give_back(self, options: SourceOptions, consumer: Consumer) -> None:
         """Keep a consumer for the next task."""
         consumer.assign(())
         with self._lock:
-            self._idle.setdefault(_key(options), []).append(consumer)
+            self._idle.append((_key(options), consumer))
+            surplus = self._idle.pop(0)[1] if len(self._idle) > IDLE_MAX else None
+        if surplus is not None:
+            surplus.close()
 
     def forget(self) -> None:
         """In a child of a fork: the consumers are the parent's."""
-        self._idle = {}
+        self._idle = []
         self._lock = threading.Lock()
 
 
