@@ -279,15 +279,15 @@ def test_a_long_poll_ends_when_data_comes(
 ) -> None:
     name = new_topic_name()
     create_topic(connection, name)
-    with RawConnection(shared_broker.bootstrap_servers) as other:
+    with RawConnection(shared_broker.bootstrap_servers, 90) as other:
         started = time.monotonic()
-        other.send(fetch_request(name, 0, max_wait_ms=10_000), 12)
+        other.send(fetch_request(name, 0, max_wait_ms=60_000), 12)
         time.sleep(0.05)
         produce(connection, name, batch(b"news"))
         assert decode_records(other.receive().responses[0].partitions[0].records)[0].value == b"news"
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 50
 
-        other.send(fetch_request(name, 1, max_wait_ms=10_000, min_bytes=3000), 12)
+        other.send(fetch_request(name, 1, max_wait_ms=60_000, min_bytes=3000), 12)
         for _ in range(4):
             produce(connection, name, batch(bytes(900)))
         assert len(other.receive().responses[0].partitions[0].records) >= 3000
@@ -298,14 +298,14 @@ def test_a_long_poll_ends_when_the_client_is_done(
 ) -> None:
     name = new_topic_name()
     create_topic(connection, name)
-    with RawConnection(shared_broker.bootstrap_servers) as other:
+    with RawConnection(shared_broker.bootstrap_servers, 90) as other:
         started = time.monotonic()
-        other.send(fetch_request(name, 0, max_wait_ms=10_000), 12)
+        other.send(fetch_request(name, 0, max_wait_ms=60_000), 12)
         time.sleep(0.05)
         other.sock.shutdown(socket.SHUT_WR)
         assert bytes(other.receive().responses[0].partitions[0].records) == b""
         assert other.closed()
-        assert time.monotonic() - started < 5
+        assert time.monotonic() - started < 50
 
 
 def test_a_long_poll_is_not_ended_by_what_is_not_on_disk_yet(
@@ -342,7 +342,7 @@ def test_a_long_poll_ends_with_its_time(connection: RawConnection, new_topic_nam
     create_topic(connection, name)
     started = time.monotonic()
     assert bytes(fetch(connection, name, 0, max_wait_ms=120).records) == b""
-    assert 0.1 <= time.monotonic() - started < 5
+    assert time.monotonic() - started >= 0.1
 
 
 def test_a_long_poll_ends_when_the_topic_goes(

@@ -139,7 +139,7 @@ def test_unknown_topic_without_auto_creation(make):
     started = time.monotonic()
     with pytest.raises((UnknownTopicOrPartition, BufferTimeout), match="no-such-topic"):
         producer.send("no-such-topic", b"x")
-    assert 0.3 < time.monotonic() - started < 5
+    assert 0.3 < time.monotonic() - started < 50
 
 
 def test_nobody_listens():
