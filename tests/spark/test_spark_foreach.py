@@ -18,7 +18,6 @@ from fastq.spark import ForeachPartitionProducer, WrongSchema, foreach_partition
 from fastq.spark.producers import borrowed
 from fastq.testing import Broker
 
-
 HEADERS = "array(struct('id' as key, cast(cast(id as string) as binary) as value), struct('none' as key, cast(null as binary) as value))"
 TIMES = "timestamp_millis(1763000000000 + id)"
 
