@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 
 from fastq.spark import session
+from fastq.spark.java import pyspark_version
 
 BATCH_RECORDS = 4000
 WHERE_READ = "concat(cast(partition as string), ':', cast(offset as string), ':', cast(value as string)) as value"
@@ -26,7 +27,9 @@ def main(servers: str, source: str, target: str, checkpoint: str, delivery: str)
     spark = session("copy", master="local[2,4]", config=config)
     spark.sparkContext.setLogLevel("ERROR")
     stream = spark.readStream.format("fastq").option("kafka.bootstrap.servers", servers).option("subscribe", source)
-    rows = stream.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", BATCH_RECORDS).load()
+    if pyspark_version() >= (4, 2):  # before, a micro-batch takes all there is
+        stream = stream.option("maxOffsetsPerTrigger", BATCH_RECORDS)
+    rows = stream.option("startingOffsets", "earliest").load()
     sink = rows.selectExpr("key", WHERE_READ).writeStream.format("fastq").option("kafka.bootstrap.servers", servers)
     sink = sink.option("topic", target).option("delivery", delivery).option("checkpointLocation", checkpoint)
     sink.trigger(availableNow=True).start().awaitTermination()
