@@ -22,7 +22,7 @@ TABLES = re.findall(r"\| option of the (source|sink) .*?\n\|[-|]+\n(.*?)\n\n", P
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(1000)
 def test_the_programs_of_the_page_run(tmp_path: Path, spark_environment: dict[str, str]) -> None:
     assert PROGRAM.count("format(") >= 6
     config = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 4}
@@ -35,7 +35,7 @@ def test_the_programs_of_the_page_run(tmp_path: Path, spark_environment: dict[st
             env={**os.environ, **spark_environment},
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=900,
             check=False,
         )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr[-6000:]}"
