@@ -12,7 +12,7 @@ PYTEST  := $(PY) -m pytest
 NATIVE  := $(wildcard src/fastq/_native/*.pyx src/fastq/_native/*.pxd src/fastq/_native/*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test unit soak interop-kafka interop-spark bench bench-micro bench-compare lint format generate wheel ext clean
+.PHONY: help demo pipeline pipeline-flights test unit soak interop-kafka interop-spark bench bench-micro bench-compare lint format generate wheel ext clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -40,6 +40,11 @@ $(VENV)/.test: $(VENV)/.installed
 	@$(PY) -m pip install -q --group test
 	@touch $@
 
+$(VENV)/.pipeline: $(VENV)/.installed
+	@echo "installing Spark and what the pipeline needs beside it (half a gigabyte the first time)"
+	@$(PY) -m pip install -q --group pipeline
+	@touch $@
+
 $(VENV)/.lint: $(VENV)/.installed
 	@$(PY) -m pip install -q --group lint --group test
 	@touch $@
@@ -49,6 +54,12 @@ ext: ## build the extensions in place (FASTQ_EXT=records,wire for some of them)
 
 demo: $(VENV)/.built ## real log lines into an embedded broker and out again, all accounted for (INPUT=/var/log)
 	@$(PY) examples/demo.py --input "$(INPUT)" --records $(RECORDS)
+
+pipeline: $(VENV)/.built $(VENV)/.pipeline ## log lines through three Spark jobs that agree in the end, with a report (INPUT=/var/log)
+	@PYTHONPATH=examples $(PY) -m pipeline --input "$(INPUT)"
+
+pipeline-flights: $(VENV)/.built $(VENV)/.pipeline ## the same on the 336,776 flights of New York in 2013, whose totals are published
+	@PYTHONPATH=examples $(PY) -m pipeline --workload flights
 
 test: $(VENV)/.built $(VENV)/.test kcat ## all tests, those with the peers' clients among them
 	@$(PYTEST) tests -m "not kafka and not spark_jvm and not soak"
@@ -103,4 +114,4 @@ wheel: $(VENV)/.lint ## sdist and wheel in dist/
 	@rm -rf dist && $(PY) -m build -q
 
 clean: ## remove what was built
-	@rm -rf build dist src/*.egg-info src/fastq/_native/*.so src/fastq/_native/*.c $(VENV)/.built demo-data
+	@rm -rf build dist src/*.egg-info src/fastq/_native/*.so src/fastq/_native/*.c $(VENV)/.built demo-data pipeline-data

@@ -1,6 +1,6 @@
 """The pipeline: lines of logs, or events of flights, through a broker into three jobs that read them independently.
 
-    python -m pipeline             # from the folder examples; `make pipeline` and `make pipeline-flights` set it all up
+    PYTHONPATH=examples python -m pipeline      # `make pipeline` and `make pipeline-flights` set up what it needs
 
 Rules: the modules here know a workload only by its interface (`workload.py`); what is particular to log lines or to flights
 is in `lines.py` and `flights.py`. A job is a process of its own and keeps all that it must remember in its checkpoint, in the

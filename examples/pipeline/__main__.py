@@ -1,6 +1,6 @@
 """Runs the whole pipeline once and reports: `make pipeline`, `make pipeline-flights`.
 
-    python -m pipeline --input /var/log --seconds 60          # from the folder examples
+    PYTHONPATH=examples python -m pipeline --input /var/log --seconds 60
 
 Rules: what happens is said as it happens, with the time since the start. The exit code is 0 only when all totals agree.
 """

@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 
 def remove_unfinished(spark: SparkSession, warehouse: Path) -> int:
     """Remove the files of batches that did not finish; how many there were."""
-    if not (warehouse / "_spark_metadata").is_dir():
-        finished: set[Path] = set()
-    else:
-        finished = {Path(unquote(urlparse(uri).path)) for uri in spark.read.parquet(str(warehouse)).inputFiles()}
+    finished: set[Path] = set()
+    if (warehouse / "_spark_metadata").is_dir():
+        # With a schema, as there may be no file from which to learn one.
+        table = spark.read.schema("offset long").parquet(str(warehouse))
+        finished = {Path(unquote(urlparse(uri).path)) for uri in table.inputFiles()}
     files = [path for path in warehouse.rglob("*.parquet") if not path.relative_to(warehouse).parts[0].startswith("_")]
     strays = [path for path in files if path not in finished]
     for path in strays:
