@@ -264,6 +264,10 @@ def test_a_query_lives_through_a_restart_of_its_broker(spark: SparkSession, tmp_
         ({"subscribe": "no-such-topic"}, ["no such topic: no-such-topic"]),
         ({"assign": '{"TOPIC":[0,3]}'}, ["TOPIC-3", "TOPIC has 1"]),
         ({"subscribe": "TOPIC", "startingOffsets": '{"TOPIC":{"0":0,"1":5}}'}, ["TOPIC-1 not among what is read"]),
+        (
+            {"subscribe": "TOPIC", "startingOffsets": '{"TOPIC":{"0":50}}'},
+            ["has 50, which is beyond the log", "0 to 0"],
+        ),
         ({"subscribe": "TOPIC", "endingOffsets": "latest"}, ["endingOffsets is for batch queries only"]),
         ({"subscribe": "TOPIC", "minOffsetsPerTrigger": 9, "maxOffsetsPerTrigger": 8}, ["above maxOffsetsPerTrigger"]),
     ],

@@ -104,8 +104,10 @@ def plan_batch(reader: OffsetReader) -> list[OffsetRange]:
     wanted = reader.partitions()
     starts = reader.resolve(options.starting, wanted, starting=True)
     ends = reader.resolve(options.ending, wanted, starting=False)
-    if options.starting.offsets is not None or options.ending.offsets is not None:
-        starts, ends = _within_logs(reader, starts, ends)
+    if options.starting.offsets is not None:
+        starts = within_logs(reader, starts, "startingOffsets")
+    if options.ending.offsets is not None:
+        ends = within_logs(reader, ends, "endingOffsets")
     return plan_ranges(
         starts,
         ends,
@@ -114,21 +116,20 @@ def plan_batch(reader: OffsetReader) -> list[OffsetRange]:
     )
 
 
-def _within_logs(reader: OffsetReader, starts: Offsets, ends: Offsets) -> tuple[Offsets, Offsets]:
-    """Offsets that a user gave, held against what is in the logs."""
-    options = reader.options
-    first, last = reader.earliest(starts), reader.latest(starts)
-    for tp in sorted(starts):
-        what = f"{tp} goes from {first[tp]} to {last[tp]}"
-        if max(starts[tp], ends[tp]) > last[tp]:
-            option = "startingOffsets" if starts[tp] > last[tp] else "endingOffsets"
-            offset = starts[tp] if starts[tp] > last[tp] else ends[tp]
+def within_logs(reader: OffsetReader, given: Offsets, option: str) -> Offsets:
+    """Offsets that a user gave, held against what is in the logs; brought inside, where failOnDataLoss is false.
+
+    Raises DataLoss for those that are beyond the log's end, or gone from its beginning.
+    """
+    fail = reader.options.fail_on_data_loss
+    first, last = reader.earliest(given), reader.latest(given)
+    for tp, offset in sorted(given.items()):
+        log = f"{tp} goes from {first[tp]} to {last[tp]}"
+        if offset > last[tp]:
+            hint = "-1 is the end, whatever it is"
+            report_data_loss(fail, f"{option} has {offset}, which is beyond the log: {log}", hint)
+        elif offset < first[tp]:
             report_data_loss(
-                options.fail_on_data_loss,
-                f"{option} has {offset}, which is beyond the log: {what}",
-                hint="-1 is the end, whatever it is",
+                fail, f"{option} has {offset}, which is gone: {log}", "-2 is the beginning, whatever it is"
             )
-        elif starts[tp] < first[tp] and starts[tp] < ends[tp]:
-            report_data_loss(options.fail_on_data_loss, f"startingOffsets has {starts[tp]}, which is gone: {what}")
-    inside = {tp: min(max(offset, first[tp]), last[tp]) for tp, offset in starts.items()}
-    return inside, {tp: min(offset, last[tp]) for tp, offset in ends.items()}
+    return {tp: min(max(offset, first[tp]), last[tp]) for tp, offset in given.items()}

@@ -31,7 +31,7 @@ from fastq.spark.offsets import (
     with_start,
     write_offsets,
 )
-from fastq.spark.planning import OffsetRange, plan_ranges, rate_limit
+from fastq.spark.planning import OffsetRange, plan_ranges, rate_limit, within_logs
 from fastq.spark.source import RangePartition, columns_of
 
 if TYPE_CHECKING:
@@ -97,8 +97,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return write_offsets(self._initial)
 
     def _resolve_start(self) -> Offsets:
-        reader = self._offsets
-        return reader.resolve(self.options.starting, reader.partitions(), starting=True)
+        reader, starting = self._offsets, self.options.starting
+        found = reader.resolve(starting, reader.partitions(), starting=True)
+        return found if starting.offsets is None else within_logs(reader, found, "startingOffsets")
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
         """The end of the micro-batch that begins at `start`; `start` itself when there is nothing to read, or not enough yet.

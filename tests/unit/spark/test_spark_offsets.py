@@ -26,6 +26,7 @@ from fastq.spark.offsets import (
     write_offsets,
 )
 from fastq.spark.options import SourceOptions
+from fastq.spark.planning import plan_batch
 
 TP = TopicPartition
 topics = st.text("abc.-_019", min_size=1, max_size=5)
@@ -276,3 +277,41 @@ def test_errors_that_may_pass_are_tried_again_with_another_client() -> None:
 def test_a_reader_pickles_without_its_client() -> None:
     made = OffsetReader(SourceOptions.parse({"kafka.bootstrap.servers": "h:1", "subscribe": "a"}))
     assert pickle.loads(pickle.dumps(made)).options == made.options
+
+
+# -- the plan of a batch
+
+
+def plan(cluster: Cluster, **given: object) -> list[tuple[str, int, int]]:
+    found = plan_batch(reader(cluster, streaming=False, subscribe="a", **given))
+    return [(str(part.tp), part.start, part.end) for part in found]
+
+
+def test_a_batch_reads_what_is_there() -> None:
+    assert plan(Cluster(LOGS)) == [("a-0", 5, 20), ("a-1", 0, 7)]
+    assert plan(Cluster(LOGS), endingOffsets='{"a":{"0":6,"1":0}}') == [("a-0", 5, 6)]
+    assert plan(Cluster(LOGS), startingOffsets='{"a":{"0":19,"1":-2}}', minPartitions=4) == [
+        ("a-0", 19, 20),
+        ("a-1", 0, 2),
+        ("a-1", 2, 4),
+        ("a-1", 4, 7),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "words", "mild"),
+    [
+        (
+            {"startingOffsets": '{"a":{"0":2,"1":0}}'},
+            "startingOffsets has 2, which is gone: a-0 goes from 5 to 20",
+            (5, 20),
+        ),
+        ({"startingOffsets": '{"a":{"0":21,"1":0}}'}, "startingOffsets has 21, which is beyond the log", None),
+        ({"endingOffsets": '{"a":{"0":99,"1":7}}'}, "endingOffsets has 99, which is beyond the log", (5, 20)),
+    ],
+)
+def test_offsets_that_are_not_in_the_log(given: dict[str, str], words: str, mild: tuple[int, int] | None) -> None:
+    with pytest.raises(DataLoss, match=words):
+        plan(Cluster(LOGS), **given)
+    found = plan(Cluster(LOGS), failOnDataLoss="false", **given)
+    assert found == ([("a-0", *mild)] if mild else []) + [("a-1", 0, 7)]

@@ -260,6 +260,22 @@ def test_a_new_query_on_a_topic_that_is_not_there() -> None:
         Engine(Cluster({})).trigger()
 
 
+@pytest.mark.parametrize(
+    ("offset", "words", "begins"),
+    [
+        (30, "startingOffsets has 30, which is beyond the log: a-0 goes from 5 to 20", 20),
+        (2, "has 2, which is gone", 5),
+    ],
+)
+def test_a_beginning_that_is_not_in_the_log(offset: int, words: str, begins: int) -> None:
+    starting = json.dumps({"a": {"0": offset}})
+    with pytest.raises(DataLoss, match=words):
+        Engine(Cluster({A: (5, 20)}), startingOffsets=starting).trigger()
+    mild = Engine(Cluster({A: (5, 20)}), startingOffsets=starting, failOnDataLoss="false")
+    mild.trigger()
+    assert mild.reader.initialOffset() == {"a": {"0": begins}}
+
+
 def test_tasks_are_split_as_the_options_say() -> None:
     assert Engine(Cluster({A: (0, 9)}), minPartitions=3).trigger() == [("a-0", 0, 3), ("a-0", 3, 6), ("a-0", 6, 9)]
     assert Engine(Cluster({A: (0, 5)}), maxRecordsPerPartition=3).trigger() == [("a-0", 0, 2), ("a-0", 2, 5)]
