@@ -36,6 +36,7 @@ ENVIRONMENT = HERE.parent / ".spark-jvm"
 PYSPARK = "pyspark==3.5.3"
 
 START_TIMEOUT_S = 180.0
+CALL_TIMEOUT_S = 240.0
 
 
 def available() -> str | None:
@@ -100,6 +101,8 @@ class SparkSession:
     def __init__(self, python: Path, scripts: Path, config: Mapping[str, str]) -> None:
         self._home = Path(tempfile.mkdtemp(prefix="spark-session-"))
         self._log = self._home / "log"
+        self._number = 0  # of the last request; the start is answered as number 0
+        self._received = b""
         settings = {
             "spark.master": "local[2]",
             "spark.driver.memory": "1g",
@@ -137,33 +140,44 @@ class SparkSession:
         """Of the driver's Python; also the session id (as `ps` knows it) of the JVM and of the workers."""
         return self._process.pid
 
-    def call(self, function: str, /, *, timeout_s: float = 120.0, **arguments: Any) -> Any:
-        """Call a function of the scripts and return its result; SparkFailed with its traceback if it raised."""
+    def call(self, function: str, /, *, timeout_s: float = CALL_TIMEOUT_S, **arguments: Any) -> Any:
+        """Call a function of the scripts and return its result; SparkFailed with its traceback if it raised.
+
+        A call that is given up with TimeoutError goes on in the session; its late answer is passed over by the next call.
+        """
         assert self._process.stdin is not None
+        self._number += 1
+        request = {"number": self._number, "call": function, "arguments": arguments}
         try:
-            self._process.stdin.write(json.dumps({"call": function, "arguments": arguments}).encode() + b"\n")
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
         except BrokenPipeError:
             raise RuntimeError(f"the Spark session has ended:\n{self._log_text()}") from None
         return self._answer(timeout_s)
 
     def _answer(self, timeout_s: float) -> Any:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            answer = json.loads(self._line(deadline, timeout_s))
+            if answer["number"] == self._number:
+                break
+        if "error" in answer:
+            raise SparkFailed(answer["error"])
+        return answer["result"]
+
+    def _line(self, deadline: float, timeout_s: float) -> bytes:
         assert self._process.stdout is not None
         output = self._process.stdout.fileno()
-        line = bytearray()
-        deadline = time.monotonic() + timeout_s
-        while not line.endswith(b"\n"):
+        while b"\n" not in self._received:
             ready, _, _ = select.select([output], [], [], max(0.0, deadline - time.monotonic()))
             if not ready:
                 raise TimeoutError(f"the Spark session did not answer within {timeout_s:g} s:\n{self._log_text()}")
             read = os.read(output, 1 << 20)
             if not read:
                 raise RuntimeError(f"the Spark session has ended:\n{self._log_text()}")
-            line += read
-        answer = json.loads(line)
-        if "error" in answer:
-            raise SparkFailed(answer["error"])
-        return answer["result"]
+            self._received += read
+        line, _, self._received = self._received.partition(b"\n")
+        return line
 
     def _log_text(self) -> str:
         return self._log.read_text(errors="replace")[-6000:]

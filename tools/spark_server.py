@@ -36,13 +36,14 @@ def main() -> None:
 
     spark = start(json.loads(sys.argv[2]))
     scripts = importlib.import_module(Path(sys.argv[1]).stem)  # from PYTHONPATH
-    answer(result=spark.version)
+    answer(number=0, result=spark.version)
     for line in sys.stdin:
         request = json.loads(line)
+        number = request["number"]
         try:
-            answer(result=getattr(scripts, request["call"])(spark, **request["arguments"]))
+            answer(number=number, result=getattr(scripts, request["call"])(spark, **request["arguments"]))
         except Exception:
-            answer(error=traceback.format_exc())
+            answer(number=number, error=traceback.format_exc())
     spark.stop()
 
 
