@@ -7,6 +7,7 @@ in a classic session only; in Spark Connect the caller names the brokers.
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -68,18 +69,32 @@ def kafka_sources(query: StreamingQuery | None, progress: StreamingQueryProgress
         offsets = _offsets(source.endOffset)
         if not offsets:
             continue
-        client = options.get(source.description) if options is not None else None
-        if options is not None and client is None:
-            continue  # its offsets look like ours, and it is of another kind
+        client = None
+        if options is not None:
+            client = options.get(source.description) or _only(options)
+            if client is None:
+                continue  # its offsets look like ours, and it is of another kind
         found.append(SourceRead(offsets, _offsets(source.latestOffset), client))
     return found
 
 
+def _only(options: Mapping[str, dict[str, str]]) -> dict[str, str] | None:
+    """The options that all Kafka sources of a query share. Before Spark 4.2 a trigger may wrap a source in the plan, and progress
+    describes it by another name."""
+    first = next(iter(options.values()), None)
+    return first if all(other == first for other in options.values()) else None
+
+
 def _offsets(value: str | Mapping[str, Any] | None) -> Offsets:
-    """Offsets in the form of a Kafka source; none of them for anything else."""
+    """Offsets in the form of a Kafka source; none of them for anything else.
+
+    Before PySpark 4.2 the text of `query.lastProgress` is not the JSON that it was read from, but what Python prints of it.
+    """
     try:
+        if isinstance(value, str) and value.startswith("{'"):
+            value = ast.literal_eval(value)
         return read_offsets(value) if value else {}
-    except ValueError:
+    except (ValueError, SyntaxError):
         return {}
 
 

@@ -64,7 +64,7 @@ def make_query(leaves: list[Leaf], *sources: Any, name: str | None = "job", clas
 
 
 @pytest.mark.parametrize("description", [FASTQ, JVM])
-@pytest.mark.parametrize("end", [LOGS_JSON, {"logs": {"0": 3, "1": 5}}])
+@pytest.mark.parametrize("end", [LOGS_JSON, {"logs": {"0": 3, "1": 5}}, "{'logs': {'0': 3, '1': 5}}"])
 def test_both_connectors_are_read(description: str, end: Any) -> None:
     given = {"kafka.bootstrap.servers": NOWHERE, "subscribe": "logs", "Kafka.Group.Id": "mine"}
     query = make_query([Leaf(description, given)], source(description, end, LOGS_JSON))
@@ -74,10 +74,21 @@ def test_both_connectors_are_read(description: str, end: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "end", [None, "", "17", '{"logOffset": 3}', '{"reservoirVersion": 1, "index": -1}', "not JSON", "[1]"]
+    "end", [None, "", "17", '{"logOffset": 3}', '{"reservoirVersion": 1, "index": -1}', "not JSON", "[1]", "{'a"]
 )
 def test_offsets_of_other_sources_are_passed_over(end: Any) -> None:
     query = make_query([Leaf("rate", {})], source("rate", end))
+    assert kafka_sources(query, query.lastProgress) == []
+
+
+def test_a_source_that_the_plan_has_under_another_name_has_the_options_of_all() -> None:
+    given = {"kafka.bootstrap.servers": NOWHERE, "kafka.group.id": "mine"}
+    query = make_query([Leaf("AvailableNowDataStreamWrapper@1", given)], source(FASTQ, LOGS_JSON))
+    (found,) = kafka_sources(query, query.lastProgress)
+    assert (found.offsets, found.group_id) == (LOGS, "mine")
+    query = make_query(
+        [Leaf("one", given), Leaf("two", {"kafka.bootstrap.servers": "other:1"})], source(FASTQ, LOGS_JSON)
+    )
     assert kafka_sources(query, query.lastProgress) == []
 
 
