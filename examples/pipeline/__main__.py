@@ -11,6 +11,7 @@ import argparse
 import shutil
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 from fastq import TopicPartition
@@ -21,6 +22,7 @@ from pipeline.verify import check_all
 from pipeline.workload import GROUPS, Replay, Workload, workload
 
 SAY_EVERY_S = 5.0
+FIRST_BATCH_S = 120.0
 
 
 class Clock:
@@ -68,12 +70,14 @@ def run(clock: Clock, pipeline: Pipeline, replay: Replay, seconds: float) -> tup
         pipeline.start(name)
     clock.say("started the real-time job and the mirror")
     partitions = [TopicPartition(topic, p) for topic, count in replay.topics.items() for p in range(count)]
+    front_end = FrontEnd(pipeline.near.bootstrap_servers, replay, seconds, waits=True)
+    front_end.start()
     for name in ("realtime", "mirror"):
         pipeline.jobs[name].wait_running()
-    clock.say(f"both run; the front end begins to send, for {seconds:g} s")
-    front_end = FrontEnd(pipeline.near.bootstrap_servers, replay, seconds)
+        pipeline.wait_until(f"the first batch of {name}", partial(pipeline.committed, name), FIRST_BATCH_S)
+    clock.say(f"both have read a first few records; the front end sends the others, for {seconds:g} s")
     with Monitor(pipeline.near.bootstrap_servers, partitions) as monitor:
-        front_end.start()
+        front_end.go.set()
         wait_saying(clock, front_end, monitor, 0.3)
         clock.say("started the offline load of what is there")
         offline = pipeline.start("offline")

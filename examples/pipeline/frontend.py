@@ -35,35 +35,41 @@ def create_topics(servers: str, replay: Replay) -> None:
 class FrontEnd(threading.Thread):
     """Replays in a thread of its own, in about `seconds`; `join` it, then ask `failed`.
 
+    With `waits` it sends the first tick, and the others when `go` is set: a query's first batch takes seconds, whatever is in it.
     `sent` and `progress` (0 to 1) may be read by others at any time; only this thread changes them.
     """
 
-    def __init__(self, servers: str, replay: Replay, seconds: float) -> None:
+    def __init__(self, servers: str, replay: Replay, seconds: float, *, waits: bool = False) -> None:
         super().__init__(name="front end", daemon=True)
         self.servers = servers
         self.replay = replay
         self.seconds = seconds
         self.sent: Counter[TopicPartition] = Counter()
+        self.go = threading.Event()
+        if not waits:
+            self.go.set()
         self.progress = 0.0
         self.took_s = 0.0
         self.failed: BaseException | None = None
 
     def run(self) -> None:
         try:
-            start = time.monotonic()
             with Producer(bootstrap_servers=self.servers, acks="all", linger_ms=0, compression_type="lz4") as producer:
-                self._replay(producer, start)
+                self._replay(producer)
                 self._close_partitions(producer)
-            self.took_s = time.monotonic() - start
         except BaseException as error:
             self.failed = error
 
-    def _replay(self, producer: Producer, start: float) -> None:
+    def _replay(self, producer: Producer) -> None:
         ticks = list(self.replay.ticks())
-        for number, events in enumerate(ticks):
+        self._send(producer, ticks[0])
+        self.go.wait()
+        start = time.monotonic()
+        for number, events in enumerate(ticks[1:], 2):
             self._send(producer, events)
-            self.progress = (number + 1) / len(ticks)
+            self.progress = number / len(ticks)
             time.sleep(max(0.0, start + self.seconds * self.progress - time.monotonic()))
+        self.progress, self.took_s = 1.0, time.monotonic() - start
 
     def _send(self, producer: Producer, events: list[Event]) -> None:
         deliveries = []

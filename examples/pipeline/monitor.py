@@ -2,7 +2,8 @@
 
 Rules: what is known is what brokers tell: ends of partitions, and what the groups have committed. The latency of a record is
 the time from when its partition was first seen to hold it until its group was first seen to have committed it; so it is
-from end to end, and true within two intervals.
+from end to end, and true within two intervals. What was there before the
+first look has no latency.
 """
 
 from __future__ import annotations
@@ -87,9 +88,12 @@ class Monitor(threading.Thread):
 
 
 def distances(ends: Sequence[tuple[float, int]], reached: Sequence[tuple[float, int]]) -> Iterator[tuple[float, int]]:
-    """How long after the first rising curve the second one got as far, and for how many steps that holds."""
+    """How long after the first rising curve the second one got as far, and for how many steps that holds.
+
+    What was there at the first look is left out: it is not known since when.
+    """
     later = iter(reached)
-    at, level, done = 0.0, 0, 0
+    at, level, done = 0.0, 0, ends[0][1] if ends else 0
     for since, end in ends:
         while done < end:
             while level <= done:

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
+from fastq import Admin, TopicPartition
 from fastq.testing import Broker
 from pipeline.frontend import create_topics
 from pipeline.workload import Replay
@@ -146,6 +147,12 @@ class Pipeline:
         job = self.start("offline")
         job.wait()
         return job.said[-1]
+
+    def committed(self, group: str) -> int:
+        """How many records a job has committed."""
+        partitions = [TopicPartition(topic, p) for topic, count in self.replay.topics.items() for p in range(count)]
+        with Admin(bootstrap_servers=self.near.bootstrap_servers) as admin:
+            return sum(found.committed or 0 for found in admin.group_lag(group, partitions).results().values())
 
     def wait_until(self, what: str, done: Callable[[], object], within_s: float = 60.0) -> None:
         """Poll `done()`; TimeoutError names `what`, JobFailed a streaming job that has died meanwhile."""

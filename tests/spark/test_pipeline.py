@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from fastq import Admin, TopicPartition
-
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "examples"))
 
@@ -36,16 +34,9 @@ def replay() -> Replay:
     return lines.replay(argparse.Namespace(input=folder, lines_max=LINES, minutes=12))
 
 
-def committed(pipeline: Pipeline, group: str) -> int:
-    """How many records a job has committed."""
-    partitions = [TopicPartition(topic, p) for topic, count in pipeline.replay.topics.items() for p in range(count)]
-    with Admin(bootstrap_servers=pipeline.near.bootstrap_servers) as admin:
-        return sum(found.committed or 0 for found in admin.group_lag(group, partitions).results().values())
-
-
 def kill_at_work(pipeline: Pipeline, name: str, pause_s: float) -> None:
     """Kill a streaming job a moment after its first commit, and start it again."""
-    pipeline.wait_until(f"a commit of {name}", lambda: committed(pipeline, name), WAIT_S)
+    pipeline.wait_until(f"a commit of {name}", lambda: pipeline.committed(name), WAIT_S)
     time.sleep(pause_s)
     pipeline.jobs[name].kill()
     assert not pipeline.jobs[name].alive

@@ -78,7 +78,7 @@ def test_distances_between_two_curves(seed: int) -> None:
         ends.append((float(second), end))
         reached.append((float(second), level))
     expected = []
-    for offset in range(end):
+    for offset in range(ends[0][1], end):
         since = next(second for second, value in ends if value > offset)
         until = next((second for second, value in reached if value > offset), None)
         if until is not None:
