@@ -116,9 +116,12 @@ def yield_processor(pid: int) -> None:
     """Have a process step back behind the others, where the system lets us.
 
     Linux may share the processor among sessions first (its autogroups), and heed a process's own niceness only within its session.
+    And niceness is about shares: who wakes may wait for a tick of 4 ms. From an idle process the processor is taken at once.
     """
     with contextlib.suppress(OSError, AttributeError):
         os.setpriority(os.PRIO_PROCESS, pid, _NICENESS)
+    with contextlib.suppress(OSError, AttributeError):
+        os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
     with contextlib.suppress(OSError), open(f"/proc/{pid}/autogroup", "w") as file:
         file.write(str(_NICENESS))
 
