@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 import venv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -98,7 +98,7 @@ class SparkSession:
     One call at a time; not thread-safe.
     """
 
-    def __init__(self, python: Path, scripts: Path, config: Mapping[str, str]) -> None:
+    def __init__(self, python: Path, scripts: Path, config: Mapping[str, str], *, path: Sequence[Path] = ()) -> None:
         self._home = Path(tempfile.mkdtemp(prefix="spark-session-"))
         self._log = self._home / "log"
         self._number = 0  # of the last request; the start is answered as number 0
@@ -118,7 +118,8 @@ class SparkSession:
         }
         environment = {key: value for key, value in os.environ.items() if key not in ("SPARK_HOME", "PYTHONPATH")}
         environment |= {"PYSPARK_PYTHON": str(python), "PYSPARK_DRIVER_PYTHON": str(python)}
-        environment["PYTHONPATH"] = str(scripts.parent)  # for the workers: functions of the scripts travel by name
+        # For the workers: functions of the scripts travel by name.
+        environment["PYTHONPATH"] = os.pathsep.join(map(str, (scripts.parent, *path)))
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [str(python), str(SERVER), str(scripts), json.dumps(settings)],
@@ -219,7 +220,9 @@ def jvm_session(scripts: Path, config: Mapping[str, str] | None = None) -> Spark
 
 def fastq_session(scripts: Path, config: Mapping[str, str] | None = None) -> SparkSession:
     """A session of the PySpark of the running interpreter; its format is `fastq`."""
-    return SparkSession(Path(sys.executable), scripts, config or {})
+    # Spark looks for formats in the folders of the path, where an editable install may put nothing.
+    root = Path(__file__).resolve().parents[1]
+    return SparkSession(Path(sys.executable), scripts, config or {}, path=(root / "src", root / "broker"))
 
 
 if __name__ == "__main__":  # make all that a session needs, so that no test waits for it
