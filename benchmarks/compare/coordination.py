@@ -24,6 +24,9 @@ from support import Target, cpu_seconds, fastq_broker, interleave, medians, save
 
 from fastq import Admin, Producer
 from fastq.config import ClientConfig
+from fastq.consumer.group.assignors import GroupTopics
+from fastq.consumer.group.sticky import StickyAssignor
+from fastq.consumer.group.subscription import MemberSubscription
 from fastq.net.client import AsyncClient
 from fastq.net.operations import ANY, Coordinator
 from fastq.protocol.messages import (
@@ -167,6 +170,27 @@ async def rebalances(target: Target, rounds: int) -> dict[str, float]:
     return {"members": MEMBERS, "cpu_s": statistics.median(found)}
 
 
+def sticky_assignment(rounds: int) -> dict[str, float]:
+    """The client's sticky assignor: what the leader computes when ten of 100 members leave 1,000 partitions; `moved` are partitions
+    that somebody else has afterwards, `minimum` those whose owner is gone."""
+    topics = GroupTopics({f"t{number}": PARTITIONS // 10 for number in range(10)})
+    names = tuple(topics.counts)
+    members = [f"m{number:03}" for number in range(MEMBERS)]
+    owned = StickyAssignor().assign(topics, {member: MemberSubscription(names) for member in members})
+    staying = {member: MemberSubscription(names, tuple(owned[member]), 1) for member in members[: MEMBERS - 10]}
+    seconds = []
+    for _ in range(rounds):
+        started = time.perf_counter()
+        found = StickyAssignor().assign(topics, staying)
+        seconds.append(time.perf_counter() - started)
+    moved = sum(len(set(found[member]) - set(owned[member])) for member in staying)
+    return {
+        "s": statistics.median(seconds),
+        "moved": moved,
+        "minimum": PARTITIONS - sum(len(owned[m]) for m in staying),
+    }
+
+
 async def idle_members(target: Target, topic: str, seconds: float) -> dict[str, float]:
     """10,000 members in 100 groups, half of them KIP-848: CPU share of the broker and heartbeats that failed or were late."""
     clients = await connect(target, MEMBERS)
@@ -243,6 +267,8 @@ def main() -> None:
             print(f"  => {what}: {ratio:.2f}x")
         document["rebalance"] = asyncio.run(rebalances(target, options.rounds))
         print(document["rebalance"])
+        document["sticky assignor"] = sticky_assignment(options.rounds)
+        print(document["sticky assignor"])
         document["idle members"] = asyncio.run(idle_members(target, "t", options.seconds))
         print(document["idle members"])
     print(save("coordination", document))

@@ -162,7 +162,9 @@ def test_bad_message_indexes(data):
 # -- registry calls
 
 
-def test_after_the_first_value_nothing_is_asked(server, client):
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("count", [1000, pytest.param(1_000_000, marks=pytest.mark.soak)])
+def test_after_the_first_value_nothing_is_asked(server, client, count):
     writers = [
         (AvroSerializer(client, AVRO), VALUE),
         (JsonSchemaSerializer(client, JSON), VALUE),
@@ -173,7 +175,7 @@ def test_after_the_first_value_nothing_is_asked(server, client):
         topic = type(reader).__name__
         assert reader.deserialize(topic, (), writer.serialize(topic, value)) == value
         asked = len(server.requests)
-        for _ in range(1000):
+        for _ in range(count):
             assert reader.deserialize(topic, (), writer.serialize(topic, value)) == value
         assert len(server.requests) == asked
 
