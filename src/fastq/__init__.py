@@ -6,8 +6,9 @@ so that ``import fastq`` costs milliseconds and a consumer never loads the produ
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fastq.lazy import lazy_names
 
 if TYPE_CHECKING:
     from fastq.admin import Admin as Admin
@@ -45,32 +46,21 @@ __all__ = [
     "__version__",
 ]
 
-_ROOMS = {
-    "Admin": "admin",
-    "AsyncAdmin": "admin",
-    "AsyncConsumer": "consumer",
-    "AsyncConsumerPool": "consumer",
-    "AsyncProducer": "producer",
-    "Consumer": "consumer",
-    "ConsumerPool": "consumer",
-    "FastqError": "errors",
-    "KafkaError": "errors",
-    "Producer": "producer",
-    "Record": "consumer",
-    "RecordMetadata": "producer",
-    "RetryPolicy": "consumer",
-    "TopicPartition": "metadata",
+_WHERE = {
+    "Admin": "fastq.admin",
+    "AsyncAdmin": "fastq.admin",
+    "AsyncConsumer": "fastq.consumer",
+    "AsyncConsumerPool": "fastq.consumer",
+    "AsyncProducer": "fastq.producer",
+    "Consumer": "fastq.consumer",
+    "ConsumerPool": "fastq.consumer",
+    "FastqError": "fastq.errors",
+    "KafkaError": "fastq.errors",
+    "Producer": "fastq.producer",
+    "Record": "fastq.consumer",
+    "RecordMetadata": "fastq.producer",
+    "RetryPolicy": "fastq.consumer",
+    "TopicPartition": "fastq.metadata",
 }
 
-
-def __getattr__(name: str) -> Any:
-    room = _ROOMS.get(name)
-    if room is None:
-        raise AttributeError(f"module 'fastq' has no attribute {name!r}")
-    value = getattr(import_module(f"fastq.{room}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _WHERE)

@@ -28,24 +28,25 @@ USERS = {"serializers", "interceptors"}  # what users plug in
 
 MAY_IMPORT = {
     "errors": set[str](),
+    "lazy": set[str](),
     "_native": FLOOR,
     "compression": FLOOR,
     "serializers": {"errors"},
     "interceptors": {"errors"},
-    "schema_registry": {"errors"},
+    "schema_registry": {"errors", "lazy"},
     "protocol": FLOOR,
     "metadata": FLOOR | {"protocol"},
     "config": FLOOR | {"protocol", "net"},
     "net": CORE | {""},  # the version, which it tells brokers
     "metrics": {"metadata"},
-    "producer": CORE | USERS | {"metrics"},
-    "consumer": CORE | USERS | {"metrics"},
+    "producer": CORE | USERS | {"metrics", "lazy"},
+    "consumer": CORE | USERS | {"metrics", "lazy"},
     "observability": USERS | {"metrics", "producer", "consumer"},
     "admin": CORE,
     "cli": CORE | USERS | {"", "producer", "consumer", "admin", "testing"},
-    "spark": CORE | USERS | {"", "producer", "consumer", "admin"},
+    "spark": CORE | USERS | {"", "lazy", "producer", "consumer", "admin"},
     "testing": CORE | {"", "admin"},
-    "": CORE | USERS | {"producer", "consumer", "admin"},  # fastq/__init__.py: the public names
+    "": CORE | USERS | {"lazy", "producer", "consumer", "admin"},  # fastq/__init__.py: the public names
 }
 BROKER_MAY_IMPORT = {"errors", "_native", "compression", "protocol", "net"}
 BROKER_AS_A_CLIENT = BROKER / "mirror"  # copies between clusters, so it is a producer and a consumer itself

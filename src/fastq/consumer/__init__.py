@@ -6,8 +6,9 @@ consumer alone, does not load the rest: Spark starts many such processes.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fastq.lazy import lazy_names
 
 if TYPE_CHECKING:
     from fastq._native.arrow import ArrowExport as ArrowExport
@@ -46,27 +47,23 @@ __all__ = [
     "RetryPolicy",
 ]
 
-_MODULES = {
+_WHERE = {
     "ArrowExport": "fastq._native.arrow",
+    "Assignor": "fastq.consumer.group",
     "AsyncConsumer": "fastq.consumer.async_consumer",
     "AsyncConsumerPool": "fastq.consumer.pool",
     "Consumer": "fastq.consumer.consumer",
     "ConsumerBatch": "fastq._native.columns",
     "ConsumerConfig": "fastq.consumer.config",
     "ConsumerPool": "fastq.consumer.pool",
+    "GroupMetadata": "fastq.consumer.group",
+    "GroupTopics": "fastq.consumer.group",
+    "MemberSubscription": "fastq.consumer.group",
+    "OffsetAndMetadata": "fastq.consumer.group",
     "OffsetAndTimestamp": "fastq.consumer.offsets",
+    "RebalanceListener": "fastq.consumer.group",
     "Record": "fastq._native.consume",
     "RetryPolicy": "fastq.consumer.retry",
 }
 
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module 'fastq.consumer' has no attribute {name!r}")
-    value = getattr(import_module(_MODULES.get(name, "fastq.consumer.group")), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _WHERE)

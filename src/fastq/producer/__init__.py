@@ -5,8 +5,9 @@ Rules: names are imported when they are first used, so that the asyncio side cos
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fastq.lazy import lazy_names
 
 if TYPE_CHECKING:
     from fastq._native.producer_core import AsyncDelivery as AsyncDelivery
@@ -22,22 +23,6 @@ if TYPE_CHECKING:
     from fastq.producer.producer import Producer as Producer
     from fastq.producer.transaction_calls import AsyncTransaction as AsyncTransaction
     from fastq.producer.transaction_calls import Transaction as Transaction
-
-_WHERE = {
-    "AsyncDelivery": "fastq._native.producer_core",
-    "AsyncProducer": "fastq.producer.async_producer",
-    "AsyncTransaction": "fastq.producer.transaction_calls",
-    "Delivery": "fastq._native.producer_core",
-    "ManyDelivery": "fastq._native.send_many",
-    "Murmur2Partitioner": "fastq.producer.partitioners",
-    "Producer": "fastq.producer.producer",
-    "ProducerConfig": "fastq.producer.config",
-    "RecordMetadata": "fastq.producer.delivery",
-    "RoundRobinPartitioner": "fastq.producer.partitioners",
-    "SendManyError": "fastq.producer.delivery",
-    "SendManyResult": "fastq.producer.delivery",
-    "Transaction": "fastq.producer.transaction_calls",
-}
 
 __all__ = [
     "AsyncDelivery",
@@ -55,15 +40,20 @@ __all__ = [
     "Transaction",
 ]
 
+_WHERE = {
+    "AsyncDelivery": "fastq._native.producer_core",
+    "AsyncProducer": "fastq.producer.async_producer",
+    "AsyncTransaction": "fastq.producer.transaction_calls",
+    "Delivery": "fastq._native.producer_core",
+    "ManyDelivery": "fastq._native.send_many",
+    "Murmur2Partitioner": "fastq.producer.partitioners",
+    "Producer": "fastq.producer.producer",
+    "ProducerConfig": "fastq.producer.config",
+    "RecordMetadata": "fastq.producer.delivery",
+    "RoundRobinPartitioner": "fastq.producer.partitioners",
+    "SendManyError": "fastq.producer.delivery",
+    "SendManyResult": "fastq.producer.delivery",
+    "Transaction": "fastq.producer.transaction_calls",
+}
 
-def __getattr__(name: str) -> Any:
-    module = _WHERE.get(name)
-    if module is None:
-        raise AttributeError(f"module 'fastq.producer' has no attribute {name!r}")
-    value = getattr(import_module(module), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _WHERE)

@@ -13,8 +13,9 @@ imported when the name is first used.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fastq.lazy import lazy_names
 
 if TYPE_CHECKING:
     from fastq.schema_registry.avro import AvroDeserializer as AvroDeserializer
@@ -30,22 +31,6 @@ if TYPE_CHECKING:
     from fastq.schema_registry.serde import record_name as record_name
     from fastq.schema_registry.serde import topic_name as topic_name
     from fastq.schema_registry.serde import topic_record_name as topic_record_name
-
-_WHERE = {
-    "AvroDeserializer": "avro",
-    "AvroSerializer": "avro",
-    "JsonSchemaDeserializer": "json_schema",
-    "JsonSchemaSerializer": "json_schema",
-    "ProtobufDeserializer": "protobuf",
-    "ProtobufSerializer": "protobuf",
-    "RegisteredSchema": "client",
-    "Schema": "client",
-    "SchemaReference": "client",
-    "SchemaRegistryClient": "client",
-    "record_name": "serde",
-    "topic_name": "serde",
-    "topic_record_name": "serde",
-}
 
 __all__ = [
     "AvroDeserializer",
@@ -63,15 +48,20 @@ __all__ = [
     "topic_record_name",
 ]
 
+_WHERE = {
+    "AvroDeserializer": "fastq.schema_registry.avro",
+    "AvroSerializer": "fastq.schema_registry.avro",
+    "JsonSchemaDeserializer": "fastq.schema_registry.json_schema",
+    "JsonSchemaSerializer": "fastq.schema_registry.json_schema",
+    "ProtobufDeserializer": "fastq.schema_registry.protobuf",
+    "ProtobufSerializer": "fastq.schema_registry.protobuf",
+    "RegisteredSchema": "fastq.schema_registry.client",
+    "Schema": "fastq.schema_registry.client",
+    "SchemaReference": "fastq.schema_registry.client",
+    "SchemaRegistryClient": "fastq.schema_registry.client",
+    "record_name": "fastq.schema_registry.serde",
+    "topic_name": "fastq.schema_registry.serde",
+    "topic_record_name": "fastq.schema_registry.serde",
+}
 
-def __getattr__(name: str) -> Any:
-    module = _WHERE.get(name)
-    if module is None:
-        raise AttributeError(f"module 'fastq.schema_registry' has no attribute {name!r}")
-    value = getattr(import_module(f"fastq.schema_registry.{module}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, _WHERE)

@@ -8,8 +8,9 @@ pays only for what its task needs.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from fastq.lazy import lazy_names
 
 if TYPE_CHECKING:
     from fastq.spark.exactly_once import NotTheSameBatch as NotTheSameBatch
@@ -25,22 +26,6 @@ if TYPE_CHECKING:
     from fastq.spark.query_lag import lag as lag
     from fastq.spark.records import WrongSchema as WrongSchema
     from fastq.spark.source import FastqDataSource as FastqDataSource
-
-_MODULES = {
-    "DataLoss": "offsets",
-    "FastqDataSource": "source",
-    "ForeachPartitionProducer": "foreach",
-    "NotDelivered": "producers",
-    "NotTheSameBatch": "exactly_once",
-    "OffsetCommitListener": "listener",
-    "QueryLag": "query_lag",
-    "SparkUnavailable": "java",
-    "WrongSchema": "records",
-    "ensure_java": "java",
-    "foreach_partition_arrow": "foreach",
-    "lag": "query_lag",
-    "session": "java",
-}
 
 __all__ = [
     "DataLoss",
@@ -58,15 +43,20 @@ __all__ = [
     "session",
 ]
 
+_WHERE = {
+    "DataLoss": "fastq.spark.offsets",
+    "FastqDataSource": "fastq.spark.source",
+    "ForeachPartitionProducer": "fastq.spark.foreach",
+    "NotDelivered": "fastq.spark.producers",
+    "NotTheSameBatch": "fastq.spark.exactly_once",
+    "OffsetCommitListener": "fastq.spark.listener",
+    "QueryLag": "fastq.spark.query_lag",
+    "SparkUnavailable": "fastq.spark.java",
+    "WrongSchema": "fastq.spark.records",
+    "ensure_java": "fastq.spark.java",
+    "foreach_partition_arrow": "fastq.spark.foreach",
+    "lag": "fastq.spark.query_lag",
+    "session": "fastq.spark.java",
+}
 
-def __getattr__(name: str) -> Any:
-    module = _MODULES.get(name)
-    if module is None:
-        raise AttributeError(f"module 'fastq.spark' has no attribute {name!r}")
-    value = getattr(import_module(f"fastq.spark.{module}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, _WHERE)
