@@ -9,7 +9,6 @@ Rules
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from fastq._native.bits cimport MAX_VARINT32, store_i32
@@ -17,26 +16,19 @@ from fastq._native.cursor cimport (
     Cursor,
     Output,
     output_free,
-    output_reserve,
     output_start,
     put_count,
-    put_i8,
     put_i16,
     put_i32,
     put_i64,
-    put_raw,
-    put_string,
     skip_tags,
     take,
     take_count,
     take_i16,
     take_i32,
     take_i64,
-    take_string,
 )
-
-cdef extern from "Python.h":
-    const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
+from fastq._native.texts cimport count_topics, fail, make_room, put_no_tags, put_text, put_topic_id, refuse, take_text
 
 cdef enum:
     WITH_THROTTLE = 3        # first response version with a throttle time
@@ -45,58 +37,13 @@ cdef enum:
     WITH_INSTANCE = 7
     FLEXIBLE = 8
     TOPIC_IDS = 10
-    STRING_BYTES_MAX = 32767  # of the strings that are not compact
     KEY_TYPE = 1
     VALUE_VERSION = 3         # as long as the broker's retention applies
     VALUE_VERSION_WITH_EXPIRY = 1
     VALUE_VERSION_FLEXIBLE = 4
 
 
-cdef object fail(str expected, Py_ssize_t position, str detail, str within):
-    """Raise DecodeError; kept out of line, as it is never on the hot path."""
-    from fastq._native.wire import DecodeError
-    raise DecodeError(expected, position, detail, within)
-
-
-cdef object refuse(str what):
-    """Raise EncodeError; kept out of line as well."""
-    from fastq._native.wire import EncodeError
-    raise EncodeError(what)
-
-
 # --- what all of them share ---
-
-
-cdef int put_text(Output* out, bint compact, object text) except -1:
-    """A string, null for None."""
-    cdef Py_ssize_t size = -1
-    cdef const char* data = NULL
-    if text is not None:
-        data = PyUnicode_AsUTF8AndSize(text, &size)
-        if size > STRING_BYTES_MAX and not compact:
-            refuse(f"a string of {size} bytes, where {STRING_BYTES_MAX} are the most")
-    make_room(out, MAX_VARINT32 + size)
-    put_string(out, compact, data, size)
-    return 0
-
-
-cdef inline int make_room(Output* out, Py_ssize_t size) except -1:
-    if output_reserve(out, size) == NULL:
-        raise MemoryError
-    return 0
-
-
-cdef object take_text(Cursor* c, bint compact):
-    """A string, or None for a null one; one that is no UTF-8 sets `failed`."""
-    cdef int32_t size = -1
-    cdef const uint8_t* p = take_string(c, compact, &size)
-    if p == NULL:
-        return None
-    try:
-        return PyUnicode_DecodeUTF8(<const char*>p, size, NULL)
-    except UnicodeDecodeError:
-        c.failed = True
-        return None
 
 
 cdef str take_present(Cursor* c, bint compact):
@@ -121,11 +68,7 @@ cdef int put_topic(Output* out, int version, object topic) except -1:
     if version < TOPIC_IDS:
         put_text(out, version >= FLEXIBLE, topic)
         return 0
-    if PyBytes_GET_SIZE(<bytes?>topic) != 16:
-        refuse(f"a topic id of {len(topic)} bytes")
-    make_room(out, 16)
-    put_raw(out, PyBytes_AS_STRING(topic), 16)
-    return 0
+    return put_topic_id(out, <bytes?>topic)
 
 
 cdef Py_ssize_t neighbours(list entries, Py_ssize_t i) except -1:
@@ -136,15 +79,6 @@ cdef Py_ssize_t neighbours(list entries, Py_ssize_t i) except -1:
     while j < count and (<tuple>entries[j])[0] == topic:
         j += 1
     return j
-
-
-cdef int32_t count_topics(list entries) except -1:
-    cdef int32_t topics = 0
-    cdef Py_ssize_t i = 0
-    while i < len(entries):
-        i = neighbours(entries, i)
-        topics += 1
-    return topics
 
 
 # --- the request ---
@@ -197,13 +131,6 @@ cdef int put_commit(
             i += 1
         put_no_tags(out, flexible)
     put_no_tags(out, flexible)
-    return 0
-
-
-cdef inline int put_no_tags(Output* out, bint flexible) except -1:
-    if flexible:
-        make_room(out, 1)
-        put_i8(out, 0)
     return 0
 
 

@@ -31,23 +31,17 @@ from fastq._native.cursor cimport (
     take,
     take_count,
     take_i8,
-    take_i16,
     take_i32,
     take_i64,
     take_string,
     take_uvarint,
 )
+from fastq._native.texts cimport count_topics, fail, take_text
 
 cdef enum:
     FETCH_FLEXIBLE = 12    # first version with compact lengths and tagged fields
     FETCH_TOPIC_IDS = 13   # first version that names topics by id
     REPLICA_STATE = 15     # first version with the replica id in a tagged field
-
-
-cdef object fail(str expected, Py_ssize_t position, str detail, str within):
-    """Raise DecodeError; kept out of line, as it is never on the hot path."""
-    from fastq._native.wire import DecodeError
-    raise DecodeError(expected, position, detail, within)
 
 
 @cython.final
@@ -122,19 +116,6 @@ cdef int take_body(Cursor* c, int version, FetchBody body) except -1:
     if flexible:
         take_body_tags(c, version, body)
     return 0
-
-
-cdef str take_text(Cursor* c, bint compact):
-    """A string, None for a null one; one that is not UTF-8 sets `failed`."""
-    cdef int32_t size = -1
-    cdef const uint8_t* p = take_string(c, compact, &size)
-    if p == NULL:
-        return None
-    try:
-        return PyBytes_FromStringAndSize(<const char*>p, size).decode()
-    except UnicodeDecodeError:
-        c.failed = True
-        return None
 
 
 cdef object take_topic(Cursor* c, int version):
@@ -311,18 +292,6 @@ cdef int put_topics(Output* out, int version, list results, list cuts) except -1
                 raise MemoryError
             put_i8(out, 0)
     return 0
-
-
-cdef int32_t count_topics(list results) except -1:
-    cdef int32_t topics = 0
-    cdef object previous = None
-    cdef object topic
-    for result in results:
-        topic = (<tuple>result)[0]
-        if previous is None or topic != previous:
-            topics += 1
-            previous = topic
-    return topics
 
 
 cdef int put_result(Output* out, int version, tuple result, list cuts) except -1:

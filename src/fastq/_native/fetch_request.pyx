@@ -4,25 +4,20 @@ Rules: topics go by name up to version 12, by 16-byte id from 13 on; a topic has
 not say (replica, cluster, last fetched epoch, log start) has its default. The generated message is the oracle (see the tests).
 """
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int8_t, int32_t, int64_t
 
 from fastq._native.bits cimport MAX_VARINT32
 from fastq._native.cursor cimport (
     Output,
     output_free,
-    output_reserve,
     output_start,
     put_count,
     put_i8,
     put_i32,
     put_i64,
-    put_raw,
-    put_string,
 )
-
-cdef extern from "Python.h":
-    const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
+from fastq._native.texts cimport make_room, put_no_tags, put_text, put_topic_id, refuse
 
 cdef enum:
     WITH_LOG_START = 5
@@ -34,46 +29,12 @@ cdef enum:
     WITHOUT_REPLICA = 15
     LAST_VERSION = 18
     PARTITION_BYTES_MAX = 33
-    STRING_BYTES_MAX = 32767
-
-
-cdef object refuse(str what):
-    """Raise EncodeError; kept out of line, as it is never on the hot path."""
-    from fastq._native.wire import EncodeError
-    raise EncodeError(what)
-
-
-cdef inline int make_room(Output* out, Py_ssize_t size) except -1:
-    if output_reserve(out, size) == NULL:
-        raise MemoryError
-    return 0
-
-
-cdef int put_text(Output* out, bint compact, str text) except -1:
-    cdef Py_ssize_t size = 0
-    cdef const char* data = PyUnicode_AsUTF8AndSize(text, &size)
-    if size > STRING_BYTES_MAX:
-        refuse(f"a name of {size} bytes, where {STRING_BYTES_MAX} are the most")
-    make_room(out, MAX_VARINT32 + size)
-    put_string(out, compact, data, size)
-    return 0
 
 
 cdef int put_topic(Output* out, int version, str name, bytes topic_id) except -1:
     if version < TOPIC_IDS:
         return put_text(out, version >= FLEXIBLE, name)
-    if PyBytes_GET_SIZE(topic_id) != 16:
-        refuse(f"a topic id of {len(topic_id)} bytes")
-    make_room(out, 16)
-    put_raw(out, PyBytes_AS_STRING(topic_id), 16)
-    return 0
-
-
-cdef int put_no_tags(Output* out, int version) except -1:
-    if version >= FLEXIBLE:
-        make_room(out, 1)
-        put_i8(out, 0)
-    return 0
+    return put_topic_id(out, topic_id)
 
 
 def encode_fetch_request(
@@ -114,7 +75,7 @@ def encode_fetch_request(
             put_forgotten(&out, version, forgotten)
         if version >= WITH_RACK:
             put_text(&out, version >= FLEXIBLE, rack_id)
-        put_no_tags(&out, version)
+        put_no_tags(&out, version >= FLEXIBLE)
         return PyBytes_FromStringAndSize(<const char*>out.data, out.length)
     except (OverflowError, TypeError) as error:
         refuse(f"Fetch v{version} has a value of the wrong type or range: {error}")
@@ -156,7 +117,7 @@ cdef int put_wanted(Output* out, int version, dict send) except -1:
             put_i32(out, <int32_t>wanted[3])
             if version >= FLEXIBLE:
                 put_i8(out, 0)
-        put_no_tags(out, version)
+        put_no_tags(out, version >= FLEXIBLE)
     return 0
 
 
@@ -175,5 +136,5 @@ cdef int put_forgotten(Output* out, int version, dict forgotten) except -1:
         put_count(out, version >= FLEXIBLE, <int32_t>len(members))
         for partition in members:
             put_i32(out, <int32_t>partition)
-        put_no_tags(out, version)
+        put_no_tags(out, version >= FLEXIBLE)
     return 0

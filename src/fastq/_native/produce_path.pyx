@@ -11,7 +11,7 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
-from fastq._native.bits cimport MAX_VARINT32, load_i16, load_i32, store_i32
+from fastq._native.bits cimport MAX_VARINT32, load_i32, store_i32
 from fastq._native.cursor cimport (
     Cursor,
     Output,
@@ -25,7 +25,6 @@ from fastq._native.cursor cimport (
     put_i64,
     put_raw,
     put_string,
-    put_uvarint,
     skip_tags,
     take,
     take_bytes,
@@ -34,18 +33,13 @@ from fastq._native.cursor cimport (
     take_i32,
     take_string,
 )
+from fastq._native.texts cimport count_topics, fail, take_text
 
 cdef enum:
     PRODUCE_FLEXIBLE = 9     # first version with compact lengths and tagged fields
     PRODUCE_TOPIC_IDS = 13   # first version that names topics by id
     NEVER_FLEXIBLE = 255
     HEADER_BYTES_MIN = 10    # api key, version, correlation id, client id length
-
-
-cdef object fail(str expected, Py_ssize_t position, str detail, str within):
-    """Raise DecodeError; kept out of line, as it is never on the hot path."""
-    from fastq._native.wire import DecodeError
-    raise DecodeError(expected, position, detail, within)
 
 
 def scan_request(object data, Py_ssize_t position, Py_ssize_t end, bytes flexible_versions, int32_t bytes_max):
@@ -129,18 +123,6 @@ def decode_produce(object data, Py_ssize_t start, Py_ssize_t end, int version):
         return transactional_id, acks, timeout_ms, partitions
     finally:
         PyBuffer_Release(&view)
-
-
-cdef object take_text(Cursor* c, bint compact):
-    cdef int32_t size = -1
-    cdef const uint8_t* p = take_string(c, compact, &size)
-    if p == NULL:
-        return None
-    try:
-        return PyBytes_FromStringAndSize(<const char*>p, size).decode()
-    except UnicodeDecodeError:
-        c.failed = True
-        return None
 
 
 cdef int take_topics(Cursor* c, int version, const uint8_t* base, list partitions) except -1:
@@ -238,18 +220,6 @@ cdef int put_results(Output* out, int version, list results) except -1:
     return 0
 
 
-cdef int32_t count_topics(list results) except -1:
-    cdef int32_t topics = 0
-    cdef object previous = None
-    cdef object topic
-    for result in results:
-        topic = (<tuple>result)[0]
-        if previous is None or topic != previous:
-            topics += 1
-            previous = topic
-    return topics
-
-
 cdef int put_result(Output* out, int version, tuple result) except -1:
     """One partition's answer."""
     cdef bint flexible = version >= PRODUCE_FLEXIBLE
@@ -269,12 +239,12 @@ cdef int put_result(Output* out, int version, tuple result) except -1:
                 if output_reserve(out, 4) == NULL:
                     raise MemoryError
                 put_i32(out, <int32_t>index)
-                put_text(out, flexible, message)
-        put_text(out, flexible, result[7])
+                put_message(out, flexible, message)
+        put_message(out, flexible, result[7])
     return 0
 
 
-cdef int put_text(Output* out, bint flexible, object text) except -1:
+cdef int put_message(Output* out, bint flexible, object text) except -1:
     """A nullable string and the empty tag section that follows each one here (an error's, or the partition's own)."""
     cdef bytes raw
     if text is None:

@@ -165,10 +165,9 @@ class ClientCore:
     def idle_connection(self, node_id: int) -> Connection | None:
         """The connection to a broker on which nothing is on its way, if there is one and it may be sent to at once."""
         peer = self._peers.get(node_id)
-        connection = None if peer is None else peer.connection
-        if connection is None or not connection.is_idle or peer.throttled_until:  # type: ignore[union-attr]
+        if peer is None or peer.connection is None or peer.throttled_until:
             return None
-        return connection
+        return peer.connection if peer.connection.is_idle else None
 
     def separate(self, node: Node) -> int:
         """The id of a connection of its own to a broker, for what must not wait behind the requests of others, or would have
