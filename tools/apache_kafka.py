@@ -16,12 +16,14 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from types import TracebackType
 
+import maven
+
 HERE = Path(__file__).resolve().parent
 POM = HERE / "kafka" / "pom.xml"
+PEER = "Apache Kafka"
 
 # Kafka logs to the console through log4j2; warnings are enough to see why it did not start.
 LOG4J2 = """
@@ -34,22 +36,12 @@ Configuration:
 
 def available() -> str | None:
     """None where Apache Kafka can be run, else the reason why not, in words for a person."""
-    for program in ("mvn", "java"):
-        if shutil.which(program) is None:
-            return f"{program} is not installed: Apache Kafka cannot be fetched or run here"
-    return None
+    return maven.missing(PEER)
 
 
-@cache
 def class_path() -> str:
-    """The class path of Apache Kafka and its tools, resolved by Maven once a process (its own cache keeps the jars)."""
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / "class-path"
-        command = ["mvn", "-q", "-B", "-f", str(POM), "dependency:build-classpath", f"-Dmdep.outputFile={output}"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
-        if done.returncode != 0:
-            raise RuntimeError(f"Maven could not fetch Apache Kafka:\n{done.stdout}\n{done.stderr}")
-        return output.read_text().strip()
+    """The class path of Apache Kafka and its tools."""
+    return ":".join(maven.jars(POM, PEER))
 
 
 def run_tool(

@@ -22,13 +22,15 @@ import tempfile
 import time
 import venv
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import maven
+
 HERE = Path(__file__).resolve().parent
 POM = HERE / "spark" / "pom.xml"
+PEER = "Spark's JVM connector"
 SERVER = HERE / "spark_server.py"
 ENVIRONMENT = HERE.parent / ".spark-jvm"
 
@@ -41,22 +43,7 @@ CALL_TIMEOUT_S = 240.0
 
 def available() -> str | None:
     """None where the JVM connector can be run, else the reason why not, in words for a person."""
-    for program in ("mvn", "java"):
-        if shutil.which(program) is None:
-            return f"{program} is not installed: Spark's JVM connector cannot be fetched or run here"
-    return None
-
-
-@cache
-def connector_jars() -> list[str]:
-    """The jars of the connector, resolved by Maven once a process (its own cache keeps them)."""
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / "class-path"
-        command = ["mvn", "-q", "-B", "-f", str(POM), "dependency:build-classpath", f"-Dmdep.outputFile={output}"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
-        if done.returncode != 0:
-            raise RuntimeError(f"Maven could not fetch Spark's JVM connector:\n{done.stdout}\n{done.stderr}")
-        return output.read_text().strip().split(":")
+    return maven.missing(PEER)
 
 
 def connector_python() -> Path:
@@ -215,7 +202,8 @@ def jvm_session(scripts: Path, config: Mapping[str, str] | None = None) -> Spark
     reason = available()
     if reason is not None:
         raise RuntimeError(reason)
-    return SparkSession(connector_python(), scripts, {"spark.jars": ",".join(connector_jars()), **(config or {})})
+    jars = ",".join(maven.jars(POM, PEER))
+    return SparkSession(connector_python(), scripts, {"spark.jars": jars, **(config or {})})
 
 
 def fastq_session(scripts: Path, config: Mapping[str, str] | None = None) -> SparkSession:
@@ -228,7 +216,7 @@ def fastq_session(scripts: Path, config: Mapping[str, str] | None = None) -> Spa
 if __name__ == "__main__":  # make all that a session needs, so that no test waits for it
     REASON = available()
     if REASON is None:
-        connector_jars()
+        maven.jars(POM, PEER)
         connector_python()
     else:
         print(REASON)
