@@ -1,18 +1,25 @@
 """ApiVersions: what the broker serves, and the cluster's features.
 
-Rules: every API of the router's table is listed with its handler's versions. Produce is listed from version 0, though 0 to
-2 are refused, because librdkafka takes a broker without them for one that is too old (KAFKA-18659).
+Rules
+- Every API of the router's table is listed with its handler's versions. Produce is listed from version 0, though 0 to 2 are
+  refused, because librdkafka takes a broker without them for one that is too old (KAFKA-18659).
+- Every client asks on each of its connections, so a version's answer is encoded once and kept until what it says has changed. While
+  a broker runs, only the finalized features and their epoch do; what is served and supported is the same in a whole process.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
+from fastq.protocol.message import Message
 from fastq.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
 from fastq_broker.controller import features
 
 if TYPE_CHECKING:
+    from fastq._native.wire import Writer
+    from fastq_broker.broker import Broker
     from fastq_broker.router import RequestContext
 
 API_KEY = 18
@@ -26,14 +33,55 @@ INVALID_REQUEST = 42
 _SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
-def handle(context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
+class _Told(NamedTuple):
+    """What of an answer changes while a broker runs. `finalized` is the image's own mapping, which nobody writes to."""
+
+    epoch: int
+    finalized: Mapping[str, int]
+    kraft_version: int | None
+
+
+class _Answer(Message):
+    """The answer in one version, encoded for the first client and the same bytes for the others. Event-loop thread only."""
+
+    __slots__ = ("_body", "_response", "told")
+
+    API_KEY = API_KEY
+
+    def __init__(self, told: _Told, response: ApiVersionsResponse) -> None:
+        self.told = told
+        self._response = response
+        self._body = b""
+
+    def encode(self, writer: Writer, version: int) -> None:
+        if not self._body:
+            self._body = self._response.to_bytes(version)
+        writer.write_raw(self._body)
+
+
+_latest: dict[int, _Answer] = {}
+"""By version."""
+
+
+def handle(context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse | _Answer:
     """Answer the table of APIs, and note the client's software."""
-    if context.api_version >= FIRST_VERSION_WITH_SOFTWARE:
+    version = context.api_version
+    if version >= FIRST_VERSION_WITH_SOFTWARE:
         software = (request.client_software_name, request.client_software_version)
-        if not all(_SOFTWARE_NAME.fullmatch(part) for part in software):
+        if not all(map(_SOFTWARE_NAME.fullmatch, software)):
             return ApiVersionsResponse(error_code=INVALID_REQUEST)
         context.connection.software = software
-    broker = context.broker
+    controller = context.broker.controller
+    image = controller.image
+    told = _Told(image.offset, image.features, controller.log.kraft_version)
+    answer = _latest.get(version)
+    if answer is None or answer.told != told:
+        answer = _latest[version] = _Answer(told, _table(context.broker, version))
+    return answer
+
+
+def _table(broker: Broker, version: int) -> ApiVersionsResponse:
+    """All APIs and features."""
     return ApiVersionsResponse(
         api_keys=[
             ApiVersionsResponse.ApiVersion(
@@ -43,7 +91,7 @@ def handle(context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsR
         ],
         supported_features=[
             ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=low, max_version=high)
-            for name, (low, high) in _supported(context.api_version).items()
+            for name, (low, high) in _supported(version).items()
         ],
         finalized_features_epoch=broker.controller.image.offset,
         finalized_features=[
