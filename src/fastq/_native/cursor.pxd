@@ -21,6 +21,9 @@ from fastq._native.bits cimport (
     store_uvarint,
 )
 
+cdef enum:
+    STRING_BYTES_MAX = 32767  # of compact ones too: Kafka writes and reads none that is longer
+
 cdef struct Cursor:
     const uint8_t* p
     const uint8_t* end
@@ -82,9 +85,12 @@ cdef inline int32_t take_compact_length(Cursor* c) noexcept nogil:
 
 
 cdef inline const uint8_t* take_string(Cursor* c, bint compact, int32_t* length) noexcept nogil:
-    """A string of either notation; a null one has length -1 (and NULL comes back without `failed`)."""
+    """A string of either notation; a null one has length -1 (and NULL comes back without `failed`). One that is too long fails."""
     length[0] = take_compact_length(c) if compact else take_i16(c)
     if length[0] == -1 and not c.failed:
+        return NULL
+    if length[0] > STRING_BYTES_MAX:
+        cursor_fail(c)
         return NULL
     return take(c, length[0])
 

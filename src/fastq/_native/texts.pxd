@@ -9,13 +9,21 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int32_t, uint8_t
 
 from fastq._native.bits cimport MAX_VARINT32
-from fastq._native.cursor cimport Cursor, Output, output_reserve, put_i8, put_raw, put_string, take_string
+from fastq._native.cursor cimport (
+    STRING_BYTES_MAX,
+    Cursor,
+    Output,
+    output_reserve,
+    put_i8,
+    put_raw,
+    put_string,
+    take_string,
+)
 
 cdef extern from "Python.h":
     const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
 
 cdef enum:
-    STRING_BYTES_MAX = 32767  # of compact ones too: Kafka reads none that is longer
     TOPIC_ID_BYTES = 16
 
 

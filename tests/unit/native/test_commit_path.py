@@ -22,6 +22,7 @@ from fastq.protocol.frames import decode_response
 from fastq.protocol.messages import OffsetCommitKey, OffsetCommitRequest, OffsetCommitResponse, OffsetCommitValue
 
 REQUEST_VERSIONS = range(2, 11)
+STRING_BYTES_MAX = 32767
 Entry = tuple[Any, int, int, int, str | None]
 
 
@@ -139,6 +140,74 @@ def test_a_name_that_is_no_text_is_refused() -> None:
 def test_what_a_version_cannot_carry_is_refused(version: int, entry: Any) -> None:
     with pytest.raises(EncodeError):
         encode_commit_request(version, "g", -1, "", None, [entry])
+
+
+def string_fields(version: int, size: int) -> list[tuple[str, list[Any]]]:
+    """Requests with one string of `size` bytes (two to a character, all but one) each: what it is, and all arguments of the encoder."""
+    text = "é" * (size // 2) + "x" * (size % 2)
+    topic: Any = b"i" * 16 if version >= 10 else "t"
+    entry = (topic, 0, 0, -1, "")
+    found: list[tuple[str, list[Any]]] = [
+        ("group", [text, -1, "m", None, [entry]]),
+        ("member", ["g", -1, text, None, [entry]]),
+        ("metadata", ["g", -1, "m", None, [(topic, 0, 0, -1, text)]]),
+    ]
+    if version >= 7:
+        found.append(("instance", ["g", -1, "m", text, [entry]]))
+    if version < 10:
+        found.append(("topic", ["g", -1, "m", None, [(text, 0, 0, -1, "")]]))
+    return found
+
+
+@pytest.mark.parametrize("version", REQUEST_VERSIONS)
+def test_strings_of_a_request_have_at_most_32767_bytes(version: int) -> None:
+    for name, fields in string_fields(version, STRING_BYTES_MAX):
+        body = encode_commit_request(version, *fields)
+        assert body == encoded(message_of(version, *fields), version), name
+        assert decode_commit_request(body, 0, len(body), version) == (*fields[:4], -1, fields[4]), name
+    for _, fields in string_fields(version, STRING_BYTES_MAX + 1):
+        with pytest.raises(EncodeError, match="32768 bytes, where 32767 are the most"):
+            encode_commit_request(version, *fields)
+        with pytest.raises(EncodeError, match="32767"):  # and so says the oracle
+            encoded(message_of(version, *fields), version)
+
+
+def with_longer_string(data: bytes) -> bytes:
+    """The same bytes with the compact string of 32,767 bytes in them made one byte longer: the encoders write none such."""
+    length, longer = Writer(), Writer()
+    length.write_uvarint(STRING_BYTES_MAX + 1)
+    longer.write_uvarint(STRING_BYTES_MAX + 2)
+    assert data.count(length.getvalue()) == 1
+    return data.replace(length.getvalue(), longer.getvalue() + b"x")
+
+
+@pytest.mark.parametrize("version", [8, 9, 10])
+def test_a_compact_string_of_a_request_that_is_longer_is_refused(version: int) -> None:
+    for _, fields in string_fields(version, STRING_BYTES_MAX):
+        body = with_longer_string(encode_commit_request(version, *fields))
+        with pytest.raises(DecodeError):  # the oracle
+            OffsetCommitRequest.from_bytes(body, version)
+        with pytest.raises(DecodeError, match="a whole body"):
+            decode_commit_request(body, 0, len(body), version)
+
+
+@pytest.mark.parametrize("version", [8, 9])
+def test_a_topic_of_a_response_that_is_longer_is_refused(version: int) -> None:
+    topic = "t" * STRING_BYTES_MAX
+    body = encode_commit_response(version, 77, [(topic, 3, 0)])[9:]
+    assert decode_commit_response(body, version) == {(topic, 3): 0}
+    with pytest.raises(DecodeError):
+        decode_commit_response(with_longer_string(body), version)
+    with pytest.raises(EncodeError):
+        encode_commit_response(version, 77, [(topic + "t", 3, 0)])
+
+
+def test_metadata_of_a_value_that_is_longer_is_refused() -> None:
+    message = OffsetCommitValue(metadata="m" * STRING_BYTES_MAX, topic_id=bytes(16))
+    value = (4).to_bytes(2, "big") + encoded(message, 4)
+    assert decode_offset_value(value)[2] == message.metadata
+    with pytest.raises(DecodeError):
+        decode_offset_value(with_longer_string(value))
 
 
 @pytest.mark.parametrize("version", REQUEST_VERSIONS)
