@@ -67,3 +67,19 @@ def new_topic_name(request: pytest.FixtureRequest) -> Callable[[], str]:
     stem = "".join(char if char.isalnum() else "-" for char in request.node.originalname or "topic")
 
     return lambda: f"{stem}-{os.getpid()}-{next(_numbers)}"
+
+
+@pytest.fixture
+def make_topic(new_topic_name: Callable[[], str]) -> Callable[..., str]:
+    """`make_topic(servers, partitions=1, **configs)` makes a topic and returns its name."""
+
+    from fastq import Admin
+
+    def make(servers: str, partitions: int = 1, **configs: str) -> str:
+        name = new_topic_name()
+        with Admin(bootstrap_servers=servers) as admin:
+            dotted = {key.replace("_", "."): value for key, value in configs.items()}
+            admin.create_topic(name, partitions=partitions, replication_factor=1, configs=dotted)
+        return name
+
+    return make

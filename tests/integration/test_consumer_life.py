@@ -42,11 +42,9 @@ def broker() -> Iterator[Broker]:
 
 
 @pytest.fixture
-def topic(broker: Broker, new_topic_name: Callable[[], str]) -> str:
+def topic(broker: Broker, make_topic: Callable[..., str]) -> str:
     """A topic of two partitions with 20 records, 10 of each."""
-    name = new_topic_name()
-    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
-        admin.create_topic(name, partitions=2)
+    name = make_topic(broker.bootstrap_servers, 2)
     with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
         for number in range(20):
             producer.send(name, b"%d" % number, partition=number % 2)

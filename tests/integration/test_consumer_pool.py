@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fastq import Admin, AsyncConsumer, AsyncProducer, Consumer, Producer, TopicPartition
+from fastq import AsyncConsumer, AsyncProducer, Consumer, Producer, TopicPartition
 from fastq.consumer import AsyncConsumerPool, ConsumerPool, RetryPolicy
 from fastq.errors import ConfigError, RecordFailed
 from fastq.testing import Broker
@@ -27,11 +27,9 @@ def broker() -> Iterator[Broker]:
 
 
 @pytest.fixture
-def topic(broker: Broker, new_topic_name: Callable[[], str]) -> str:
+def topic(broker: Broker, make_topic: Callable[..., str]) -> str:
     """COUNT records in three partitions, of ten keys."""
-    name = new_topic_name()
-    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
-        admin.create_topic(name, partitions=3)
+    name = make_topic(broker.bootstrap_servers, 3)
     with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
         for number in range(COUNT):
             producer.send(name, b"%d" % number, key=b"key-%d" % (number % 10))

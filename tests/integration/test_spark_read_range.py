@@ -26,12 +26,9 @@ def servers(shared_broker: Any) -> str:
 
 
 @pytest.fixture
-def tp(servers: str, new_topic_name: Callable[[], str]) -> TopicPartition:
+def tp(servers: str, make_topic: Callable[..., str]) -> TopicPartition:
     """A partition, with another one beside it."""
-    name = new_topic_name()
-    with Admin(bootstrap_servers=servers) as admin:
-        admin.create_topic(name, 2)
-    return TopicPartition(name, 0)
+    return TopicPartition(make_topic(servers, 2), 0)
 
 
 @pytest.fixture

@@ -1,18 +1,19 @@
-"""Brokers under test and topics on them, for the interop tests.
+"""Brokers under test, for the interop tests.
 
 Rules: `servers` is the address of a broker and the tests that take it run against each kind in turn: ours, and
-Apache Kafka (marked `kafka`, run by `make interop-kafka`). Peers' clients run against ours only.
+Apache Kafka (marked `kafka`, run by `make interop-kafka`). Peers' clients run against ours only. A file whose groups are not to
+wait has `quick_broker` for ours.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import apache_kafka
 import pytest
 
-from fastq import Admin
+from fastq.testing import Broker
 
 
 @pytest.fixture(scope="session")
@@ -30,24 +31,23 @@ def fastq_servers(shared_broker: object) -> str:
     return str(shared_broker.bootstrap_servers)  # type: ignore[attr-defined]
 
 
+@pytest.fixture(scope="module")
+def quick_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker of ours for one file, whose groups do not wait: heartbeats are frequent, assignments are made at once."""
+    config = {
+        "group.initial.rebalance.delay.ms": 0,
+        "group.consumer.heartbeat.interval.ms": 100,
+        "group.consumer.min.heartbeat.interval.ms": 100,
+        "group.consumer.assignment.interval.ms": 0,
+    }
+    with Broker(data_dir=tmp_path_factory.mktemp("quick") / "data", config=config) as broker:
+        yield broker
+
+
 @pytest.fixture(params=["fastq", pytest.param("apache-kafka", marks=pytest.mark.kafka)])
 def servers(request: pytest.FixtureRequest) -> str:
     """Bootstrap servers of each kind of broker in turn."""
     return str(request.getfixturevalue("fastq_servers" if request.param == "fastq" else "kafka_servers"))
-
-
-@pytest.fixture
-def make_topic(new_topic_name: Callable[[], str]) -> Callable[..., str]:
-    """`make_topic(servers, partitions=1, **configs)` makes a topic and returns its name."""
-
-    def make(servers: str, partitions: int = 1, **configs: str) -> str:
-        name = new_topic_name()
-        with Admin(bootstrap_servers=servers) as admin:
-            dotted = {key.replace("_", "."): value for key, value in configs.items()}
-            admin.create_topic(name, partitions=partitions, replication_factor=1, configs=dotted)
-        return name
-
-    return make
 
 
 @pytest.fixture(autouse=True)

@@ -26,15 +26,8 @@ from fastq.testing import Broker
 
 
 @pytest.fixture(scope="module")
-def quick_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A broker of ours that does not wait for further members, as Apache Kafka is set up here."""
-    with Broker(tmp_path_factory.mktemp("codes") / "data", {"group.initial.rebalance.delay.ms": 0}) as broker:
-        yield broker.bootstrap_servers
-
-
-@pytest.fixture(params=["fastq", pytest.param("apache-kafka", marks=pytest.mark.kafka)])
-def servers(request: pytest.FixtureRequest) -> str:
-    return str(request.getfixturevalue("quick_servers" if request.param == "fastq" else "kafka_servers"))
+def fastq_servers(quick_broker: Broker) -> str:
+    return quick_broker.bootstrap_servers
 
 
 class WireGroups(GroupCalls):

@@ -9,7 +9,7 @@ import asyncio
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -24,18 +24,8 @@ WAIT_S = 60.0
 
 
 @pytest.fixture(scope="module")
-def quick_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    """A broker of ours that does not wait for more members."""
-    folder = tmp_path_factory.mktemp("groups") / "data"
-    with Broker(data_dir=folder, config={"group.initial.rebalance.delay.ms": "0"}) as broker:
-        yield broker
-
-
-@pytest.fixture(params=["fastq", pytest.param("apache-kafka", marks=pytest.mark.kafka)])
-def servers(request: pytest.FixtureRequest) -> str:
-    if request.param == "fastq":
-        return str(request.getfixturevalue("quick_broker").bootstrap_servers)
-    return str(request.getfixturevalue("kafka_servers"))
+def fastq_servers(quick_broker: Broker) -> str:
+    return quick_broker.bootstrap_servers
 
 
 @pytest.fixture

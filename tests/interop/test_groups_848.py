@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, KafkaException, Producer, TopicPartition
@@ -16,24 +16,11 @@ COUNT = 400
 PARTITIONS = 4
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    """Heartbeats often, and assignments at once, so that nobody waits."""
-    config = {
-        "group.consumer.heartbeat.interval.ms": 100,
-        "group.consumer.min.heartbeat.interval.ms": 100,
-        "group.consumer.assignment.interval.ms": 0,
-        "group.initial.rebalance.delay.ms": 0,
-    }
-    with Broker(config=config) as running:
-        yield running
-
-
 @pytest.fixture
-def topic(broker: Broker, make_topic: Callable[..., str]) -> str:
+def topic(quick_broker: Broker, make_topic: Callable[..., str]) -> str:
     """A topic with numbered records."""
-    name = make_topic(broker.bootstrap_servers, PARTITIONS)
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
+    name = make_topic(quick_broker.bootstrap_servers, PARTITIONS)
+    producer = Producer({"bootstrap.servers": quick_broker.bootstrap_servers})
     for number in range(COUNT):
         producer.produce(name, str(number).encode(), partition=number % PARTITIONS)
     assert producer.flush(PATIENCE_S) == 0
@@ -100,16 +87,16 @@ def close(*members: Member) -> None:
         member.consumer.close()
 
 
-def test_members_share_rebalance_commit_and_leave(broker: Broker, topic: str) -> None:
-    first = Member(broker, topic)
+def test_members_share_rebalance_commit_and_leave(quick_broker: Broker, topic: str) -> None:
+    first = Member(quick_broker, topic)
     until([first], lambda: len(first.values) == COUNT)
     committed = first.consumer.commit(asynchronous=False)
     assert {partition.offset for partition in committed} == {COUNT // PARTITIONS}
-    second = Member(broker, topic)
+    second = Member(quick_broker, topic)
     until([first, second], lambda: shared([first, second]))
     assert not second.values  # it went on where the first one had committed
     group_id = f"group-of-{topic}"
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = AdminClient({"bootstrap.servers": quick_broker.bootstrap_servers})
     described = admin.describe_consumer_groups([group_id])[group_id].result()
     assert described.state is ConsumerGroupState.STABLE
     assert described.partition_assignor == "uniform"
@@ -125,37 +112,37 @@ def test_members_share_rebalance_commit_and_leave(broker: Broker, topic: str) ->
     close(second)
 
 
-def test_a_static_member_comes_back_to_its_partitions(broker: Broker, topic: str) -> None:
-    first = Member(broker, topic, **{"group.instance.id": "one"})
-    second = Member(broker, topic, **{"group.instance.id": "two"})
+def test_a_static_member_comes_back_to_its_partitions(quick_broker: Broker, topic: str) -> None:
+    first = Member(quick_broker, topic, **{"group.instance.id": "one"})
+    second = Member(quick_broker, topic, **{"group.instance.id": "two"})
     until([first, second], lambda: shared([first, second]))
     before = second.partitions
     close(second)
     until([first], lambda: len(first.values) >= COUNT // 2)
     assert len(first.partitions) == 2
-    again = Member(broker, topic, **{"group.instance.id": "two"})
+    again = Member(quick_broker, topic, **{"group.instance.id": "two"})
     until([first, again], lambda: shared([first, again]))
     assert again.partitions == before
     close(first, again)
 
 
-def test_patterns_are_resolved_by_the_broker(broker: Broker, topic: str) -> None:
-    member = Member(broker, f"^{topic}.*")
+def test_patterns_are_resolved_by_the_broker(quick_broker: Broker, topic: str) -> None:
+    member = Member(quick_broker, f"^{topic}.*")
     until([member], lambda: len(member.values) == COUNT)
     close(member)
-    wrong = Member(broker, r"^(a)\1")  # a back-reference: no part of RE2
+    wrong = Member(quick_broker, r"^(a)\1")  # a back-reference: no part of RE2
     with pytest.raises(KafkaException, match="regular expression is not valid"):
         until([wrong], lambda: False)
     close(wrong)
 
 
-def test_new_partitions_and_new_topics_reach_a_group(broker: Broker, topic: str) -> None:
-    member = Member(broker, topic)
+def test_new_partitions_and_new_topics_reach_a_group(quick_broker: Broker, topic: str) -> None:
+    member = Member(quick_broker, topic)
     until([member], lambda: shared([member]))
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = AdminClient({"bootstrap.servers": quick_broker.bootstrap_servers})
     admin.create_partitions([NewPartitions(topic, PARTITIONS + 2)])[topic].result()
     until([member], lambda: len(member.partitions) == PARTITIONS + 2)
-    reader = Member(broker, "^new-.*", **{"group.id": f"pattern-of-{topic}"})
+    reader = Member(quick_broker, "^new-.*", **{"group.id": f"pattern-of-{topic}"})
     reader.poll()
     admin.create_topics([NewTopic(f"new-{topic}", 3)])[f"new-{topic}"].result()
     until([reader], lambda: len(reader.partitions) == 3)
@@ -167,23 +154,23 @@ def test_new_partitions_and_new_topics_reach_a_group(broker: Broker, topic: str)
     close(member, reader)
 
 
-def test_range_is_there_for_who_asks(broker: Broker, topic: str) -> None:
-    members = [Member(broker, topic, **{"group.remote.assignor": "range"}) for _ in range(2)]
+def test_range_is_there_for_who_asks(quick_broker: Broker, topic: str) -> None:
+    members = [Member(quick_broker, topic, **{"group.remote.assignor": "range"}) for _ in range(2)]
     until(members, lambda: shared(members))
     assert sorted(member.partitions for member in members) == [[0, 1], [2, 3]]
     close(*members)
 
 
 @pytest.mark.parametrize("classic", ["range", "cooperative-sticky"])
-def test_a_live_group_is_upgraded_and_downgraded(broker: Broker, topic: str, classic: str) -> None:
-    old = Member(broker, topic, classic)
+def test_a_live_group_is_upgraded_and_downgraded(quick_broker: Broker, topic: str, classic: str) -> None:
+    old = Member(quick_broker, topic, classic)
     until([old], lambda: len(old.values) == COUNT)
     old.consumer.commit(asynchronous=False)
-    new = Member(broker, topic)
+    new = Member(quick_broker, topic)
     until([old, new], lambda: shared([old, new]))
     old.consumer.commit(asynchronous=False, offsets=[TopicPartition(topic, old.partitions[0], 50)])
     new.consumer.commit(asynchronous=False, offsets=[TopicPartition(topic, new.partitions[0], 60)])
-    last = Member(broker, topic, classic)
+    last = Member(quick_broker, topic, classic)
     until([old, new, last], lambda: shared([old, new, last]))
     close(new)
     until([old, last], lambda: shared([old, last]))
@@ -191,19 +178,19 @@ def test_a_live_group_is_upgraded_and_downgraded(broker: Broker, topic: str, cla
     found = old.consumer.committed([TopicPartition(topic, number) for number in range(PARTITIONS)])
     assert sorted(partition.offset for partition in found) == [50, 60, 100, 100]
     close(old)
-    only_new = Member(broker, topic)
+    only_new = Member(quick_broker, topic)
     until([last, only_new], lambda: shared([last, only_new]))
     close(last)
     until([only_new], lambda: shared([only_new]))
     close(only_new)
 
 
-def test_a_group_survives_a_restart_of_the_broker(topic: str, broker: Broker) -> None:
-    member = Member(broker, topic)
+def test_a_group_survives_a_restart_of_the_broker(topic: str, quick_broker: Broker) -> None:
+    member = Member(quick_broker, topic)
     until([member], lambda: len(member.values) == COUNT)
     member.consumer.commit(asynchronous=False)
-    broker.restart()
-    second = Member(broker, topic)
+    quick_broker.restart()
+    second = Member(quick_broker, topic)
     until([member, second], lambda: shared([member, second]))
     assert len(member.values) == COUNT
     assert not second.values

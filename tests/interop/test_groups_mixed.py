@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import confluent_kafka
@@ -25,17 +25,8 @@ SESSION_MS, HEARTBEAT_MS = 30_000, 300
 
 
 @pytest.fixture(scope="module")
-def mixed_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
-    folder = tmp_path_factory.mktemp("mixed") / "data"
-    with Broker(data_dir=folder, config={"group.initial.rebalance.delay.ms": "0"}) as broker:
-        yield broker
-
-
-@pytest.fixture(params=["fastq", pytest.param("apache-kafka", marks=pytest.mark.kafka)])
-def servers(request: pytest.FixtureRequest) -> str:
-    if request.param == "fastq":
-        return str(request.getfixturevalue("mixed_broker").bootstrap_servers)
-    return str(request.getfixturevalue("kafka_servers"))
+def fastq_servers(quick_broker: Broker) -> str:
+    return quick_broker.bootstrap_servers
 
 
 class Member(threading.Thread):

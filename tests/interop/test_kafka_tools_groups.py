@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timezone
 from pathlib import Path
@@ -36,10 +36,8 @@ ASSIGNORS = {
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    config = {"group.initial.rebalance.delay.ms": "0"}
-    with Broker(data_dir=tmp_path_factory.mktemp("groups") / "data", config=config) as broker:
-        yield broker.bootstrap_servers
+def servers(quick_broker: Broker) -> str:
+    return quick_broker.bootstrap_servers
 
 
 @pytest.fixture

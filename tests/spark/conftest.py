@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -76,30 +76,27 @@ def bootstrap_servers(shared_broker: Any) -> str:
 
 
 @pytest.fixture
+def topic(bootstrap_servers: str, make_topic: Callable[..., str]) -> str:
+    """A topic of three partitions."""
+    return make_topic(bootstrap_servers, 3)
+
+
+def loaded(reader: Any, bootstrap_servers: str, schema: str | None, options: Mapping[str, object]) -> DataFrame:
+    reader = reader.format("fastq").option("kafka.bootstrap.servers", bootstrap_servers)
+    if schema is not None:
+        reader = reader.schema(schema)
+    for name, value in options.items():
+        reader = reader.option(name.replace("__", "."), str(value))
+    return reader.load()
+
+
+@pytest.fixture
 def load(spark: SparkSession, bootstrap_servers: str) -> Callable[..., DataFrame]:
     """`load(subscribe="topic", startingOffsets=...)`: a batch DataFrame of the format; `schema=` prunes columns."""
-
-    def load(schema: str | None = None, **options: object) -> DataFrame:
-        reader = spark.read.format("fastq").option("kafka.bootstrap.servers", bootstrap_servers)
-        if schema is not None:
-            reader = reader.schema(schema)
-        for name, value in options.items():
-            reader = reader.option(name.replace("__", "."), str(value))
-        return reader.load()
-
-    return load
+    return lambda schema=None, **options: loaded(spark.read, bootstrap_servers, schema, options)
 
 
 @pytest.fixture
 def load_stream(spark: SparkSession, bootstrap_servers: str) -> Callable[..., DataFrame]:
     """The same for a stream."""
-
-    def load_stream(schema: str | None = None, **options: object) -> DataFrame:
-        reader = spark.readStream.format("fastq").option("kafka.bootstrap.servers", bootstrap_servers)
-        if schema is not None:
-            reader = reader.schema(schema)
-        for name, value in options.items():
-            reader = reader.option(name.replace("__", "."), str(value))
-        return reader.load()
-
-    return load_stream
+    return lambda schema=None, **options: loaded(spark.readStream, bootstrap_servers, schema, options)

@@ -16,18 +16,16 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from fastq import Admin, Producer
+from fastq import Producer
 from fastq.spark import ForeachPartitionProducer, WrongSchema, foreach_partition_arrow
 
 NOWHERE = "127.0.0.1:1"
 
 
 @pytest.fixture
-def topic(bootstrap_servers: str, new_topic_name: Callable[[], str]) -> str:
+def topic(bootstrap_servers: str, make_topic: Callable[..., str]) -> str:
     """A topic of one partition with three records, compressed with zstd."""
-    name = new_topic_name()
-    with Admin(bootstrap_servers=bootstrap_servers) as admin:
-        admin.create_topic(name, 1)
+    name = make_topic(bootstrap_servers)
     with Producer(bootstrap_servers=bootstrap_servers, compression_type="zstd") as producer:
         producer.send_many(name, [b"1" * 1000] * 3)
     return name

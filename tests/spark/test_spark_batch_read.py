@@ -40,12 +40,9 @@ def refusal(action: Callable[[], Any]) -> str:
 
 
 @pytest.fixture
-def topic(bootstrap_servers: str, new_topic_name: NewName) -> str:
+def topic(bootstrap_servers: str, make_topic: Callable[..., str]) -> str:
     """A topic of two partitions."""
-    name = new_topic_name()
-    with Admin(bootstrap_servers=bootstrap_servers) as admin:
-        admin.create_topic(name, 2)
-    return name
+    return make_topic(bootstrap_servers, 2)
 
 
 def test_every_kind_of_record_arrives_as_it_was_sent(
@@ -311,10 +308,8 @@ def test_a_schema_that_is_not_the_sources(load: Load, topic: str, schema: str, w
     assert words in refusal(load(schema, subscribe=topic).collect)
 
 
-def test_timestamps_of_the_broker(load: Load, bootstrap_servers: str, new_topic_name: NewName) -> None:
-    name = new_topic_name()
-    with Admin(bootstrap_servers=bootstrap_servers) as admin:
-        admin.create_topic(name, 1, configs={"message.timestamp.type": "LogAppendTime"})
+def test_timestamps_of_the_broker(load: Load, bootstrap_servers: str, make_topic: Callable[..., str]) -> None:
+    name = make_topic(bootstrap_servers, message_timestamp_type="LogAppendTime")
     before = dt.datetime.now(dt.timezone.utc) - dt.timedelta(seconds=1)
     produce(bootstrap_servers, name, [b"1"])
     row = load(subscribe=name).selectExpr("timestampType", "unix_millis(timestamp) ms").collect()[0]

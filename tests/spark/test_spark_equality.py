@@ -12,8 +12,6 @@ import duckdb
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from fastq import Admin
-
 ROWS = 2_000_000
 PARTITIONS = 4
 TOPICS = 3
@@ -36,13 +34,9 @@ COLUMNS = "key, value, topic, partition, timestamp, headers"
 
 
 @pytest.fixture
-def topics(bootstrap_servers: str, new_topic_name: Callable[[], str]) -> list[str]:
+def topics(bootstrap_servers: str, make_topic: Callable[..., str]) -> list[str]:
     """Topics whose records stay, however old they say they are."""
-    names = [new_topic_name() for _ in range(TOPICS)]
-    with Admin(bootstrap_servers=bootstrap_servers) as admin:
-        for name in names:
-            admin.create_topic(name, PARTITIONS, configs={"retention.ms": "-1"})
-    return names
+    return [make_topic(bootstrap_servers, PARTITIONS, retention_ms="-1") for _ in range(TOPICS)]
 
 
 def different_rows(one: Path, other: Path) -> int:

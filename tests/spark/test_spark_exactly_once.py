@@ -31,15 +31,6 @@ from fastq.testing import Broker
 VALUE = StructType([StructField("value", StringType())])
 
 
-@pytest.fixture
-def topic(bootstrap_servers: str, new_topic_name: Callable[[], str]) -> str:
-    """A topic of three partitions."""
-    name = new_topic_name()
-    with Admin(bootstrap_servers=bootstrap_servers) as admin:
-        admin.create_topic(name, 3)
-    return name
-
-
 def values_of(bootstrap_servers: str, topic: str, isolation_level: str = "read_committed") -> Counter[str]:
     """How often each value is in a topic."""
     with Consumer(
@@ -164,13 +155,11 @@ def test_a_batch_that_spark_replays_is_passed_over(
     load_stream: Callable[..., DataFrame],
     bootstrap_servers: str,
     topic: str,
-    new_topic_name: Callable[[], str],
+    make_topic: Callable[..., str],
     tmp_path: Path,
 ) -> None:
     """Spark forgets that a batch was committed, as after a crash between the tasks' end and its own note."""
-    copy = new_topic_name()
-    with Admin(bootstrap_servers=bootstrap_servers) as admin:
-        admin.create_topic(copy, 2)
+    copy = make_topic(bootstrap_servers, 2)
     checkpoint = tmp_path / "checkpoint"
 
     def run() -> Any:
@@ -346,15 +335,14 @@ def test_more_tasks_than_the_progress_topic_has_partitions(
 def test_errors_of_the_broker(
     faulty_broker: Broker,
     monkeypatch: pytest.MonkeyPatch,
-    new_topic_name: Callable[[], str],
+    make_topic: Callable[..., str],
     api: str,
     error: str,
     passing: bool,
 ) -> None:
     """What passes is waited for; what does not fails the task, and the next attempt writes each row once."""
-    servers, topic = faulty_broker.bootstrap_servers, new_topic_name()
-    with Admin(bootstrap_servers=servers) as admin:
-        admin.create_topic(topic, 1)
+    servers = faulty_broker.bootstrap_servers
+    topic = make_topic(servers)
     attempts = Attempts(servers, topic, monkeypatch)
     attempts.run(0, iter([batch_of("before")]))
     faulty_broker.fail(api, error=error, times=2 if passing else 1)

@@ -23,15 +23,6 @@ TIMES = "timestamp_millis(1763000000000 + id)"
 
 
 @pytest.fixture
-def topic(bootstrap_servers: str, new_topic_name: Callable[[], str]) -> str:
-    """A topic of three partitions."""
-    name = new_topic_name()
-    with Admin(bootstrap_servers=bootstrap_servers) as admin:
-        admin.create_topic(name, 3)
-    return name
-
-
-@pytest.fixture
 def frame(spark: SparkSession) -> DataFrame:
     """500 rows with every column of a record, nulls among them, in three partitions."""
     return spark.range(0, 500, 1, 3).select(

@@ -97,12 +97,9 @@ class Job:
 
 
 @pytest.fixture
-def topics(bootstrap_servers: str, new_topic_name: Callable[[], str]) -> tuple[str, str]:
+def topics(bootstrap_servers: str, make_topic: Callable[..., str]) -> tuple[str, str]:
     """A topic with records, and one to copy them to."""
-    source, target = new_topic_name(), new_topic_name()
-    with Admin(bootstrap_servers=bootstrap_servers) as admin:
-        admin.create_topic(source, PARTITIONS)
-        admin.create_topic(target, PARTITIONS)
+    source, target = make_topic(bootstrap_servers, PARTITIONS), make_topic(bootstrap_servers, PARTITIONS)
     with Producer(bootstrap_servers=bootstrap_servers) as producer:
         for partition in range(PARTITIONS):
             values = [b"%d" % number for number in range(RECORDS // PARTITIONS)]

@@ -35,10 +35,9 @@ def admin(bootstrap_servers: str) -> Iterator[Admin]:
 
 
 @pytest.fixture
-def topic(admin: Admin, bootstrap_servers: str, new_topic_name: Callable[[], str]) -> str:
+def topic(bootstrap_servers: str, make_topic: Callable[..., str]) -> str:
     """A topic with ten records in partition 0 and five in partition 1."""
-    name = new_topic_name()
-    admin.create_topic(name, 2)
+    name = make_topic(bootstrap_servers, 2)
     with Producer(bootstrap_servers=bootstrap_servers) as producer:
         for number in range(15):
             producer.send(name, b"%d" % number, partition=number // 10)

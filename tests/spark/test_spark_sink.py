@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from fastq import Admin, Consumer, Producer
+from fastq import Consumer, Producer
 from fastq._native.records import iter_headers
 from fastq.compression import Codec
 from fastq.testing import Broker
@@ -21,18 +21,6 @@ HEADERS = (
     "array(struct('id' as key, cast(cast(id as string) as binary) as value), "
     "struct('none' as key, cast(null as binary) as value))"
 )
-
-
-@pytest.fixture
-def topic(bootstrap_servers: str, new_topic_name: Callable[[], str]) -> str:
-    """A topic of three partitions."""
-    return made(bootstrap_servers, new_topic_name())
-
-
-def made(bootstrap_servers: str, name: str) -> str:
-    with Admin(bootstrap_servers=bootstrap_servers) as admin:
-        admin.create_topic(name, 3)
-    return name
 
 
 @pytest.fixture
@@ -79,7 +67,7 @@ def test_every_column_of_a_record_arrives(frame: DataFrame, bootstrap_servers: s
 
 
 def test_what_is_read_can_be_written_as_it_is(
-    load: Callable[..., DataFrame], bootstrap_servers: str, topic: str, new_topic_name: Callable[[], str]
+    load: Callable[..., DataFrame], bootstrap_servers: str, topic: str, make_topic: Callable[..., str]
 ) -> None:
     """A copy by source and sink has the partitions, timestamps, headers and nulls of the original."""
     with Producer(bootstrap_servers=bootstrap_servers) as producer:
@@ -91,7 +79,7 @@ def test_what_is_read_can_be_written_as_it_is(
                 headers=[("h", None), ("n", b"%d" % number)] if number % 2 else None,
                 timestamp_ms=1763000000000 + number,
             )
-    copy = made(bootstrap_servers, new_topic_name())
+    copy = make_topic(bootstrap_servers, 3)
     write(load(subscribe=topic, includeHeaders="true"), bootstrap_servers, topic=copy)
 
     def content(name: str) -> Counter[Any]:
@@ -119,9 +107,9 @@ def test_options_of_the_client_reach_the_producer(
 
 
 def test_rows_go_to_the_topics_that_they_name(
-    spark: SparkSession, bootstrap_servers: str, new_topic_name: Callable[[], str]
+    spark: SparkSession, bootstrap_servers: str, make_topic: Callable[..., str]
 ) -> None:
-    names = [made(bootstrap_servers, new_topic_name()) for _ in range(3)]
+    names = [make_topic(bootstrap_servers, 3) for _ in range(3)]
     choice = F.element_at(F.array(*(F.lit(name) for name in names)), (F.col("id") % 3 + 1).cast("int"))
     frame = spark.range(0, 90, 1, 2).select(F.col("id").cast("string").alias("value"), choice.alias("topic"))
     write(frame, bootstrap_servers)
@@ -138,10 +126,10 @@ def test_a_stream_writes_and_a_complete_result_is_appended(
     load_stream: Callable[..., DataFrame],
     bootstrap_servers: str,
     topic: str,
-    new_topic_name: Callable[[], str],
+    make_topic: Callable[..., str],
     tmp_path: Path,
 ) -> None:
-    copy, totals = (made(bootstrap_servers, new_topic_name()) for _ in range(2))
+    copy, totals = (make_topic(bootstrap_servers, 3) for _ in range(2))
     source = load_stream(subscribe=topic, startingOffsets="earliest")
     counts = source.groupBy(F.col("key").cast("string").alias("key")).agg(F.count("*").cast("string").alias("value"))
     for part in range(2):
@@ -194,23 +182,23 @@ def test_a_partition_that_is_not_there_is_named(frame: DataFrame, bootstrap_serv
         write(frame.withColumn("partition", F.lit(3)), bootstrap_servers, **options)
 
 
-def test_refused_records_and_a_lost_broker_fail_the_write(frame: DataFrame) -> None:
+def test_refused_records_and_a_lost_broker_fail_the_write(frame: DataFrame, make_topic: Callable[..., str]) -> None:
     frame = frame.coalesce(1)  # of two tasks, the second may still be at it when the first one's failure is known
     with Broker(in_memory=True) as broker:
         servers = broker.bootstrap_servers
-        made(servers, "copy")
+        topic = make_topic(servers, 3)
         broker.fail("Produce", error="TOPIC_AUTHORIZATION_FAILED", times=None)
         with pytest.raises(PySparkException, match="TOPIC_AUTHORIZATION_FAILED"):
-            write(frame, servers, topic="copy")
+            write(frame, servers, topic=topic)
         broker.clear_faults()
         broker.fail("Produce", error="NOT_LEADER_OR_FOLLOWER", times=2)
-        write(frame, servers, topic="copy")
-        assert sum(1 for _ in records_of(servers, "copy")) == 300
+        write(frame, servers, topic=topic)
+        assert sum(1 for _ in records_of(servers, topic)) == 300
         broker.kill()
         impatient = {
             "kafka.max.block.ms": "1000",
             "kafka.delivery.timeout.ms": "2000",
             "kafka.request.timeout.ms": "1000",
         }
-        with pytest.raises(PySparkException, match=r"topic copy|max_block_ms"):
-            write(frame, servers, topic="copy", **impatient)
+        with pytest.raises(PySparkException, match=rf"topic {topic}|max_block_ms"):
+            write(frame, servers, topic=topic, **impatient)

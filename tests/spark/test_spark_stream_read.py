@@ -79,11 +79,9 @@ def wait_until(condition: Callable[[], bool], query: StreamingQuery) -> None:
 
 
 @pytest.fixture
-def topic(bootstrap_servers: str, new_topic_name: Callable[[], str]) -> str:
-    name = new_topic_name()
-    with Admin(bootstrap_servers=bootstrap_servers) as admin:
-        admin.create_topic(name, 1)
-    return name
+def topic(bootstrap_servers: str, make_topic: Callable[..., str]) -> str:
+    """A topic of one partition."""
+    return make_topic(bootstrap_servers)
 
 
 def test_a_query_follows_its_topic_and_rests_when_nothing_comes(

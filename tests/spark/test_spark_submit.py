@@ -22,7 +22,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from fastq import Admin, Producer
+from fastq import Producer
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "spark.md").read_text()
 PACKED = ("fastq", "pyspark_fastq", "cramjam", "lz4", "zstandard", "typing_extensions")
@@ -94,12 +94,9 @@ def pack(folder: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.timeout(1000)
 def test_a_packed_environment_on_a_cluster_of_two(
-    bootstrap_servers: str, new_topic_name: Callable[[], str], spark_environment: dict[str, str], tmp_path: Path
+    bootstrap_servers: str, make_topic: Callable[..., str], spark_environment: dict[str, str], tmp_path: Path
 ) -> None:
-    source, target = new_topic_name(), new_topic_name()
-    with Admin(bootstrap_servers=bootstrap_servers) as admin:
-        admin.create_topic(source, 2)
-        admin.create_topic(target, 2)
+    source, target = make_topic(bootstrap_servers, 2), make_topic(bootstrap_servers, 2)
     with Producer(bootstrap_servers=bootstrap_servers, compression_type="zstd") as producer:
         producer.send_many(source, [b"%d" % number for number in range(RECORDS)])
     pack(tmp_path)

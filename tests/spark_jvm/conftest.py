@@ -5,13 +5,12 @@ Rules: a session is started by the first test that needs it and kept for all; th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import spark_jvm
 
-from fastq import Admin
 from fastq.testing import Broker
 
 SCRIPTS = Path(__file__).with_name("connector_scripts.py")
@@ -36,17 +35,3 @@ def ours() -> Iterator[spark_jvm.SparkSession]:
 @pytest.fixture(scope="session")
 def servers(shared_broker: Broker) -> str:
     return shared_broker.bootstrap_servers
-
-
-@pytest.fixture
-def make_topic(servers: str, new_topic_name: Callable[[], str]) -> Callable[..., str]:
-    """`make_topic(partitions=1, **configs)` makes a topic and returns its name."""
-
-    def make(partitions: int = 1, **configs: str) -> str:
-        name = new_topic_name()
-        with Admin(bootstrap_servers=servers) as admin:
-            dotted = {key.replace("_", "."): value for key, value in configs.items()}
-            admin.create_topic(name, partitions=partitions, replication_factor=1, configs=dotted)
-        return name
-
-    return make

@@ -56,14 +56,14 @@ def consumed(servers: str, topic: str) -> Iterator[list[Any]]:
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_every_column_of_every_row(jvm: SparkSession, servers: str, make_topic: MakeTopic, compression: str) -> None:
-    topic = make_topic(PARTITIONS)
+    topic = make_topic(servers, PARTITIONS)
     expected = fill(servers, topic, 600, compression)
     assert jvm.call("read", format=JVM, options=options(servers, topic, includeHeaders="true")) == expected
     assert jvm.call("read", format=JVM, options=options(servers, topic)) == [row[:7] for row in expected]
 
 
 def test_ranges_by_offset_and_by_time(jvm: SparkSession, servers: str, make_topic: MakeTopic) -> None:
-    topic = make_topic(PARTITIONS)
+    topic = make_topic(servers, PARTITIONS)
     expected = [row[:7] for row in fill(servers, topic, 300)]
     starts = json.dumps({topic: {"0": 10, "1": -2, "2": 90}})
     ends = json.dumps({topic: {"0": 20, "1": -1, "2": 100}})
@@ -77,7 +77,7 @@ def test_ranges_by_offset_and_by_time(jvm: SparkSession, servers: str, make_topi
 
 
 def test_assign_pattern_and_splitting(jvm: SparkSession, servers: str, make_topic: MakeTopic) -> None:
-    topic = make_topic(PARTITIONS)
+    topic = make_topic(servers, PARTITIONS)
     expected = [row[:7] for row in fill(servers, topic, 300)]
     by_name = {"kafka.bootstrap.servers": servers, "assign": json.dumps({topic: [0, 2]})}
     assert jvm.call("read", format=JVM, options=by_name) == [row for row in expected if row[3] != 1]
@@ -88,7 +88,7 @@ def test_assign_pattern_and_splitting(jvm: SparkSession, servers: str, make_topi
 
 
 def test_committed_transactions_only(jvm: SparkSession, servers: str, make_topic: MakeTopic) -> None:
-    topic = make_topic(1)
+    topic = make_topic(servers)
     with Producer(bootstrap_servers=servers, transactional_id=f"t-{topic}") as producer:
         for number in range(6):
             try:
@@ -105,7 +105,7 @@ def test_committed_transactions_only(jvm: SparkSession, servers: str, make_topic
 
 
 def test_records_that_are_gone(jvm: SparkSession, servers: str, make_topic: MakeTopic) -> None:
-    topic = make_topic(PARTITIONS)
+    topic = make_topic(servers, PARTITIONS)
     expected = [row[:7] for row in fill(servers, topic, 300)]
     with Admin(bootstrap_servers=servers) as admin:
         admin.delete_records({TopicPartition(topic, 1): 40})
@@ -128,7 +128,7 @@ def test_a_topic_that_is_not_there(jvm: SparkSession, servers: str, new_topic_na
 
 
 def test_what_is_written_is_there(jvm: SparkSession, servers: str, make_topic: MakeTopic) -> None:
-    first, second = make_topic(PARTITIONS), make_topic(PARTITIONS)
+    first, second = make_topic(servers, PARTITIONS), make_topic(servers, PARTITIONS)
     rows = []
     for number in range(400):
         key = None if number % 3 == 0 else b"key-%d" % number
@@ -147,7 +147,7 @@ def test_what_is_written_is_there(jvm: SparkSession, servers: str, make_topic: M
 def test_compressed_and_idempotent_writes(
     jvm: SparkSession, servers: str, make_topic: MakeTopic, compression: str
 ) -> None:
-    topic = make_topic(PARTITIONS)
+    topic = make_topic(servers, PARTITIONS)
     sink = {"kafka.bootstrap.servers": servers, "topic": topic, "kafka.compression.type": compression}
     sink |= {"kafka.enable.idempotence": "true", "kafka.acks": "all"}
     values = [f"line {number}" for number in range(500)]

@@ -43,7 +43,7 @@ def fill(servers: str, topic: str, first: int, count: int, compression: str = "n
 
 
 def test_both_read_the_same(sessions: dict[str, SparkSession], servers: str, make_topic: MakeTopic) -> None:
-    topic = make_topic(PARTITIONS)
+    topic = make_topic(servers, PARTITIONS)
     for turn, compression in enumerate(["none", "gzip", "snappy", "lz4", "zstd"]):
         fill(servers, topic, turn * 400, 400, compression)
     for more in (
@@ -61,7 +61,7 @@ def test_both_read_the_same(sessions: dict[str, SparkSession], servers: str, mak
 
 
 def test_both_have_the_same_schema(sessions: dict[str, SparkSession], servers: str, make_topic: MakeTopic) -> None:
-    topic = make_topic()
+    topic = make_topic(servers)
     for headers in ("true", "false"):
         told = options(servers, topic, includeHeaders=headers)
         assert sessions[OURS].call("schema", format=OURS, options=told) == sessions[JVM].call(
@@ -70,7 +70,7 @@ def test_both_have_the_same_schema(sessions: dict[str, SparkSession], servers: s
 
 
 def test_many_rows_are_the_same(sessions: dict[str, SparkSession], servers: str, make_topic: MakeTopic) -> None:
-    topic, count = make_topic(PARTITIONS), 200_000
+    topic, count = make_topic(servers, PARTITIONS), 200_000
     with Producer(bootstrap_servers=servers) as producer:
         values = [b"%0100d" % number for number in range(count)]
         producer.send_many(topic, values, keys=values).result()
@@ -86,7 +86,7 @@ def test_many_rows_are_the_same(sessions: dict[str, SparkSession], servers: str,
 def test_what_one_writes_the_other_reads(
     sessions: dict[str, SparkSession], servers: str, make_topic: MakeTopic, writer: str, reader: str
 ) -> None:
-    topic = make_topic(PARTITIONS)
+    topic = make_topic(servers, PARTITIONS)
     rows: list[list[Any]] = []
     for number in range(300):
         key = None if number % 3 == 0 else (b"key-%d" % number).hex()
@@ -105,7 +105,7 @@ def test_both_put_a_key_into_the_same_partition(
     values = [f"key {number}" for number in range(500)]
     placed = {}
     for format, session in sessions.items():
-        topic = make_topic(PARTITIONS)
+        topic = make_topic(servers, PARTITIONS)
         session.call(
             "write_strings", format=format, options={"kafka.bootstrap.servers": servers, "topic": topic}, values=values
         )
@@ -121,7 +121,7 @@ def test_a_query_goes_on_from_the_checkpoint_of_the_other(
     sessions: dict[str, SparkSession], servers: str, make_topic: MakeTopic, tmp_path: Path, first: str, second: str
 ) -> None:
     """Moving over, and back: another session, another format's name, the same checkpoint; no row is lost or read twice."""
-    topic, checkpoint, folder = make_topic(PARTITIONS), str(tmp_path / "checkpoint"), str(tmp_path / "rows")
+    topic, checkpoint, folder = make_topic(servers, PARTITIONS), str(tmp_path / "checkpoint"), str(tmp_path / "rows")
     told = options(servers, topic, startingOffsets="earliest")
     filled = 0
 

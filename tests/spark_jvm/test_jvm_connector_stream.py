@@ -37,7 +37,7 @@ def numbers(rows: list[list[Any]]) -> list[int]:
 def test_all_there_is_and_then_what_came_since(
     jvm: SparkSession, servers: str, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    source, sink = make_topic(PARTITIONS), make_topic(PARTITIONS)
+    source, sink = make_topic(servers, PARTITIONS), make_topic(servers, PARTITIONS)
     run = {
         "format": JVM,
         "source": options(servers, source, maxOffsetsPerTrigger="120"),
@@ -57,7 +57,7 @@ def test_all_there_is_and_then_what_came_since(
 def test_a_query_that_goes_on_and_a_topic_that_grows(
     jvm: SparkSession, servers: str, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
-    topic, folder = make_topic(1), str(tmp_path / "rows")
+    topic, folder = make_topic(servers), str(tmp_path / "rows")
     source = options(servers, topic, **{"kafka.metadata.max.age.ms": "200"})
     checkpoint = str(tmp_path / "checkpoint")
     send(servers, topic, 0, 50, partitions=1)
@@ -77,7 +77,7 @@ def test_offsets_are_kept_in_the_checkpoint(
     jvm: SparkSession, servers: str, make_topic: MakeTopic, tmp_path: Path
 ) -> None:
     """The line that our source must be able to go on from: see test_jvm_connector_both."""
-    topic, checkpoint = make_topic(PARTITIONS), tmp_path / "checkpoint"
+    topic, checkpoint = make_topic(servers, PARTITIONS), tmp_path / "checkpoint"
     send(servers, topic, 0, 30)
     jvm.call(
         "stream", format=JVM, options=options(servers, topic), checkpoint=str(checkpoint), folder=str(tmp_path / "rows")
