@@ -16,6 +16,14 @@ SESSION_MS = 10_000
 REBALANCE_MS = 60_000
 DELAY_MS = 3_000
 
+PREPARING, COMPLETING, STABLE, EMPTY, DEAD = (
+    State.PREPARING_REBALANCE,
+    State.COMPLETING_REBALANCE,
+    State.STABLE,
+    State.EMPTY,
+    State.DEAD,
+)
+
 
 class Call:
     """A request that waits for its answer, which must come once."""
@@ -193,6 +201,14 @@ class GroupBench:
         members = [self.join_new(**options) for _ in range(count)]
         self.advance(2 * self.settings.initial_rebalance_delay_ms)
         return self.settle(*members)
+
+    def static_group(self, count: int = 2) -> list[str]:
+        """A stable group of static members i0, i1, ...; the leader is i0."""
+        calls = [self.join(instance_id=f"i{n}") for n in range(count)]
+        self.advance(2 * DELAY_MS)
+        ids = self.settle(*(("", call) for call in calls))
+        assert self.group.leader_id == self.group.instances["i0"]
+        return ids
 
     def settle(self, *members: tuple[str, Call]) -> list[str]:
         """Members that have joined sync; answers their ids, the leader's first."""

@@ -13,6 +13,7 @@ import pytest
 from fastq_broker.config import BrokerConfig, Listener
 from fastq_broker.controller import Controller
 from fastq_broker.log.log_manager import LogManager
+from group_support import HandlerBroker
 
 from fastq._native.wire import Reader, Writer
 from fastq.protocol.api import APIS
@@ -96,3 +97,9 @@ def make_bench(tmp_path: Path) -> Any:
 @pytest.fixture
 def bench(make_bench: Callable[..., HandlerBench]) -> HandlerBench:
     return make_bench()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> HandlerBroker:
+    """A whole broker, for the handlers of groups."""
+    return HandlerBroker(tmp_path)

@@ -28,6 +28,12 @@ def receive_exactly(sock: socket.socket, count: int) -> bytes:
     return bytes(data)
 
 
+def silent(sock: socket.socket) -> None:
+    """A server that reads and says nothing."""
+    sock.settimeout(10)
+    receive_exactly(sock, 100_000)
+
+
 def all_versions() -> list[ApiVersionsResponse.ApiVersion]:
     """What a broker that knows everything advertises."""
     return [

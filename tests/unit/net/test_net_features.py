@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,12 +12,6 @@ from fastq.net.blocking import BlockingDriver
 from fastq.net.core import ClientCore
 from fastq.protocol.api import ApiKey
 from fastq.protocol.messages import ApiVersionsResponse
-
-
-@pytest.fixture
-def broker() -> Iterator[FakeBroker]:
-    with FakeBroker() as broker:
-        yield broker
 
 
 @pytest.mark.parametrize(

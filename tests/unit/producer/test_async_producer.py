@@ -11,25 +11,10 @@ import threading
 import time
 
 import pytest
+from stored_log import Log
 
-from fastq._native.records import decode_records, iter_headers
 from fastq.errors import BufferTimeout, ClientClosed, SerializationError, UnknownTopicOrPartition
 from fastq.producer import AsyncProducer
-
-
-def stored(broker, topic):
-    """Values by partition, read from the segment files."""
-    found = {}
-    for directory in sorted(broker.data_dir.glob(f"{topic}-*")):
-        index = int(directory.name.rsplit("-", 1)[1])
-        data = b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
-        found[index] = [r.value for position, _ in iter_headers(data) for r in decode_records(data, position)]
-    return found
-
-
-@pytest.fixture
-def topic(new_topic_name):
-    return new_topic_name()
 
 
 def run(main, broker, **options):
@@ -83,7 +68,7 @@ def test_many_sends_arrive_in_order_and_the_loop_lives(shared_broker, topic, cod
         return ticks
 
     assert run(main, shared_broker, compression_type=codec) > 10
-    assert stored(shared_broker, topic) == {0: [b"%d" % i for i in range(100_000)]}
+    assert Log(shared_broker, topic).values() == [b"%d" % i for i in range(100_000)]
 
 
 def test_concurrent_tasks_and_a_small_buffer(shared_broker, topic):
@@ -96,7 +81,7 @@ def test_concurrent_tasks_and_a_small_buffer(shared_broker, topic):
         await asyncio.gather(*(work(number) for number in range(10)))
 
     run(main, shared_broker, buffer_memory=1 << 17, batch_size=8192)
-    values = [value.rstrip(b"\0") for value in stored(shared_broker, topic)[0]]
+    values = [value.rstrip(b"\0") for value in Log(shared_broker, topic).values()]
     for number in range(10):
         mine = [value for value in values if value.startswith(b"%d:" % number)]
         assert mine == [b"%d:%d" % (number, i) for i in range(1000)]
@@ -131,7 +116,7 @@ def test_cancelling_loses_and_doubles_nothing(shared_broker, topic):
 
     accepted, cancelled = run(main, shared_broker, buffer_memory=1 << 16, batch_size=4096)
     assert cancelled
-    assert stored(shared_broker, topic)[0] == accepted
+    assert Log(shared_broker, topic).values() == accepted
     assert not set(accepted) & set(cancelled)
 
 
@@ -223,7 +208,7 @@ def test_gather_and_timeouts_take_a_send(shared_broker, topic):
         await producer.flush(5)
 
     run(main, shared_broker)
-    assert stored(shared_broker, topic)[0] == [b"%d" % i for i in range(6)]
+    assert Log(shared_broker, topic).values() == [b"%d" % i for i in range(6)]
 
 
 def test_the_loop_is_not_blocked_by_a_stopped_broker(shared_broker, topic):
