@@ -66,7 +66,6 @@ logger = logging.getLogger(__name__)
 
 CONTROLLER_PORT = 9093
 READ_BYTES = 8 << 20
-FILES_PER_TICK = 50
 UNFINISHED = ".part"
 
 
@@ -422,8 +421,8 @@ class MetadataLog:
         It is written in another thread; the tick after its end drops what it makes superfluous.
         """
         if self._own_flusher is not None:
+            self._log_dir.tick(now_ms)
             self._own_flusher.wait()
-            self._log_dir.run_deletions(now_ms, FILES_PER_TICK)
         if self._snapshot is not None:
             if self._snapshot.done():
                 self._end_snapshot(now_ms)

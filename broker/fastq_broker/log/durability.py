@@ -4,6 +4,8 @@ Rules
 - A log has one sync job in flight at a time. What is appended meanwhile is covered by the next one: that is the group commit.
 - A plain job syncs the records; a full one also what recovery would otherwise rebuild (indexes, producer snapshot, leader epochs), and
   moves the recovery point.
+- What a roll asks for is begun ROLL_FLUSH_DELAY_MS after it, with all rolls since: the disk has its own pace, and a burst of
+  records need not wait for it. The recovery point is written down once a minute, so that a crash costs no more of recovery for it.
 - After a failed sync nothing is tried again: the directory is offline, and whoever waits gets its error.
 """
 
@@ -13,7 +15,7 @@ import os
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from fastq.errors import KafkaError
 
@@ -26,17 +28,23 @@ if TYPE_CHECKING:
 
 Waiter = Callable[[KafkaError | None], None]
 
+ROLL_FLUSH_DELAY_MS: Final = 5_000
+"""As often as Linux wakes up to write dirty pages."""
+
 
 class Durability:
     """The sync jobs of one log.
 
-    Invariants: records below `on_disk_offset` are on disk; `recovery_point` of the log is at or below it after a full job.
+    Invariants: records below `on_disk_offset` are on disk; `recovery_point` of the log is at or below it after a full job. Once the log
+    is deleted (`_deleted` says so to those who ask) no job begins: its files have other names.
     Event-loop thread only.
     """
 
     __slots__ = (
         "_again",
+        "_deleted",
         "_flushing",
+        "_later",
         "_log",
         "_name_synced",
         "_snapshot_offset",
@@ -50,6 +58,8 @@ class Durability:
         self.on_disk_offset = 0
         self._flushing = False
         self._again: bool | None = None  # None: no further job is asked for; else whether it is a full one
+        self._later = False
+        self._deleted: KafkaError | None = None
         self._name_synced = False
         self._topic_id_unsynced = False
         self._snapshot_offset = -1
@@ -102,6 +112,16 @@ class Durability:
         elif self._again is None:
             self._again = False
 
+    def request_later(self, now_ms: int) -> None:
+        """The same with the indexes, ROLL_FLUSH_DELAY_MS from now."""
+        if not self._later:
+            self._later = True
+            self._log.dir.flush_later(now_ms + ROLL_FLUSH_DELAY_MS, self._request_now)
+
+    def _request_now(self) -> None:
+        self._later = False
+        self.request(full=True)
+
     def wait(self, offset: int, callback: Waiter) -> None:
         """Call back once the records below `offset` are on disk, or with the error that has taken the directory offline."""
         log = self._log
@@ -118,7 +138,12 @@ class Durability:
             if not self._flushing:
                 self._start(full=False)
 
-    def fail(self, error: KafkaError) -> None:
+    def abandon(self, error: KafkaError) -> None:
+        """The log is deleted: who waits, or will, gets this error."""
+        self._deleted = error
+        self._fail(error)
+
+    def _fail(self, error: KafkaError) -> None:
         """Tell all who wait that it will not happen."""
         waiters, self._waiters = self._waiters, deque()
         for _, callback in waiters:
@@ -132,14 +157,15 @@ class Durability:
 
     def _start(self, full: bool) -> None:
         log = self._log
-        if log.dir.offline is not None:
-            self.fail(log.dir.offline)
+        refusal = self._deleted or log.dir.offline
+        if refusal is not None:
+            self._fail(refusal)
             return
         target = log.log_end_offset
         try:
             handles = self._handles(full)
         except OSError as error:
-            self.fail(log.dir.fail("preparing a flush", error.filename or log.path, error))
+            self._fail(log.dir.fail("preparing a flush", error.filename or log.path, error))
             return
         self._flushing = True
         log.dir.flusher.submit(handles, lambda error: self._ended(target, full, error))
@@ -202,10 +228,10 @@ class Durability:
         self._flushing = False
         log = self._log
         if error is not None:
-            self.fail(log.dir.fail("syncing", error.filename or log.path, error))
+            self._fail(log.dir.fail("syncing", error.filename or log.path, error))
             return
         self._advance(min(target, log.log_end_offset), full)  # a truncation may have come between
-        if self._flushing:  # a callback has appended
+        if self._flushing or self._deleted is not None:  # a callback has appended; the log was deleted meanwhile
             return
         if self._again is not None or (log.config.synchronous and log.log_end_offset > self.on_disk_offset):
             again, self._again = bool(self._again), None

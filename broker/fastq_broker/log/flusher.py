@@ -1,7 +1,8 @@
-"""Durability: syncs files away from the event loop and reports back to it.
+"""What takes the disk's time: syncs and removes files away from the event loop and reports back to it.
 
 Rules
-- A job is a list of files to sync in order; its callback runs in the thread that calls `drain`, with the first error or None.
+- A job is a list of files to sync, or to remove, in order; its callback runs in the thread that calls `drain`, with the first error
+  or None.
 - A job covers every write that was made before it was submitted. Group commit is the log's: it submits one job at a time and the
   next one covers all appends that came meanwhile.
 - The native flusher never needs the GIL: a Python thread that ends an fsync may wait 5 ms for it.
@@ -14,6 +15,7 @@ import select
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Protocol
 
 from .files import FileHandle, Files
@@ -29,13 +31,16 @@ def wait_readable(fd: int, timeout_ms: int = 1000) -> None:
 
 
 class Flusher(Protocol):
-    """Syncs files in the background."""
+    """Syncs and removes files in the background."""
 
     def submit(self, handles: Sequence[FileHandle], done: Done) -> None:
         """Sync the files' data in order; they stay open meanwhile."""
 
-    def close_later(self, fd: int) -> None:
-        """Close a descriptor in the background: the last one of an unlinked file frees its pages and blocks, 1 ms for some 30 MB."""
+    def remove(self, paths: Sequence[str], directory: str | None, done: Done) -> None:
+        """Unlink files, those that are there, then remove the directory that held them, if one is given.
+
+        To free 30 MB of pages and blocks takes 1 ms, and one that is being written to the disk is waited for.
+        """
 
     def fileno(self) -> int:
         """A descriptor that is readable when `drain` has something to do; -1 when there is none."""
@@ -50,18 +55,38 @@ class Flusher(Protocol):
         """Wait for all jobs, run their callbacks, and stop."""
 
 
+def _sync(files: Files, handles: Sequence[FileHandle]) -> None:
+    for handle in handles:
+        files.sync_data(handle.fd)
+
+
+def _remove(files: Files, paths: Sequence[str], directory: str | None) -> None:
+    for path in paths:
+        files.remove_if_exists(path)
+    if directory is not None:
+        files.rmdir(directory)
+
+
+def _error_of(work: Callable[[], None]) -> OSError | None:
+    try:
+        work()
+    except OSError as error:
+        return error
+    return None
+
+
 class ManualFlusher:
-    """Syncs in `drain`, in the caller's thread: for tests and the simulator, which decide when a disk is done."""
+    """Does its jobs in `drain`, in the caller's thread: for tests and the simulator, which decide when a disk is done."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._jobs: deque[tuple[Sequence[FileHandle], Done]] = deque()
+        self._jobs: deque[tuple[Callable[[], None], Done]] = deque()
 
     def submit(self, handles: Sequence[FileHandle], done: Done) -> None:
-        self._jobs.append((handles, done))
+        self._jobs.append((partial(_sync, self._files, handles), done))
 
-    def close_later(self, fd: int) -> None:
-        os.close(fd)
+    def remove(self, paths: Sequence[str], directory: str | None, done: Done) -> None:
+        self._jobs.append((partial(_remove, self._files, paths, directory), done))
 
     def fileno(self) -> int:
         return -1
@@ -69,14 +94,8 @@ class ManualFlusher:
     def drain(self) -> int:
         count = 0
         for _ in range(len(self._jobs)):
-            handles, done = self._jobs.popleft()
-            error = None
-            try:
-                for handle in handles:
-                    self._files.sync_data(handle.fd)
-            except OSError as failure:
-                error = failure
-            done(error)
+            work, done = self._jobs.popleft()
+            done(_error_of(work))
             count += 1
         return count
 
@@ -89,7 +108,7 @@ class ManualFlusher:
 
 
 class ThreadFlusher:
-    """Syncs in Python threads: where there is no native flusher, and where file operations are injected."""
+    """Python threads: where there is no native flusher, and where file operations are injected."""
 
     def __init__(self, files: Files, threads: int = 4) -> None:
         self._files = files
@@ -102,19 +121,14 @@ class ThreadFlusher:
 
     def submit(self, handles: Sequence[FileHandle], done: Done) -> None:
         self._pending += 1
-        self._executor.submit(self._run, handles, done)
+        self._executor.submit(self._run, partial(_sync, self._files, handles), done)
 
-    def close_later(self, fd: int) -> None:
-        self._executor.submit(os.close, fd)
+    def remove(self, paths: Sequence[str], directory: str | None, done: Done) -> None:
+        self._pending += 1
+        self._executor.submit(self._run, partial(_remove, self._files, paths, directory), done)
 
-    def _run(self, handles: Sequence[FileHandle], done: Done) -> None:
-        error = None
-        try:
-            for handle in handles:
-                self._files.sync_data(handle.fd)
-        except OSError as failure:
-            error = failure
-        self._ended.append((done, error))
+    def _run(self, work: Callable[[], None], done: Done) -> None:
+        self._ended.append((done, _error_of(work)))
         try:
             os.write(self._write, b"\0")
         except BlockingIOError:

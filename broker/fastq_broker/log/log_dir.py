@@ -3,28 +3,26 @@
 Rules
 - The first failed write, sync, rename or truncation takes the directory offline: nothing is appended to any of its logs until the
   broker has been started again. Its data stays readable as far as the disk allows. Other directories go on.
-- A large file that is deleted is freed by the flusher's threads: the loop only takes its name away.
+- Files are deleted by the flusher's threads: that may wait for the disk.
 - A failed sync is never tried again: the kernel may have dropped the pages, so that a second one would succeed without them.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import logging
+import os
 from collections import deque
 from collections.abc import Callable, Sequence
 
 from fastq.errors import KafkaError, error_for_code
 
-from .files import READ, FdBudget, Files
+from .files import FdBudget, Files
 from .flusher import Flusher
 
 logger = logging.getLogger(__name__)
 
 KAFKA_STORAGE_ERROR = 56
-LARGE_FILE_BYTES = 8 << 20
-"""Freeing a file of this size takes some tenths of a millisecond."""
 
 _ADVICE = {
     errno.ENOSPC: "free space on that file system, then restart the broker",
@@ -49,7 +47,8 @@ class LogDir:
         self.flusher = flusher
         self.offline: KafkaError | None = None
         self.on_offline: Callable[[LogDir], None] | None = None
-        self._deletions: deque[tuple[int, str]] = deque()
+        self._deletions: list[tuple[int, str]] = []
+        self._flushes: deque[tuple[int, Callable[[], None]]] = deque()
 
     def fail(self, action: str, path: str, error: OSError) -> KafkaError:
         """Take the directory offline and answer the error to raise: what failed, on which file, why, and what to do."""
@@ -70,37 +69,39 @@ class LogDir:
                 self.on_offline(self)
         return failure
 
-    # -- deletions
+    # -- what comes later
+
+    def tick(self, now_ms: int) -> None:
+        """Begin the flushes and the deletions that are due."""
+        flushes = self._flushes
+        while flushes and flushes[0][0] <= now_ms:
+            flushes.popleft()[1]()
+        self._run_deletions(now_ms)
+
+    def flush_later(self, at_ms: int, start: Callable[[], None]) -> None:
+        """Call `start` once `at_ms` has come, after those that were asked for before."""
+        self._flushes.append((at_ms, start))
 
     def delete_later(self, paths: Sequence[str], at_ms: int) -> None:
         """Unlink files once `at_ms` has come."""
         self._deletions.extend((at_ms, path) for path in paths)
 
-    def run_deletions(self, now_ms: int, limit: int) -> int:
-        """Unlink up to `limit` files that are due; answers how many were."""
-        done = 0
-        for _ in range(len(self._deletions)):
-            if done >= limit:
-                break
-            at_ms, path = self._deletions.popleft()
-            if at_ms > now_ms:
-                self._deletions.append((at_ms, path))
-                continue
-            done += 1
-            try:
-                self.remove(path)
-            except OSError as error:
-                self.fail("deleting a file", path, error)
-        return done
+    def _run_deletions(self, now_ms: int) -> None:
+        """Have the files unlinked that are due."""
+        if not self._deletions:
+            return
+        due = [path for at_ms, path in self._deletions if at_ms <= now_ms]
+        if due:
+            self._deletions = [(at_ms, path) for at_ms, path in self._deletions if at_ms > now_ms]
+            self._remove(due, None)
 
-    def remove(self, path: str) -> None:
-        """Unlink a file, if it is there; the space of a large one is freed in the background. Raises OSError."""
-        kept = -1
-        if self.files.size_bytes(path) >= LARGE_FILE_BYTES:
-            with contextlib.suppress(OSError):  # then it is freed here
-                kept = self.files.open(path, READ)
-        try:
-            self.files.remove_if_exists(path)
-        finally:
-            if kept >= 0:
-                self.flusher.close_later(kept)
+    def remove_directory(self, path: str) -> None:
+        """Have a directory of files removed. Raises OSError."""
+        self._remove([os.path.join(path, name) for name in self.files.listdir(path)], path)
+
+    def _remove(self, paths: list[str], directory: str | None) -> None:
+        def removed(error: OSError | None) -> None:
+            if error is not None:
+                self.fail("deleting a file", error.filename or directory or paths[0], error)
+
+        self.flusher.remove(paths, directory, removed)

@@ -58,7 +58,6 @@ METADATA_TOPIC: Final = "__cluster_metadata"
 _LOG_NAME = re.compile(r"^(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)$")
 _DELETED_NAME = re.compile(r"^[a-zA-Z0-9._-]+\.[0-9a-f]{32}-delete$")
 _LOGS_PER_TICK: Final = 20
-_FILES_PER_TICK: Final = 50
 _SYNCED_ONE_BY_ONE: Final = 32
 _FLUSH_CHECK_INTERVAL_MS: Final = 500
 
@@ -462,8 +461,8 @@ class LogManager:
             for log_dir in self.dirs:
                 self._checkpoint(log_dir)
         for log_dir in self.dirs:
-            log_dir.run_deletions(now, _FILES_PER_TICK)
-        self._delete_a_directory(now)
+            log_dir.tick(now)
+        self._delete_directories(now)
 
     def _is_due(self, name: str, now: int) -> bool:
         if now < self._due.get(name, now + 1):
@@ -553,21 +552,14 @@ class LogManager:
 
         self.flusher.submit([handle], synced)
 
-    def _delete_a_directory(self, now: int) -> None:
-        """Delete some files of a renamed log directory that is due, and the directory once it is empty."""
-        if not self._deleted_dirs:
-            return
-        at_ms, log_dir, path = self._deleted_dirs[0]
-        if at_ms > now:
-            self._deleted_dirs.rotate(-1)
-            return
-        try:
-            names = self.files.listdir(path)
-            for name in names[:_FILES_PER_TICK]:
-                log_dir.remove(os.path.join(path, name))
-            if len(names) <= _FILES_PER_TICK:
-                self.files.rmdir(path)
-                self._deleted_dirs.popleft()
-        except OSError as error:
-            self._deleted_dirs.popleft()
-            log_dir.fail("deleting a log's directory", path, error)
+    def _delete_directories(self, now: int) -> None:
+        """Have the next renamed directories of deleted logs removed, those that are due."""
+        for _ in range(min(_LOGS_PER_TICK, len(self._deleted_dirs))):
+            at_ms, log_dir, path = self._deleted_dirs.popleft()
+            if at_ms > now:
+                self._deleted_dirs.append((at_ms, log_dir, path))
+                continue
+            try:
+                log_dir.remove_directory(path)
+            except OSError as error:
+                log_dir.fail("deleting a log's directory", path, error)

@@ -19,7 +19,7 @@ class NativeFlusher:
 
     def __init__(self, threads: int = 4) -> None:
         self._threads = SyncThreads(threads)
-        self._jobs: dict[int, tuple[Sequence[FileHandle], Done]] = {}
+        self._jobs: dict[int, tuple[Sequence[FileHandle] | Sequence[str], Done]] = {}
         self._next_job = 0
 
     @staticmethod
@@ -28,21 +28,29 @@ class NativeFlusher:
         return bool(supported())
 
     def submit(self, handles: Sequence[FileHandle], done: Done) -> None:
-        self._next_job += 1
-        self._jobs[self._next_job] = (handles, done)
-        self._threads.submit(self._next_job, [handle.fd for handle in handles])
+        self._threads.submit(self._note(handles, done), [handle.fd for handle in handles])
 
-    def close_later(self, fd: int) -> None:
-        self._threads.close_later(fd)
+    def remove(self, paths: Sequence[str], directory: str | None, done: Done) -> None:
+        everything = [*paths, directory] if directory is not None else list(paths)
+        self._threads.remove(self._note(everything, done), everything)
+
+    def _note(self, files: Sequence[FileHandle] | Sequence[str], done: Done) -> int:
+        self._next_job += 1
+        self._jobs[self._next_job] = (files, done)
+        return self._next_job
 
     def fileno(self) -> int:
         return self._threads.fileno()
 
     def drain(self) -> int:
         ended = self._threads.drain()
-        for job, code in ended:
-            _, done = self._jobs.pop(job)
-            done(OSError(code, os.strerror(code)) if code else None)
+        for job, code, at in ended:
+            files, done = self._jobs.pop(job)
+            if not code:
+                done(None)
+                continue
+            failed = files[at]
+            done(OSError(code, os.strerror(code), failed if isinstance(failed, str) else failed.path))
         return len(ended)
 
     def wait(self) -> None:

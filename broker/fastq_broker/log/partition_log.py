@@ -535,7 +535,7 @@ class PartitionLog(LogReads):
     # -- rolling
 
     def roll(self, now_ms: int, base_offset: int | None = None) -> Segment:
-        """Close the active segment and begin a new one at the log's end (or at `base_offset` above it); flushes the old one.
+        """Close the active segment and begin a new one at the log's end (or at `base_offset` above it); the old one is flushed soon.
 
         Raises KafkaStorageError.
         """
@@ -554,7 +554,7 @@ class PartitionLog(LogReads):
         self._bases.append(base)
         self._active = segment
         self._recent.clear()
-        self.flush()
+        self.durability.request_later(now_ms)
         return segment
 
     def drop_oldest(self, count: int) -> None:
@@ -657,7 +657,7 @@ class PartitionLog(LogReads):
         if self.loaded:
             for segment in self.segments:
                 segment.release()
-        self.durability.fail(
+        self.durability.abandon(
             error_for_code(
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
                 "the partition was deleted",

@@ -1,22 +1,24 @@
-/* Threads that sync and close files and never touch Python: a queue of jobs, a list of results, a descriptor that becomes readable.
+/* Threads that sync and remove files and never touch Python: a queue of jobs, a list of results, a descriptor that becomes readable.
 
    Rules: `mutex` guards queue, results and counters; a job belongs to the queue, then to one thread, then to the results, from where
    pool_take hands its outcome out and frees it. The descriptors of a job are the caller's to keep open until then.
-   A job's files are synced in order; its code is the errno of the first that failed, and then the rest is not synced. Of a closing
-   job the descriptors are the thread's: closing the last one of an unlinked file frees its pages and blocks, which takes long. */
+   A job's files are taken in order; its code is the errno of the first that failed, which is number `at`, and the rest is left alone.
+   To remove a file can take long: its pages and blocks are freed, and what is being written of it is waited for. */
 #ifndef FASTQ_FLUSHER_H
 #define FASTQ_FLUSHER_H
 
 #include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct flush_job {
     struct flush_job *next;
     int64_t id;
     int code;
-    int closes;                   /* close the files instead of syncing them; nobody is told */
+    int at;
     int count;
-    int fds[];
+    int removes;                  /* then `content` is `count` paths, each with its NUL: files, or directories that are empty */
+    int64_t content[];            /* else `count` descriptors as int */
 } flush_job;
 
 #if defined(_WIN32)
@@ -42,6 +44,7 @@ static inline void pool_close(flush_pool *pool) { (void)pool; }
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <stdio.h>
 #include <unistd.h>
 #if defined(__linux__)
 #include <sys/eventfd.h>
@@ -108,6 +111,21 @@ static void flush_signal(flush_pool *pool) {
     } while (written < 0 && errno == EINTR);      /* EAGAIN: it is readable already */
 }
 
+/* Do a job and note the errno of the first file that failed. One that is not there needs no removal. */
+static void flush_do(flush_job *job) {
+    const char *path = (const char *)job->content;
+    const int *fds = (const int *)job->content;
+    for (; job->at < job->count; job->at++) {
+        if (job->removes) {
+            if (remove(path) != 0 && errno != ENOENT) job->code = errno;
+            path += strlen(path) + 1;
+        } else {
+            job->code = flush_sync(fds[job->at]);
+        }
+        if (job->code != 0) break;
+    }
+}
+
 static void *flush_run(void *argument) {
     flush_pool *pool = (flush_pool *)argument;
     pthread_mutex_lock(&pool->mutex);
@@ -118,13 +136,7 @@ static void *flush_run(void *argument) {
         pool->first = job->next;
         if (pool->first == NULL) pool->last = NULL;
         pthread_mutex_unlock(&pool->mutex);
-        if (job->closes) {
-            for (int i = 0; i < job->count; i++) close(job->fds[i]);
-            free(job);
-            pthread_mutex_lock(&pool->mutex);
-            continue;
-        }
-        for (int i = 0; i < job->count && job->code == 0; i++) job->code = flush_sync(job->fds[i]);
+        flush_do(job);
         job->next = NULL;
         pthread_mutex_lock(&pool->mutex);
         if (pool->ended_last == NULL) pool->ended = job; else pool->ended_last->next = job;

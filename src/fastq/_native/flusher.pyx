@@ -1,14 +1,16 @@
-"""Native threads that sync and close files: the event loop learns of the end through a descriptor, and no thread waits for the GIL.
+"""Native threads that sync and remove files: the event loop learns of the end through a descriptor, and no thread waits for the GIL.
 
 Rules
-- One SyncThreads is used by one Python thread. Jobs run in any order; the files of one job are synced in the order given.
+- One SyncThreads is used by one Python thread. Jobs run in any order; the files of one job are taken in the order given.
 - The caller keeps a job's descriptors open until `drain` has reported it.
 - After a fork the child has no threads: it must not use the object, and freeing it there only leaks.
 """
 
 cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int64_t
 from libc.stdlib cimport calloc, free
+from libc.string cimport memcpy
 
 
 cdef extern from "flusher.h" nogil:
@@ -17,9 +19,10 @@ cdef extern from "flusher.h" nogil:
         flush_job* next
         int64_t id
         int code
-        int closes
+        int at
         int count
-        int* fds
+        int removes
+        int64_t* content
     ctypedef struct flush_pool:
         pass
     int flush_filesystem(int fd) noexcept
@@ -32,6 +35,7 @@ cdef extern from "flusher.h" nogil:
     void pool_close(flush_pool* pool) noexcept
 
 import os
+from array import array
 
 cdef enum:
     THREADS_MAX = 64
@@ -76,7 +80,7 @@ cdef int closed() except -1:
 @cython.final
 @cython.auto_pickle(False)
 cdef class SyncThreads:
-    """A pool of native threads that sync files (fdatasync; F_FULLFSYNC on macOS).
+    """A pool of native threads that sync files (fdatasync; F_FULLFSYNC on macOS) and remove them.
 
     `threads` is 1 to 64. Raises OSError when threads or a descriptor cannot be had. See the module's rules for threads.
     """
@@ -102,30 +106,29 @@ cdef class SyncThreads:
 
     def submit(self, int64_t job, fds):
         """Sync the files with these descriptors, in order; `drain` reports `job`."""
-        self.add(job, fds, False)
+        self._add(job, array("i", fds).tobytes(), len(fds), False)
 
-    def close_later(self, int fd):
-        """Close a descriptor, which is the threads' from now on. Nothing is reported."""
-        self.add(0, (fd,), True)
+    def remove(self, int64_t job, paths):
+        """Unlink the files at these paths, and remove directories that are empty by then, in order; `drain` reports `job`.
 
-    cdef int add(self, int64_t job, fds, bint closes) except -1:
-        cdef Py_ssize_t count = len(fds)
-        cdef Py_ssize_t i
+        What is not there is passed over.
+        """
+        raw = [os.fsencode(path) for path in paths]
+        if any(b"\0" in path for path in raw):
+            raise ValueError("a path with a null byte")
+        self._add(job, b"".join(path + b"\0" for path in raw), len(raw), True)
+
+    cdef int _add(self, int64_t job, bytes content, Py_ssize_t count, bint removes) except -1:
         cdef flush_job* entry
         if self.pool == NULL:
             closed()
-        entry = <flush_job*>calloc(1, sizeof(flush_job) + count * sizeof(int))
+        entry = <flush_job*>calloc(1, sizeof(flush_job) + PyBytes_GET_SIZE(content))
         if entry == NULL:
             raise MemoryError
-        try:
-            for i in range(count):
-                entry.fds[i] = fds[i]
-        except BaseException:
-            free(entry)
-            raise
+        memcpy(entry.content, PyBytes_AS_STRING(content), PyBytes_GET_SIZE(content))
         entry.id = job
         entry.count = <int>count
-        entry.closes = closes
+        entry.removes = removes
         pool_submit(self.pool, entry)
         return 0
 
@@ -136,7 +139,7 @@ cdef class SyncThreads:
         return pool_fd(self.pool)
 
     def drain(self):
-        """(job, errno or 0) of the jobs that have ended since the last call. Never waits."""
+        """(job, errno or 0, number of the file that failed) of the jobs that have ended since the last call. Never waits."""
         cdef flush_job* entry
         cdef flush_job* following
         if self.pool == NULL:
@@ -146,7 +149,7 @@ cdef class SyncThreads:
         ended = []
         while entry != NULL:
             following = entry.next
-            ended.append((entry.id, entry.code))
+            ended.append((entry.id, entry.code, entry.at))
             free(entry)
             entry = following
         return ended

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from fastq_broker.log import LogConfig, LogManager, LogSlice
+from fastq_broker.log import LogConfig, LogManager, LogSlice, PartitionLog
+from fastq_broker.log.durability import ROLL_FLUSH_DELAY_MS
 from fastq_broker.log.faults import FaultyFiles
 from fastq_broker.log.flusher import ManualFlusher
 
@@ -50,6 +51,12 @@ def open_manager(
     )
     manager.start()
     return manager
+
+
+def flush_rolled(log: PartitionLog) -> None:
+    """Do the flushes that rolls have asked for, which a broker begins some seconds later."""
+    log.dir.tick(log.clock() + ROLL_FLUSH_DELAY_MS)
+    log.dir.flusher.wait()
 
 
 def crash(manager: LogManager) -> None:

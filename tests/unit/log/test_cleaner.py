@@ -20,7 +20,7 @@ from fastq_broker.log.cleaner_job import CleaningJob, CleaningResult, Throttle, 
 from fastq_broker.log.cleaner_worker import answer
 from fastq_broker.log.files import Files
 from fastq_broker.topic_config import BrokerLayers, cleaner_config
-from log_support import START_MS, crash, one_batch, open_manager
+from log_support import START_MS, crash, flush_rolled, one_batch, open_manager
 
 from fastq._native.records import build_batch
 from fastq.testing import Broker as BrokerProcess
@@ -33,7 +33,7 @@ def add_segment(log: PartitionLog, records: int = 10, *, timestamp_ms: int = STA
         row = (timestamp_ms, b"key-%d" % (number % keys), b"v" * 50)
         log.append(build_batch([row]), leader_epoch=0, now_ms=timestamp_ms, from_client=False)
     log.roll(START_MS)
-    log.dir.flusher.wait()
+    flush_rolled(log)
 
 
 def make_log(directory: Path, config: LogConfig = CONFIG, topic: str = "t") -> tuple[LogManager, PartitionLog]:
@@ -58,7 +58,7 @@ def test_the_active_segment_is_never_part_of_a_round(tmp_path: Path) -> None:
     assert candidate_of(log, START_MS) is None
     log.roll(START_MS)
     assert candidate_of(log, START_MS) is None, "what lies above the recovery point might be cut off by a recovery"
-    log.dir.flusher.wait()
+    flush_rolled(log)
     candidate = candidate_of(log, START_MS)
     assert candidate is not None
     assert (candidate.upper_offset, candidate.segments) == (1, log.segments[:1])

@@ -11,7 +11,7 @@ from cleaner_support import Batch, DirectWorker, Row, Transaction, live_values, 
 from fastq_broker.log import CleanerConfig, LogCleaner, LogConfig, LogManager, PartitionLog
 from fastq_broker.log.cleaner_job import CleaningJob
 from fastq_broker.log.recovery import RecoveryReport, rebuild_indexes
-from log_support import StandingClock, crash, open_manager
+from log_support import StandingClock, crash, flush_rolled, open_manager
 
 from fastq._native.records import build_batch, decode_records, iter_headers
 from fastq.errors import KafkaError
@@ -62,7 +62,7 @@ class Player:
 
     def note(self, base_offset: int, transaction: Transaction | None) -> None:
         """Take over what the log has stored of the latest append."""
-        self.manager.flusher.wait()
+        flush_rolled(self.log)
         raw = self.log.read(base_offset, 1 << 20).read()
         for position, header in iter_headers(raw, strict=True):
             rows = [Row(r.offset, r.timestamp_ms, r.key, r.value, r.headers) for r in decode_records(raw, position)]
@@ -137,7 +137,7 @@ class Player:
 
     def do_roll(self) -> None:
         self.log.roll(self.clock())
-        self.manager.flusher.wait()
+        flush_rolled(self.log)
 
     def do_wait(self) -> None:
         self.clock.advance(self.random.choice([10, 200, 1000]))

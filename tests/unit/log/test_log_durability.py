@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 from fastq_broker.log import LogConfig, LogManager
+from fastq_broker.log.durability import ROLL_FLUSH_DELAY_MS
 from fastq_broker.log.faults import Fault, FaultyFiles
 from fastq_broker.log.files import READ_WRITE_CREATE, FileHandle, Files
 from fastq_broker.log.flusher import Flusher, ThreadFlusher, wait_readable
 from fastq_broker.log.native_flusher import NativeFlusher
-from log_support import START_MS, TOPIC_ID, one_batch, open_manager
+from log_support import START_MS, TOPIC_ID, StandingClock, one_batch, open_manager
 
 from fastq._native.flusher import SyncThreads, write_range
 from fastq.errors import KafkaError, KafkaStorageError
@@ -48,12 +49,12 @@ def test_one_sync_covers_all_appends_before_it(tmp_path: Path) -> None:
     log = manager.create("t", 0, TOPIC_ID)
     log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
     manager.flusher.wait()
-    before = files.calls["sync"]
+    before = files.calls.get("sync", 0)
     for _ in range(100):
         log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
     manager.flusher.wait()
     assert log.high_watermark == 101
-    assert files.calls["sync"] - before == 2
+    assert files.calls.get("sync", 0) - before == 2
 
 
 @pytest.mark.parametrize("config", [FSYNC, LogConfig()])
@@ -182,19 +183,78 @@ def test_sync_threads_refuse_what_they_cannot_do() -> None:
         threads.submit(1, ["no descriptor"])  # type: ignore[list-item]
     threads.submit(2, [])
     wait_readable(threads.fileno(), 10_000)
-    assert threads.drain() == [(2, 0)]
+    assert threads.drain() == [(2, 0, 0)]
+    with pytest.raises(ValueError, match="null byte"):
+        threads.remove(3, ["a\0b"])
     threads.close()
     threads.close()
     with pytest.raises(ValueError, match="closed"):
         threads.fileno()
 
 
-def test_flushers_close_what_they_are_given(flusher: Flusher) -> None:
-    read, write = os.pipe()
-    flusher.close_later(write)
-    assert os.read(read, 1) == b"", "the other end is closed"
-    os.close(read)
+def test_flushers_remove_files_and_then_their_directory(flusher: Flusher, tmp_path: Path) -> None:
+    directory = tmp_path / "t-0.gone-delete"
+    directory.mkdir()
+    names = ["a", "b", "n\u00e4me"]
+    for name in names:
+        (directory / name).write_bytes(b"x")
+    ended: list[OSError | None] = []
+    flusher.remove([str(directory / name) for name in ("a", "never-there")], None, ended.append)
+    flusher.wait()
+    assert ended == [None]
+    assert sorted(path.name for path in directory.iterdir()) == names[1:]
+    flusher.remove([str(directory / "b")], str(directory), ended.append)
+    flusher.wait()
+    error = ended[1]
+    assert error is not None and error.errno == errno.ENOTEMPTY
+    assert error.filename == str(directory), "the one that failed, not the first"
+    flusher.remove([str(directory / names[2])], str(directory), ended.append)
+    flusher.wait()
+    assert ended[2] is None
+    assert not directory.exists()
     flusher.close()
+
+
+def test_a_roll_is_flushed_later_with_all_that_follow_it(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    clock = StandingClock()
+    manager = open_manager(tmp_path, LogConfig(), files=files, clock=clock)
+    log = manager.create("t", 0, TOPIC_ID)
+    for _ in range(3):
+        log.append(one_batch([b"v"]), leader_epoch=0, now_ms=clock())
+        log.roll(clock())
+        clock.advance(1000)
+    before = files.calls.get("sync", 0)
+    manager.tick(clock.advance(ROLL_FLUSH_DELAY_MS - 3001))
+    manager.flusher.wait()
+    assert (files.calls.get("sync", 0), log.recovery_point) == (before, 0)
+    manager.tick(clock.advance(1))
+    manager.flusher.wait()
+    assert log.recovery_point == 3
+    synced = files.calls.get("sync", 0)
+    assert synced > before
+    manager.tick(clock.advance(10 * ROLL_FLUSH_DELAY_MS))
+    manager.flusher.wait()
+    assert files.calls.get("sync", 0) == synced, "one flush for the three of them"
+
+
+def test_no_flush_begins_for_a_log_that_is_deleted(tmp_path: Path) -> None:
+    clock = StandingClock()
+    manager = open_manager(tmp_path, LogConfig(), clock=clock)
+    log = manager.create("t", 0, TOPIC_ID)
+    log.append(one_batch([b"v"]), leader_epoch=0, now_ms=clock())
+    log.flush()
+    log.append(one_batch([b"v"]), leader_epoch=0, now_ms=clock())
+    log.flush()  # begins when the first one has ended
+    log.roll(clock())  # and one for later
+    manager.delete("t", 0)
+    manager.flusher.wait()
+    manager.tick(clock.advance(ROLL_FLUSH_DELAY_MS))
+    manager.flusher.wait()
+    assert manager.offline_dirs == {}
+    told: list[KafkaError | None] = []
+    log.durability.wait(2, told.append)
+    assert told[0] is not None and "deleted" in str(told[0])
 
 
 def test_ranges_are_written_or_said_not_to_be(tmp_path: Path) -> None:
