@@ -152,18 +152,19 @@ class Run:
         while not self.stop.is_set():
             with contextlib.suppress(FastqError), contextlib.ExitStack() as stack:
                 producer = stack.enter_context(Producer(bootstrap_servers=self.servers, transactional_id="copier"))
-                consumer = stack.enter_context(
-                    Consumer(
-                        "log",
-                        bootstrap_servers=self.servers,
-                        group_id="copier",
-                        enable_auto_commit=False,
-                        isolation_level="read_committed",
-                        auto_offset_reset="earliest",
-                        **GROUP,
-                    )
-                )
+                consumer = stack.enter_context(self.copiers_consumer())
                 self.copy_some(producer, consumer, rng)
+
+    def copiers_consumer(self) -> Consumer:
+        return Consumer(
+            "log",
+            bootstrap_servers=self.servers,
+            group_id="copier",
+            enable_auto_commit=False,
+            isolation_level="read_committed",
+            auto_offset_reset="earliest",
+            **GROUP,
+        )
 
     def copy_some(self, producer: Producer, consumer: Consumer, rng: random.Random, idle_s: float = 1e9) -> None:
         """Copy until stopped, or until nothing has come for `idle_s`; ends early in the middle of a transaction by chance."""
@@ -282,13 +283,5 @@ def finish_copy(run: Run) -> None:
     """What the copier has not come to yet."""
     with Producer(bootstrap_servers=run.servers, transactional_id="copier") as producer:
         producer.init_transactions()
-        with Consumer(
-            "log",
-            bootstrap_servers=run.servers,
-            group_id="copier",
-            enable_auto_commit=False,
-            isolation_level="read_committed",
-            auto_offset_reset="earliest",
-            **GROUP,
-        ) as consumer:
+        with run.copiers_consumer() as consumer:
             run.copy_some(producer, consumer, random.Random(0), idle_s=8.0)

@@ -39,6 +39,16 @@ class Member(threading.Thread):
         self.values: list[bytes] = []
         self.failure: BaseException | None = None
         self.stopping = False
+        # What kafka-python and aiokafka have the same names for.
+        self.settings: dict[str, Any] = {
+            "bootstrap_servers": servers,
+            "group_id": group_id,
+            "group_instance_id": instance_id,
+            "auto_offset_reset": "earliest",
+            "enable_auto_commit": False,
+            "heartbeat_interval_ms": 200,
+            "session_timeout_ms": 30_000,
+        }
         self.start()
 
     def run(self) -> None:
@@ -100,15 +110,7 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
 
 class KafkaPythonMember(Member):
     def consume(self) -> None:
-        consumer = KafkaConsumer(
-            bootstrap_servers=self.servers,
-            group_id=self.group_id,
-            group_instance_id=self.instance_id,
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            heartbeat_interval_ms=200,
-            session_timeout_ms=30_000,
-        )
+        consumer = KafkaConsumer(**self.settings)
         # One that leads before it knows its topic gives nobody anything, and may not look again.
         while not consumer.partitions_for_topic(self.topic) and not self.stopping:
             time.sleep(0.05)
@@ -136,15 +138,7 @@ class AioKafkaMember(Member):
         asyncio.run(self._consume())
 
     async def _consume(self) -> None:
-        consumer = aiokafka.AIOKafkaConsumer(
-            bootstrap_servers=self.servers,
-            group_id=self.group_id,
-            group_instance_id=self.instance_id,
-            auto_offset_reset="earliest",
-            enable_auto_commit=False,
-            heartbeat_interval_ms=200,
-            session_timeout_ms=30_000,
-        )
+        consumer = aiokafka.AIOKafkaConsumer(**self.settings)
         consumer.subscribe([self.topic], listener=_AsyncListener(self))
         await consumer.start()
         try:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from admin_fakes import A0, A1, Coordinators, answer_once, limit
 from net_fakes import FakeBroker
-from test_admin_groups import A0, A1, Coordinators, answer_once, limit
 
 from fastq.admin import Admin, FencedProducer, HangingTransaction, ProducerState, TransactionListing
 from fastq.errors import (

@@ -5,9 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from hypothesis import strategies as st
+
 from fastq._native.consume import FetchedRecords, Record
 from fastq._native.fetch import decode_fetch_response
 from fastq.protocol.messages import FetchResponse
+
+# (timestamp, key, value, headers) of one batch
+batch_rows = st.lists(
+    st.tuples(
+        st.integers(0, 2**42),
+        st.none() | st.binary(max_size=40),
+        st.none() | st.binary(max_size=300),
+        st.lists(st.tuples(st.text(max_size=9), st.none() | st.binary(max_size=9)), max_size=3),
+    ),
+    min_size=1,
+    max_size=30,
+)
 
 
 def fetched(

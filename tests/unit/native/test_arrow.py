@@ -11,7 +11,7 @@ import pandas
 import polars
 import pyarrow
 import pytest
-from consume_support import drain, fetched
+from consume_support import batch_rows, drain, fetched
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,19 +58,8 @@ ROWS = [
     (T0 + 4, None, b"v4", [("z", b"1")]),
 ]
 
-rows = st.lists(
-    st.tuples(
-        st.integers(0, 2**42),
-        st.none() | st.binary(max_size=40),
-        st.none() | st.binary(max_size=300),
-        st.lists(st.tuples(st.text(max_size=9), st.none() | st.binary(max_size=9)), max_size=3),
-    ),
-    min_size=1,
-    max_size=30,
-)
 
-
-@given(st.lists(rows, min_size=1, max_size=3), st.sampled_from([0, 4]))
+@given(st.lists(batch_rows, min_size=1, max_size=3), st.sampled_from([0, 4]))
 def test_table_equals_the_rows(parts: list, codec: int) -> None:
     batch = make(*parts, codec=codec)
     table = batch.to_arrow(headers=True)

@@ -9,7 +9,7 @@ import struct
 import zlib
 
 import pytest
-from consume_support import drain, fetched
+from consume_support import batch_rows, drain, fetched
 from hypothesis import given
 from hypothesis import strategies as st
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
@@ -43,19 +43,9 @@ def offsets(records: list) -> list[int]:
     return [record.offset for record in records]
 
 
-rows = st.lists(
-    st.tuples(
-        st.integers(0, 2**42),
-        st.none() | st.binary(max_size=40),
-        st.none() | st.binary(max_size=300),
-        st.lists(st.tuples(st.text(max_size=9), st.none() | st.binary(max_size=9)), max_size=3),
-    ),
-    min_size=1,
-    max_size=20,
+@given(
+    st.lists(st.tuples(batch_rows, st.integers(0, 4), st.integers(0, 3)), min_size=1, max_size=4), st.integers(0, 100)
 )
-
-
-@given(st.lists(st.tuples(rows, st.integers(0, 4), st.integers(0, 3)), min_size=1, max_size=4), st.integers(0, 100))
 def test_walk_equals_the_general_decoder(batches: list, position: int) -> None:
     data, base, expected = b"", 5, []
     for content, codec, gap in batches:

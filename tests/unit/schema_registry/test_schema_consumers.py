@@ -11,19 +11,12 @@ import pytest
 from fastq import AsyncConsumer, Consumer, Producer
 from fastq.errors import DeserializationError, LoadingWouldBlock, SchemaRegistryError
 from fastq.schema_registry import AvroDeserializer, AvroSerializer, Schema, SchemaRegistryClient, record_name
-from fastq.testing import SchemaRegistry
 
 TWO = [
     Schema(json.dumps({"type": "record", "name": f"Of_{name}", "fields": [{"name": name, "type": "long"}]}))
     for name in ("a", "b")
 ]
 VALUES = [{"a": 1}, {"a": 2}, {"b": 3}, {"a": 4}]
-
-
-@pytest.fixture
-def server():
-    with SchemaRegistry() as registry:
-        yield registry
 
 
 @pytest.fixture

@@ -58,12 +58,6 @@ VALUE = {"number": 42, "note": "grün"}
 
 
 @pytest.fixture
-def server():
-    with SchemaRegistry() as registry:
-        yield registry
-
-
-@pytest.fixture
 def client(server):
     return SchemaRegistryClient(server.url, retries=0)
 
