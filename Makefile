@@ -94,7 +94,7 @@ bench-micro: $(VENV)/.built $(VENV)/.test
 	@$(PYTEST) benchmarks/micro --benchmark-only --benchmark-json=benchmarks/results/micro.json
 
 bench-compare: $(VENV)/.built $(VENV)/.test java
-	@cd benchmarks/compare && for run in clients broker latency partitions memory cleaner coordination rolling spark; do ../../$(PY) $$run.py || exit 1; done; ../../$(PY) report.py
+	@cd benchmarks/compare && for run in clients broker latency partitions memory cleaner coordination rolling observability spark; do ../../$(PY) $$run.py || exit 1; done; ../../$(PY) report.py
 
 lint: $(VENV)/.built $(VENV)/.lint ## ruff, mypy, stubtest, generated code in step
 	@$(PY) -m ruff check .
