@@ -18,7 +18,7 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
 from fastq._native.columns cimport BatchSpan, ConsumerBatch, Totals
-from fastq._native.consume cimport timestamp_of
+from fastq._native.fetched_batches cimport timestamp_of
 from fastq._native.records cimport CRecord, CRecordHeader, parse_record, parse_record_header
 
 cdef enum:

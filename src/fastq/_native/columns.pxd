@@ -2,7 +2,8 @@
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from fastq._native.consume cimport FetchedRecords, Record, RecordSpan
+from fastq._native.consume cimport FetchedRecords, Record
+from fastq._native.fetched_batches cimport RecordSpan
 
 cdef struct Totals:
     # What a column of some rows needs.

@@ -13,7 +13,8 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memset
 
 from fastq._native.batch_codec cimport GIL_RELEASE_BYTES
-from fastq._native.consume cimport FetchedRecords, Record, decode_headers, new_record, timestamp_of
+from fastq._native.consume cimport FetchedRecords, Record, decode_headers, new_record
+from fastq._native.fetched_batches cimport timestamp_of
 from fastq._native.records cimport CRecord, CRecordHeader, parse_record, parse_record_header
 
 cdef enum:

@@ -1,24 +1,19 @@
-"""Compaction of a log: which offset of each key is the latest, and segments without the records that a later one replaces.
+"""Compaction of a log in two passes: the latest offset of each key, then the batches without the records that a later one replaces.
 
 Rules
 - Two passes over stored batches, as they lie in the file: `index_batches` fills an OffsetMap with the dirty part, BatchFilter copies what
   stays into a SegmentWriter. Offsets, order and each batch's base and last offset never change.
 - A record goes when a later one of its key is known; a tombstone or a transaction's marker when its delete horizon has passed; the
   records of aborted transactions always. A batch stays, emptied, where it is its producer's last or the last of the round.
-- Keys are known by 128 bits of SipHash-2-4 under a key drawn for each map. 64 bits would not do: among 10^8 keys two would agree with
-  odds of one to 3,700, and the older one's live value would go. A keyed function gives 2^-128 a pair whatever keys clients choose; it is
-  native because a call into a hash library's Python interface takes as long as all the rest of a record.
 - Nothing here opens files or reads clocks. One thread; what it does belongs into a process of its own.
 Source: Kafka's Cleaner, MemoryRecords.filterTo, CleanedTransactionMetadata; delete horizons are KIP-534.
 """
 
-import os
-
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport INT32_MAX, INT64_MIN, int16_t, int32_t, int64_t, uint8_t, uint64_t
-from libc.stdlib cimport calloc, free, realloc
+from libc.stdint cimport INT32_MAX, INT64_MIN, int32_t, int64_t, uint8_t, uint64_t
+from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy
 
 from fastq._native.batch_codec cimport decode_error, header_error
@@ -26,14 +21,13 @@ from fastq._native.bits cimport (
     MAX_VARINT32,
     MAX_VARINT64,
     load_i16,
-    load_i64,
     load_varint32,
     load_varint64,
     size_varint,
-    store_i32,
-    store_i64,
     store_varint,
 )
+from fastq._native.cleaned_segment cimport Buffer, SegmentWriter, reserve
+from fastq._native.offset_map cimport OffsetMap
 from fastq._native.records cimport (
     ATTRIBUTE_CODEC,
     ATTRIBUTE_CONTROL,
@@ -59,19 +53,8 @@ from fastq._native.records cimport (
 
 from fastq._native.batch_codec import DECOMPRESSED_BYTES_MAX as _UNPACKED_BYTES_MAX
 
-cdef extern from "siphash.h" nogil:
-    void fastq_siphash128(
-        uint64_t k0, uint64_t k1, const uint8_t* p, size_t n, uint64_t* first, uint64_t* second
-    ) noexcept
-    uint64_t fastq_scale(uint64_t x, uint64_t n) noexcept
-    void fastq_prefetch(const void* p) noexcept
-
 cdef enum:
-    SLOT_BYTES = 24
-    SLOTS_MIN = 4096                 # where a map begins to grow from
     WINDOW = 32                      # records whose slots are fetched into the cache together
-    INDEX_ENTRY_BYTES = 8
-    TIME_INDEX_ENTRY_BYTES = 12
 
     MARKER_ABORT = 0
     MARKER_COMMIT = 1
@@ -79,11 +62,6 @@ cdef enum:
 
 # For walks of nothing: so that no pointer is NULL.
 cdef const uint8_t* EMPTY = <const uint8_t*>b""
-
-cdef struct Slot:
-    uint64_t first
-    uint64_t second
-    int64_t offset                   # one above the offset; 0: free
 
 cdef struct Candidate:
     # A record on its way through a pass.
@@ -102,179 +80,12 @@ cdef struct Span:
     const uint8_t* end
 
 
+# A cimported class is no attribute of the module; the cleaner takes all that a round needs from here.
+globals().update(OffsetMap=OffsetMap, SegmentWriter=SegmentWriter)
+
+
 class OldFormat(ValueError):
     """A batch of magic 0 or 1, which has no place for a delete horizon: such a log is not compacted."""
-
-
-def siphash128(bytes hash_key, data):
-    """SipHash-2-4 of any contiguous bytes-like object as 16 bytes; `hash_key` has 16. ValueError when it has not."""
-    cdef Py_buffer view
-    cdef uint64_t words[2]
-    if len(hash_key) != 16:
-        raise ValueError(f"a hash key has 16 bytes, got {len(hash_key)}")
-    k0 = int.from_bytes(hash_key[:8], "little")
-    k1 = int.from_bytes(hash_key[8:], "little")
-    PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-    try:
-        fastq_siphash128(k0, k1, <const uint8_t*>view.buf if view.len else EMPTY, view.len, &words[0], &words[1])
-    finally:
-        PyBuffer_Release(&view)
-    return (<object>words[0]).to_bytes(8, "little") + (<object>words[1]).to_bytes(8, "little")
-
-
-# --- the map
-
-
-@cython.final
-cdef class OffsetMap:
-    """The latest offset of each key, by 128-bit hashes of the keys, in at most `memory_bytes` (half as much again while it grows).
-
-    Open addressing with linear probing; 24 bytes a slot, `load_factor` of them used at most. `latest_offset` is the highest offset that
-    the map speaks for, -1 when there is none: of what lies above it, it knows nothing. `hash_key` is for tests.
-    Raises ValueError for memory of less than a slot or a load factor outside 0 to 1, MemoryError.
-    """
-
-    cdef Slot* slots
-    cdef Py_ssize_t slots_max
-    cdef Py_ssize_t used_max         # at the present capacity
-    cdef Py_ssize_t used
-    cdef int growths                 # how often the capacity can still double
-    cdef double load_factor
-    cdef uint64_t k0
-    cdef uint64_t k1
-    cdef readonly Py_ssize_t capacity
-    cdef readonly int64_t latest_offset
-
-    def __init__(self, Py_ssize_t memory_bytes, double load_factor=0.9, bytes hash_key=None):
-        if not 0 < load_factor <= 1:
-            raise ValueError(f"load_factor must be above 0 and at most 1, got {load_factor}")
-        if memory_bytes < 2 * SLOT_BYTES:
-            raise ValueError(f"memory_bytes must be {2 * SLOT_BYTES} or more, got {memory_bytes}")
-        hash_key = os.urandom(16) if hash_key is None else hash_key
-        self.k0 = int.from_bytes(hash_key[:8], "little")
-        self.k1 = int.from_bytes(hash_key[8:], "little")
-        self.slots_max = memory_bytes // SLOT_BYTES
-        self.load_factor = load_factor
-        self.latest_offset = -1
-        while self.slots_max >> (self.growths + 1) >= SLOTS_MIN:
-            self.growths += 1
-        self.allocate(self.slots_max >> self.growths)
-
-    def __dealloc__(self):
-        free(self.slots)
-
-    def __len__(self):
-        return self.used
-
-    def put(self, key, int64_t offset):
-        """Remember `offset` for a key; False when it is a new one and there is no room for it."""
-        cdef uint64_t first, second
-        self.hash_of(key, &first, &second)
-        if not self.store(first, second, offset):
-            return False
-        if offset > self.latest_offset:
-            self.latest_offset = offset
-        return True
-
-    def get(self, key):
-        """The latest offset of a key, -1 when it is not known."""
-        cdef uint64_t first, second
-        self.hash_of(key, &first, &second)
-        return self.find(first, second)
-
-    def advance(self, int64_t offset):
-        """Let the map speak for what lies up to `offset`: a gap in the log, where there are no records."""
-        if offset > self.latest_offset:
-            self.latest_offset = offset
-
-    cdef int hash_of(self, key, uint64_t* first, uint64_t* second) except -1:
-        cdef Py_buffer view
-        PyObject_GetBuffer(key, &view, PyBUF_SIMPLE)
-        fastq_siphash128(self.k0, self.k1, <const uint8_t*>view.buf if view.len else EMPTY, view.len, first, second)
-        PyBuffer_Release(&view)
-        return 0
-
-    cdef int allocate(self, Py_ssize_t capacity) except -1:
-        cdef double load
-        self.slots = <Slot*>calloc(capacity, sizeof(Slot))
-        if self.slots == NULL:
-            raise MemoryError(f"no memory for an offset map of {capacity * SLOT_BYTES} bytes")
-        self.capacity = capacity
-        # Probes end at a free slot, so one always stays; a map that will grow does so before they become long.
-        load = min(0.7, self.load_factor) if self.growths else self.load_factor
-        self.used_max = min(capacity - 1, max(1, <Py_ssize_t>(capacity * load)))
-        return 0
-
-    cdef int grow(self) except -1:
-        """Double the capacity; 0 when it is as large as it may be."""
-        cdef Slot* old = self.slots
-        cdef Py_ssize_t count = self.capacity
-        cdef Py_ssize_t i
-        if not self.growths:
-            return 0
-        self.growths -= 1
-        try:
-            self.allocate(self.slots_max >> self.growths)
-        except MemoryError:
-            self.slots = old
-            raise
-        for i in range(count):
-            if old[i].offset:
-                self.slot(old[i].first, old[i].second)[0] = old[i]
-        free(old)
-        return 1
-
-    cdef inline Slot* slot(self, uint64_t first, uint64_t second) noexcept:
-        """The slot of a hash: its own, or the free one where it belongs."""
-        cdef Py_ssize_t i = <Py_ssize_t>fastq_scale(first, self.capacity)
-        while self.slots[i].offset and (self.slots[i].first != first or self.slots[i].second != second):
-            i += 1
-            if i == self.capacity:
-                i = 0
-        return &self.slots[i]
-
-    cdef inline void prefetch(self, uint64_t first) noexcept:
-        fastq_prefetch(&self.slots[fastq_scale(first, self.capacity)])
-
-    cdef inline int64_t find(self, uint64_t first, uint64_t second) noexcept:
-        return self.slot(first, second).offset - 1
-
-    cdef inline int store(self, uint64_t first, uint64_t second, int64_t offset) except -1:
-        """Put an offset; 0 when there is no room."""
-        cdef Slot* slot = self.slot(first, second)
-        if not slot.offset:
-            if self.used >= self.used_max:
-                if not self.grow():
-                    return 0
-                slot = self.slot(first, second)
-            slot.first = first
-            slot.second = second
-            self.used += 1
-        slot.offset = offset + 1
-        return 1
-
-    cdef const uint8_t* parse_window(
-        self, const uint8_t* p, const uint8_t* end, const CBatchHeader* h, int count, Candidate* window
-    ) noexcept:
-        """Read `count` records, hash their keys and have their slots fetched; NULL when one is malformed."""
-        cdef CRecord record
-        cdef Candidate* c
-        cdef int i
-        for i in range(count):
-            c = &window[i]
-            c.start = p
-            p = parse_record(p, end, &record)
-            if p == NULL:
-                return NULL
-            c.end = p
-            c.offset = wrapping_add(h.base_offset, record.offset_delta)
-            c.timestamp_delta = record.timestamp_delta
-            c.has_value = record.value_length >= 0
-            c.has_key = record.key_length >= 0
-            if c.has_key:
-                fastq_siphash128(self.k0, self.k1, record.key, record.key_length, &c.first, &c.second)
-                self.prefetch(c.first)
-        return p
 
 
 # --- transactions
@@ -390,6 +201,33 @@ cdef int marker_of(const uint8_t* p, const uint8_t* end, const CBatchHeader* h, 
     return load_i16(record.key + 2)
 
 
+cdef const uint8_t* parse_window(
+    OffsetMap offsets, const uint8_t* p, const uint8_t* end, const CBatchHeader* h, int count, Candidate* window
+) noexcept:
+    """Read `count` records, hash their keys and have their slots of the map fetched; NULL when one is malformed."""
+    cdef CRecord record
+    cdef Candidate* c
+    cdef int i
+    for i in range(count):
+        c = &window[i]
+        c.start = p
+        p = parse_record(p, end, &record)
+        if p == NULL:
+            return NULL
+        c.end = p
+        c.offset = wrapping_add(h.base_offset, record.offset_delta)
+        c.timestamp_delta = record.timestamp_delta
+        c.has_value = record.value_length >= 0
+        c.has_key = record.key_length >= 0
+        if c.has_key:
+            offsets.hash_bytes(record.key, record.key_length, &c.first, &c.second)
+            offsets.prefetch(c.first)
+    return p
+
+
+# --- the first pass
+
+
 def index_batches(
     OffsetMap offsets not None, TransactionFilter transactions not None, data, int64_t position, int64_t start_offset
 ):
@@ -445,7 +283,7 @@ cdef int index_batch(
         wanted = False
     while wanted and done < h.record_count:
         count = min(WINDOW, h.record_count - done)
-        at = offsets.parse_window(at, end, h, count, window)
+        at = parse_window(offsets, at, end, h, count, window)
         if at == NULL:
             malformed(h, position, done)
         for i in range(count):
@@ -457,111 +295,6 @@ cdef int index_batch(
     if last_offset >= start_offset:
         offsets.advance(last_offset)
     return 1
-
-
-# --- the cleaned segment
-
-
-cdef struct Buffer:
-    uint8_t* data
-    Py_ssize_t used
-    Py_ssize_t room
-
-
-cdef uint8_t* reserve(Buffer* buffer, int64_t size) except NULL:
-    """Room for `size` more bytes; the caller raises `used`."""
-    cdef uint8_t* grown
-    cdef Py_ssize_t room
-    if buffer.used + size > buffer.room:
-        room = <Py_ssize_t>max(buffer.used + size, 2 * buffer.room, 4096)
-        grown = <uint8_t*>realloc(buffer.data, room)
-        if grown == NULL:
-            raise MemoryError(f"no memory for {room} bytes of a cleaned segment")
-        buffer.data = grown
-        buffer.room = room
-    return buffer.data + buffer.used
-
-
-cdef bytes take_all(Buffer* buffer):
-    taken = PyBytes_FromStringAndSize(<const char*>buffer.data if buffer.used else <const char*>EMPTY, buffer.used)
-    buffer.used = 0
-    return taken
-
-
-@cython.final
-cdef class SegmentWriter:
-    """The bytes of one cleaned segment and of its two indexes, with the entries that appends would have made.
-
-    `size` counts the bytes of the log so far, taken or not; `max_timestamp` (-1: none) and `max_timestamp_offset` are as Segment's.
-    `end_offset` is one above the last batch, the base offset while there is none.
-    """
-
-    cdef Buffer log
-    cdef Buffer index
-    cdef Buffer time_index
-    cdef int64_t bytes_since_entry
-    cdef int64_t last_entry_timestamp
-    cdef readonly int64_t base_offset
-    cdef readonly int64_t index_interval_bytes
-    cdef readonly int64_t size
-    cdef readonly int64_t max_timestamp
-    cdef readonly int64_t max_timestamp_offset
-    cdef readonly int64_t end_offset
-
-    def __init__(self, int64_t base_offset, int64_t index_interval_bytes):
-        self.base_offset = self.max_timestamp_offset = self.end_offset = base_offset
-        self.index_interval_bytes = index_interval_bytes
-        self.max_timestamp = self.last_entry_timestamp = -1
-
-    def __dealloc__(self):
-        free(self.log.data)
-        free(self.index.data)
-        free(self.time_index.data)
-
-    @property
-    def pending_bytes(self):
-        """Bytes of the log that wait for `take`."""
-        return self.log.used
-
-    def take(self):
-        """The bytes of the log that were not taken yet."""
-        return take_all(&self.log)
-
-    def finish(self):
-        """Both indexes, (offset index, time index), with the last entry that a segment gets when it is rolled."""
-        self.append_time()
-        return take_all(&self.index), take_all(&self.time_index)
-
-    cdef int note(self, int64_t size, int64_t last_offset, int64_t max_timestamp) except -1:
-        """Account for a batch that was written behind the others (Segment.note_batch)."""
-        cdef uint8_t* p
-        if self.size + size > INT32_MAX or last_offset - self.base_offset > INT32_MAX:
-            raise OverflowError(f"the cleaned segment at offset {self.base_offset} would pass what an index can tell")
-        if max_timestamp > self.max_timestamp:
-            self.max_timestamp = max_timestamp
-            self.max_timestamp_offset = last_offset
-        if self.bytes_since_entry > self.index_interval_bytes:
-            p = reserve(&self.index, INDEX_ENTRY_BYTES)
-            store_i32(p, <int32_t>(last_offset - self.base_offset))
-            store_i32(p + 4, <int32_t>self.size)
-            self.index.used += INDEX_ENTRY_BYTES
-            self.append_time()
-            self.bytes_since_entry = 0
-        self.bytes_since_entry += size
-        self.size += size
-        self.end_offset = last_offset + 1
-        self.log.used += <Py_ssize_t>size
-        return 0
-
-    cdef int append_time(self) except -1:
-        cdef uint8_t* p
-        if self.max_timestamp > self.last_entry_timestamp:
-            p = reserve(&self.time_index, TIME_INDEX_ENTRY_BYTES)
-            store_i64(p, self.max_timestamp)
-            store_i32(p + 8, <int32_t>(self.max_timestamp_offset - self.base_offset))
-            self.time_index.used += TIME_INDEX_ENTRY_BYTES
-            self.last_entry_timestamp = self.max_timestamp
-        return 0
 
 
 # --- the second pass
@@ -695,7 +428,7 @@ cdef class BatchFilter:
         self.kept_timestamp = INT64_MIN
         while done < h.record_count:
             count = min(WINDOW, h.record_count - done)
-            p = self.offsets.parse_window(p, end, h, count, window)
+            p = parse_window(self.offsets, p, end, h, count, window)
             if p == NULL:
                 malformed(h, position, done)
             done += count

@@ -1,22 +1,10 @@
-"""Records as the consumer hands them out, and the walk over the batches of one fetched partition."""
+"""Records as the consumer hands them out, as C types."""
 
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
 
+from fastq._native.fetched_batches cimport FetchedBatches, RecordSpan
 from fastq._native.heartbeat cimport Progress
-from fastq._native.records cimport CBatchHeader, CRecord
-
-cdef struct RecordSpan:
-    # What is left to hand out of one decompressed batch.
-    const uint8_t* p
-    const uint8_t* end
-    int64_t base_offset
-    int64_t base_timestamp
-    int64_t append_timestamp     # of all records, when timestamp_type is 1
-    int64_t next_offset          # the offset after the batch
-    int32_t leader_epoch
-    int32_t count                # records not handed out yet
-    int8_t timestamp_type        # -1 none, 0 create time, 1 log append time
-
+from fastq._native.records cimport CRecord
 
 cdef class Record:
     cdef readonly object topic
@@ -30,46 +18,12 @@ cdef class Record:
     cdef readonly int8_t timestamp_type
 
 
-cdef inline int64_t timestamp_of(const RecordSpan* span, const CRecord* r) noexcept nogil:
-    return span.base_timestamp + r.timestamp_delta if span.timestamp_type == 0 else span.append_timestamp
-
-
 cdef Record new_record(object topic, int32_t partition, const RecordSpan* span, const CRecord* r)
 cdef tuple decode_headers(const uint8_t* p, const uint8_t* end, int32_t count)
 
 
-cdef class FetchedRecords:
-    cdef readonly str topic
-    cdef readonly int32_t partition
-    cdef readonly int64_t position
-    cdef readonly int64_t end_position
-    cdef readonly Py_ssize_t size_bytes
-    cdef readonly str broker
-    cdef public int64_t limit
-    cdef object buffer
-    cdef object owner            # keeps the span's bytes alive
-    cdef const uint8_t* base
-    cdef const uint8_t* p
-    cdef const uint8_t* end
-    cdef RecordSpan span
-    cdef readonly bint broken    # found corrupt: nothing more comes of it, it is to be fetched again
-    cdef const uint8_t* last     # where the record handed out last begins
-    cdef bint check_crcs
-    cdef bint read_committed
-    cdef Py_ssize_t decompressed_bytes_max
-    cdef list aborted
-    cdef set aborting
-    cdef Py_ssize_t start        # of the records in the buffer
-    cdef int skip_batch(self, const CBatchHeader* h) except -1
-    cdef bint in_aborted_transaction(self, const CBatchHeader* h) except? -1
-    cdef int open_span(self, const CBatchHeader* h, int64_t size) except -1
-    cdef int close_span(self) except -1
-    cdef int open_batch(self) except -1
-    cdef int open_legacy(self) except -1
+cdef class FetchedRecords(FetchedBatches):
     cdef Record next_record(self)
-    cdef bint drop_below_position(self) except? -1
-    cdef bytes decompress(self, int codec, Py_ssize_t start, Py_ssize_t size)
-    cdef int corrupt(self, str reason) except -1
 
 
 cdef class RecordIterator:

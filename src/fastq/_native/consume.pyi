@@ -1,7 +1,7 @@
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from typing import Any, final
 
-from fastq._native.fetch import FetchedPartition
+from fastq._native.fetched_batches import FetchedBatches
 from fastq._native.heartbeat import Progress
 
 @final
@@ -41,37 +41,9 @@ class Record:
     def __hash__(self) -> int: ...
 
 @final
-class FetchedRecords:
-    limit: int
-    def __init__(
-        self,
-        part: FetchedPartition,
-        topic: str,
-        position: int,
-        *,
-        check_crcs: bool = True,
-        read_committed: bool = False,
-        decompressed_bytes_max: int = ...,
-        broker: str = "",
-    ) -> None: ...
-    @property
-    def topic(self) -> str: ...
-    @property
-    def partition(self) -> int: ...
-    @property
-    def position(self) -> int: ...
+class FetchedRecords(FetchedBatches):
     @property
     def finished_position(self) -> int: ...
-    @property
-    def end_position(self) -> int: ...
-    @property
-    def size_bytes(self) -> int: ...
-    @property
-    def broker(self) -> str: ...
-    @property
-    def broken(self) -> bool: ...
-    @property
-    def exhausted(self) -> bool: ...
     def take(
         self, count_max: int, transform: Callable[[Record], Record | None] | None = None, *, quiet: bool = False
     ) -> list[Record]: ...

@@ -4,7 +4,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 cimport cython
 from cpython.buffer cimport Py_buffer
 
-from fastq._native.accumulator cimport Accumulator, Appended, Batch, PartitionState, TopicState
+from fastq._native.accumulator cimport Accumulator, Appended
+from fastq._native.producer_batch cimport Batch, PartitionState, TopicState
 
 
 cdef struct Field:

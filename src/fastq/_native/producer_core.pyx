@@ -15,20 +15,9 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SI
 from cpython.object cimport PyObject
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
 
-from fastq._native.accumulator cimport (
-    APPENDED,
-    BATCH_DONE,
-    NO_ROOM,
-    RECORD_OVERHEAD_MAX,
-    SLOW_CLOSED,
-    SLOW_FORKED,
-    Accumulator,
-    Appended,
-    Batch,
-    PartitionState,
-    TopicState,
-)
+from fastq._native.accumulator cimport APPENDED, NO_ROOM, SLOW_CLOSED, SLOW_FORKED, Accumulator, Appended
 from fastq._native.bits cimport MAX_VARINT32, store_varint
+from fastq._native.producer_batch cimport BATCH_DONE, RECORD_OVERHEAD_MAX, Batch, PartitionState, TopicState
 from fastq._native.records cimport record_header_size, write_record_header
 
 from cpython.bytes cimport PyBytes_FromStringAndSize

@@ -1,7 +1,8 @@
 from collections.abc import Callable, Generator
 from typing import Any, final
 
-from fastq._native.accumulator import Accumulator, Batch, TopicState
+from fastq._native.accumulator import Accumulator
+from fastq._native.producer_batch import Batch, TopicState
 from fastq._native.producer_core import ProducerCore
 from fastq.producer.delivery import SendManyError, SendManyResult
 

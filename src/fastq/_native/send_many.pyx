@@ -13,17 +13,9 @@ from cpython.list cimport PyList_CheckExact, PyList_GET_ITEM, PyList_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint8_t
 from libc.stdlib cimport free, realloc
 
-from fastq._native.accumulator cimport (
-    BATCH_DONE,
-    NO_ROOM,
-    RECORD_OVERHEAD_MAX,
-    Accumulator,
-    Appended,
-    Batch,
-    PartitionState,
-    TopicState,
-)
+from fastq._native.accumulator cimport NO_ROOM, Accumulator, Appended
 from fastq._native.arrow_source cimport COLUMN_ABSENT, ArrowSource
+from fastq._native.producer_batch cimport BATCH_DONE, RECORD_OVERHEAD_MAX, Batch, PartitionState, TopicState
 from fastq._native.producer_core cimport Field, ProducerCore, drop_field, encode_headers, take_field
 
 from fastq._native.arrow_source import is_arrow

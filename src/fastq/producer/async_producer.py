@@ -19,7 +19,8 @@ from typing import Any
 
 from typing_extensions import Self, Unpack
 
-from fastq._native.accumulator import CLOSED, FORKED, NO_TRANSACTION, NOT_STARTED, SYNC, Batch, TopicState
+from fastq._native.accumulator import CLOSED, FORKED, NO_TRANSACTION, NOT_STARTED, SYNC
+from fastq._native.producer_batch import Batch, TopicState
 from fastq._native.producer_core import AsyncDelivery, AsyncProducerCore
 from fastq._native.send_many import ManyDelivery, SendMany
 from fastq.errors import ClientClosed, FastqError, LoadingWouldBlock, SerializationError

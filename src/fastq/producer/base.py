@@ -23,9 +23,8 @@ from fastq._native.accumulator import (
     SERIALIZERS,
     SYNC,
     Accumulator,
-    Batch,
-    TopicState,
 )
+from fastq._native.producer_batch import Batch, TopicState
 from fastq._native.producer_core import DeliveryBase
 from fastq.errors import BufferTimeout, ClientClosed, FastqError, ForkedClient, error_for_code
 from fastq.interceptors import ProducerRecord, apply_on_acknowledgement, apply_on_send

@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
-from fastq._native.accumulator import Batch, PartitionState, advance_sequence
+from fastq._native.producer_batch import Batch, PartitionState, advance_sequence
 from fastq.errors import ErrorCode
 
 EPOCH_MAX = 2**15 - 1

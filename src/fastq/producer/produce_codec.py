@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from fastq._native.accumulator import Batch, TopicState
+from fastq._native.producer_batch import Batch, TopicState
 from fastq._native.wire import DecodeError
 from fastq.metadata import Node
 

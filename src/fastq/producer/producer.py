@@ -24,7 +24,8 @@ from typing import Any
 
 from typing_extensions import Self, Unpack
 
-from fastq._native.accumulator import CLOSED, FORKED, NO_TRANSACTION, SYNC, Batch, TopicState
+from fastq._native.accumulator import CLOSED, FORKED, NO_TRANSACTION, SYNC
+from fastq._native.producer_batch import Batch, TopicState
 from fastq._native.producer_core import Delivery, SyncProducerCore
 from fastq._native.send_many import ManyDelivery, SendMany
 from fastq.errors import ClientClosed

@@ -17,7 +17,8 @@ from functools import partial
 from typing import Any
 
 from fastq import compression
-from fastq._native.accumulator import CLOSING, DONE, OPEN, Accumulator, Batch, PartitionState, TopicState
+from fastq._native.accumulator import Accumulator
+from fastq._native.producer_batch import CLOSING, DONE, OPEN, Batch, PartitionState, TopicState
 from fastq.errors import (
     DeliveryTimeout,
     ErrorCode,

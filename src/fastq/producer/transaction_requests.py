@@ -22,7 +22,7 @@ from fastq.protocol.messages import (
 )
 
 if TYPE_CHECKING:
-    from fastq._native.accumulator import PartitionState
+    from fastq._native.producer_batch import PartitionState
     from fastq.producer.identity import ProducerIdentity
     from fastq.producer.transactions import GroupMetadata, Offset
 

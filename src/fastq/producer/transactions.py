@@ -18,7 +18,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
-from fastq._native.accumulator import IN_FLIGHT, NO_TRANSACTION, Accumulator, PartitionState
+from fastq._native.accumulator import NO_TRANSACTION, Accumulator
+from fastq._native.producer_batch import IN_FLIGHT, PartitionState
 from fastq.errors import (
     AbortableTransactionError,
     ConcurrentTransactions,

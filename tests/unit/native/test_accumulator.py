@@ -6,9 +6,9 @@ import threading
 
 import pytest
 
-from fastq._native import accumulator as native
-from fastq._native.accumulator import Accumulator, advance_sequence
+from fastq._native.accumulator import Accumulator
 from fastq._native.hashing import partition_for_key
+from fastq._native.producer_batch import READY, advance_sequence
 from fastq._native.producer_core import SyncProducerCore, encode_headers
 from fastq._native.records import decode_records, read_header, validate_batch, verify_crc
 from fastq.compression import compress, decompress
@@ -189,7 +189,7 @@ def test_a_failing_compressor_leaves_the_batch_sendable():
 
     with pytest.raises(RuntimeError):
         batch.compress(fail)
-    assert batch.state == native.READY
+    assert batch.state == READY
     (data,) = core.take_all()[0]
     assert read_header(data).codec == 0
     assert decode_records(data)[0].value == b"abc" * 100
