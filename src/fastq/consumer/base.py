@@ -48,8 +48,8 @@ from fastq.net.diagnosis import not_encodable
 from fastq.net.requests import EncodedRequest, VersionedRequest
 from fastq.protocol.api import api_name
 
-# A topic may be in creation: not known for so long is an error.
-UNKNOWN_TOPIC_GRACE_S = 3.0
+# A topic or a partition may be in creation: not known for so long is an error.
+UNKNOWN_GRACE_S = 3.0
 FETCH_VERSION_MIN, FETCH_VERSION_MAX = 4, 18
 
 CommitCallback = Callable[[Mapping[TopicPartition, OffsetAndMetadata], "FastqError | None"], Any]
@@ -83,7 +83,7 @@ class ConsumerBase(Interruptible):
         self._callbacks: deque[Callable[[], Any]] = deque()  # of commit_async, to be called by the application's thread
         self._queries: list[OffsetQuery | CommittedQuery] = []
         self._seen_topics: set[str] = set()
-        self._unknown_since: dict[str, float] = {}
+        self._unknown_since: dict[str | TopicPartition, float] = {}
         self._metadata_generation = -1
         self._closed = False
         self._asking = 0  # calls that wait for records
@@ -177,7 +177,7 @@ class ConsumerBase(Interruptible):
     def _raise_errors(self) -> None:
         """Raise what a partition or a topic has to report, once."""
         group = self._group
-        error = self._fetcher.take_error() or self._unknown_topic() or (group.take_error() if group else None)
+        error = self._fetcher.take_error() or self._unknown() or (group.take_error() if group else None)
         if error is not None:
             raise error
 
@@ -194,12 +194,16 @@ class ConsumerBase(Interruptible):
         if error is not None:
             raise error
 
-    def _unknown_topic(self) -> FastqError | None:
+    def _unknown(self) -> FastqError | None:
         now = self._core.clock()
-        for topic, since in self._unknown_since.items():
-            if now >= since + UNKNOWN_TOPIC_GRACE_S:
-                self._unknown_since[topic] = math.inf  # once
-                return UnknownTopicOrPartition("no broker knows the topic; create it, or look at its name", topic=topic)
+        for subject, since in self._unknown_since.items():
+            if now >= since + UNKNOWN_GRACE_S:
+                self._unknown_since[subject] = math.inf  # once
+                if isinstance(subject, str):
+                    what = "no broker knows the topic; create it, or look at its name"
+                    return UnknownTopicOrPartition(what, topic=subject)
+                what = "the topic has no such partition; it is read as soon as it has"
+                return UnknownTopicOrPartition(what, topic=subject.topic, partition=subject.partition)
         return None
 
     def _step(self) -> None:
@@ -248,7 +252,7 @@ class ConsumerBase(Interruptible):
         if self._group is not None:
             wait = self._group.next_wakeup(now)
             due += [] if wait is None else [wait]
-        reports = (since + UNKNOWN_TOPIC_GRACE_S for since in self._unknown_since.values())
+        reports = (since + UNKNOWN_GRACE_S for since in self._unknown_since.values())
         due += [report - now for report in reports if now < report < math.inf]
         return min(due) if due else None
 
@@ -332,20 +336,19 @@ class ConsumerBase(Interruptible):
                 self._unknown_since.pop(topic, None)
 
     def _check_assigned(self, now: float) -> None:
-        """What the user assigned may not be there."""
+        """What the user assigned may not be there, or not yet: other clients may hear of new partitions first."""
         for topic in {tp.topic for tp in self._fetcher.partitions}:
             found = self._core.metadata.topic(topic)
             if found is not None and found.error != 0:
                 self._topic_error(topic, found.error, now)
             elif found is not None:
                 self._unknown_since.pop(topic, None)
-        for tp, state in self._fetcher.partitions.items():
+        for tp in self._fetcher.partitions:
             found = self._core.metadata.topic(tp.topic)
-            missing = found is not None and found.error == 0 and tp.partition >= len(found.partitions)
-            if missing and state.reported != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                state.reported = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                what = "the topic has no such partition; it is read as soon as it has"
-                self._fetcher.add_error(UnknownTopicOrPartition(what, topic=tp.topic, partition=tp.partition))
+            if found is not None and found.error == 0 and tp.partition >= len(found.partitions):
+                self._unknown_since.setdefault(tp, now)
+            else:
+                self._unknown_since.pop(tp, None)
 
     def _topic_error(self, topic: str, code: int, now: float) -> None:
         if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or code == ErrorCode.LEADER_NOT_AVAILABLE:
@@ -392,7 +395,7 @@ class ConsumerBase(Interruptible):
         if self._topics:
             self._core.unwatch_topics(self._topics)
             self._topics = ()
-            self._unknown_since.clear()
+        self._unknown_since.clear()
         self._core.watch_topics({tp.topic for tp in wanted})
         self._detach()
         if group is not None:

@@ -332,7 +332,7 @@ def test_interceptors(cluster: SocketCluster) -> None:
 
 
 def test_errors_of_topics(cluster: SocketCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastq.consumer.base.UNKNOWN_TOPIC_GRACE_S", 0.1)
+    monkeypatch.setattr("fastq.consumer.base.UNKNOWN_GRACE_S", 0.1)
     with consumer(cluster, "none-such", retry_backoff_ms=10) as reader:
         with pytest.raises(UnknownTopicOrPartition, match="none-such"):
             reader.poll(timeout=5)
@@ -549,7 +549,7 @@ def test_a_broker_that_is_not_there_is_raised_in_time() -> None:
 
 
 def test_assigned_partitions_that_do_not_exist(cluster: SocketCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastq.consumer.base.UNKNOWN_TOPIC_GRACE_S", 0.1)
+    monkeypatch.setattr("fastq.consumer.base.UNKNOWN_GRACE_S", 0.1)
     fill(cluster)
     with consumer(cluster, retry_backoff_ms=10, metadata_max_age_ms=100) as reader:
         reader.assign([("logs", 0), ("logs", 2), ("none-such", 0)])
@@ -559,10 +559,20 @@ def test_assigned_partitions_that_do_not_exist(cluster: SocketCluster, monkeypat
                 records += reader.poll(timeout=0.05)
             except UnknownTopicOrPartition as error:
                 errors.append((error.topic, error.partition))
-        assert errors == [("logs", 2), ("none-such", None)]
+        assert sorted(errors) == [("logs", 2), ("none-such", None)], "each once"
         assert len(records) == 20
         cluster.create("logs", 1)[2].append([(None, b"0")])
         assert reader.poll(timeout=5)[0].partition == 2
+
+
+def test_a_partition_of_which_others_have_heard_first_is_no_error(cluster: SocketCluster) -> None:
+    fill(cluster)
+    with consumer(cluster, retry_backoff_ms=10) as reader:
+        reader.assign([("logs", 0)])
+        assert reader.poll(timeout=5)
+        cluster.create("logs", 1)[2].append([(None, b"new")])
+        reader.assign([("logs", 2)])  # by metadata that does not have it yet
+        assert [record.value for record in reader.poll(timeout=5)] == [b"new"]
 
 
 def test_an_error_of_a_partition_is_raised_once(cluster: SocketCluster, monkeypatch: pytest.MonkeyPatch) -> None:
