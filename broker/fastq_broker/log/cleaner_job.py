@@ -17,7 +17,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
-from fastq._native.compaction import BatchFilter, OffsetMap, OldFormat, SegmentWriter, TransactionFilter, index_batches
+from fastq._native.cleaned_segment import SegmentWriter
+from fastq._native.compaction import BatchFilter, OldFormat, TransactionFilter, index_batches
+from fastq._native.offset_map import OffsetMap
 from fastq._native.wire import DecodeError
 
 from . import txn_index

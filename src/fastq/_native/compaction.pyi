@@ -3,8 +3,8 @@ from typing import final
 
 from typing_extensions import Buffer
 
-from fastq._native.cleaned_segment import SegmentWriter as SegmentWriter
-from fastq._native.offset_map import OffsetMap as OffsetMap
+from fastq._native.cleaned_segment import SegmentWriter
+from fastq._native.offset_map import OffsetMap
 
 _Aborted = tuple[int, int, int, int]
 

@@ -80,10 +80,6 @@ cdef struct Span:
     const uint8_t* end
 
 
-# A cimported class is no attribute of the module; the cleaner takes all that a round needs from here.
-globals().update(OffsetMap=OffsetMap, SegmentWriter=SegmentWriter)
-
-
 class OldFormat(ValueError):
     """A batch of magic 0 or 1, which has no place for a delete horizon: such a log is not compacted."""
 
