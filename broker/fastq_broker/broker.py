@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-HOUSEKEEPING_S = 0.5
+HOUSEKEEPING_S = 0.1
 PRELOAD_S = 0.05
 """After the start, the handlers of all APIs are loaded: the first client shall not wait for that."""
 

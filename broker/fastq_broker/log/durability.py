@@ -195,6 +195,7 @@ class Durability:
             if snapshot is not None:
                 handles.append(FileHandle(files, snapshot, READ))
             if log.epochs.unsynced:
+                log.epochs.write_if_behind()
                 log.epochs.unsynced = False
                 handles.append(FileHandle(files, log.epochs.path, READ))
             new_names = True

@@ -18,14 +18,16 @@ NO_EPOCH = -1
 class LeaderEpochs:
     """Epochs with their start offsets, both growing. Changes are written at once, but synced only with the log's next full flush:
     `unsynced` says that there are some. A file lost in a crash is rebuilt from the batches, which carry their epochs.
+    What goes at the start, as retention deletes, is written with that flush too: loading a log takes it away once more.
 
     Event-loop thread only.
     """
 
-    __slots__ = ("_epochs", "_files", "_offsets", "path", "unsynced")
+    __slots__ = ("_behind", "_epochs", "_files", "_offsets", "path", "unsynced")
 
     def __init__(self, files: Files, directory: str) -> None:
         self._files = files
+        self._behind = False  # the file has not seen the last truncation from the start
         self.unsynced = False
         self.path = os.path.join(directory, LEADER_EPOCHS)
         self._epochs: list[int] = []
@@ -105,7 +107,7 @@ class LeaderEpochs:
             return
         del self._epochs[:covering], self._offsets[:covering]
         self._offsets[0] = start_offset
-        self.write()
+        self._behind = self.unsynced = True
 
     def clear(self) -> None:
         self._epochs.clear()
@@ -115,4 +117,10 @@ class LeaderEpochs:
     def write(self) -> None:
         """Replace the file. Raises OSError."""
         self._files.write_file(self.path, format_epochs(self.entries()), sync=False)
+        self._behind = False
         self.unsynced = True
+
+    def write_if_behind(self) -> None:
+        """Replace the file if it does not say what is known. Raises OSError."""
+        if self._behind:
+            self.write()

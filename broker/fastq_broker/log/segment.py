@@ -152,8 +152,12 @@ class Segment:
         """Make the files of a new, empty segment. Raises OSError."""
         self.index.start_empty()
         self.time_index.start_empty()
-        self.log.handle(READ_WRITE_CREATE)
-        self.log.truncate(0)
+        handle = self.log.handle(READ_WRITE_CREATE)
+        self.log.size = 0
+        if os.fstat(
+            handle.fd
+        ).st_size:  # else ext4 would write out at its close what a file that was cut to nothing holds
+            self.log.truncate(0)
         if preallocate_bytes and hasattr(os, "posix_fallocate"):  # where there is none, the setting has no effect
             os.posix_fallocate(self.log.handle().fd, 0, preallocate_bytes)
         self.index.trim()
