@@ -15,11 +15,11 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from fastq._native.batch_validation import InvalidBatch
 from fastq._native.records import (
     CONTROL_ABORT,
     CONTROL_COMMIT,
     BatchHeader,
-    InvalidBatch,
     decode_control_record,
     decode_records,
     iter_headers,

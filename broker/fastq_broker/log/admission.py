@@ -11,13 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NoReturn
 
+from fastq._native.batch_validation import InvalidBatch, validate_batch
 from fastq._native.records import (
     BatchHeader,
-    InvalidBatch,
     recompress,
     stamp_log_append_time,
     stamp_max_timestamp,
-    validate_batch,
 )
 from fastq.compression import Codec, codec_by_name, decompress
 from fastq.errors import ErrorCode, KafkaError, error_for_code

@@ -17,17 +17,16 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from fastq._native.batch_validation import InvalidBatch, validate_batch
 from fastq._native.records import (
     CONTROL_ABORT,
     CONTROL_COMMIT,
     BatchHeader,
-    InvalidBatch,
     build_transaction_marker,
     decode_control_record,
     decode_records,
     read_header,
     stamp,
-    validate_batch,
 )
 from fastq.errors import ErrorCode, KafkaError, error_for_code
 
@@ -604,10 +603,7 @@ class PartitionLog(LogReads):
                 partition=self.partition,
             )
         if offset > self.log_start_offset:
-            try:
-                self._raise_start(offset)
-            except OSError as error:
-                raise self.dir.fail("writing leader epochs", self.epochs.path, error) from error
+            self._raise_start(offset)
         return self.log_start_offset
 
     def _raise_start(self, offset: int) -> None:
@@ -643,6 +639,7 @@ class PartitionLog(LogReads):
                 if segment is self._active or segment.log.is_open():
                     segment.finish()
             self.durability.take_snapshot()
+            self.epochs.write_if_behind()
         except OSError as error:
             self.dir.fail("closing a log", error.filename or self.path, error)
 

@@ -1,4 +1,4 @@
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, final
 
 from typing_extensions import Buffer, Self
@@ -34,9 +34,6 @@ from fastq._native.batch_codec import (
     DecodedRecord as DecodedRecord,
 )
 from fastq._native.batch_codec import (
-    _Decompress,
-)
-from fastq._native.batch_codec import (
     build_batch as build_batch,
 )
 from fastq._native.batch_codec import (
@@ -56,15 +53,6 @@ from fastq._native.batch_codec import (
 )
 
 BATCH_OVERHEAD: int
-
-class InvalidBatch(ValueError):
-    reason: str
-    record_index: int
-    error_code: int
-    record_errors: list[tuple[int, str]]
-    def __init__(
-        self, reason: str, record_index: int = -1, error_code: int = 87, record_errors: Sequence[tuple[int, str]] = ()
-    ) -> None: ...
 
 @final
 class BatchHeader:
@@ -127,18 +115,3 @@ def verify_crc(data: Buffer, position: int = 0) -> bool: ...
 def stamp(data: Buffer, position: int, base_offset: int, leader_epoch: int) -> None: ...
 def stamp_log_append_time(data: Buffer, position: int, now_ms: int) -> None: ...
 def stamp_max_timestamp(data: Buffer, position: int, max_timestamp: int) -> None: ...
-def validate_batch(
-    data: Buffer,
-    position: int = 0,
-    end: int | None = None,
-    *,
-    compacted: bool = False,
-    from_client: bool = True,
-    check_crc: bool = True,
-    timestamp_type: int = 0,
-    now_ms: int = -1,
-    before_max_ms: int = ...,
-    after_max_ms: int = ...,
-    decompress: _Decompress | None = None,
-    limit_bytes: int = ...,
-) -> BatchHeader: ...

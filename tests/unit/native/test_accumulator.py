@@ -7,10 +7,11 @@ import threading
 import pytest
 
 from fastq._native.accumulator import Accumulator
+from fastq._native.batch_validation import validate_batch
 from fastq._native.hashing import partition_for_key
 from fastq._native.producer_batch import READY, advance_sequence
 from fastq._native.producer_core import SyncProducerCore, encode_headers
-from fastq._native.records import decode_records, read_header, validate_batch, verify_crc
+from fastq._native.records import decode_records, read_header, verify_crc
 from fastq.compression import compress, decompress
 from fastq.errors import MessageTooLarge
 

@@ -10,13 +10,12 @@ from hypothesis import strategies as st
 from record_samples import CODECS, NOW_MS, SAMPLE, batch_of, plain, sealed
 
 from fastq._native import records as native
+from fastq._native.batch_validation import InvalidBatch, validate_batch
 from fastq._native.records import (
-    InvalidBatch,
     build_batch,
     decode_records,
     read_header,
     stamp_max_timestamp,
-    validate_batch,
     verify_crc,
 )
 from fastq._native.wire import DecodeError

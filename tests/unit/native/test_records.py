@@ -13,6 +13,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder as PeerBuilde
 from record_samples import CODECS, NOW_MS, SAMPLE, expected_of, plain
 
 from fastq._native import records as native
+from fastq._native.batch_validation import validate_batch
 from fastq._native.crc32c import crc32c_table
 from fastq._native.records import (
     BATCH_OVERHEAD,
@@ -26,7 +27,6 @@ from fastq._native.records import (
     stamp,
     stamp_log_append_time,
     stamp_max_timestamp,
-    validate_batch,
     verify_crc,
 )
 from fastq._native.wire import DecodeError
