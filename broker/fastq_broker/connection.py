@@ -5,7 +5,7 @@ Rules
   leave in the order of the requests, and a client that does not read its responses is not read from either.
 - Frames are served where they were received. Small ones lie in the server's one receive buffer, which every connection
   fills and empties within a single callback; a larger one gets a buffer of its own size and is received straight
-  into it. Handlers must copy what they keep past their return.
+  into it, and so is the next one, which is taken to be of the same size. Handlers must copy what they keep past their return.
 - A frame's buffer grows with what has arrived, not with what its size field claims. A large one is begun when the memory for
   all of it is free (`request_memory.py`); until then the connection is not read from.
 - Whatever breaks the protocol closes the connection, with one line in the log.
@@ -29,8 +29,11 @@ if TYPE_CHECKING:
 
 PRODUCE = 0
 LARGE_FRAME_BYTES = 32 << 10
-"""After a frame of this size or more, the next read asks for HEAD_BYTES only: the next large frame is not copied."""
+"""After a frame of this size or more, the next read asks for as many bytes, into its buffer, or where that was given back for
+HEAD_BYTES only: the next large frame is not copied."""
 HEAD_BYTES = 512
+WIDE_FRAME_BYTES = 256 << 10
+"""For a connection that has sent a frame of this size the receive window is widened."""
 FIRST_CAPACITY_BYTES = 128 << 10
 """The buffer of a connection's first large frame starts with this, and doubles as data arrives."""
 SPARE_BYTES_MAX = 8 << 20
@@ -63,7 +66,7 @@ class Connection(asyncio.BufferedProtocol):
     - `pending` is the request in progress that answers later; while it is set, or `_draining` (responses unsent)
       or `_starved`, no request is served: `_busy` is any of them.
     - `_frame` is the buffer of an incomplete frame, with `_filled` bytes in it; `_wanted` is the frame's whole size, or
-      4 while the size field itself is incomplete.
+      4 while the size field itself is incomplete; between frames, the size of the last.
     - `_backlog` holds received bytes that follow the request in progress; reading is paused while it is not empty.
     - `_held` bytes of the request memory belong to `_frame` or `_spare`; while `_starved`, none do, `_backlog` starts with a
       large frame that waits for memory, and reading is paused.
@@ -86,6 +89,7 @@ class Connection(asyncio.BufferedProtocol):
         "_starved",
         "_transport",
         "_wanted",
+        "_wide",
         "_writer",
         "active_tick",
         "client_id",
@@ -110,6 +114,7 @@ class Connection(asyncio.BufferedProtocol):
         self._starved = False
         self._backlog = bytearray()
         self._expect_large = False
+        self._wide = False
         self._draining = False
         self._paused = False
         self._closed = False
@@ -157,7 +162,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame is None:
-            return self._server.head_view if self._expect_large else self._server.receive_view
+            if not self._expect_large:
+                return self._server.receive_view
+            spare = self._spare
+            return self._server.head_view if spare is None else memoryview(spare)[: self._wanted]
         if self._filled == len(self._frame):
             self._grow()
         assert self._frame_view is not None
@@ -169,7 +177,11 @@ class Connection(asyncio.BufferedProtocol):
         self.active_tick = self._server.tick
         try:
             if self._frame is None:
-                self._received(self._server.receive_buffer, nbytes)
+                spare = self._spare if self._expect_large else None
+                if spare is None:
+                    self._received(self._server.receive_buffer, nbytes)
+                elif self._go_on_with(spare, nbytes):
+                    self._frame_filled()
             else:
                 self._filled += nbytes
                 if self._filled >= self._wanted:
@@ -201,13 +213,22 @@ class Connection(asyncio.BufferedProtocol):
     def _busy(self) -> bool:
         return self._draining or self._starved or self.pending is not None
 
+    def _go_on_with(self, spare: bytearray, filled: int) -> bool:
+        """Bytes for the next frame have been received into the spare buffer: whether they are all of it."""
+        wanted = 4 + int.from_bytes(spare[:4], "big") if filled >= 4 else 0
+        if self._busy or not max(filled, LARGE_FRAME_BYTES) <= wanted <= len(spare):
+            self._received(spare, filled)
+            return False
+        self._begin_frame(memoryview(spare)[:filled], in_place=True)
+        return filled == wanted
+
     def _received(self, buffer: bytearray, end: int) -> None:
-        """Serve the frames in the shared buffer and keep what is left: a piece of a frame, or a backlog."""
+        """Serve the frames in a buffer and keep what is left: a piece of a frame, or a backlog."""
         busy = self._busy
         if self._expect_large and not busy and end >= 4:
             wanted = 4 + int.from_bytes(buffer[:4], "big")
             if max(end, LARGE_FRAME_BYTES) < wanted <= self._server.request_bytes_max:  # as expected
-                self._begin_frame(self._server.receive_view[:end])
+                self._begin_frame(memoryview(buffer)[:end])
                 return
         position = 0 if busy else self._serve(buffer, 0, end)
         if position == end or self._closed:
@@ -220,8 +241,11 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._begin_frame(memoryview(buffer)[position:end])
 
-    def _begin_frame(self, piece: memoryview) -> None:
-        """Give an incomplete frame a buffer of its own. Its size field, if it is there, has been checked."""
+    def _begin_frame(self, piece: memoryview, *, in_place: bool = False) -> None:
+        """Give an incomplete frame a buffer of its own. Its size field, if it is there, has been checked.
+
+        `in_place`: the piece lies at the start of the spare buffer, which is large enough.
+        """
         size = len(piece)
         self._wanted = 4 + int.from_bytes(piece[:4], "big") if size >= 4 else 4
         if self._wanted >= LARGE_FRAME_BYTES:
@@ -240,7 +264,8 @@ class Connection(asyncio.BufferedProtocol):
             spare = bytearray(min(self._wanted, max(FIRST_CAPACITY_BYTES, 2 * size, proven)))
         self._frame = spare
         self._frame_view = memoryview(spare)
-        self._frame_view[:size] = piece
+        if not in_place:
+            self._frame_view[:size] = piece
         self._filled = size
         self._frame_tick = self._server.tick
         if self._wanted < LARGE_FRAME_BYTES:
@@ -310,6 +335,9 @@ class Connection(asyncio.BufferedProtocol):
             self._begin_frame(memoryview(frame)[position:filled])
         elif filled >= LARGE_FRAME_BYTES:
             self._expect_large = True
+            if filled >= WIDE_FRAME_BYTES and not self._wide and self._transport is not None:
+                self._wide = True
+                self._server.widen(self._transport.get_extra_info("socket"))
             memory = self._server.memory
             if len(frame) <= SPARE_BYTES_MAX and not memory.short:
                 self._spare = frame
@@ -474,7 +502,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _describe(self, error: Exception) -> str:
         """The reason for the log; what is plainly another protocol is named."""
-        if not isinstance(error, DecodeError):
+        if not isinstance(error, DecodeError) or self._expect_large:  # that one has sent whole requests
             return str(error)
         source = self._server.receive_buffer if self._frame is None else self._frame
         start = bytes(source[:5])

@@ -12,6 +12,7 @@ import errno
 import logging
 import socket
 import ssl
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RECEIVE_BUFFER_BYTES = 256 << 10
+WINDOW_BYTES = 8 << 20
+"""On their way to a connection that sends large requests: some of them, as clients have five in flight."""
 BAD_PEER_LINES_PER_S = 5
 STOP_GRACE_S = 2.0
 BACKLOG = 1024
@@ -145,6 +148,16 @@ class Server:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self.limits.send_buffer_bytes)
         if self.limits.receive_buffer_bytes > 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self.limits.receive_buffer_bytes)
+
+    def widen(self, sock: socket.socket) -> None:
+        """Let WINDOW_BYTES be on their way on a connection, now: the system would allow as much in the course of a second.
+
+        That is a side effect of asking to be woken only for so many bytes, which leaves the system free to allow more later. Its
+        maximum is half of net.ipv4.tcp_rmem's.
+        """
+        if sys.platform == "linux" and self.limits.receive_buffer_bytes <= 0:
+            for size in (WINDOW_BYTES, 1):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
 
     def admit(self, connection: Connection) -> str | None:
         """Count a new connection; answers why it is refused, if it is."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import random
 import socket
 import struct
+import sys
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import SimpleNamespace
@@ -130,6 +132,80 @@ def test_frames_arrive_whole_however_they_are_cut(loop: str, chunk: int) -> None
         writer.close()
 
     run(scenario, loop=loop)
+
+
+@both_loops
+@pytest.mark.parametrize("seed", range(6))
+def test_what_follows_a_large_frame_need_not_be_as_large(loop: str, seed: int) -> None:
+    chance = random.Random(seed)
+    sizes = [300_000]
+    for _ in range(60):
+        near = max(sizes[-1], 33_000) + chance.choice([-1, 0, 0, 0, 1])
+        sizes.append(chance.choice([near, near, near, 0, 40, 33_000, 600_000]))
+    kinds = [chance.choice([ECHO, ECHO, LATER]) for _ in sizes]
+
+    async def scenario(server: Server, router: EchoRouter, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        data = b"".join(
+            request(kind, i, i.to_bytes(4, "big") * (size // 4 + 1))
+            for i, (kind, size) in enumerate(zip(kinds, sizes, strict=True))
+        )
+
+        async def send() -> None:
+            at = 0
+            while at < len(data):
+                chunk = chance.choice([1, 100, 5_000, 200_000, 1 << 20])
+                writer.write(data[at : at + chunk])
+                at += chunk
+                await writer.drain()
+                await asyncio.sleep(0)
+
+        async def answer_later() -> None:
+            while True:
+                for deferred, answer in router.waiting:
+                    deferred.complete(answer)
+                router.waiting.clear()
+                await asyncio.sleep(0)
+
+        tasks = [asyncio.create_task(send()), asyncio.create_task(answer_later())]
+        for i, size in enumerate(sizes):
+            assert await response(reader) == (i, i.to_bytes(4, "big") * (size // 4 + 1))
+        await tasks[0]
+        tasks[1].cancel()
+        writer.close()
+
+    run(scenario, loop=loop)
+
+
+def test_a_connection_with_large_requests_gets_a_wide_window_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    widened: list[Any] = []
+    monkeypatch.setattr(Server, "widen", lambda server, sock: widened.append(sock))
+
+    async def scenario(server: Server, router: EchoRouter, port: int) -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for size, expected in ((1000, 0), (100_000, 0), (300_000, 1), (300_000, 1)):
+            writer.write(request(ECHO, 1, bytes(size)))
+            await response(reader)
+            assert len(widened) == expected
+        writer.close()
+
+    run(scenario)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems take the receive window for their own business")
+def test_a_window_is_widened_unless_the_user_has_set_it() -> None:
+    async def scenario(server: Server, router: EchoRouter, port: int) -> None:
+        with socket.create_connection(("127.0.0.1", port)) as sock:
+            before = sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+            server.limits.receive_buffer_bytes = 100_000
+            server.widen(sock)
+            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) == before
+            server.limits.receive_buffer_bytes = -1
+            server.widen(sock)
+            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) > before
+            assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) == 1
+
+    run(scenario)
 
 
 @both_loops
