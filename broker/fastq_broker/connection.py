@@ -180,8 +180,8 @@ class Connection(asyncio.BufferedProtocol):
                 spare = self._spare if self._expect_large else None
                 if spare is None:
                     self._received(self._server.receive_buffer, nbytes)
-                elif self._go_on_with(spare, nbytes):
-                    self._frame_filled()
+                else:
+                    self._received_into_spare(spare, nbytes)
             else:
                 self._filled += nbytes
                 if self._filled >= self._wanted:
@@ -213,14 +213,13 @@ class Connection(asyncio.BufferedProtocol):
     def _busy(self) -> bool:
         return self._draining or self._starved or self.pending is not None
 
-    def _go_on_with(self, spare: bytearray, filled: int) -> bool:
-        """Bytes for the next frame have been received into the spare buffer: whether they are all of it."""
-        wanted = 4 + int.from_bytes(spare[:4], "big") if filled >= 4 else 0
-        if self._busy or not max(filled, LARGE_FRAME_BYTES) <= wanted <= len(spare):
-            self._received(spare, filled)
-            return False
-        self._begin_frame(memoryview(spare)[:filled], in_place=True)
-        return filled == wanted
+    def _received_into_spare(self, spare: bytearray, end: int) -> None:
+        """A piece of a large frame that fits stays where it is; whatever else has come is served from there."""
+        wanted = 4 + int.from_bytes(spare[:4], "big") if end >= 4 else 0
+        if max(end, LARGE_FRAME_BYTES) < wanted <= len(spare) and not self._busy:
+            self._begin_frame(memoryview(spare)[:end], in_place=True)
+        else:
+            self._received(spare, end)
 
     def _received(self, buffer: bytearray, end: int) -> None:
         """Serve the frames in a buffer and keep what is left: a piece of a frame, or a backlog."""
