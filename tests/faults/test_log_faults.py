@@ -125,6 +125,8 @@ def test_a_roll_that_fails_acknowledges_nothing(tmp_path: Path, operation: str, 
     log = manager.create("t", 0, bytes(16))
     for _ in range(5):
         append(log, b"v")
+    if operation == "truncate":  # only what a crash has left is cut
+        (tmp_path / "t-0" / f"{5:020d}.log").write_bytes(b"left")
     files.plan(Fault(operation, errno.ENOSPC, "5.log" if operation == "open" else part))  # type: ignore[arg-type]
     with pytest.raises(KafkaStorageError):
         append(log, b"v")

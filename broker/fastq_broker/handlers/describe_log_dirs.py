@@ -69,5 +69,7 @@ def _size_bytes(log: PartitionLog) -> int:
     """Bytes of the segments; of a log that nobody has touched yet as the file system tells, without loading it."""
     if log.loaded:
         return log.size_bytes
+    if log.unmade:
+        return 0
     with os.scandir(log.path) as entries:
         return sum(entry.stat().st_size for entry in entries if entry.name.endswith(".log"))

@@ -50,12 +50,15 @@ class Durability:
         "_snapshot_offset",
         "_topic_id_unsynced",
         "_waiters",
+        "is_new",
         "on_disk_offset",
     )
 
     def __init__(self, log: PartitionLog) -> None:
         self._log = log
         self.on_disk_offset = 0
+        self.is_new = False
+        """Whether this broker made the directory since it started: its name, and all that is in it, wait for the first jobs."""
         self._flushing = False
         self._again: bool | None = None  # None: no further job is asked for; else whether it is a full one
         self._later = False

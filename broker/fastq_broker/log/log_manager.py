@@ -20,6 +20,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from fastq.errors import ErrorCode, KafkaError, error_for_code
@@ -123,6 +124,8 @@ class LogManager:
         self._due: dict[str, int] = {}
         self._sweeps: dict[str, deque[PartitionLog]] = {"retention": deque(), "producers": deque(), "flush": deque()}
         self._deleted_dirs: deque[tuple[int, LogDir, str]] = deque()
+        self._unmade: deque[PartitionLog] = deque()  # new logs whose files the maker's thread has to make
+        self._maker: ThreadPoolExecutor | None = None
         self._replacing: set[str] = set()  # checkpoints whose new content is being synced
         self._loop: Any = None
 
@@ -273,6 +276,9 @@ class LogManager:
         if self._loop is not None:
             self._loop.remove_reader(self.flusher.fileno())
             self._loop = None
+        if self._maker is not None:
+            self._unmade.clear()  # the next start makes what has no directory by now
+            self._maker.shutdown()
         self.flusher.wait()
         for log_dir in self.dirs:
             self._finish_logs(log_dir)
@@ -343,17 +349,35 @@ class LogManager:
             self._set_aside(log, topic_id)
         log_dir = self._choose_dir()
         log = self._make_log(log_dir, key, config=config or self.default_config, topic_id=topic_id)
-        try:
-            with contextlib.suppress(FileExistsError):
-                self.files.mkdir(log.path)
-            if topic_id is not None:
-                self._write_topic_id(log, topic_id, sync=False)
-                log.durability.topic_id_written()
-        except OSError as error:
-            raise log_dir.fail("creating a log", log.path, error) from error
-        log.load()
+        log.unmade = True
+        if self._loop is None:
+            log.load()
+        else:
+            self._make_later(log)
         self.logs[key] = log
         return log
+
+    def _make_later(self, log: PartitionLog) -> None:
+        """Have a thread make the files of a new log, once the change that brings it is through: hundreds come at once, and each file
+        takes the system a third of a millisecond. Who touches the log before that makes them itself."""
+        self._unmade.append(log)
+        if len(self._unmade) == 1:
+            self._loop.call_soon(self._begin_making)
+
+    def _begin_making(self) -> None:
+        if self._maker is None:
+            self._maker = ThreadPoolExecutor(1, thread_name_prefix="fastq-make-logs")
+        self._maker.submit(self._make_all)
+
+    def _make_all(self) -> None:
+        """Runs in the maker's thread."""
+        while True:
+            try:
+                self._unmade.popleft().make()
+            except IndexError:
+                return
+            except OSError:
+                continue  # it fails again when the log is first touched, which takes the directory offline and says so
 
     def _adopt(self, log: PartitionLog, topic_id: bytes | None) -> bool:
         """Whether an existing log is that of the controller's topic: an id on disk decides, before any record is served or appended.
@@ -397,12 +421,15 @@ class LogManager:
             target,
         )
 
-    def _out_of_use(self, log: PartitionLog, suffix: str, action: str) -> str:
-        """Forget a log and rename its directory to `<topic>-<partition>.<uuid>-<suffix>`; answers that path. Raises KafkaStorageError."""
+    def _out_of_use(self, log: PartitionLog, suffix: str, action: str) -> str | None:
+        """Forget a log and rename its directory to `<topic>-<partition>.<uuid>-<suffix>`; answers that path, or None for a log that
+        has no directory yet. Raises KafkaStorageError."""
         self.logs.pop((log.topic, log.partition))
         unique = uuid.UUID(int=self._random.getrandbits(128)).hex
         target = os.path.join(log.dir.path, f"{log.topic[:200]}-{log.partition}.{unique}-{suffix}")
         log.abandon()
+        if log.forget_unmade():
+            return None
         try:
             self.files.rename(log.path, target)
             if log.cleaned_offset:  # or a later log of that name would be taken for compacted
@@ -433,7 +460,8 @@ class LogManager:
             return False
         config = log.config
         target = self._out_of_use(log, "delete", "deleting a log")
-        self._deleted_dirs.append((self.clock() + config.file_delete_delay_ms, log.dir, target))
+        if target is not None:
+            self._deleted_dirs.append((self.clock() + config.file_delete_delay_ms, log.dir, target))
         return True
 
     def update_config(self, topic: str, config: LogConfig) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import random
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -38,7 +39,7 @@ from .leader_epochs import LeaderEpochs
 from .log_dir import LogDir
 from .log_reads import LogReads
 from .producer_state import BatchMetadata, ProducerState
-from .recovery import RecoveryReport, UnrecoverableLog, load_log
+from .recovery import RecoveryReport, UnrecoverableLog, load_log, make_log
 from .segment import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -85,6 +86,7 @@ class PartitionLog(LogReads):
         "_flush_messages",
         "_listeners",
         "_loading",
+        "_making",
         "_recent",
         "_segment_bytes",
         "_synchronous",
@@ -117,6 +119,7 @@ class PartitionLog(LogReads):
         "topic",
         "topic_id",
         "truncations",
+        "unmade",
     )
 
     _active: Segment
@@ -163,6 +166,9 @@ class PartitionLog(LogReads):
         """Below it, compaction has left one record a key; 0 where it has never been."""
         self.truncations = 0
         """How often records were cut off at the end: what was learnt about the segments before is void."""
+        self.unmade = False
+        """Whether the directory of a new log is still to be made: by the manager's thread, or when the log is first touched."""
+        self._making = threading.Lock()
         self.clean = clean
         """Whether the broker had been stopped cleanly: files are whole and need no recovery."""
         self.producer_expiration_ms = producer_expiration_ms
@@ -201,6 +207,8 @@ class PartitionLog(LogReads):
         self._loading = True
         self.__class__ = PartitionLog
         try:
+            if self.unmade:
+                self.make()
             load_log(self)
             self.loaded = True
         except OSError as error:
@@ -217,6 +225,19 @@ class PartitionLog(LogReads):
                 self.__class__ = _NotLoaded
         if self.pending_leader_epoch >= 0:
             self.assign_leader_epoch(self.pending_leader_epoch)
+
+    def make(self) -> None:
+        """Make the directory of a new log and its first, empty files, unless that has been done. Any thread. Raises OSError."""
+        with self._making:
+            if self.unmade:
+                make_log(self)
+                self.unmade = False
+
+    def forget_unmade(self) -> bool:
+        """Whether there is no directory yet; then none will be made."""
+        with self._making:
+            unmade, self.unmade = self.unmade, False
+            return unmade
 
     def install(
         self, segments: list[Segment], epochs: LeaderEpochs, producers: ProducerState, end: int, start: int

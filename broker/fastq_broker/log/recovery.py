@@ -28,9 +28,9 @@ from fastq._native.records import (
     verify_crc,
 )
 
-from .checkpoints import PARTITION_METADATA, CorruptCheckpoint, read_topic_id
+from .checkpoints import PARTITION_METADATA, CorruptCheckpoint, format_partition_metadata, read_topic_id
 from .cleaner_swap import BrokenSwap, is_leftover, recover_swaps
-from .files import FileHandle, Files
+from .files import READ_WRITE_CREATE, FileHandle, Files
 from .leader_epochs import LeaderEpochs
 from .producer_state import BatchMetadata, CorruptSnapshot, ProducerState
 from .scan import HEADER_BYTES, MAGIC_POSITION, CorruptSegment, iter_bounds
@@ -41,6 +41,7 @@ from .segment import (
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
     Segment,
+    offset_file_name,
 )
 
 if TYPE_CHECKING:
@@ -101,6 +102,27 @@ def iter_batches(
 # -- loading
 
 
+def make_log(log: PartitionLog) -> None:
+    """Make the directory of a new log, with all that a load would make in it. Raises OSError."""
+    files = log.files
+    try:
+        files.mkdir(log.path)
+        log.durability.is_new = True
+    except FileExistsError:
+        pass  # what lies in it is the load's to judge
+    if log.topic_id is not None:
+        path = os.path.join(log.path, PARTITION_METADATA)
+        files.write_file(path, format_partition_metadata(log.topic_id), sync=False)
+        log.durability.topic_id_written()
+    if not log.durability.is_new:
+        return
+    start = log.checkpointed_start_offset
+    if log.pending_leader_epoch >= 0:
+        LeaderEpochs(files, log.path).assign(log.pending_leader_epoch, start)
+    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, *(() if log.config.preallocate else (LOG_SUFFIX,))):
+        FileHandle(files, os.path.join(log.path, offset_file_name(start, suffix)), READ_WRITE_CREATE)
+
+
 def load_log(log: PartitionLog) -> RecoveryReport:
     """Fill a PartitionLog from its directory. Damage is repaired and logged, never raised. Raises OSError, UnrecoverableLog."""
     files = log.files
@@ -114,7 +136,8 @@ def load_log(log: PartitionLog) -> RecoveryReport:
         stat = os.stat(path)
         segments.append(log.make_segment(base, size=stat.st_size, created_ms=int(stat.st_mtime * 1000)))
     if segments:
-        log.durability.name_is_synced()
+        if not log.durability.is_new:
+            log.durability.name_is_synced()
     else:
         segment = log.make_segment(log.checkpointed_start_offset, size=0, created_ms=log.clock())
         segment.create_files(log.config.segment_bytes if log.config.preallocate else 0)
@@ -122,6 +145,7 @@ def load_log(log: PartitionLog) -> RecoveryReport:
         names |= {segment.log.path, segment.index.path}
     epochs = LeaderEpochs(files, log.path)
     epochs_lost = not _load_epochs(epochs)
+    epochs.unsynced = log.durability.is_new and len(epochs) > 0
     producers = ProducerState(log.name, expiration_ms=log.producer_expiration_ms)
     snapshots = sorted(int(name[: -len(SNAPSHOT_SUFFIX)]) for name in names if is_offset_file(name, SNAPSHOT_SUFFIX))
     end = find_end(files, segments[-1]) if log.clean else None
@@ -138,7 +162,9 @@ def load_log(log: PartitionLog) -> RecoveryReport:
         end = start
     if epochs_lost:
         _rebuild_epochs(files, segments, epochs)
-    epochs.truncate_from_end(end)
+    # The pending epoch would be taken away here only to be assigned again, each time with a new file.
+    if epochs.entries()[-1:] != [(log.pending_leader_epoch, end)]:
+        epochs.truncate_from_end(end)
     epochs.truncate_from_start(start)
     _remove_stray_snapshots(log, snapshots, segments, end)
     log.install(segments, epochs, producers, end, start)
