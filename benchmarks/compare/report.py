@@ -20,7 +20,7 @@ Document = dict[str, Any]
 
 
 def load() -> dict[str, Document]:
-    names = ("clients", "broker", "latency", "start", "memory", "cleaner", "coordination", "rolling", "spark")
+    names = ("clients", "broker", "latency", "start", "memory", "cleaner", "coordination", "rolling", "observability", "spark")
     return {name: json.loads(path.read_text()) for name in names if (path := RESULTS / f"{name}.json").exists()}
 
 
@@ -30,6 +30,10 @@ def ratio(title: str) -> Callable[[dict[str, Document]], float]:
 
 def broker(title: str, key: str) -> Callable[[dict[str, Document]], float]:
     return lambda found: found["broker"][title]["ratio"][key]
+
+
+def watching(loop: str, side: str) -> Callable[[dict[str, Document]], float]:
+    return lambda found: found["observability"]["cpu_ratio"][loop][side]
 
 
 def spark(title: str) -> Callable[[dict[str, Document]], float]:
@@ -47,6 +51,11 @@ ROWS: list[tuple[str, Callable[[dict[str, Document]], float], str, float, bool, 
     ("asyncio `async for` / aiokafka", ratio("async for"), "x", 8, True, None),
     ("asyncio `await send()` / the sync path", ratio("await send() against the sync path"), "x", 0, True, 0.5),
     ("asyncio `async for` / the sync path", ratio("async for against the sync path"), "x", 0, True, 0.5),
+    ("`send()` loop, metrics and tracing loaded but off / absent: CPU", watching("send", "off"), "x", 1.01, False, None),
+    ("`for record in consumer`, the same: CPU", watching("consume", "off"), "x", 1.01, False, None),
+    ("noise of these two: `send()` loop, absent once more / absent", watching("send", "absent again"), "x", 0, True, None),
+    ("`send()` loop, metrics scraped each second / absent: CPU", watching("send", "metrics"), "x", 0, True, None),
+    ("`for record in consumer`, the same: CPU", watching("consume", "metrics"), "x", 0, True, None),
     ("client RSS over 10 M sends, growth beyond buffer_memory",
      lambda f: f["memory"]["grown_MiB"] - (f["memory"]["bound_MiB"] - 64), "MiB", 64, False, None),
     ("broker, 900 kB produce: MB/s / Apache Kafka", broker("produce 900 kB, 5 in flight", "MB_per_s"), "x", 4, True, 8),
