@@ -20,7 +20,18 @@ Document = dict[str, Any]
 
 
 def load() -> dict[str, Document]:
-    names = ("clients", "broker", "latency", "start", "memory", "cleaner", "coordination", "rolling", "observability", "spark")
+    names = (
+        "clients",
+        "broker",
+        "latency",
+        "start",
+        "memory",
+        "cleaner",
+        "coordination",
+        "rolling",
+        "observability",
+        "spark",
+    )
     return {name: json.loads(path.read_text()) for name in names if (path := RESULTS / f"{name}.json").exists()}
 
 

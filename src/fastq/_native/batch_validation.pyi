@@ -2,6 +2,7 @@ from collections.abc import Sequence
 
 from typing_extensions import Buffer
 
+from fastq._native.batch_codec import DECOMPRESSED_BYTES_MAX as DECOMPRESSED_BYTES_MAX
 from fastq._native.batch_codec import _Decompress
 from fastq._native.records import BatchHeader
 
