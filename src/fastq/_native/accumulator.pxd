@@ -36,6 +36,7 @@ cdef struct Appended:
 cdef class Accumulator(BatchOwner):
     cdef public int slow
     cdef public bint attention
+    cdef readonly bint held              # an open batch whose linger is over waits for the one before it
     cdef readonly object clock
     cdef readonly object to_compress     # closed batches whose filler has not compressed them yet
     cdef readonly dict open_partitions   # partition -> None, in the order in which the open batches were begun

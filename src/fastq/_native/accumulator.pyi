@@ -19,6 +19,8 @@ NO_TRANSACTION: int
 class Accumulator(BatchOwner):
     slow: int
     attention: bool
+    @property
+    def held(self) -> bool: ...
     def __new__(
         cls,
         *,

@@ -318,14 +318,26 @@ cdef class Accumulator(BatchOwner):
     # -- batches --------------------------------------------------------------------------------------------------
 
     def close_due(self, double now_s, double linger_s):
-        """Close the batches whose linger is over. Answers when the next one is due, or None."""
+        """Close the batches whose linger is over. Answers when the next one is due, or None.
+
+        One behind a batch that still waits to be sent is held back, and goes on filling until that is out: so a backlog leaves in
+        large batches, where one of small ones would stay. `held` says whether there are such.
+        """
         cdef PartitionState partition
-        while self.open_partitions:
-            partition = next(iter(self.open_partitions))
+        cdef list due = []
+        cdef object next_at = None
+        self.held = False
+        for partition in self.open_partitions:
             if partition.open_.created_s + linger_s > now_s:
-                return partition.open_.created_s + linger_s
+                next_at = partition.open_.created_s + linger_s
+                break
+            if partition.queue:
+                self.held = True
+            else:
+                due.append(partition)
+        for partition in due:
             self.close_batch(partition, False)
-        return None
+        return next_at
 
     def close_all(self):
         """Close every open batch: for flush, close, and callers who wait for room."""

@@ -388,6 +388,10 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls):
         due = now >= self._timer_at
         if parts.sender.work or accumulator.ready or accumulator.incomplete or due:
             next_at = parts.sender.run(now)
+            if accumulator.held:  # by what may just have been sent
+                linger_at = accumulator.close_due(now, self._linger_s)
+                parts.compress_pending()
+                next_at = parts.sender.run(now)
             if parts.sender.work:
                 self._attend()
             self._arm(now, next_at, linger_at)

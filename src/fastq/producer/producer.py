@@ -279,6 +279,7 @@ class Producer(SyncProducerCore, BlockingTransactionCalls):
                 self._hot_until = now + HOT_S
             self._pending = True
             self._drive()
+            accumulator.attention = accumulator.held and not self._linger_s  # then the next send looks for answers
         if self._thread is None or (self._linger_s and self._background_until > now + self._linger_s + SLACK_S):
             self._wake_background()
 
@@ -363,6 +364,11 @@ class Producer(SyncProducerCore, BlockingTransactionCalls):
         if self._pending or parts.sender.work or parts.accumulator.ready or now >= self._next_at:
             self._pending = False
             next_at = parts.sender.run(now)
+            if parts.accumulator.held:  # by what may just have been sent
+                linger_at = parts.accumulator.close_due(now, self._linger_s)
+                parts.compress_pending()
+                if parts.accumulator.ready:
+                    next_at = parts.sender.run(now)
             self._next_at = next_at if next_at is not None else now + 3600
         wake_at = min(self._next_at, linger_at) if linger_at is not None else self._next_at
         if wake_at < self._timer_at:

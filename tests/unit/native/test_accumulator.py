@@ -138,6 +138,7 @@ def test_batches_grow_on_demand_and_shrink_when_they_linger():
         core.send("t", b"x")
         core.now += 1
         assert core.accumulator.close_due(core.now, 0.5) is None
+        core.take_all()
     assert partition.batch_bytes_target == 4096
 
 
@@ -150,6 +151,30 @@ def test_linger_closes_in_order_of_age():
     assert [len(p.queue) for p in core.topic.partitions] == [0, 0, 1]
     assert core.accumulator.close_due(3.0, 2.0) == 4.0
     assert [len(p.queue) for p in core.topic.partitions] == [1, 0, 1]
+
+
+def test_a_batch_fills_while_the_one_before_it_waits_to_be_sent():
+    core = Core(partitions=2)
+    accumulator, (partition, other) = core.accumulator, core.topic.partitions
+    core.send("t", b"x", partition=0)
+    assert accumulator.close_due(core.now, 0.0) is None
+    assert not accumulator.held
+    for _ in range(3):
+        core.send("t", b"x", partition=0)
+        assert accumulator.close_due(core.now, 0.0) is None
+    assert accumulator.held
+    core.send("t", b"x", partition=1)
+    accumulator.close_due(core.now, 0.0)
+    assert [len(p.queue) for p in (partition, other)] == [1, 1], "the other one does not wait"
+    accumulator.take_head(partition)
+    accumulator.close_due(core.now, 0.0)
+    assert not accumulator.held
+    assert [len(batch) for batch in partition.queue] == [3]
+    core.send("t", b"x", partition=0)
+    accumulator.close_due(core.now, 0.0)
+    assert accumulator.held
+    accumulator.close_all()
+    assert [len(batch) for batch in partition.queue] == [3, 1], "a flush waits for nothing"
 
 
 def test_a_view_keeps_the_memory_until_it_is_let_go():
