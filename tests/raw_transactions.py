@@ -70,7 +70,8 @@ class Producer:
             v3_and_below_topics=topics,
         )
         (result,) = self.connection.call(request, version).results_by_topic_v3_and_below
-        return [partition.partition_error_code for partition in result.results_by_partition]
+        codes = {answer.partition_index: answer.partition_error_code for answer in result.results_by_partition}
+        return [codes[partition] for partition in partitions]  # Apache Kafka answers in the order of a hash map
 
     def send(self, topic: str, *values: bytes, partition: int = 0, version: int | None = None) -> Any:
         place = topic, partition
