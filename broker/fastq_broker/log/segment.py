@@ -154,9 +154,8 @@ class Segment:
         self.time_index.start_empty()
         handle = self.log.handle(READ_WRITE_CREATE)
         self.log.size = 0
-        if os.fstat(
-            handle.fd
-        ).st_size:  # else ext4 would write out at its close what a file that was cut to nothing holds
+        left_bytes = os.fstat(handle.fd).st_size
+        if left_bytes:  # ext4 writes a file out at its close that was cut to nothing, an empty one too
             self.log.truncate(0)
         if preallocate_bytes and hasattr(os, "posix_fallocate"):  # where there is none, the setting has no effect
             os.posix_fallocate(self.log.handle().fd, 0, preallocate_bytes)
