@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from client_runs import VALUE, Clock
+from client_runs import VALUE, Clock, iterate
 
 SCRAPE_S = 1.0
 
@@ -82,15 +82,7 @@ def consume(options: argparse.Namespace, watch: Callable[[Any], Any], **config: 
         ) as consumer,
         watch(consumer),
     ):
-        left, total = options.records, 0
-        next(iter(consumer))
-        with Clock() as clock:
-            for record in consumer:
-                total += len(record.value)
-                left -= 1
-                if not left:
-                    break
-    return clock.figures(options.records)
+        return iterate(consumer, options.records)
 
 
 LOOPS = {"send": send, "consume": consume}
