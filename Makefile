@@ -12,13 +12,14 @@ PYTEST  := $(PY) -m pytest
 NATIVE  := $(wildcard src/fastq/_native/*.pyx src/fastq/_native/*.pxd src/fastq/_native/*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo pipeline pipeline-flights test unit soak interop-kafka interop-spark bench bench-micro bench-compare lint format generate wheel ext clean
+.PHONY: help demo pipeline pipeline-flights test unit soak sanitize interop-kafka interop-spark bench bench-micro bench-compare bench-growth lint format generate reference wheel ext clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
 
 $(VENV)/.created:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "Python 3.10 or newer is needed: make PYTHON=/path/to/python3"; exit 1; }
+	@echo "making $(VENV), and installing into it what fastq needs"
 	@$(PYTHON) -m venv $(VENV) || { echo "no venv module: on Debian and Ubuntu, apt-get install python3-venv python3-dev gcc"; exit 1; }
 	@$(PY) -c 'import os, sys, sysconfig; p = sysconfig.get_path("include"); sys.exit(not os.path.exists(os.path.join(p, "Python.h")))' \
 	  || { echo "Python.h is missing: on Debian and Ubuntu, apt-get install python3-dev gcc"; exit 1; }
@@ -28,9 +29,8 @@ $(VENV)/.created:
 # The package itself, editable, with its run-time dependencies; the extensions are built in place.
 $(VENV)/.installed: $(VENV)/.created pyproject.toml setup.py
 	@$(PY) -m pip install -q "setuptools>=77" "cython>=3.1"
-	@echo "building fastq (a minute or two the first time)"
-	@$(PY) -m pip install -q --no-build-isolation -e .
-	@touch $@ $(VENV)/.built
+	@PYTHONWARNINGS="ignore:Editable installation" FASTQ_EXT=- $(PY) -m pip install -q --no-build-isolation -e .
+	@touch $@
 
 $(VENV)/.built: $(VENV)/.installed $(NATIVE)
 	@$(MAKE) -s ext
@@ -50,7 +50,8 @@ $(VENV)/.lint: $(VENV)/.installed
 	@touch $@
 
 ext: ## build the extensions in place (FASTQ_EXT=records,wire for some of them)
-	@flock .build.lock $(PY) setup.py -q build_ext --inplace -j 2
+	@echo "building fastq's extensions (a minute the first time)"
+	@flock .build.lock $(PY) setup.py -q build_ext --inplace
 
 demo: $(VENV)/.built ## real log lines into an embedded broker and out again, all accounted for (INPUT=/var/log)
 	@$(PY) examples/demo.py --input "$(INPUT)" --records $(RECORDS)
@@ -80,6 +81,11 @@ unit: $(VENV)/.built $(VENV)/.test ## the tests that run in seconds
 
 soak: $(VENV)/.built $(VENV)/.test ## the long tests at their full numbers; results go to benchmarks/results/
 	@FASTQ_SOAK=1 bash -o pipefail -c '$(PYTEST) tests -m "soak or slow" -v --durations=0 --timeout 3600 -o faulthandler_timeout=4000 -p no:warnings | tee benchmarks/results/soak.txt'
+	@FASTQ_SOAK=1 $(PY) tools/sanitize.py
+
+SANITIZE ?=
+sanitize: $(VENV)/.built $(VENV)/.test ## the native tests under sanitizers (SANITIZE="address thread collect memory", or some of them)
+	@$(PY) tools/sanitize.py $(SANITIZE)
 
 interop-kafka: $(VENV)/.built $(VENV)/.test java ## Apache Kafka (through Maven): its broker for our client, its tools for our broker
 	@$(PYTEST) tests/interop -m kafka --timeout 600 -o faulthandler_timeout=700
@@ -94,7 +100,10 @@ bench-micro: $(VENV)/.built $(VENV)/.test
 	@$(PYTEST) benchmarks/micro --benchmark-only --benchmark-json=benchmarks/results/micro.json
 
 bench-compare: $(VENV)/.built $(VENV)/.test java
-	@cd benchmarks/compare && for run in clients broker latency partitions memory cleaner coordination rolling observability spark; do ../../$(PY) $$run.py || exit 1; done; ../../$(PY) report.py
+	@cd benchmarks/compare && for run in clients broker latency partitions memory cleaner coordination rolling observability spark fresh; do ../../$(PY) $$run.py || exit 1; done; ../../$(PY) report.py
+
+bench-growth: $(VENV)/.built $(VENV)/.test ## how costs grow with bytes (60 GB of disk), partitions, connections and groups, with a plot
+	@$(PY) benchmarks/compare/growth.py && $(PY) benchmarks/compare/report.py
 
 lint: $(VENV)/.built $(VENV)/.lint ## ruff, mypy, stubtest, generated code in step
 	@$(PY) -m ruff check .
@@ -102,13 +111,19 @@ lint: $(VENV)/.built $(VENV)/.lint ## ruff, mypy, stubtest, generated code in st
 	@$(PY) -m mypy
 	@MYPYPATH=src:broker $(PY) -m mypy.stubtest --ignore-disjoint-bases $$(ls src/fastq/_native/*.pyx | sed 's|src/fastq/_native/\(.*\)\.pyx|fastq._native.\1|') --allowlist tools/stubtest-allowlist.txt
 	@$(PY) tools/generate_messages.py --check
+	@$(PY) tools/generate_async_admin.py --check
+	@$(PY) tools/generate_reference.py --check
 
 format: $(VENV)/.lint ## put the code in the house's form
 	@$(PY) -m ruff check --fix -q .
 	@$(PY) -m ruff format -q .
 
-generate: $(VENV)/.built ## write the protocol's messages anew from tools/messages
+generate: $(VENV)/.built $(VENV)/.lint ## write the protocol's messages anew from tools/messages, and the asyncio admin client from the blocking one
 	@$(PY) tools/generate_messages.py
+	@$(PY) tools/generate_async_admin.py
+
+reference: $(VENV)/.built $(VENV)/.test ## write docs/reference/ anew from the sources
+	@$(PY) tools/generate_reference.py
 
 wheel: $(VENV)/.lint ## sdist and wheel in dist/
 	@rm -rf dist && $(PY) -m build -q

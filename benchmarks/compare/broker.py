@@ -43,8 +43,10 @@ def produce_frame(topic: str, records: int, acks: int = 1) -> bytes:
     return bytes(encode_request(1, "bench", request, 7))
 
 
-def fetch_frame(topic: str, offset: int, size_bytes: int) -> bytes:
-    partition = FetchRequest.FetchPartition(partition=0, fetch_offset=offset, partition_max_bytes=size_bytes)
+def fetch_frame(topic: str, offset: int, size_bytes: int, partition_index: int = 0) -> bytes:
+    partition = FetchRequest.FetchPartition(
+        partition=partition_index, fetch_offset=offset, partition_max_bytes=size_bytes
+    )
     request = FetchRequest(
         max_wait_ms=500,
         min_bytes=1,
@@ -69,6 +71,27 @@ def receive_frame(sock: socket.socket, room: bytearray) -> memoryview:
     (size,) = struct.unpack_from(">i", room)
     receive_exactly(sock, view[:size])
     return view[:size]
+
+
+def read_fetched(body: memoryview, offset: int) -> tuple[int, int, int, int]:
+    """Of a one-partition Fetch v4 response: high watermark, bytes and count of its records, offset to go on at."""
+    name_size = struct.unpack_from(">h", body, 12)[0]
+    at = 12 + 2 + name_size + 4 + 4  # to the partition's error code
+    code, high_watermark = struct.unpack_from(">hq", body, at)
+    aborted = struct.unpack_from(">i", body, at + 18)[0]
+    size = struct.unpack_from(">i", body, at + 22 + max(aborted, 0) * 16)[0]
+    if code != 0 or size <= 0:
+        raise RuntimeError(f"fetch at {offset} of {high_watermark}: error code {code}, {size} bytes")
+    records = body[at + 26 + max(aborted, 0) * 16 :]
+    position = count = 0
+    while position + 61 <= size:  # the whole batches at hand; the last may be cut
+        base, length = struct.unpack_from(">qi", records, position)
+        if position + 12 + length > size:
+            break
+        offset = base + struct.unpack_from(">i", records, position + 23)[0] + 1
+        count += struct.unpack_from(">i", records, position + 57)[0]
+        position += 12 + length
+    return high_watermark, size, count, offset
 
 
 def check_produced(response: memoryview) -> int:
@@ -124,21 +147,7 @@ def bulk_fetch(target: Target, topic: str, total_bytes: int) -> dict[str, float]
         while received < total_bytes:
             sock.sendall(fetch_frame(topic, offset, 8 << 20))
             body = receive_frame(sock, room)
-            name_size = struct.unpack_from(">h", body, 12)[0]
-            at = 12 + 2 + name_size + 4 + 4  # to the partition's error code
-            code, high_watermark = struct.unpack_from(">hq", body, at)
-            aborted = struct.unpack_from(">i", body, at + 18)[0]
-            size = struct.unpack_from(">i", body, at + 22 + max(aborted, 0) * 16)[0]
-            if code != 0 or size <= 0:
-                raise RuntimeError(f"fetch at {offset} of {high_watermark}: error code {code}, {size} bytes")
-            records = body[at + 26 + max(aborted, 0) * 16 :]
-            position = 0
-            while position + 61 <= size:  # the whole batches at hand; the last may be cut
-                base, length = struct.unpack_from(">qi", records, position)
-                if position + 12 + length > size:
-                    break
-                offset = base + struct.unpack_from(">i", records, position + 23)[0] + 1
-                position += 12 + length
+            high_watermark, size, _, offset = read_fetched(body, offset)
             received += size
             if offset >= high_watermark:
                 offset = 0

@@ -1,6 +1,6 @@
 """End-to-end latency at a steady rate: fastq's producer and consumer against confluent-kafka's, on one fastq broker.
 
-python benchmarks/compare/latency.py [--rounds 5] [--rate 10000]
+python benchmarks/compare/latency.py [--rounds 5] [--rates 100 10000 100000]
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from support import Target, fastq_broker, interleave, medians, save, touch_memor
 from fastq import Admin
 
 RUNS = Path(__file__).with_name("latency_runs.py")
+RATES = (100.0, 10_000.0, 100_000.0)
 
 
 def measure(target: Target, library: str, topic: str, records: int, rate: float) -> dict[str, float]:
@@ -33,30 +34,34 @@ def measure(target: Target, library: str, topic: str, records: int, rate: float)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="End-to-end latency at a steady rate, linger 0, acks=1.")
+    parser = argparse.ArgumentParser(description="End-to-end latency at steady rates, linger 0, acks=1.")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--rate", type=float, default=10_000, help="records a second")
+    parser.add_argument("--rates", type=float, nargs="+", default=RATES, help="records a second")
     parser.add_argument("--seconds", type=float, default=6, help="of each round; the first is not counted")
     options = parser.parse_args()
     touch_memory()
-    records = int(options.rate * options.seconds)
+    made = 0
+
+    def side(target: Target, admin: Admin, library: str, rate: float) -> Callable[[], dict[str, float]]:
+        def once() -> dict[str, float]:
+            nonlocal made
+            made += 1
+            admin.create_topic(f"latency-{made}", partitions=1, replication_factor=1)
+            return measure(target, library, f"latency-{made}", int(rate * options.seconds), rate)
+
+        return once
+
+    document: dict[str, dict[str, object]] = {}
     with fastq_broker() as target, Admin(bootstrap_servers=target.bootstrap_servers) as admin:
-        made = 0
-
-        def side(library: str) -> Callable[[], dict[str, float]]:
-            def once() -> dict[str, float]:
-                nonlocal made
-                made += 1
-                admin.create_topic(f"latency-{made}", partitions=1, replication_factor=1)
-                return measure(target, library, f"latency-{made}", records, options.rate)
-
-            return once
-
-        rounds = interleave({library: side(library) for library in ("fastq", "confluent")}, options.rounds)
-    middle = {library: medians(rows) for library, rows in rounds.items()}
-    ratio = {key: middle["fastq"][key] / middle["confluent"][key] for key in middle["fastq"]}
-    print(f"fastq / confluent: {'  '.join(f'{key} {value:.2f}' for key, value in ratio.items())}")
-    print(save("latency", {"medians": middle, "ratio": ratio, "rounds": rounds, "rate_per_s": options.rate}))
+        for rate in options.rates:
+            sides = {library: side(target, admin, library, rate) for library in ("fastq", "confluent")}
+            rounds = interleave(sides, options.rounds)
+            middle = {library: medians(rows) for library, rows in rounds.items()}
+            ratio = {key: middle["fastq"][key] / middle["confluent"][key] for key in middle["fastq"]}
+            shown = "  ".join(f"{key} {value:.2f}" for key, value in ratio.items())
+            print(f"{rate:,.0f}/s, fastq / confluent: {shown}")
+            document[f"{rate:.0f}/s"] = {"medians": middle, "ratio": ratio, "rounds": rounds}
+    print(save("latency", document))
 
 
 if __name__ == "__main__":

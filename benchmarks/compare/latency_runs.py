@@ -2,21 +2,23 @@
 
     python benchmarks/compare/latency_runs.py consume fastq --bootstrap HOST:PORT --topic t --records 100000
 
-Rules: the value starts with the sender's monotonic clock in ns, which all processes of a machine share; the sender
-keeps to the rate by the clock (a record that is late is sent at once); linger is 0, acks is 1.
+Rules: the value starts with the sender's monotonic clock in ns, which all processes of a machine share, and goes on with
+random bytes; the sender keeps to the rate by the clock (a record that is late is sent at once); linger is 0, acks is 1. The
+peer has what its users set for latency: no Nagle, a send and a fetch queue that never pause.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import random
 import struct
 import sys
 import time
 from collections.abc import Callable, Iterator
 
 STAMP = struct.Struct("<q")
-PADDING = b"p" * 92
+PADDING = [random.Random(number).randbytes(92) for number in range(1000)]
 WARM_UP_S = 1.0
 
 
@@ -28,7 +30,7 @@ def pace(records: int, rate: float) -> Iterator[bytes]:
         due = start + int(number * gap_ns)
         while (now := time.monotonic_ns()) < due:
             time.sleep(max(due - now - 50_000, 20_000) / 1e9)
-        yield STAMP.pack(now) + PADDING
+        yield STAMP.pack(now) + PADDING[number % len(PADDING)]
 
 
 def produce_fastq(options: argparse.Namespace) -> None:
@@ -42,7 +44,15 @@ def produce_fastq(options: argparse.Namespace) -> None:
 def produce_confluent(options: argparse.Namespace) -> None:
     from confluent_kafka import Producer
 
-    producer = Producer({"bootstrap.servers": options.bootstrap, "acks": 1, "linger.ms": 0})
+    producer = Producer(
+        {
+            "bootstrap.servers": options.bootstrap,
+            "acks": 1,
+            "linger.ms": 0,
+            "socket.nagle.disable": True,
+            "queue.buffering.max.messages": 1_000_000,
+        }
+    )
     for value in pace(options.records, options.rate):
         producer.produce(options.topic, value)
         producer.poll(0)
@@ -60,7 +70,16 @@ def values_fastq(options: argparse.Namespace) -> Iterator[bytes]:
 def values_confluent(options: argparse.Namespace) -> Iterator[bytes]:
     from confluent_kafka import Consumer, TopicPartition
 
-    consumer = Consumer({"bootstrap.servers": options.bootstrap, "group.id": "latency", "enable.auto.commit": False})
+    consumer = Consumer(
+        {
+            "bootstrap.servers": options.bootstrap,
+            "group.id": "latency",
+            "enable.auto.commit": False,
+            "socket.nagle.disable": True,
+            "fetch.queue.backoff.ms": 1,
+            "queued.min.messages": 1_000_000,
+        }
+    )
     consumer.assign([TopicPartition(options.topic, 0, 0)])
     while True:
         message = consumer.poll(1.0)

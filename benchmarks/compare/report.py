@@ -31,12 +31,22 @@ def load() -> dict[str, Document]:
         "rolling",
         "observability",
         "spark",
+        "growth",
+        "fresh",
     )
     return {name: json.loads(path.read_text()) for name in names if (path := RESULTS / f"{name}.json").exists()}
 
 
 def ratio(title: str) -> Callable[[dict[str, Document]], float]:
     return lambda found: found["clients"]["ratios"][title]
+
+
+def cpu_ratio(title: str) -> Callable[[dict[str, Document]], float]:
+    return lambda found: found["clients"]["cpu_ratios"][title]
+
+
+def latency(rate: str, key: str) -> Callable[[dict[str, Document]], float]:
+    return lambda found: found["latency"][rate]["ratio"][key]
 
 
 def broker(title: str, key: str) -> Callable[[dict[str, Document]], float]:
@@ -53,15 +63,36 @@ def spark(title: str) -> Callable[[dict[str, Document]], float]:
 
 # what, figure, unit, bound, whether higher is better, aim
 ROWS: list[tuple[str, Callable[[dict[str, Document]], float], str, float, bool, float | None]] = [
-    ("`send()` loop, acks=all / confluent-kafka", ratio("send() loop, acks=all"), "x", 3, True, 5),
-    ("`send()` loop, zstd, real log lines / confluent-kafka", ratio("send() loop, zstd, log lines"), "x", 2, True, 3),
-    ("`send_many()` of a list / confluent-kafka's loop", ratio("send_many() of a list"), "x", 6, True, 12),
-    ("`for record in consumer` / confluent-kafka", ratio("for record in consumer"), "x", 7, True, 12),
-    ("`poll_batch().to_arrow()` / confluent-kafka", ratio("poll_batch().to_arrow()"), "x", 20, True, 40),
-    ("asyncio `await send()` loop / aiokafka", ratio("await send() loop"), "x", 8, True, None),
-    ("asyncio `async for` / aiokafka", ratio("async for"), "x", 8, True, None),
-    ("asyncio `await send()` / the sync path", ratio("await send() against the sync path"), "x", 0, True, 0.5),
-    ("asyncio `async for` / the sync path", ratio("async for against the sync path"), "x", 0, True, 0.5),
+    ("`send()` loop, acks=all, 100 bytes / confluent-kafka", ratio("send() loop, 100 B / confluent-kafka"), "x", 3, True, 5),
+    ("the same: CPU a record", cpu_ratio("send() loop, 100 B / confluent-kafka"), "x", 99, False, None),
+    ("`send()` loop, zstd, real log lines / confluent-kafka", ratio("send() loop, zstd, log lines / confluent-kafka"), "x", 2, True, 3),
+    ("`send_many()` of a list, 100 bytes / confluent-kafka's loop", ratio("send_many(), 100 B / confluent-kafka"), "x", 6, True, 12),
+    ("`for record in consumer`, 100 bytes / confluent-kafka", ratio("for record, 100 B / confluent-kafka"), "x", 7, True, 12),
+    ("the same: CPU a record", cpu_ratio("for record, 100 B / confluent-kafka"), "x", 99, False, None),
+    ("`poll_batch().to_arrow()`, 100 bytes / confluent-kafka", ratio("to_arrow(), 100 B / confluent-kafka"), "x", 20, True, 40),
+    ("the same / fetches that nobody reads: what loopback gives", ratio("to_arrow(), 100 B / what loopback gives"), "x", 0, True, None),
+    ("asyncio `await send()` loop, 100 bytes / aiokafka", ratio("await send() loop, 100 B / aiokafka"), "x", 8, True, None),
+    ("asyncio `async for`, 100 bytes / aiokafka", ratio("async for, 100 B / aiokafka"), "x", 8, True, None),
+    ("asyncio `await send()` / the sync path", ratio("await send() / the sync path"), "x", 0, True, 0.5),
+    ("asyncio `async for` / the sync path", ratio("async for / the sync path"), "x", 0, True, 0.5),
+    ("mix with keys: `send()` loop / confluent-kafka", ratio("send() loop / confluent-kafka"), "x", 0, True, None),
+    ("mix with keys: the same, CPU a record", cpu_ratio("send() loop / confluent-kafka"), "x", 99, False, None),
+    ("mix with keys: `send()` loop / the Java client's performance tool", ratio("send() loop / Java"), "x", 0, True, None),
+    ("mix with keys: `send_many()` of a list / confluent-kafka's loop",
+     ratio("send_many() of a list / confluent-kafka"), "x", 0, True, None),
+    ("mix with keys: `for record in consumer` / confluent-kafka", ratio("for record in consumer / confluent-kafka"), "x", 0, True, None),
+    ("mix with keys: the same, CPU a record", cpu_ratio("for record in consumer / confluent-kafka"), "x", 99, False, None),
+    ("mix with keys: `for record in consumer` / the Java client's performance tool",
+     ratio("for record in consumer / Java"), "x", 0, True, None),
+    ("mix with keys: `poll_batch().to_arrow()` / confluent-kafka", ratio("to_arrow() / confluent-kafka"), "x", 0, True, None),
+    ("mix with keys: the same / fetches that nobody reads",
+     ratio("to_arrow() / what loopback gives: fetches that nobody reads"), "x", 0, True, None),
+    ("mix with keys: asyncio `await send()` loop / aiokafka", ratio("await send() loop / aiokafka"), "x", 0, True, None),
+    ("mix with keys: asyncio `async for` / aiokafka", ratio("async for / aiokafka"), "x", 0, True, None),
+    ("10 bytes: `send()` loop / confluent-kafka", ratio("send() loop, 10 B / confluent-kafka"), "x", 0, True, None),
+    ("10 bytes: `for record in consumer` / confluent-kafka", ratio("for record, 10 B / confluent-kafka"), "x", 0, True, None),
+    ("10 KB: `send()` loop / confluent-kafka", ratio("send() loop, 10 KB / confluent-kafka"), "x", 0, True, None),
+    ("10 KB: `for record in consumer` / confluent-kafka", ratio("for record, 10 KB / confluent-kafka"), "x", 0, True, None),
     ("`send()` loop, metrics and tracing loaded but off / absent: CPU", watching("send", "off"), "x", 0, True, None),
     ("`for record in consumer`, the same: CPU", watching("consume", "off"), "x", 0, True, None),
     ("noise of these two: `send()` loop, absent once more / absent", watching("send", "absent again"), "x", 0, True, None),
@@ -77,7 +108,11 @@ ROWS: list[tuple[str, Callable[[dict[str, Document]], float], str, float, bool, 
      broker("produce 1 record, 50 connections", "cpu_us_per_request"), "x", 1, False, 0.5),
     ("broker, start to ready, empty directory", lambda f: f["start"]["empty"]["ready_s"], "s", 0.5, False, 0.2),
     ("broker, idle RSS", lambda f: f["start"]["empty"]["idle_rss_MiB"], "MiB", 80, False, 50),
-    ("end to end p99 at 10,000/s / confluent-kafka", lambda f: f["latency"]["ratio"]["p99_ms"], "x", 1, False, 0.5),
+    ("end to end p99 at 10,000/s / confluent-kafka", latency("10000/s", "p99_ms"), "x", 1, False, 0.5),
+    ("end to end p50 at 10,000/s / confluent-kafka", latency("10000/s", "p50_ms"), "x", 99, False, None),
+    ("end to end p99 at 100/s / confluent-kafka", latency("100/s", "p99_ms"), "x", 99, False, None),
+    ("end to end p99 at 100,000/s / confluent-kafka", latency("100000/s", "p99_ms"), "x", 99, False, None),
+    ("end to end p50 at 100,000/s / confluent-kafka", latency("100000/s", "p50_ms"), "x", 99, False, None),
     ("5,000 partitions, restart to the first acknowledged record",
      lambda f: f["start"]["5000 partitions"]["first_acknowledged_s"], "s", 5, False, 2),
     ("cleaner: bytes a second of a core, 100-byte records, one key in ten distinct",
@@ -106,6 +141,14 @@ ROWS: list[tuple[str, Callable[[dict[str, Document]], float], str, float, bool, 
     ("the same: longest pause in a step, median of steps, partitions that move",
      lambda f: f["rolling"]["cooperative-sticky"]["moved_pause_ms_p50"],
      "ms", 0, True, None),
+    ("KIP-848, four members join within a second: the slowest one's first record",
+     lambda f: f["rolling"]["joins, fastq"]["slowest_s"], "s", 1.5, False, None),
+    ("the same on Apache Kafka, whose brokers tell members that own partitions to come every five seconds",
+     lambda f: f["rolling"]["joins, apache-kafka"]["slowest_s"], "s", 99, False, None),
+    ("`pip install` from source, two cores", lambda f: f["fresh"]["install_s"], "s", 90, False, 60),
+    ("`make demo` in a fresh clone, to its last line", lambda f: f["fresh"]["demo_s"], "s", 150, False, 100),
+    ("`import fastq`", lambda f: f["fresh"]["import_ms"]["import fastq"], "ms", 15, False, 8),
+    ("`from fastq import Producer, Consumer`", lambda f: f["fresh"]["import_ms"]["Producer and Consumer"], "ms", 60, False, 35),
     ("Spark: batch read, 7 columns / its JVM connector", spark("batch read, 7 columns"), "x", 2, True, 4),
     ("Spark: batch read to Parquet / its JVM connector", spark("batch read to Parquet"), "x", 1.5, True, 2.5),
     ("Spark: batch write of key, value, topic / its JVM connector", spark("batch write"), "x", 1, True, 1.5),
@@ -149,6 +192,9 @@ def rates(found: dict[str, Document]) -> list[str]:
         lines += [
             "## Clients on one fastq broker, medians",
             "",
+            "The part before the colon is what the values are: `mix` a third each of real log lines, 100 random bytes and JSON of",
+            "1 KB, with keys; the others without. `-best`: the peer with the settings that its users choose for speed (client_runs.py).",
+            "",
             "| run | records/s | CPU a record, us |",
             "|---|---|---|",
         ]
@@ -168,13 +214,22 @@ def rates(found: dict[str, Document]) -> list[str]:
     if "latency" in found:
         lines += [
             "",
-            "## End to end at 10,000 records/s, ms, medians",
+            "## End to end, ms, medians",
             "",
-            "| client | p50 | p99 | p99.9 |",
-            "|---|---|---|---|",
+            "| records/s | client | p50 | p99 | p99.9 |",
+            "|---|---|---|---|---|",
         ]
-        for library, row in found["latency"]["medians"].items():
-            lines.append(f"| {library} | {row['p50_ms']:.3f} | {row['p99_ms']:.3f} | {row['p999_ms']:.3f} |")
+        for rate, document in found["latency"].items():
+            for library, row in document.get("medians", {}).items():
+                shown = " | ".join(f"{row[key]:.3f}" for key in ("p50_ms", "p99_ms", "p999_ms"))
+                lines.append(f"| {rate.removesuffix('/s')} | {library} | {shown} |")
+    for subject, rows in found.get("growth", {}).items():
+        if subject == "machine":
+            continue
+        keys = list(next(iter(rows.values())))
+        lines += ["", f"## As it grows: {subject} (growth.svg)", "", f"| {subject} | {' | '.join(keys)} |"]
+        lines += ["|---" * (len(keys) + 1) + "|"]
+        lines += [f"| {int(step):,} | {' | '.join(f'{row[key]:.3g}' for key in keys)} |" for step, row in rows.items()]
     if "spark" in found:
         lines += [
             "",
@@ -206,7 +261,8 @@ def main() -> None:
     lines = [
         "# Measured",
         "",
-        "Made by `make bench` from the JSON files beside it: values of 100 bytes, sides interleaved in one run, medians.",
+        "Made by `make bench` from the JSON files beside it: values that differ, sides interleaved in one run, medians; of a peer",
+        "its defaults and its best settings are measured, and a ratio is to the faster one.",
         f"Machine: {', '.join(f'{key} {value}' for key, value in machine.items())}.",
         "",
         *table(found),

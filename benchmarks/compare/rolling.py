@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from support import fastq_broker, save
+from support import Target, apache_kafka, fastq_broker, medians, save
 
 from fastq import Admin, AsyncConsumer, AsyncProducer, Record
 
@@ -136,6 +136,45 @@ async def restart(servers: str, topic: str, count: int, options: dict[str, Any])
     }
 
 
+async def joins(servers: str, topic: str) -> dict[str, float]:
+    """Members of KIP-848, with the brokers' own intervals, that join a group within a second of one another: how long the slowest
+    waits for its first record, from its beginning."""
+    began: list[float] = []
+    first: dict[int, float] = {}
+    stop = asyncio.Event()
+
+    async def produce() -> None:
+        async with AsyncProducer(bootstrap_servers=servers, linger_ms=0) as producer:
+            while not stop.is_set():
+                for partition in range(PARTITIONS):
+                    await producer.send(topic, b"x", partition=partition)
+                await asyncio.sleep(EVERY_S)
+
+    def seen(member: Member, record: Record) -> None:
+        first.setdefault(members.index(member), time.perf_counter())
+
+    writer = asyncio.create_task(produce())
+    members: list[Member] = []
+    for pause in (0.0, 4.0, 0.3, 0.3, 0.3):  # the first is at rest when the others come
+        await asyncio.sleep(pause)
+        began.append(time.perf_counter())
+        members.append(Member(seen, topic, bootstrap_servers=servers, group_id=topic, group_protocol="consumer"))
+    await until(lambda: len(first) == len(members))
+    stop.set()
+    await writer
+    for member in members:
+        await member.close()
+    waits = [first[index] - begin for index, begin in enumerate(began)]
+    return {"alone_s": waits[0], "slowest_s": max(waits[1:])}
+
+
+def measure_joins(target: Target, round_: int) -> dict[str, float]:
+    topic = f"joins-{round_}"
+    with Admin(bootstrap_servers=target.bootstrap_servers) as admin:
+        admin.create_topic(topic, partitions=PARTITIONS, replication_factor=1)
+    return asyncio.run(joins(target.bootstrap_servers, topic))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--members", type=int, default=10)
@@ -148,6 +187,10 @@ def main() -> None:
                 admin.create_topic(topic, partitions=PARTITIONS, replication_factor=1)
             results[kind] = asyncio.run(restart(target.bootstrap_servers, topic, members, options))
             print(kind, {name: round(value, 1) for name, value in results[kind].items()}, flush=True)
+    for open_ in (fastq_broker, apache_kafka):
+        with open_() as target:
+            results[f"joins, {target.name}"] = medians([measure_joins(target, round_) for round_ in range(3)])
+            print(f"joins, {target.name}", results[f"joins, {target.name}"], flush=True)
     print(save("rolling", results))
 
 

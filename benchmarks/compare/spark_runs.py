@@ -7,7 +7,7 @@ its plan included; the session is warm when it counts. Generated rows have a key
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -22,8 +22,11 @@ def timed(rows: int, action: Callable[[], object]) -> dict[str, float]:
     return {"rows_per_s": rows / (time.perf_counter() - start)}
 
 
-def source(spark: SparkSession, format: str, servers: str, topic: str) -> DataFrame:
-    return spark.read.format(format).option("kafka.bootstrap.servers", servers).option("subscribe", topic).load()
+def source(
+    spark: SparkSession, format: str, servers: str, topic: str, settings: Mapping[str, str] | None = None
+) -> DataFrame:
+    reader = spark.read.format(format).options(**(settings or {}))
+    return reader.option("kafka.bootstrap.servers", servers).option("subscribe", topic).load()
 
 
 def generated(spark: SparkSession, rows: int) -> DataFrame:
@@ -41,22 +44,36 @@ def count(spark: SparkSession, *, format: str, servers: str, topic: str) -> int:
     return source(spark, format, servers, topic).count()
 
 
-def read(spark: SparkSession, *, format: str, servers: str, topic: str, rows: int) -> dict[str, float]:
+def read(
+    spark: SparkSession, *, format: str, servers: str, topic: str, rows: int, settings: Mapping[str, str] | None = None
+) -> dict[str, float]:
     """All seven columns, into nothing."""
-    found = source(spark, format, servers, topic)
+    found = source(spark, format, servers, topic, settings)
     return timed(rows, lambda: found.write.format("noop").mode("overwrite").save())
 
 
-def parquet(spark: SparkSession, *, format: str, servers: str, topic: str, rows: int, folder: str) -> dict[str, float]:
+def parquet(
+    spark: SparkSession,
+    *,
+    format: str,
+    servers: str,
+    topic: str,
+    rows: int,
+    folder: str,
+    settings: Mapping[str, str] | None = None,
+) -> dict[str, float]:
     """All seven columns, into Parquet files as Spark writes them by default."""
-    found = source(spark, format, servers, topic)
+    found = source(spark, format, servers, topic, settings)
     return timed(rows, lambda: found.write.mode("overwrite").parquet(folder))
 
 
-def write(spark: SparkSession, *, format: str, servers: str, topic: str, rows: int) -> dict[str, float]:
+def write(
+    spark: SparkSession, *, format: str, servers: str, topic: str, rows: int, settings: Mapping[str, str] | None = None
+) -> dict[str, float]:
     """Key, value and the column topic."""
     made = generated(spark, rows).selectExpr("key", "value", f"'{topic}' as topic")
-    sink = made.write.format(format).option("kafka.bootstrap.servers", servers).mode("append")
+    sink = made.write.format(format).options(**(settings or {})).option("kafka.bootstrap.servers", servers)
+    sink = sink.mode("append")
     return timed(rows, sink.save)
 
 

@@ -10,10 +10,11 @@ import struct
 import pytest
 from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
+from fastq._native.batch_validation import validate_batch
 from fastq._native.crc32c import crc32c, crc32c_table
 from fastq._native.hashing import partition_for_key
 from fastq._native.index import lookup_offset
-from fastq._native.records import build_batch, decode_records, stamp, stamp_log_append_time, validate_batch
+from fastq._native.records import build_batch, decode_records, stamp, stamp_log_append_time
 from fastq.compression import Codec, compress, decompress
 
 MIB = bytes(random.Random(1).randbytes(1 << 20))

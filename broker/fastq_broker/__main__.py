@@ -2,6 +2,8 @@
 
 Rules
 - Standard output carries the ready line and nothing else; the log goes to standard error.
+- SIGINT and SIGTERM stop it, at the start too, and once more is the same stop; SIGHUP changes nothing. The last line of the log says
+  how it ended: code 0 for a clean stop, 1 for one after which the next start recovers, also when it was stopped before it was ready.
 - What is wrong with the configuration ends with code 2, what is wrong with the machine (port, directory) with 1; either
   way with one line that says what, and never with a traceback.
 - Only what a start needs is imported, once the arguments are known to be good.
@@ -11,9 +13,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import gc
 import logging
 import os
+import re
 import signal
 import sys
 import time
@@ -31,18 +35,28 @@ EXIT_CANNOT_START = 1
 EXIT_UNCLEAN = 1
 EXIT_BAD_CONFIG = 2
 
+logger = logging.getLogger("fastq_broker")
+
 GC_THRESHOLD = 50_000
 """Allocations between collections: requests make no cycles, so frequent searches for some are wasted."""
+
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 _EXAMPLE = """example:
   fastq-broker --data-dir ./data --listen 127.0.0.1:9092
   fastq-broker --config server.properties --set log.retention.hours=48
+  fastq-broker repair --data-dir ./data     what accepting the damage of a metadata log would cost
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a broker until a signal ends it; answers the exit code."""
     started = time.perf_counter()
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments[:1] == ["repair"]:
+        from .repair import main as repair
+
+        return repair(arguments[1:])
     parsed = _parser().parse_args(arguments)
     _configure_logging(parsed.log_format, parsed.log_level)
     gc.disable()  # until it is ready: loading modules makes no garbage worth the search
@@ -51,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from .config import BrokerConfig
 
     try:
-        config = BrokerConfig.load(parsed.config, _overrides(parsed))
+        config = BrokerConfig.load(parsed.config, _overrides(parsed), insecure_ignore=parsed.insecure_ignore)
         if parsed.metrics_listen is not None:
             from .metrics_http import parse_address
 
@@ -59,11 +73,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (FastqError, ValueError) as error:
         print(f"fastq-broker: {error}", file=sys.stderr)
         return EXIT_BAD_CONFIG
-    loop = _new_loop()
     try:
-        return loop.run_until_complete(_serve(loop, config, started, parsed))
+        loop = _new_loop()
+    except OSError as error:
+        return _cannot_start(error)
+    serving = _serve(loop, config, started, parsed)
+    try:
+        return loop.run_until_complete(serving)
+    except OSError as error:  # the loop itself, or a module, for want of descriptors
+        serving.close()
+        return _cannot_start(error)
     finally:
-        loop.close()
+        _hold_signals()
+        with contextlib.suppress(RuntimeError):  # it never ran
+            loop.close()
+
+
+def _cannot_start(error: OSError) -> int:
+    print(f"fastq-broker: cannot start: {error}; raise the limit of open files or processes (ulimit)", file=sys.stderr)
+    return EXIT_CANNOT_START
 
 
 async def _serve(
@@ -72,17 +100,22 @@ async def _serve(
     """Start, say so, wait for a signal, stop."""
     from fastq.errors import FastqError
 
-    from .broker import Broker, StartFailed
+    from .broker import Broker, StartFailed, StartStopped
 
-    stop = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop.set)
-    broker = Broker(config, loop)
+    stop = _take_signals(loop)
+    try:
+        broker = Broker(config, loop)
+    except OSError as error:
+        return _cannot_start(error)
     metrics: MetricsServer | None = None
     try:
         if parsed.metrics_listen is not None:
             metrics = await _serve_metrics(broker, parsed.metrics_listen)
-        await broker.start()
+        await _start(broker, stop)
+    except StartStopped as stopped:
+        logger.warning("%s", stopped)
+        await broker.close()
+        return EXIT_UNCLEAN
     except (StartFailed, FastqError) as error:
         print(f"fastq-broker: {error}", file=sys.stderr)
         await broker.close()
@@ -97,20 +130,60 @@ async def _serve(
     gc.set_threshold(GC_THRESHOLD, 20, 50)
     gc.enable()
     await stop.wait()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.remove_signal_handler(number)  # a second signal ends it at once
     clean = await broker.close()
     if metrics is not None:
         metrics.close()
+    logger.info("stopped" if clean else "stopped, but not cleanly: the next start recovers")
     return EXIT_OK if clean else EXIT_UNCLEAN
+
+
+def _take_signals(loop: asyncio.AbstractEventLoop) -> asyncio.Event:
+    """An event that SIGINT and SIGTERM set; from now on no signal but SIGKILL ends the process by itself."""
+    stop = asyncio.Event()
+
+    def end(number: signal.Signals) -> None:
+        if stop.is_set():
+            logger.warning(
+                "%s: it is stopping already; SIGKILL would end it at once, and the next start recover", number.name
+            )
+            return
+        logger.info("%s: stopping", number.name)
+        stop.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, end, number)
+    loop.add_signal_handler(signal.SIGHUP, _say_hang_up)
+    return stop
+
+
+def _say_hang_up() -> None:
+    logger.info(
+        "SIGHUP changes nothing: the file is read at the start, and settings are altered by AlterConfigs meanwhile"
+    )
+
+
+def _hold_signals() -> None:
+    """The stop is through: a signal that comes now must not change how the process ends."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+
+
+async def _start(broker: Broker, stop: asyncio.Event) -> None:
+    """Start, unless it is stopped before. Raises what Broker.start does."""
+    starting = broker.loop.create_task(broker.start())
+    stopped = broker.loop.create_task(stop.wait())
+    await asyncio.wait((starting, stopped), return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        broker.stop_start()
+    stopped.cancel()
+    await starting
 
 
 async def _serve_metrics(broker: Broker, address: str) -> MetricsServer:
     """Count requests and serve metrics; before the start, so that one can watch it. Raises StartFailed."""
     from .broker import StartFailed
+    from .listeners import ListenError
     from .metrics import BrokerMetrics, MeteredRouter
     from .metrics_http import start_metrics
-    from .server import ListenError
 
     router = MeteredRouter(broker)
     broker.router = broker.server.router = router
@@ -132,6 +205,18 @@ def _take_control(broker: Broker, descriptor: int) -> None:
     broker.loop.add_reader(descriptor, first)
 
 
+class _Version(argparse.Action):
+    """Looks the version up only when it is asked for."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, option: str | None = None
+    ) -> None:
+        from fastq.net.connection import SOFTWARE_VERSION
+
+        print(f"fastq-broker {SOFTWARE_VERSION}")
+        parser.exit()
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fastq-broker",
@@ -140,11 +225,20 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
+    add("--version", action=_Version, nargs=0, help="print the version and end")
     add("--data-dir", metavar="DIR", help="where the data is kept, made when it is not there (default: ./data)")
     add("--listen", metavar="HOST:PORT", help="address to listen on; port 0 picks a free one (default: 127.0.0.1:9092)")
     add("--advertise", metavar="HOST:PORT", help="address that clients are told, where it is another (containers, NAT)")
     add("--config", metavar="FILE", help="a TOML file, or a Kafka server.properties")
     add("--set", metavar="KEY=VALUE", action="append", default=[], help="one setting; wins over the file; repeatable")
+    add(
+        "--insecure-ignore",
+        metavar="KEY",
+        action="append",
+        default=[],
+        help="run without a protection that is configured and not honoured: a setting, or acls, scram, quotas, delegation.tokens "
+        "in the directory's metadata; repeatable",
+    )
     add("--node-id", type=int, metavar="N", help="the node's id within its cluster (default: 1)")
     add(
         "--metrics-listen",
@@ -170,14 +264,24 @@ def _overrides(parsed: argparse.Namespace) -> dict[str, Value]:
     if parsed.data_dir is not None:
         overrides["log.dirs"] = parsed.data_dir
     if parsed.listen is not None:
-        overrides["listeners"] = parsed.listen if "://" in parsed.listen else f"PLAINTEXT://{parsed.listen}"
+        overrides["listeners"] = _listener("--listen", parsed.listen)
     if parsed.advertise is not None:
-        overrides["advertised.listeners"] = (
-            parsed.advertise if "://" in parsed.advertise else f"PLAINTEXT://{parsed.advertise}"
-        )
+        overrides["advertised.listeners"] = _listener("--advertise", parsed.advertise)
     if parsed.node_id is not None:
         overrides["node.id"] = parsed.node_id
     return overrides
+
+
+def _listener(option: str, text: str) -> str:
+    """What an option says of one address, or of several with names, as a setting has it. Raises ValueError in the option's words."""
+    if "://" in text:
+        return text
+    _, colon, port = text.rpartition(":")
+    if not colon or not port.isdigit():
+        raise ValueError(
+            f"{option} {text!r}: it takes HOST:PORT, as in {option} 127.0.0.1:{text if text.isdigit() else 9092}"
+        )
+    return f"PLAINTEXT://{text}"
 
 
 def _configure_logging(form: str, level: str) -> None:
@@ -185,8 +289,15 @@ def _configure_logging(form: str, level: str) -> None:
     if form == "json":
         handler.setFormatter(_JsonFormatter())
     else:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        handler.setFormatter(_LineFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=level.upper(), handlers=[handler])
+
+
+class _LineFormatter(logging.Formatter):
+    """A message a line, whatever a client has put into a name: nobody writes lines of his own."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", super().formatMessage(record))
 
 
 class _JsonFormatter(logging.Formatter):

@@ -1,12 +1,12 @@
 """A broker node: configuration, controller, logs and network, wired together.
 
 Rules
-- The controller's image decides which partitions are here; each delta creates, changes and deletes logs and replicas.
+- The controller's image decides which partitions are here; `partitions` has logs and replicas follow it.
 - Order of a start: directories are locked, addresses bound, metadata replayed, this node registered, logs attached, and only then
   is a connection accepted. A stop answers and closes connections, then closes the metadata (which fences this node, and
   syncs by the logs' flusher), then the logs, and ends with the marker of a clean shutdown.
 - Work that is not a request (retention, compaction, flushes, checkpoints, snapshots) runs in `_housekeep`, in bounded pieces.
-- The clock is a parameter: milliseconds since 1970.
+- The clocks are parameters: milliseconds since 1970 for what is compared with the times of records, and monotonic ones for timers.
 """
 
 from __future__ import annotations
@@ -24,21 +24,29 @@ from fastq.errors import FastqError
 
 from .config_keys import ResourceType
 from .controller import Controller
+from .descriptors import plan_descriptors, raise_limit
+from .fail_closed import warning_of
 from .fetch_session import FetchSessionCache
 from .groups.service import GroupCoordinator
-from .log import LogCleaner, LogManager
+from .listeners import ListenError
+from .log import LogCleaner, LogManager, failures, system_monotonic_ms
+from .log.log_dir import advice_for
+from .log.recovery_progress import RecoveryStopped
+from .partitions import Partitions
+from .ports import Ports
 from .purgatory import Purgatory
-from .replicas import Replica, ReplicaTable
+from .replicas import ReplicaTable
 from .router import Router
-from .server import Limits, ListenError, Server
+from .server import Limits, Server
 from .topic_config import cleaner_config
 from .transactions import TransactionCoordinator
 
 if TYPE_CHECKING:
     from .config import BrokerConfig, Listener
-    from .controller import MetadataDelta, MetadataImage, TopicImage
+    from .controller import MetadataDelta, MetadataImage
     from .coordinator import CoordinatorRuntime
-    from .log import LogDir, PartitionLog
+    from .descriptors import DescriptorPlan
+    from .log import LogDir
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +57,10 @@ PRELOAD_S = 0.05
 
 class StartFailed(Exception):
     """The broker cannot start; the message says why and what to do."""
+
+
+class StartStopped(StartFailed):
+    """The start was told to stop."""
 
 
 class Coordinator(Protocol):
@@ -70,7 +82,7 @@ def system_clock() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Broker:
+class Broker(Ports):
     """One node. Loop thread only.
 
     Invariants once started: `replicas` holds one replica for each partition that the image places on this node, with its log in `logs`;
@@ -78,28 +90,41 @@ class Broker:
     """
 
     def __init__(
-        self, config: BrokerConfig, loop: asyncio.AbstractEventLoop, *, clock: Callable[[], int] = system_clock
+        self,
+        config: BrokerConfig,
+        loop: asyncio.AbstractEventLoop,
+        *,
+        clock: Callable[[], int] = system_clock,
+        monotonic_ms: Callable[[], int] = system_monotonic_ms,
+        descriptors: DescriptorPlan | None = None,
     ) -> None:
+        """`descriptors` is how the process divides its descriptors (None: by its limit as it is). Raises OSError for want of descriptors
+        or threads."""
+        descriptors = descriptors or plan_descriptors(raise_limit())
         self.config = config
         self.loop = loop
         self.clock = clock
+        self.monotonic_ms = monotonic_ms
         self.node_id = config.node_id
         self.replicas = ReplicaTable(config.node_id)
         self.purgatory = Purgatory(loop)
         self.fetch_sessions = FetchSessionCache(config.max_incremental_fetch_session_cache_slots)
         self.router = Router(self)
-        self.server = Server(loop, self.router, _limits(config))
+        self.server = Server(loop, self.router, _limits(config, descriptors))
         self.read_ahead = self.server.read_ahead
         self.logs = LogManager(
             config.log_dirs,
             clock=clock,
+            monotonic_ms=monotonic_ms,
+            fd_budget=descriptors.files,
             retention_check_interval_ms=config.log_retention_check_interval_ms,
             checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
             producer_expiration_ms=config.producer_id_expiration_ms,
             producer_expiration_check_interval_ms=config.producer_id_expiration_check_interval_ms,
         )
         self.cleaner = LogCleaner(self.logs)
-        self.controller = Controller(config, clock=clock, log_dir=self._metadata_dir())
+        self.controller = Controller(config, clock=clock, monotonic_ms=monotonic_ms, log_dir=self._metadata_dir())
+        self.partitions = Partitions(self.controller, self.logs, self.replicas, self.purgatory)
         self.groups = GroupCoordinator(self)
         self.transactions = TransactionCoordinator(self)
         self.coordinators: list[Coordinator] = [self.groups, self.transactions]
@@ -107,28 +132,40 @@ class Broker:
         self.advertised_listeners: list[Listener] = []
         self.listening: list[str] = []
         self._housekeeper: asyncio.TimerHandle | None = None
-        self._opened: list[Callable[[], None]] = []
-        """How to close what a start has opened so far. What was not opened must not be closed: that writes checkpoints."""
+        self.housekept_s = loop.time()
+        """When housekeeping was last done, on the loop's clock."""
+        self._opened: list[Callable[[], bool | None]] = []
+        """How to close what a start has opened so far (False: not cleanly, which has been said). What was not opened must not be closed:
+        that writes checkpoints."""
 
     async def start(self) -> None:
-        """Start serving. Raises StartFailed, ConfigError."""
+        """Start serving; while logs are recovered, in a thread, the loop goes on. Raises StartFailed, ConfigError."""
         try:
-            self.logs.lock()
+            self.logs.lock(self.config.metadata_log_dir)
             await self._bind()
             self.logs.attach(self.loop)
             self.controller.open()
+            unprotected = [*self.config.unprotected, *self.controller.unprotected]
+            if unprotected:
+                logger.warning("%s", warning_of(unprotected))
             self._opened.append(self.controller.close)
             self.controller.register_broker(self.advertised_listeners)
-            self._attach_logs()
+            await self._attach_logs()
             for coordinator in self.coordinators:
                 coordinator.follow()
-            await self.server.serve()
+            self.server.serve()
+        except RecoveryStopped:
+            raise StartStopped("stopped before it was ready: the next start recovers the logs again") from None
         except ListenError as error:
             raise StartFailed(str(error)) from error
         except OSError as error:
-            raise StartFailed(f"cannot open the data directory: {error}") from error
+            raise StartFailed(f"cannot open the data directory: {error}; {advice_for(error)}") from error
         self._housekeep()
-        self.loop.call_later(PRELOAD_S, self.router.versions)
+        self.loop.call_later(PRELOAD_S, failures.attempt, "loading the handlers", self.router.versions)
+
+    def stop_start(self) -> None:
+        """Have a start that is under way end soon, with StartStopped, unless it is nearly through."""
+        self.logs.recovery.stop()
 
     async def close(self) -> bool:
         """Answer what is in progress, close connections, write everything down; whether that went well.
@@ -145,16 +182,20 @@ class Broker:
         clean = True
         for close in opened:
             try:
-                close()
+                clean &= close() is not False
+            except (FastqError, OSError) as error:  # the disk
+                logger.error("the stop was not clean: %s; the next start recovers", error)
+                clean = False
             except Exception:
                 logger.exception("the stop was not clean; the next start recovers")
                 clean = False
+        self.logs.release_locks()  # a start that was refused has them still
         return clean
 
     def _metadata_dir(self) -> LogDir | None:
         """The log directory that holds the metadata log, where it is one of log.dirs: they share its flusher and its fate."""
-        wanted = os.path.abspath(self.config.metadata_log_dir)
-        return next((log_dir for log_dir in self.logs.dirs if log_dir.path == wanted), None)
+        wanted = os.path.realpath(self.config.metadata_log_dir)
+        return next((log_dir for log_dir in self.logs.dirs if os.path.realpath(log_dir.path) == wanted), None)
 
     # --- addresses ---
 
@@ -170,113 +211,42 @@ class Broker:
             for listener in self.config.advertised_listeners
         ]
 
-    # --- metadata to logs ---
+    # --- what follows the metadata ---
 
-    def _attach_logs(self) -> None:
+    async def _attach_logs(self) -> None:
         """Open a log for each partition of the image that is placed here."""
-        image = self.controller.image
-        defaults = self.controller.topic_defaults
-        self.logs.default_config = defaults.log_config
-        self.cleaner.apply_config(cleaner_config(defaults.layers))
-        self.logs.start(
-            {
-                name: defaults.log_config_of(overrides)
-                for (kind, name), overrides in image.configs.items()
-                if kind == ResourceType.TOPIC
-            }
-        )
+        self.cleaner.apply_config(cleaner_config(self.controller.topic_defaults.layers))
+        self.partitions.find_logs()
+        if self.logs.recovery.under_way:
+            await self.controller.flushed()  # its log shares the descriptor budget with those that a thread loads now
+            await self.read_ahead.call(self.logs.recover)
         self._opened.append(self.cleaner.close)
         self._opened.append(lambda: self.logs.close(broker_epoch=self.controller.broker_epoch))
-        for topic in image.topics_by_name.values():
-            self._apply_topic(image, topic)
+        await self.partitions.start()
         self.controller.subscribe(self._metadata_changed)
 
     def _metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
         """Follow one committed change of the metadata."""
-        for topic in delta.deleted_topics:
-            self._delete_topic(topic)
-        for _, topic in delta.changed_topics:
-            self._apply_topic(image, topic)
-        changed = set(delta.changed_configs)
-        if any(kind == ResourceType.BROKER for kind, _ in changed):
+        failures.attempt("following the partitions", partial(self.partitions.metadata_changed, image, delta))
+        if any(kind == ResourceType.BROKER for kind, _ in delta.changed_configs):
             self.cleaner.apply_config(cleaner_config(self.controller.topic_defaults.layers))
-            for topic in image.topics_by_name.values():
-                self._apply_config(image, topic.name)
-        else:
-            for kind, name in changed:
-                if kind == ResourceType.TOPIC:
-                    self._apply_config(image, name)
         for coordinator in self.coordinators:
-            coordinator.follow()
-
-    def _apply_topic(self, image: MetadataImage, topic: TopicImage) -> None:
-        """Create the logs of new partitions and take over leaders and in-sync replicas."""
-        overrides = image.topic_configs(topic.name)
-        defaults = self.controller.topic_defaults
-        values = defaults.resolve(overrides) if overrides else defaults.values
-        min_insync_replicas = int(values["min.insync.replicas"])
-        for number, partition_image in enumerate(topic.partitions):
-            if self.node_id not in partition_image.replicas:
-                continue
-            replica = self.replicas.get(topic.name, number)
-            if replica is None:
-                try:
-                    log = self.logs.create(topic.name, number, topic.topic_id, defaults.log_config_of(overrides))
-                except FastqError as error:  # the others are served
-                    logger.error("%s-%d has no log: %s", topic.name, number, error)
-                    self.replicas.note_failure(topic.name, topic.topic_id, number)
-                    continue
-                replica = self._add_replica(log, topic, number)
-                replica.apply_config(log.config, min_insync_replicas)
-            if replica.leader_epoch != partition_image.leader_epoch:
-                replica.log.assign_leader_epoch(partition_image.leader_epoch)
-                replica.leader_epoch = partition_image.leader_epoch
-                self.purgatory.changed(replica)
-            replica.leader_id = partition_image.leader
-            replica.isr_size = len(partition_image.isr)
-            replica.followers = frozenset(partition_image.replicas) - {self.node_id}
-
-    def _add_replica(self, log: PartitionLog, topic: TopicImage, number: int) -> Replica:
-        replica = Replica(log, topic.name, topic.topic_id, number)
-        self.replicas.add(replica)
-        log.on_advance(partial(self.purgatory.advanced, replica))
-        return replica
-
-    def _delete_topic(self, topic: TopicImage) -> None:
-        """Remove a topic's replicas, and its logs: also those that could not be loaded, which have no replica."""
-        for replica in self.replicas.remove_topic(topic.name, topic.topic_id):
-            self.purgatory.changed(replica)
-        for number in range(len(topic.partitions)):
-            try:
-                self.logs.delete(topic.name, number)
-            except FastqError as error:
-                logger.error("cannot delete %s-%d: %s", topic.name, number, error)
-
-    def _apply_config(self, image: MetadataImage, topic: str) -> None:
-        """Use a topic's settings as they are now."""
-        overrides = image.topic_configs(topic)
-        defaults = self.controller.topic_defaults
-        values = defaults.resolve(overrides)
-        config = defaults.log_config_of(overrides)
-        self.logs.update_config(topic, config)
-        for replica in self.replicas.by_name.get(topic.encode(), {}).values():
-            replica.apply_config(config, int(values["min.insync.replicas"]))
+            failures.attempt(f"following the leadership of {type(coordinator).__name__}", coordinator.follow)
 
     # --- housekeeping ---
 
     def _housekeep(self) -> None:
-        """A bounded piece of what is not a request; an error in it is logged and stops nothing."""
+        """A bounded piece of what is not a request; an error in one part is logged, at a bounded rate, and stops no other."""
         self._housekeeper = self.loop.call_later(HOUSEKEEPING_S, self._housekeep)
+        self.housekept_s = self.loop.time()
         now_ms = self.clock()
-        try:
-            self.logs.tick(now_ms)
-            self.cleaner.tick(now_ms)
-            self.controller.tick(now_ms)
-        except Exception:
-            logger.exception("housekeeping failed")
+        failures.attempt("housekeeping of the logs", self.logs.tick)
+        failures.attempt("housekeeping of the cleaner", partial(self.cleaner.tick, now_ms))
+        failures.attempt("housekeeping of the controller", partial(self.controller.tick, now_ms))
+        failures.attempt("opening logs again", self.partitions.open_again)
 
 
-def _limits(config: BrokerConfig) -> Limits:
+def _limits(config: BrokerConfig, descriptors: DescriptorPlan) -> Limits:
     """The server's limits, from what DescribeConfigs tells."""
     return Limits(
         send_buffer_bytes=config.socket_send_buffer_bytes,
@@ -289,4 +259,5 @@ def _limits(config: BrokerConfig) -> Limits:
         connections_max_per_ip=config.max_connections_per_ip,
         connections_max_per_ip_overrides=config.max_connections_per_ip_overrides,
         idle_ms=config.connections_max_idle_ms,
+        descriptors_max=descriptors.connections,
     )

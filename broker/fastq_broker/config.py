@@ -2,22 +2,25 @@
 
 Rules: `config_table.BROKER_KEYS` is the one list of keys. Reading a file, mapping older names and checking values
 happens here and nowhere else; the rest of the broker sees `BrokerConfig`, frozen. An unknown key is an error that names
-the nearest known one; a key that does nothing is a warning that says why. Later sources win: file, then overrides.
+the nearest known one; a key that does nothing is a warning that says why, and an error where it would protect (`fail_closed`).
+Later sources win: file, then overrides.
 """
 
 from __future__ import annotations
 
 import importlib
 import logging
+import os
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from fastq.errors import ConfigError
-from fastq_broker.config_keys import ConfigKey, ConfigSource, Status, Value, is_count, unknown_key
+from fastq_broker import fail_closed
+from fastq_broker.config_keys import ConfigSource, Status, Value, is_count, unknown_key
 from fastq_broker.config_table import BROKER_KEYS, DONE, LISTENER_PARTS, TARGETS
 
 # The standard library has it from Python 3.11 on; tomli is the same parser for 3.10.
@@ -160,24 +163,34 @@ class BrokerConfig:
     metadata_log_segment_ms: int
     settings: Mapping[str, Value] = field(repr=False)
     warnings: Sequence[str] = field(repr=False)
+    insecure_ignore: frozenset[str] = field(default=frozenset(), repr=False)
+    """What may be ignored although it would protect: names of --insecure-ignore."""
+    unprotected: Sequence[str] = field(default=(), repr=False)
+    """The settings that are, of these."""
 
     @classmethod
-    def load(cls, path: str | Path | None = None, overrides: Mapping[str, Value] | None = None) -> BrokerConfig:
+    def load(
+        cls,
+        path: str | Path | None = None,
+        overrides: Mapping[str, Value] | None = None,
+        *,
+        insecure_ignore: Iterable[str] = (),
+    ) -> BrokerConfig:
         """Read `path` (TOML by its `.toml`, else Java properties; None: nothing but defaults), then apply `overrides`.
 
         Raises ConfigError with key, value and what is allowed. Each warning is logged once.
         """
         settings = read_file(Path(path)) if path is not None else {}
         settings.update(_known(overrides or {}))
-        config = cls.from_mapping(settings)
+        config = cls.from_mapping(settings, insecure_ignore=insecure_ignore)
         for warning in config.warnings:
             logger.warning("%s", warning)
         return config
 
     @classmethod
-    def from_mapping(cls, settings: Mapping[str, Value]) -> BrokerConfig:
+    def from_mapping(cls, settings: Mapping[str, Value], *, insecure_ignore: Iterable[str] = ()) -> BrokerConfig:
         """From keys by Kafka name (or in Python's spelling), the values as text or as Python values."""
-        return _Builder(_known(settings)).build()
+        return _Builder(_known(settings), fail_closed.check_ignored(insecure_ignore)).build()
 
     def get(self, name: str) -> Value:
         """The value of any known key by its Kafka name: set, mapped from an older name, or the default."""
@@ -314,26 +327,29 @@ def _unescape(text: str) -> str:
 class _Builder:
     """Parses, maps and cross-checks one set of settings; used once."""
 
-    def __init__(self, settings: Mapping[str, Value]) -> None:
+    def __init__(self, settings: Mapping[str, Value], insecure_ignore: frozenset[str]) -> None:
         self.warnings: list[str] = []
         self.settings: dict[str, Value] = {}
+        self.insecure_ignore = insecure_ignore
+        self.unprotected: list[str] = []
         for name, raw in settings.items():
             key = BROKER_KEYS.get(name)
-            if key is None:
+            if fail_closed.protects(name, raw if key is None else key.parse(raw)):
+                if name not in insecure_ignore:
+                    raise fail_closed.refuse_setting(name)
+                self.unprotected.append(name)
+            elif key is None:
                 note = next(note for prefix, note in _PREFIXES.items() if name.startswith(prefix))
                 self.warnings.append(f"{name} is ignored: {note}")
-                continue
-            self.settings[name] = key.parse(raw)
-            self._warn(key)
-
-    def _warn(self, key: ConfigKey) -> None:
-        if key.status is Status.IGNORED:
-            self.warnings.append(f"{key.name} is ignored: {key.note}")
+            elif key.status is Status.IGNORED:
+                self.warnings.append(f"{name} is ignored: {key.note}")
+            if key is not None:
+                self.settings[name] = key.parse(raw)
 
     def build(self) -> BrokerConfig:
         values: dict[str, Value] = {key.attribute: effective(key.name, self.settings) for key in DONE}
         protocols = self._security_protocols(values["listener_security_protocol_map"])
-        controller_names = values["controller_listener_names"] or []
+        controller_names = values["controller_listener_names"]
         everything = self._listeners(values["listeners"], protocols, "listeners", self._old_listener("listeners"))
         own = tuple(listener for listener in everything if listener.name not in controller_names)
         values["controller_listeners"] = tuple(item for item in everything if item.name in controller_names)
@@ -343,11 +359,24 @@ class _Builder:
         values["max_connections_per_ip_overrides"] = self._per_ip(values["max_connections_per_ip_overrides"])
         self._check_node(values, own)
         self._check_consumer_groups(values)
-        return BrokerConfig(**values, settings=self.settings, warnings=tuple(self.warnings))
+        return BrokerConfig(
+            **values,
+            settings=self.settings,
+            warnings=tuple(self.warnings),
+            insecure_ignore=self.insecure_ignore,
+            unprotected=tuple(self.unprotected),
+        )
 
     def _check_node(self, values: dict[str, Value], own: Sequence[Listener]) -> None:
         if not values["log_dirs"]:
             raise ConfigError("log.dirs = '' is not allowed: it takes at least one directory")
+        places: dict[str, str] = {}
+        for directory in values["log_dirs"]:
+            other = places.setdefault(os.path.realpath(directory), directory)
+            if other != directory:
+                raise ConfigError(f"log.dirs names one directory twice: {other} and {directory}")
+        if not values["controller_listener_names"]:
+            raise ConfigError("controller.listener.names = '' is not allowed: it takes at least one name")
         if not own:
             raise ConfigError("listeners names no listener for clients: all of them are controller listeners")
         values["metadata_log_dir"] = values["metadata_log_dir"] or values["log_dirs"][0]
@@ -467,8 +496,17 @@ def parse_listener(text: str, protocols: Mapping[str, str] | None = None, key: s
     if protocol is None:
         raise ConfigError(f"{key} = {text!r} is not allowed: listener.security.protocol.map has no protocol for {name}")
     if protocol != "PLAINTEXT":
-        raise ConfigError(f"{key} = {text!r} is not allowed: this version serves PLAINTEXT, and {name} is {protocol}")
+        raise ConfigError(
+            f"{key} = {text!r} is not allowed: this version serves PLAINTEXT, and {name} is {protocol}; nothing is served in the "
+            "clear that was to be protected: make it a PLAINTEXT listener on an address that only trusted clients reach"
+        )
     return Listener(name, host, int(port), protocol)
 
 
-ATTRIBUTES = frozenset(item.name for item in fields(BrokerConfig)) - {"settings", "warnings", "controller_listeners"}
+ATTRIBUTES = frozenset(item.name for item in fields(BrokerConfig)) - {
+    "settings",
+    "warnings",
+    "controller_listeners",
+    "insecure_ignore",
+    "unprotected",
+}

@@ -141,7 +141,8 @@ class ConfigKey:
 
     `note` says why a key is ignored, or what it is mapped to; `doc` says what it does. A `dynamic` key may be altered
     while the broker runs. `synonyms` are the broker keys a topic key falls back to, in order, each with the
-    factor that turns its unit into this key's.
+    factor that turns its unit into this key's. `protects`: who sets it wants to be protected (from others, or from losing data) by
+    something that is not done here, so setting it is refused; see `fail_closed`.
     """
 
     name: str
@@ -153,6 +154,7 @@ class ConfigKey:
     doc: str = ""
     dynamic: bool = False
     synonyms: tuple[tuple[str, int], ...] = ()
+    protects: bool = False
 
     @property
     def sensitive(self) -> bool:
@@ -170,6 +172,8 @@ class ConfigKey:
         if self.status is Status.DONE:
             return self.doc
         effect = "Has no effect" if self.status is Status.IGNORED else "Mapped"
+        if self.protects:
+            effect = "Refused unless --insecure-ignore names it"
         return f"{self.doc} {effect}: {self.note}.".strip()
 
     def parse(self, text: Value) -> Value:

@@ -369,8 +369,10 @@ _PER_TOPIC = "settings of one topic belong to that topic's configuration"
 _VERSION = "the features of the metadata log (metadata.version) decide on formats"
 _ENCODER = "secrets are not kept encrypted in ZooKeeper"
 _MIGRATION = "there is no ZooKeeper to migrate from"
-_QUOTA = "default quotas are set through the quota APIs"
+_QUOTA = "this version enforces no quotas"
 _SHUTDOWN = "a controlled shutdown is one request to the controller and is not retried"
+_RATE = "this version enforces no rates of connections; max.connections and max.connections.per.ip bound their number"
+_TOKENS = "this version serves PLAINTEXT listeners without authentication"
 _GONE = "Apache Kafka dropped it, and nothing here needs it"
 
 _REMOVED = (
@@ -408,15 +410,17 @@ _REMOVED = (
         "quota.producer.default quota.consumer.default quota.producer.bytes.per.second.overrides "
         "quota.consumer.bytes.per.second.overrides",
     ),
+    (_RATE, "max.connections.creation.rate.per.ip"),
+    (_TOKENS, "delegation.token.master.key"),
     (_SHUTDOWN, "controlled.shutdown.max.retries controlled.shutdown.retry.backoff.ms"),
     (
         _GONE,
         "broker.id.generation.enable reserved.broker.max.id control.plane.listener.name offsets.commit.required.acks "
-        "offsets.topic.retention.minutes delegation.token.master.key leader.imbalance.per.broker.percentage "
+        "offsets.topic.retention.minutes leader.imbalance.per.broker.percentage "
         "controller.message.queue.size replica.fetch.message.max.bytes producer.purgatory.size fetch.purgatory.size "
         "log.default.flush.scheduler.interval.ms log.append.enable num.threads monitoring.period.secs hostname "
         "kafka.csv.metrics.dir kafka.csv.metrics.reporter.enabled auto.topic.create.num.partitions "
-        "replica.fetch.max.message.bytes num.network.acceptors max.connections.creation.rate.per.ip "
+        "replica.fetch.max.message.bytes num.network.acceptors "
         "eligible.leader.replicas.enable unstable.metadata.versions.enable",
     ),
 )
@@ -428,6 +432,7 @@ REMOVED = tuple(
         ConfigType.PASSWORD if any(word in name for word in _SECRETS) else STRING,
         status=Status.IGNORED,
         note=note,
+        protects=note in (_QUOTA, _RATE, _TOKENS),
     )
     for note, names in _REMOVED
     for name in names.split()

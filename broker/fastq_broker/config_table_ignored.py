@@ -1,7 +1,8 @@
 """Broker keys of Kafka 4.x that this broker knows and ignores, grouped by the reason why.
 
 Rules: a key here is parsed and checked like any other, described by DescribeConfigs with its default, and setting it
-gives one warning with the reason. A key moves to `config_table` in the change that makes it do something.
+gives one warning with the reason. What somebody sets to be protected is `refused`: setting it to anything but its default is an error
+(`fail_closed`). A key moves to `config_table` in the change that makes it do something.
 """
 
 from __future__ import annotations
@@ -43,7 +44,14 @@ def ignored(note: str, *keys: ConfigKey) -> tuple[ConfigKey, ...]:
     return tuple(replace(key, status=Status.IGNORED, note=note) for key in keys)
 
 
-TIERED = ignored(
+def refused(note: str, *keys: ConfigKey) -> tuple[ConfigKey, ...]:
+    return tuple(replace(key, protects=True) for key in ignored(note, *keys))
+
+
+TIERED = refused(
+    "tiered storage is not part of this broker, and records that were moved there could not be read",
+    row("remote.log.storage.system.enable", BOOLEAN, False),
+) + ignored(
     "tiered storage is not part of this broker",
     row("follower.fetch.last.tiered.offset.enable", BOOLEAN, False, dynamic=True),
     row("log.local.retention.bytes", LONG, -2, at_least(-2), dynamic=True),
@@ -81,7 +89,6 @@ TIERED = ignored(
     row("remote.log.storage.manager.class.name", STRING, None, NOT_EMPTY),
     row("remote.log.storage.manager.class.path", STRING, None),
     row("remote.log.storage.manager.impl.prefix", STRING, "rsm.config.", NOT_EMPTY),
-    row("remote.log.storage.system.enable", BOOLEAN, False),
 )
 
 SHARE = ignored(
@@ -162,12 +169,11 @@ TRANSACTIONS = ignored(
     row("transaction.two.phase.commit.enable", BOOLEAN, False),
 )
 
-SECURITY = ignored(
-    "this version serves PLAINTEXT listeners without authentication",
+SECURITY = refused(
+    "this version serves PLAINTEXT listeners without authentication or authorization",
     row("allow.everyone.if.no.acl.found", BOOLEAN, False),
     row("super.users", STRING, ""),
     row("authorizer.class.name", STRING, ""),
-    row("config.providers", LIST, [], dynamic=True),
     row("connection.failed.authentication.delay.ms", INT, 100, at_least(0)),
     row("connections.max.reauth.ms", LONG, 0),
     row("delegation.token.expiry.check.interval.ms", LONG, 3600000, at_least(1)),
@@ -266,6 +272,22 @@ SECURITY = ignored(
     row("ssl.truststore.type", STRING, "JKS", dynamic=True),
 )
 
+PROVIDERS = ignored(
+    "configuration providers are Java classes",
+    row("config.providers", LIST, [], dynamic=True),
+)
+
+POLICIES = refused(
+    "policies are Java classes, so nothing would be held against them",
+    row("alter.config.policy.class.name", CLASS, None),
+    row("create.topic.policy.class.name", CLASS, None),
+)
+
+CORDONS = refused(
+    "new logs go to the directory with the fewest, cordoned or not",
+    row("cordoned.log.dirs", LIST, [], dynamic=True),
+)
+
 CLUSTER = ignored(
     "this version runs as a single node",
     row("alter.log.dirs.replication.quota.window.num", INT, 11, at_least(1)),
@@ -287,10 +309,7 @@ CLUSTER = ignored(
     row("controller.quorum.request.timeout.ms", INT, 2000, at_least(0)),
     row("controller.quorum.retry.backoff.ms", INT, 20, at_least(0)),
     row("controller.quorum.voters", LIST, []),
-    row("controller.quota.window.num", INT, 11, at_least(1)),
-    row("controller.quota.window.size.seconds", INT, 1, at_least(1)),
     row("controller.socket.timeout.ms", INT, 30000),
-    row("cordoned.log.dirs", LIST, [], dynamic=True),
     row("early.start.listeners", LIST, None),
     row("initial.broker.registration.timeout.ms", INT, 60000),
     row("internal.metadata.delete.delay.millis", LONG, 60000),
@@ -320,8 +339,11 @@ CLUSTER = ignored(
     row("unclean.leader.election.interval.ms", LONG, 300000, at_least(1)),
 )
 
-QUOTAS = ignored(
+QUOTAS = refused(
     "this version enforces no quotas",
+    row("controller.quota.window.num", INT, 11, at_least(1)),
+    row("controller.quota.window.size.seconds", INT, 1, at_least(1)),
+    row("max.connection.creation.rate", INT, INT32_MAX, at_least(0), dynamic=True),
     row("client.quota.callback.class", CLASS, None),
     row("quota.window.num", INT, 11, at_least(1)),
     row("quota.window.size.seconds", INT, 1, at_least(1)),
@@ -364,10 +386,7 @@ METADATA_RETENTION = ignored(
 
 OTHER = ignored(
     "this broker has no such mechanism",
-    row("alter.config.policy.class.name", CLASS, None),
-    row("create.topic.policy.class.name", CLASS, None),
     row("log.initial.task.delay.ms", LONG, 30000, at_least(0)),
-    row("max.connection.creation.rate", INT, INT32_MAX, at_least(0), dynamic=True),
     row("unstable.api.versions.enable", BOOLEAN, False),
     row("unstable.feature.versions.enable", BOOLEAN, False),
 )
@@ -379,6 +398,9 @@ IGNORED = (
     + GROUPS
     + TRANSACTIONS
     + SECURITY
+    + PROVIDERS
+    + POLICIES
+    + CORDONS
     + CLUSTER
     + QUOTAS
     + THREADS

@@ -20,6 +20,21 @@ from fastq._native.produce_path import scan_request
 from fastq._native.wire import DecodeError
 from fastq.protocol.api import APIS
 
+from .connection_states import (
+    ANSWER,
+    CLOSED,
+    HALF_CLOSED,
+    LARGE,
+    MEMORY,
+    NARROW,
+    OPEN,
+    OUTPUT,
+    PAUSED,
+    READING,
+    SMALL,
+    WIDE,
+)
+from .listeners import Accepted
 from .output import SocketWriter, TransportWriter
 
 if TYPE_CHECKING:
@@ -59,37 +74,34 @@ def too_large(api_key: int, size: int, limit: int) -> ProtocolViolation:
     )
 
 
-class Connection(asyncio.BufferedProtocol):
+class Connection(asyncio.BufferedProtocol, Accepted):
     """State of one connection. Loop thread only.
 
-    Invariants:
-    - `pending` is the request in progress that answers later; while it is set, or `_draining` (responses unsent)
-      or `_starved`, no request is served: `_busy` is any of them.
+    Invariants (the states and what moves them are in `connection_states`):
+    - `pending` is the request in progress that answers later; while `_waits` for it, for output or for memory, no request is served.
     - `_frame` is the buffer of an incomplete frame, with `_filled` bytes in it; `_wanted` is the frame's whole size, or
       4 while the size field itself is incomplete; between frames, the size of the last.
     - `_backlog` holds received bytes that follow the request in progress; reading is paused while it is not empty.
-    - `_held` bytes of the request memory belong to `_frame` or `_spare`; while `_starved`, none do, `_backlog` starts with a
-      large frame that waits for memory, and reading is paused.
+    - `_held` bytes of the request memory belong to `_frame` or `_spare`; while it waits for MEMORY, none do, `_backlog` starts
+      with a large frame, and reading is paused.
     """
 
     __slots__ = (
         "_backlog",
-        "_closed",
-        "_draining",
-        "_expect_large",
+        "_expects",
         "_filled",
         "_frame",
         "_frame_tick",
         "_frame_view",
-        "_half_closed",
         "_held",
-        "_paused",
+        "_input",
+        "_life",
         "_server",
         "_spare",
-        "_starved",
         "_transport",
+        "_waits",
         "_wanted",
-        "_wide",
+        "_window",
         "_writer",
         "active_tick",
         "client_id",
@@ -111,14 +123,12 @@ class Connection(asyncio.BufferedProtocol):
         self._frame_tick = 0
         self._spare: bytearray | None = None
         self._held = 0
-        self._starved = False
         self._backlog = bytearray()
-        self._expect_large = False
-        self._wide = False
-        self._draining = False
-        self._paused = False
-        self._closed = False
-        self._half_closed = False
+        self._life = OPEN
+        self._waits = 0
+        self._input = READING
+        self._expects = SMALL
+        self._window = NARROW
         self.active_tick = server.tick
         self.pending: Deferred | None = None
         self.client_id: bytes | None = None
@@ -128,6 +138,10 @@ class Connection(asyncio.BufferedProtocol):
         self.state: dict[str, Any] = {}
 
     # --- what the event loop calls ---
+
+    @property
+    def connected(self) -> bool:
+        return self._transport is not None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but ancestry
@@ -139,7 +153,9 @@ class Connection(asyncio.BufferedProtocol):
         server.set_buffers(sock)
         if transport.get_extra_info("sslcontext") is None:
             descriptor = sock.fileno()
-            self._writer = SocketWriter(server.loop, descriptor, server.read_ahead, self._drained, self._write_failed)
+            self._writer = SocketWriter(
+                server.loop, descriptor, server.read_ahead, self._drained, self._write_failed, server.descriptors
+            )
         else:
             self._writer = TransportWriter(server.loop, transport, server.read_ahead, self._drained, self._write_failed)
         refusal = server.admit(self)
@@ -147,12 +163,10 @@ class Connection(asyncio.BufferedProtocol):
             self.fail(refusal)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._closed = True
+        self._life = CLOSED
         if self._writer is not None:
             self._writer.close()
-        pending, self.pending = self.pending, None
-        if pending is not None:
-            pending.cancel()
+        self._cancel_pending()
         self._frame = self._frame_view = None
         self._backlog = bytearray()
         self.drop_spare()
@@ -162,7 +176,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame is None:
-            if not self._expect_large:
+            if not self._expects:
                 return self._server.receive_view
             spare = self._spare
             return self._server.head_view if spare is None else memoryview(spare)[: self._wanted]
@@ -172,12 +186,12 @@ class Connection(asyncio.BufferedProtocol):
         return self._frame_view[self._filled : self._wanted]
 
     def buffer_updated(self, nbytes: int) -> None:
-        if self._closed:
+        if self._life == CLOSED:
             return
         self.active_tick = self._server.tick
         try:
             if self._frame is None:
-                spare = self._spare if self._expect_large else None
+                spare = self._spare if self._expects else None
                 if spare is None:
                     self._received(self._server.receive_buffer, nbytes)
                 else:
@@ -194,10 +208,11 @@ class Connection(asyncio.BufferedProtocol):
 
         A client that has closed looks the same; it is noticed when the answer is sent.
         """
-        self._half_closed = True
+        if self._life == OPEN:
+            self._life = HALF_CLOSED
         if self.pending is not None:
             self.pending.hurry()
-        return self._busy or bool(self._backlog)
+        return bool(self._waits or self._backlog)
 
     def pause_writing(self) -> None:
         if isinstance(self._writer, TransportWriter):
@@ -209,30 +224,26 @@ class Connection(asyncio.BufferedProtocol):
 
     # --- frames in ---
 
-    @property
-    def _busy(self) -> bool:
-        return self._draining or self._starved or self.pending is not None
-
     def _received_into_spare(self, spare: bytearray, end: int) -> None:
         """A piece of a large frame that fits stays where it is; whatever else has come is served from there."""
         wanted = 4 + int.from_bytes(spare[:4], "big") if end >= 4 else 0
-        if max(end, LARGE_FRAME_BYTES) < wanted <= len(spare) and not self._busy:
+        if max(end, LARGE_FRAME_BYTES) < wanted <= len(spare) and not self._waits:
             self._begin_frame(memoryview(spare)[:end], in_place=True)
         else:
             self._received(spare, end)
 
     def _received(self, buffer: bytearray, end: int) -> None:
         """Serve the frames in a buffer and keep what is left: a piece of a frame, or a backlog."""
-        busy = self._busy
-        if self._expect_large and not busy and end >= 4:
+        waits = self._waits
+        if self._expects and not waits and end >= 4:
             wanted = 4 + int.from_bytes(buffer[:4], "big")
             if max(end, LARGE_FRAME_BYTES) < wanted <= self._server.request_bytes_max:  # as expected
                 self._begin_frame(memoryview(buffer)[:end])
                 return
-        position = 0 if busy else self._serve(buffer, 0, end)
-        if position == end or self._closed:
+        position = 0 if waits else self._serve(buffer, 0, end)
+        if position == end or self._life == CLOSED:
             return
-        if self._busy:
+        if self._waits:
             self._backlog = (
                 self._backlog + memoryview(buffer)[position:end]
             )  # a fresh one: views of the old may be about
@@ -256,7 +267,7 @@ class Connection(asyncio.BufferedProtocol):
         else:
             proven = 0 if spare is None else len(spare)  # the connection has sent a frame of that size
             if self._wanted >= LARGE_FRAME_BYTES and not self._take_memory():
-                self._starved = True
+                self._waits = MEMORY
                 self._backlog = bytearray(piece)
                 self._pause()
                 return
@@ -268,7 +279,7 @@ class Connection(asyncio.BufferedProtocol):
         self._filled = size
         self._frame_tick = self._server.tick
         if self._wanted < LARGE_FRAME_BYTES:
-            self._expect_large = False
+            self._expects = SMALL
 
     def _check_size(self, piece: memoryview) -> None:
         """Refuse a large request early: what is not Produce becomes many times its size in objects."""
@@ -291,7 +302,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def memory_granted(self) -> None:
         """The frame that waited is let in."""
-        self._starved = False
+        self._waits = 0
         self._held = self._wanted
         self._go_on()
         if self._frame is None:  # it has ended in another way
@@ -322,20 +333,20 @@ class Connection(asyncio.BufferedProtocol):
         frame, filled = self._frame, self._filled
         assert frame is not None
         self._frame = self._frame_view = None
-        if self._busy:
+        if self._waits:
             self._backlog = bytearray(memoryview(frame)[:filled])
             self._release()
             self._pause()
             return
         position = self._serve(frame, 0, filled)
-        if self._closed:
+        if self._life == CLOSED:
             return  # what is held is released when the connection is lost
         if position < filled:
             self._begin_frame(memoryview(frame)[position:filled])
         elif filled >= LARGE_FRAME_BYTES:
-            self._expect_large = True
-            if filled >= WIDE_FRAME_BYTES and not self._wide and self._transport is not None:
-                self._wide = True
+            self._expects = LARGE
+            if filled >= WIDE_FRAME_BYTES and not self._window and self._transport is not None:
+                self._window = WIDE
                 self._server.widen(self._transport.get_extra_info("socket"))
             memory = self._server.memory
             if len(frame) <= SPARE_BYTES_MAX and not memory.short:
@@ -374,17 +385,18 @@ class Connection(asyncio.BufferedProtocol):
             elif not response.answered:
                 response.attached = True
                 self.pending = response
+                self._waits |= ANSWER
             elif response.answer is None:
                 continue
             else:
                 responses += [response.answer] if isinstance(response.answer, bytes) else response.answer
             break
         if responses and not self._writer.send(responses):  # type: ignore[union-attr]
-            self._draining = True
+            self._waits |= OUTPUT
         if violation is not None:
             raise violation
-        if position < end and request is not None and not self._busy:
-            self._draining = True  # a turn's worth of output: the frames that wait are served in the next one
+        if position < end and request is not None and not self._waits:
+            self._waits = OUTPUT  # a turn's worth of output: the frames that wait are served in the next one
             server.loop.call_soon(self._drained)
         return position
 
@@ -395,29 +407,30 @@ class Connection(asyncio.BufferedProtocol):
         if self.pending is not deferred:
             return  # the connection was lost or refused meanwhile
         self.pending = None
+        self._waits &= ~ANSWER
         if response is not None and self._writer is not None:
             parts: list[Part] = [response] if isinstance(response, bytes) else response
             if not self._writer.send(parts):
-                self._draining = True
+                self._waits |= OUTPUT
                 return
         self._go_on()
 
     def _drained(self) -> None:
-        self._draining = False
+        self._waits &= ~OUTPUT
         self._go_on()
 
     def _go_on(self) -> None:
         """Serve the backlog, then read again."""
-        if self._closed or self._busy:
+        if self._waits or self._life == CLOSED:
             return
         backlog = self._backlog
         if backlog:
             self._backlog = bytearray()
             try:
                 position = self._serve(backlog, 0, len(backlog))
-                if self._closed:
+                if self._life == CLOSED:
                     return
-                if self._busy:
+                if self._waits:
                     self._backlog = backlog[position:]
                     return
                 if position < len(backlog):
@@ -425,17 +438,17 @@ class Connection(asyncio.BufferedProtocol):
             except (DecodeError, ProtocolViolation) as error:
                 self.fail(self._describe(error))
                 return
-            if self._starved:
+            if self._waits:
                 return
-        if self._half_closed or self._server.stopping:
+        if self._life == HALF_CLOSED or self._server.stopping:
             self.close()
-        elif self._paused and self._transport is not None:
-            self._paused = False
+        elif self._input and self._transport is not None:
+            self._input = READING
             self._transport.resume_reading()
 
     def _pause(self) -> None:
-        if not self._paused and self._transport is not None and not self._half_closed:
-            self._paused = True
+        if not self._input and self._transport is not None and self._life == OPEN:
+            self._input = PAUSED
             self._transport.pause_reading()
 
     def _write_failed(self, error: OSError) -> None:
@@ -448,24 +461,28 @@ class Connection(asyncio.BufferedProtocol):
 
     def close(self) -> None:
         """Close in good order; what was sent still arrives."""
-        self._closed = True
+        self._life = CLOSED
         if self._transport is not None:
             self._transport.close()
 
     def abort(self) -> None:
         """Close at once. The request in progress is cancelled here: its answer must not meet a descriptor that is another's."""
-        self._closed = True
-        pending, self.pending = self.pending, None
-        if pending is not None:
-            pending.cancel()
+        self._life = CLOSED
+        self._cancel_pending()
         if self._writer is not None:
             self._writer.close()
         if self._transport is not None:
             self._transport.abort()
 
+    def _cancel_pending(self) -> None:
+        pending, self.pending = self.pending, None
+        self._waits &= ~ANSWER
+        if pending is not None:
+            pending.cancel()
+
     def fail(self, reason: str) -> None:
         """Close because of what the peer did, with one line in the log."""
-        if not self._closed:
+        if self._life != CLOSED:
             self._server.report_bad(self, reason)
             self.abort()
 
@@ -473,12 +490,12 @@ class Connection(asyncio.BufferedProtocol):
         """Begin a graceful end: no more is read, the request in progress is answered, then the connection closes."""
         self._pause()
         self._backlog = bytearray()
-        if self._starved or not self._busy:
+        if self._waits in (0, MEMORY):
             self.close()
 
     def check_idle(self, tick: int, idle_ticks_max: int) -> None:
         """Called about once a second: end idle and trickling connections, give back a spare buffer."""
-        if self._closed:
+        if self._life == CLOSED:
             return
         idle = tick - self.active_tick
         if idle >= 2:
@@ -493,15 +510,15 @@ class Connection(asyncio.BufferedProtocol):
             if age > SLOW_FRAME_TICKS and self._filled < age * pace:
                 self.fail(f"{self._filled} of {self._wanted} bytes of a request in {age} s: too slow{others}")
                 return
-        if idle > idle_ticks_max and self.pending is None and not self._starved:
-            if self._draining or self._frame is not None:
+        if idle > idle_ticks_max and not self._waits & (ANSWER | MEMORY):
+            if self._waits or self._frame is not None:
                 self.fail(f"idle for {idle} s in the middle of a request or response")
             else:
                 self.close()
 
     def _describe(self, error: Exception) -> str:
         """The reason for the log; what is plainly another protocol is named."""
-        if not isinstance(error, DecodeError) or self._expect_large:  # that one has sent whole requests
+        if not isinstance(error, DecodeError) or self._expects:  # that one has sent whole requests
             return str(error)
         source = self._server.receive_buffer if self._frame is None else self._frame
         start = bytes(source[:5])

@@ -341,8 +341,11 @@ def _mirrored(source: Any, kind: type[Struct], root: type[Struct], code: int) ->
         for name, item in _lists(root, kind).items()
         if item is not None and _depth(root, item) >= 0
         for theirs in source.__slots__
-        if _list_depth(getattr(source, theirs)) > _depth(root, item)
+        if _list_depth(getattr(source, theirs)) > 0
     ]
+    # An answer's items have as many lists in them as the request's. Those of DeleteAcls have more, and alone have codes.
+    whole = [pair for pair in pairs if _list_depth(getattr(source, pair[3])) > _depth(root, pair[2])]
+    pairs = whole if whole or any(name.endswith("error_code") for name in kind.__slots__) else pairs
     if pairs:
         _, name, item, theirs = min(pairs, key=lambda pair: pair[0])
         setattr(answer, name, [_mirrored(each, item, root, code) for each in getattr(source, theirs)])

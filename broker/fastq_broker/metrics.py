@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 LATENCY_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 PARTITIONS_MAX = 2_000
 GROUPS_MAX = 1_000
+STUCK_S = 10.0
+"""Housekeeping that is so late says that the loop does not turn."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -193,11 +195,23 @@ class BrokerMetrics:
         """Why the broker is not ready, None when it is."""
         broker = self._broker
         if not self.started:
-            return "the broker is starting"
+            progress = broker.logs.recovery
+            return f"the broker is starting: {progress}" if progress.under_way else "the broker is starting"
         if broker.server.stopping:
             return "the broker is stopping"
         if broker.logs.offline_dirs:
             return f"log directories are offline: {', '.join(broker.logs.offline_dirs)}"
+        return None
+
+    def death(self) -> str | None:
+        """Why nothing can be served, so that only another process would help; None while something is."""
+        broker = self._broker
+        offline = broker.logs.offline_dirs
+        if len(offline) == len(broker.logs.dirs):
+            return f"all log directories are offline: {', '.join(offline)}"
+        late_s = broker.loop.time() - broker.housekept_s
+        if self.started and not broker.server.stopping and late_s > STUCK_S:
+            return f"the event loop was held up for {late_s:.0f} s"
         return None
 
     def _requests(self, out: Exposition) -> None:

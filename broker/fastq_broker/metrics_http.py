@@ -1,8 +1,9 @@
 """The HTTP side of metrics and health: GET and HEAD of three paths, on the broker's own loop.
 
     /metrics        Prometheus text
-    /health/live    200 while the loop turns
-    /health/ready   200, or 503 with the reason
+    /health/live    200, also while logs are recovered; 503 when nothing can be served any more (all log directories offline, the loop held
+                    up); no answer at all while the loop is stuck
+    /health/ready   200, or 503 with the reason: starting and how far a recovery is, stopping, a log directory offline
 
 Rules: one request a connection; a head of at most HEAD_BYTES_MAX that is there within TIMEOUT_S, from at most CONNECTIONS_MAX peers at
 once. What is anything else is closed or answered with its HTTP status; nothing is logged for it.
@@ -15,8 +16,9 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from .descriptors import DescriptorCount
+from .listeners import Accepted, Acceptor, bind_sockets
 from .metrics import CONTENT_TYPE, BrokerMetrics
-from .server import ListenError, describe_listen_error
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -41,6 +43,11 @@ Serve = Callable[[str], Answer]
 """What stands at a path."""
 
 
+def health(word: str, problem: str | None) -> Answer:
+    """200 with the word, or 503 with the problem."""
+    return Answer("200 OK", f"{word}\n") if problem is None else Answer("503 Service Unavailable", f"{problem}\n")
+
+
 def serve_broker(metrics: BrokerMetrics) -> Serve:
     """The three paths of a broker."""
 
@@ -48,16 +55,15 @@ def serve_broker(metrics: BrokerMetrics) -> Serve:
         if path == "/metrics":
             return Answer("200 OK", metrics.text(), CONTENT_TYPE)
         if path == "/health/live":
-            return Answer("200 OK", "live\n")
+            return health("live", metrics.death())
         if path == "/health/ready":
-            problem = metrics.problem()
-            return Answer("200 OK", "ready\n") if problem is None else Answer("503 Service Unavailable", f"{problem}\n")
+            return health("ready", metrics.problem())
         return Answer("404 Not Found", "there are /metrics, /health/live and /health/ready\n")
 
     return serve
 
 
-class _Peer(asyncio.Protocol):
+class _Peer(asyncio.Protocol, Accepted):
     """One connection. Loop thread only."""
 
     def __init__(self, server: MetricsServer) -> None:
@@ -66,15 +72,18 @@ class _Peer(asyncio.Protocol):
         self._head = bytearray()
         self._timer: asyncio.TimerHandle | None = None
 
+    @property
+    def connected(self) -> bool:
+        return self._transport is not None
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]  # uvloop's is one in all but ancestry
         self._server.peers.add(self)
         self._timer = self._server.loop.call_later(TIMEOUT_S, self.abort)
-        if len(self._server.peers) > CONNECTIONS_MAX:
-            self.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._server.peers.discard(self)
+        self._server.descriptors.give_back()
         if self._timer is not None:
             self._timer.cancel()
 
@@ -126,21 +135,26 @@ class MetricsServer:
         self.metrics = metrics
         self.peers: set[_Peer] = set()
         self.port = 0
-        self._listener: asyncio.AbstractServer | None = None
+        self.descriptors = DescriptorCount(CONNECTIONS_MAX)
+        self._acceptor: Acceptor | None = None
 
     async def start(self, host: str, port: int) -> None:
         """Begin to listen; `port` is then the one that was picked for 0. Raises ListenError."""
-        try:
-            self._listener = await self.loop.create_server(lambda: _Peer(self), host or None, port)
-        except (OSError, UnicodeError, OverflowError) as error:
-            reason = describe_listen_error(host, port, error) if isinstance(error, OSError) else str(error)
-            raise ListenError(reason) from error
-        self.port = int(self._listener.sockets[0].getsockname()[1])
+        self._acceptor = Acceptor(
+            self.loop,
+            await bind_sockets(self.loop, host, port),
+            self.descriptors,
+            lambda: _Peer(self),
+            name="metrics",
+            advice="let fewer ask at once",
+        )
+        self.port = self._acceptor.port
+        self._acceptor.listen(CONNECTIONS_MAX)
 
     def close(self) -> None:
         """Stop listening, and close what is open."""
-        if self._listener is not None:
-            self._listener.close()
+        if self._acceptor is not None:
+            self._acceptor.close()
         for peer in list(self.peers):
             peer.abort()
 

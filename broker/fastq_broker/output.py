@@ -19,8 +19,10 @@ from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 if TYPE_CHECKING:
     import asyncio
-    from concurrent.futures import Future, ThreadPoolExecutor
+    from concurrent.futures import ThreadPoolExecutor
     from typing import TypeAlias
+
+    from .descriptors import DescriptorCount
 
 T = TypeVar("T")
 
@@ -35,6 +37,9 @@ PROBE_STEP_BYTES = 128 << 10
 GATHER_BYTES = 64 << 10
 """Bytes that are joined into one send."""
 TLS_CHUNK_BYTES = 256 << 10
+
+POLL_S = 0.02
+"""How often a full socket is looked at that cannot be watched."""
 
 _MSG_MORE = getattr(socket, "MSG_MORE", 0)
 _RWF_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
@@ -70,15 +75,25 @@ class ReadAhead:
 
             self._pool = ThreadPoolExecutor(self._threads_max, "fastq-read-ahead")
         self.cold_reads += 1
-        future = self._pool.submit(work)
+        untaken = [work]
 
-        def finished(_: Future[object]) -> None:
+        def once() -> None:
             try:
-                self._loop.call_soon_threadsafe(done)
-            except RuntimeError:
-                pass  # the loop is closed: nobody waits any more
+                mine = untaken.pop()
+            except IndexError:
+                return  # it was done in the loop
+            try:
+                mine()
+            finally:
+                try:
+                    self._loop.call_soon_threadsafe(done)
+                except RuntimeError:
+                    pass  # the loop is closed: nobody waits any more
 
-        future.add_done_callback(finished)
+        try:
+            self._pool.submit(once)
+        except RuntimeError:  # no thread can be started: then the loop waits for the disk
+            once()
 
     async def call(self, work: Callable[[], T]) -> T:
         """Run `work` in a thread and await its result."""
@@ -223,10 +238,11 @@ class SocketWriter(_QueuedWriter):
     """Sends to a plain socket: `send` for bytes, `sendfile` for slices.
 
     The transport's own write buffer stays empty, because only this object writes. The descriptor is duplicated when a
-    file is first sent or the socket is first full, as event loops refuse to watch a descriptor that a transport owns.
+    file is first sent or the socket is first full, as event loops refuse to watch a descriptor that a transport owns. Where
+    none is left for that, the transport's own is written to, and a full socket is tried again every POLL_S.
     """
 
-    __slots__ = ("_descriptor", "_loop", "_socket", "_watching")
+    __slots__ = ("_descriptor", "_descriptors", "_loop", "_poll", "_socket", "_watching")
 
     def __init__(
         self,
@@ -235,12 +251,15 @@ class SocketWriter(_QueuedWriter):
         read_ahead: ReadAhead,
         on_drained: Callable[[], None],
         on_error: Callable[[OSError], None],
+        descriptors: DescriptorCount,
     ) -> None:
         super().__init__(read_ahead, on_drained, on_error)
         self._loop = loop
         self._descriptor = descriptor
+        self._descriptors = descriptors
         self._socket: socket.socket | None = None
         self._watching = False
+        self._poll: asyncio.TimerHandle | None = None
 
     def send(self, parts: list[Part]) -> bool:
         """Send or queue the parts; the one small response of a hot request takes the short way."""
@@ -264,21 +283,38 @@ class SocketWriter(_QueuedWriter):
 
     def close(self) -> None:
         super().close()
+        if self._poll is not None:
+            self._poll.cancel()
         if self._socket is not None:
             self._stop_watching()
             self._socket.close()
             self._socket = None
+            self._descriptors.give_back()
 
-    def _duplicate(self) -> socket.socket:
-        if self._socket is None:
-            self._socket = socket.socket(fileno=os.dup(self._descriptor))
+    def _duplicate(self) -> socket.socket | None:
+        """The socket under a descriptor of its own; None when there is none to be had."""
+        if self._socket is None and self._descriptors.take():
+            try:
+                self._socket = socket.socket(fileno=os.dup(self._descriptor))
+            except OSError:
+                self._descriptors.give_back()
+                return None
             self._socket.setblocking(False)
         return self._socket
 
     def _wait_writable(self) -> None:
-        if not self._watching:
+        if self._watching or self._poll is not None:
+            return
+        out = self._duplicate()
+        if out is None:
+            self._poll = self._loop.call_later(POLL_S, self._polled)
+        else:
             self._watching = True
-            self._loop.add_writer(self._duplicate().fileno(), self._writable)
+            self._loop.add_writer(out.fileno(), self._writable)
+
+    def _polled(self) -> None:
+        self._poll = None
+        self._continue()
 
     def _stop_watching(self) -> None:
         if self._watching and self._socket is not None:
@@ -302,7 +338,7 @@ class SocketWriter(_QueuedWriter):
             if isinstance(part, (bytes, bytearray, memoryview)) or self._is_small(part):
                 sent = self._send_gathered(out)
             else:
-                sent = self._send_slice(out, part)
+                sent = self._send_slice(part)
             if self._warming:
                 return
             budget -= sent
@@ -310,7 +346,7 @@ class SocketWriter(_QueuedWriter):
     def _is_small(self, part: FileSlice) -> bool:
         return part.size <= SMALL_SLICE_BYTES and self._sent == 0
 
-    def _send_gathered(self, out: socket.socket) -> int:
+    def _send_gathered(self, out: socket.socket | None) -> int:
         """Send the bytes and small slices at the head of the queue at once; a cold one is read by a thread first."""
         queue = self._queue
         gathered: list[bytes | bytearray | memoryview] = []
@@ -335,14 +371,14 @@ class SocketWriter(_QueuedWriter):
             return 0
         joined = gathered[0] if len(gathered) == 1 else b"".join(gathered)
         queue.appendleft(joined)  # what is not sent stays at the head
-        sent = out.send(joined, flags)
+        sent = os.write(self._descriptor, joined) if out is None else out.send(joined, flags)
         if sent == size:
             queue.popleft()
         else:
             self._sent = sent
         return sent
 
-    def _send_slice(self, out: socket.socket, piece: FileSlice) -> int:
+    def _send_slice(self, piece: FileSlice) -> int:
         """One sendfile of a slice; a cold one is read by a thread first."""
         descriptor = piece.fd
         position = piece.position + self._sent
@@ -352,13 +388,26 @@ class SocketWriter(_QueuedWriter):
                 self._warm(piece)
                 return 0
             self._cached = self._sent + size
-        sent = os.sendfile(out.fileno(), descriptor, position, self._cached - self._sent)
+        out = self._descriptor if self._socket is None else self._socket.fileno()
+        sent = os.sendfile(out, descriptor, position, self._cached - self._sent)
         if sent == 0:
-            raise OSError(f"the segment file ends at {position}, before the {piece.size - self._sent} bytes to send")
+            _check_end(piece, self._sent, piece.size - self._sent)
+            raise OSError(
+                f"nothing of the segment file can be sent at byte {position}, where {piece.size - self._sent} bytes are left"
+            )
         self._sent += sent
         if self._sent >= piece.size:
             self._part_done()
         return sent
+
+
+def _check_end(piece: FileSlice, offset: int, size: int) -> None:
+    """Raise OSError when a slice's file ends before the bytes to send: it was cut since, and no read-ahead brings them back."""
+    end = os.fstat(piece.fd).st_size
+    if end < piece.position + offset + size:
+        raise OSError(
+            f"the segment file ends at {end}, before the {size} bytes to send from byte {piece.position + offset} on"
+        )
 
 
 def read_if_cached(piece: FileSlice, offset: int, size: int) -> bytes | None:
@@ -374,8 +423,7 @@ def read_if_cached(piece: FileSlice, offset: int, size: int) -> bytes | None:
         got = os.preadv(piece.fd, [data], piece.position + offset)
     if got == size:
         return bytes(data)
-    if got == 0:
-        raise OSError(f"the segment file ends at {piece.position + offset}, before the {size} bytes to send")
+    _check_end(piece, offset, size)
     return None
 
 

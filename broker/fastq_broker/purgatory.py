@@ -4,6 +4,7 @@ Rules
 - A waiting fetch is checked when one of its logs advances, and ends when enough bytes are there, when its time is up, or when
   something about a partition has changed (deleted, new leader epoch), whichever comes first.
 - A log also tells of appends that no reader sees yet (durability "fsync"): what is there is counted, never assumed.
+- A fetch that cannot be counted again ends, and tells its client so; one whose end raises keeps no other waiting.
 - Ends are not run inside the append that caused them, but together at the next turn of the loop: so an append costs
   nothing more for it, and one answer carries all that a burst of appends has brought.
 """
@@ -12,6 +13,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Iterable
+
+from .log import failures
 
 
 class WaitingFetch:
@@ -67,7 +70,12 @@ class Purgatory:
         if watchers is None:
             return
         for fetch in list(watchers):
-            now = fetch.estimate(key)
+            try:
+                now = fetch.estimate(key)
+            except Exception as error:
+                failures.report("counting what a waiting fetch has", error)
+                self._end(fetch)
+                continue
             fetch.bytes_missing -= now - fetch.available[key]
             fetch.available[key] = now
             if fetch.bytes_missing <= 0:
@@ -99,12 +107,12 @@ class Purgatory:
 
     def _expire(self, fetch: WaitingFetch) -> None:
         if self._remove(fetch):
-            fetch.finish()
+            failures.attempt("answering a waiting fetch", fetch.finish)
 
     def _finish_ended(self) -> None:
         ended, self._ended = self._ended, []
         for fetch in ended:
-            fetch.finish()
+            failures.attempt("answering a waiting fetch", fetch.finish)
 
     def _remove(self, fetch: WaitingFetch) -> bool:
         """Take a fetch out; False when it was out already."""

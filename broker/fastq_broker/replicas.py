@@ -10,17 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from fastq.errors import ErrorCode
+
 from .controller.topics import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
     from .log import LogConfig, PartitionLog
-
-UNKNOWN_TOPIC_OR_PARTITION = 3
-NOT_LEADER_OR_FOLLOWER = 6
-KAFKA_STORAGE_ERROR = 56
-FENCED_LEADER_EPOCH = 74
-UNKNOWN_LEADER_EPOCH = 75
-UNKNOWN_TOPIC_ID = 100
 
 
 class Replica:
@@ -62,7 +57,7 @@ class Replica:
         """0, or the error for a request that was made under another leader epoch; -1 asks for no check (KIP-320)."""
         if requested == -1 or requested == self.leader_epoch:
             return 0
-        return FENCED_LEADER_EPOCH if requested < self.leader_epoch else UNKNOWN_LEADER_EPOCH
+        return ErrorCode.FENCED_LEADER_EPOCH if requested < self.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
 
     def follower_error(self, replica_id: int, requested_epoch: int) -> int:
         """0, or the error for a request in the name of a replica that the partition does not have.
@@ -72,7 +67,7 @@ class Replica:
         """
         if replica_id < 0 or replica_id in self.followers:
             return 0
-        return UNKNOWN_LEADER_EPOCH if requested_epoch >= 0 else NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.UNKNOWN_LEADER_EPOCH if requested_epoch >= 0 else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 class ReplicaTable:
@@ -95,6 +90,8 @@ class ReplicaTable:
         partitions = self.by_name.setdefault(replica.topic.encode(), {})
         partitions[replica.partition] = replica
         self.by_id[replica.topic_id] = partitions
+        if self._without_log:
+            self._without_log -= {(replica.topic.encode(), replica.partition), (replica.topic_id, replica.partition)}
 
     def get(self, topic: str, partition: int) -> Replica | None:
         return self.by_name.get(topic.encode(), {}).get(partition)
@@ -104,7 +101,10 @@ class ReplicaTable:
         self.by_id.pop(topic_id, None)
         name = topic.encode()
         self._without_log = {key for key in self._without_log if key[0] not in (name, topic_id)}
-        return list(self.by_name.pop(name, {}).values())
+        gone = list(self.by_name.pop(name, {}).values())
+        for replica in gone:
+            replica.leader_id = -1  # whoever still holds it sees that
+        return gone
 
     def note_failure(self, topic: str, topic_id: bytes, partition: int) -> None:
         """A partition is placed here, but its log cannot be opened."""
@@ -115,12 +115,12 @@ class ReplicaTable:
         replica = self.get(topic, partition)
         if replica is None:
             return self.missing_error(topic.encode(), partition, by_id=False)
-        return replica if replica.leader_id == self.node_id else NOT_LEADER_OR_FOLLOWER
+        return replica if replica.leader_id == self.node_id else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def missing_error(self, topic: bytes, partition: int, by_id: bool) -> int:
         """Why a lookup by name or id found nothing."""
         if (topic, partition) in self._without_log:
-            return KAFKA_STORAGE_ERROR
+            return ErrorCode.KAFKA_STORAGE_ERROR
         if by_id and topic not in self.by_id:
-            return UNKNOWN_TOPIC_ID
-        return UNKNOWN_TOPIC_OR_PARTITION
+            return ErrorCode.UNKNOWN_TOPIC_ID
+        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

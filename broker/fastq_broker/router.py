@@ -2,7 +2,7 @@
 
 Rules
 - `HANDLERS` is the one list of what the broker serves; each module declares API_KEY, VERSIONS and handle().
-- A module with `handle_frame(connection, broker, buffer, header)` decodes its own frames (Produce and Fetch do).
+- A module with `handle_frame(connection, ports, buffer, header)` decodes its own frames (Produce and Fetch do).
 - An unknown key or version closes the connection, but ApiVersions answers UNSUPPORTED_VERSION in its v0 body.
 - An error that a handler raises becomes the API's own error response where it has a top-level error code; otherwise
   the connection is closed. Either way the broker goes on.
@@ -18,18 +18,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fastq._native.wire import DecodeError, EncodeError, Reader
-from fastq.errors import KafkaError
-from fastq.protocol.api import APIS
+from fastq.errors import ErrorCode, KafkaError
+from fastq.protocol.api import APIS, api_name
 from fastq.protocol.frames import decode_body, encode_response
 
 from .connection import PRODUCE, Connection, ProtocolViolation, too_large
+from .ports import Ports
 
 if TYPE_CHECKING:
     import asyncio
     from types import ModuleType
     from typing import TypeAlias
 
-    from .broker import Broker
     from .output import Part
 
 logger = logging.getLogger(__name__)
@@ -59,14 +59,26 @@ HANDLERS: dict[int, str] = {
     26: "end_txn",
     27: "write_txn_markers",
     28: "txn_offset_commit",
+    29: "describe_acls",
+    30: "create_acls",
+    31: "delete_acls",
     32: "describe_configs",
     33: "alter_configs",
+    34: "alter_replica_log_dirs",
     35: "describe_log_dirs",
     37: "create_partitions",
     42: "delete_groups",
+    43: "elect_leaders",
     44: "incremental_alter_configs",
+    45: "alter_partition_reassignments",
+    46: "list_partition_reassignments",
     47: "offset_delete",
+    48: "describe_client_quotas",
+    49: "alter_client_quotas",
+    50: "describe_user_scram_credentials",
+    51: "alter_user_scram_credentials",
     55: "describe_quorum",
+    57: "update_features",
     60: "describe_cluster",
     61: "describe_producers",
     65: "describe_transactions",
@@ -78,8 +90,6 @@ HANDLERS: dict[int, str] = {
 }
 
 API_VERSIONS = 18
-UNSUPPORTED_VERSION = 35
-UNKNOWN_SERVER_ERROR = -1
 
 Header: TypeAlias = "tuple[int, int, int, bytes | None, int, int]"
 """api key, api version, correlation id, client id, body start, frame end: what scan_request answers."""
@@ -135,18 +145,29 @@ class Deferred:
 Result: TypeAlias = "bytes | list[Part] | Deferred | None"
 
 
-class RequestContext:
-    """What a handler knows of the request besides its body."""
+class RequestContext(Ports):
+    """What a handler knows of the request besides its body, and the ports that it may use.
 
-    __slots__ = ("api_version", "broker", "client_id", "connection", "listener", "peer")
+    The ports are attributes of the class that `bound_context` makes, so that a request pays nothing for them.
+    """
 
-    def __init__(self, broker: Broker, connection: Connection, api_version: int, client_id: bytes | None) -> None:
-        self.broker = broker
+    __slots__ = ("api_version", "client_id", "connection", "listener", "peer")
+
+    def __init__(self, connection: Connection, api_version: int, client_id: bytes | None) -> None:
         self.connection = connection
         self.api_version = api_version
         self.client_id = "" if client_id is None else client_id.decode("utf-8", "replace")
         self.peer = connection.peer
         self.listener = connection.listener
+
+
+def bound_context(ports: Ports) -> type[RequestContext]:
+    """The contexts of requests to one node."""
+    parts = {name: getattr(ports, name) for name in Ports.__annotations__}
+    for name, part in parts.items():
+        if inspect.isfunction(part):  # the clock: no method of the context
+            parts[name] = staticmethod(part)
+    return type("BoundContext", (RequestContext,), {"__slots__": (), **parts})
 
 
 class Route:
@@ -168,15 +189,18 @@ class Route:
 class Router:
     """Dispatches requests. Loop thread only."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self._context = RequestContext
         self._routes: dict[int, Route] = {}
-        self._non_produce_bytes_max = broker.config.non_produce_request_max_bytes
+        self._non_produce_bytes_max = ports.config.non_produce_request_max_bytes
 
     def route(self, api_key: int) -> Route | None:
         """The handler of an API, loaded at its first use; None when the broker does not serve it."""
         found = self._routes.get(api_key)
         if found is None and api_key in HANDLERS:
+            if self._context is RequestContext:  # the first request: all parts of the node are there by now
+                self._context = bound_context(self._ports)
             found = Route(api_key, import_module(f"fastq_broker.handlers.{HANDLERS[api_key]}"))
             self._routes[api_key] = found
         return found
@@ -187,7 +211,10 @@ class Router:
 
     def dispatch(self, connection: Connection, buffer: bytearray, header: Header) -> Result:
         """Serve one request. Raises DecodeError or ProtocolViolation for one that closes the connection."""
-        route = self._routes.get(header[0]) or self.route(header[0])
+        try:
+            route = self._routes.get(header[0]) or self.route(header[0])
+        except (ImportError, OSError) as error:  # short of descriptors or memory
+            raise ProtocolViolation(f"the handler of {api_name(header[0])} cannot be loaded: {error}") from error
         if route is None:
             raise ProtocolViolation(f"unknown api key {header[0]} (version {header[1]})")
         versions = route.versions
@@ -201,7 +228,7 @@ class Router:
             raise too_large(header[0], header[5] - header[4], self._non_produce_bytes_max)
         try:
             if route.handle_frame is not None:
-                result: Result = route.handle_frame(connection, self._broker, buffer, header)
+                result: Result = route.handle_frame(connection, self._ports, buffer, header)
                 return result
             return self._call(route, connection, buffer, header)
         except (DecodeError, ProtocolViolation):
@@ -217,7 +244,7 @@ class Router:
         """Decode, call, encode: the way of every API but the hot ones."""
         api_key, version, _, client_id, start, end = header
         request = decode_body(APIS[api_key].request_class(), Reader(buffer, start, end), version, exact=False)
-        context = RequestContext(self._broker, connection, version, client_id)
+        context = self._context(connection, version, client_id)
         try:
             assert route.handle is not None
             response = route.handle(context, request)
@@ -243,7 +270,7 @@ class Router:
                 deferred.complete(frame)
 
         coroutine: Coroutine[Any, Any, None] = run()
-        task = self._broker.loop.create_task(coroutine)
+        task = self._ports.loop.create_task(coroutine)
         deferred = Deferred(connection, on_cancel=partial(_cancel, task))
         return deferred
 
@@ -257,8 +284,8 @@ class Router:
 
     def _error_response(self, route: Route, header: Header, error: Exception) -> Any:
         """The API's response with a top-level error code; ProtocolViolation where it has none."""
-        code = error.code if isinstance(error, KafkaError) else UNKNOWN_SERVER_ERROR
-        if code == UNKNOWN_SERVER_ERROR:
+        code = error.code if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR
+        if code == ErrorCode.UNKNOWN_SERVER_ERROR:
             logger.error("%s version %d failed", route.name, header[1], exc_info=error)
         response_class: Any = APIS[header[0]].response_class()
         if "error_code" not in response_class.__slots__:
@@ -272,7 +299,7 @@ class Router:
         """KIP-511: error 35 in a v0 body that lists ApiVersions alone, so that the client can come down."""
         response_class: Any = APIS[API_VERSIONS].response_class()
         own = response_class.ApiVersion(api_key=API_VERSIONS, min_version=versions[0], max_version=versions[1])
-        return encode_response(header[2], response_class(error_code=UNSUPPORTED_VERSION, api_keys=[own]), 0)
+        return encode_response(header[2], response_class(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[own]), 0)
 
 
 def _cancel(task: asyncio.Task[None]) -> None:

@@ -8,17 +8,20 @@ Rules
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import socket
 import ssl
 import sys
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fastq.protocol.api import APIS
 
 from .connection import HEAD_BYTES, Connection
+from .descriptors import DescriptorCount
+from .listeners import Acceptor, bind_sockets
+from .log import failures
 from .output import ReadAhead
 from .request_memory import RequestMemory
 
@@ -36,19 +39,16 @@ BACKLOG = 1024
 """Connections that wait to be accepted."""
 
 
-class ListenError(Exception):
-    """A listener cannot be opened; the message says which, why and what to do."""
-
-
 class Limits:
     """What a server refuses, in Kafka's units and names. idle_ms 0 is no limit, queued_bytes_max 0 or less neither; socket
-    buffers of -1 are the system's."""
+    buffers of -1 are the system's. `descriptors_max` is what the process can spare for connections."""
 
     __slots__ = (
         "backlog",
         "connections_max",
         "connections_max_per_ip",
         "connections_max_per_ip_overrides",
+        "descriptors_max",
         "idle_ms",
         "non_produce_request_bytes_max",
         "queued_bytes_max",
@@ -70,6 +70,7 @@ class Limits:
         send_buffer_bytes: int = -1,
         receive_buffer_bytes: int = -1,
         backlog: int = BACKLOG,
+        descriptors_max: int = 2**31 - 1,
     ) -> None:
         self.request_bytes_max = request_bytes_max
         self.non_produce_request_bytes_max = non_produce_request_bytes_max
@@ -81,6 +82,7 @@ class Limits:
         self.send_buffer_bytes = send_buffer_bytes
         self.receive_buffer_bytes = receive_buffer_bytes
         self.backlog = backlog
+        self.descriptors_max = descriptors_max
 
 
 class Server:
@@ -96,6 +98,7 @@ class Server:
         self.limits = limits
         self.request_bytes_max = limits.request_bytes_max
         self.memory = RequestMemory(loop, limits.queued_bytes_max)
+        self.descriptors = DescriptorCount(limits.descriptors_max)
         self.flexible_versions = flexible_versions()
         self.receive_buffer = bytearray(RECEIVE_BUFFER_BYTES)
         self.receive_view = memoryview(self.receive_buffer)
@@ -105,7 +108,7 @@ class Server:
         self.tick = 0
         self.stopping = False
         self._per_ip: dict[str, int] = {}
-        self._listeners: list[asyncio.AbstractServer] = []
+        self._acceptors: list[Acceptor] = []
         self._ticker: asyncio.TimerHandle | None = None
         self._empty: asyncio.Event | None = None
         self._bad_lines = 0
@@ -116,30 +119,23 @@ class Server:
 
         Nobody is served there before `serve`.
         """
-        try:
-            server = await self.loop.create_server(
-                lambda: Connection(self, name),
-                host or None,
-                port,
-                backlog=self.limits.backlog,
-                ssl=tls,
-                start_serving=False,
-            )
-        except OSError as error:
-            raise ListenError(describe_listen_error(host, port, error)) from error
-        except (UnicodeError, OverflowError) as error:
-            raise ListenError(f"cannot listen on {host}:{port}: {error}") from error
-        bound = [sock.getsockname()[1] for sock in server.sockets]
-        if len(set(bound)) > 1:  # a name with several addresses, each of which got a free port of its own
-            server.close()
-            return await self.bind(host, bound[0], name=name, tls=tls)
-        self._listeners.append(server)
-        return int(bound[0])
+        acceptor = Acceptor(
+            self.loop,
+            await bind_sockets(self.loop, host, port),
+            self.descriptors,
+            lambda: Connection(self, name),
+            name=f"listener {name}",
+            advice="raise the limit of open files (ulimit -n, LimitNOFILE=), or let idle clients go sooner "
+            "(connections.max.idle.ms)",
+            tls=tls,
+        )
+        self._acceptors.append(acceptor)
+        return acceptor.port
 
-    async def serve(self) -> None:
-        """Accept connections on every bound listener."""
-        for listener in self._listeners:
-            await listener.start_serving()
+    def serve(self) -> None:
+        """Accept connections on every bound listener. Raises ListenError."""
+        for acceptor in self._acceptors:
+            acceptor.listen(self.limits.backlog)
         self._ticker = self.loop.call_later(1.0, self._second)
 
     def set_buffers(self, sock: socket.socket) -> None:
@@ -178,6 +174,7 @@ class Server:
         if connection not in self.connections:
             return
         self.connections.discard(connection)
+        self.descriptors.give_back()
         ip = connection.peer[0]
         left = self._per_ip[ip] - 1
         if left:
@@ -199,8 +196,8 @@ class Server:
     async def stop(self) -> None:
         """Close the listeners, let requests in progress finish for STOP_GRACE_S at most, close everything."""
         self.stopping = True
-        for listener in self._listeners:
-            listener.close()
+        for acceptor in self._acceptors:
+            acceptor.close()
         if self._ticker is not None:
             self._ticker.cancel()
         self._empty = asyncio.Event()
@@ -217,6 +214,7 @@ class Server:
 
     def _second(self) -> None:
         """About once a second: count time, sweep idle connections, say what was not logged."""
+        self._ticker = self.loop.call_later(1.0, self._second)
         self.tick += 1
         if self._bad_left_out:
             logger.warning("%d more bad connections within a second were closed", self._bad_left_out)
@@ -224,8 +222,7 @@ class Server:
         idle_ms = self.limits.idle_ms
         idle_ticks_max = idle_ms // 1000 if idle_ms > 0 else 2**62
         for connection in list(self.connections):
-            connection.check_idle(self.tick, idle_ticks_max)
-        self._ticker = self.loop.call_later(1.0, self._second)
+            failures.attempt("the sweep of idle connections", partial(connection.check_idle, self.tick, idle_ticks_max))
 
 
 def flexible_versions() -> bytes:
@@ -235,17 +232,3 @@ def flexible_versions() -> bytes:
         if info.flexible_version is not None and 0 <= info.flexible_version < 255 and 0 <= key < len(table):
             table[key] = info.flexible_version
     return bytes(table)
-
-
-def describe_listen_error(host: str, port: int, error: OSError) -> str:
-    """Why an address cannot be listened on, and what to do."""
-    where = f"{host}:{port}"
-    if error.errno == errno.EADDRINUSE:
-        return f"cannot listen on {where}: the port is in use; stop what listens there or pick another (0: a free one)"
-    if error.errno == errno.EADDRNOTAVAIL:
-        return f"cannot listen on {where}: this machine has no such address; --advertise is for names from outside"
-    if error.errno == errno.EACCES:
-        return f"cannot listen on {where}: ports below 1024 need more rights"
-    if isinstance(error, socket.gaierror):
-        return f"cannot listen on {where}: the host name does not resolve"
-    return f"cannot listen on {where}: {error.strerror or error}"

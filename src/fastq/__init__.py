@@ -6,10 +6,9 @@ so that ``import fastq`` costs milliseconds and a consumer never loads the produ
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from fastq.lazy import lazy_names
 
+TYPE_CHECKING = False  # type checkers take it for True; the typing module would be most of what this import costs
 if TYPE_CHECKING:
     from fastq.admin import Admin as Admin
     from fastq.admin import AsyncAdmin as AsyncAdmin
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from fastq.consumer import ConsumerPool as ConsumerPool
     from fastq.consumer import Record as Record
     from fastq.consumer import RetryPolicy as RetryPolicy
+    from fastq.consumer import read_topic as read_topic
     from fastq.errors import FastqError as FastqError
     from fastq.errors import KafkaError as KafkaError
     from fastq.metadata import TopicPartition as TopicPartition
@@ -44,6 +44,7 @@ __all__ = [
     "RetryPolicy",
     "TopicPartition",
     "__version__",
+    "read_topic",
 ]
 
 _WHERE = {
@@ -61,6 +62,7 @@ _WHERE = {
     "RecordMetadata": "fastq.producer",
     "RetryPolicy": "fastq.consumer",
     "TopicPartition": "fastq.metadata",
+    "read_topic": "fastq.consumer",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _WHERE)

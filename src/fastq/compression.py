@@ -4,6 +4,7 @@ Rules
 - Functions without shared state, safe from any thread; the libraries release the GIL while they work.
 - Decompression is bounded: no codec allocates much beyond `limit_bytes`, whatever its input claims. Bad input raises
   DecodeError, and so does input that unpacks to more.
+- A codec's library is imported when the codec is first used: together they take longer than the rest of a client.
 - Concatenated gzip members, LZ4 frames, zstd frames and snappy streams are one stream, as Java's readers see them.
 
 Snappy, as Kafka writes it, has the framing of snappy-java ("xerial"), all integers big-endian:
@@ -18,14 +19,13 @@ import threading
 import zlib
 from collections.abc import Callable
 from enum import IntEnum
-from typing import Any, Protocol
-
-import cramjam
-import lz4.frame  # type: ignore[import-untyped]
-import zstandard
-from typing_extensions import Buffer
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fastq._native.wire import DecodeError
+
+if TYPE_CHECKING:
+    import zstandard
+    from typing_extensions import Buffer
 
 __all__ = ["LEVELS", "Codec", "codec_by_name", "compress", "decompress"]
 
@@ -104,10 +104,11 @@ def decompress(codec: int, data: Buffer, limit_bytes: int) -> bytes:
     decompressor = _DECOMPRESSORS.get(codec)
     if decompressor is None:
         raise DecodeError("a compression codec of 0 to 4", 0, f"got {codec}")
-    try:
-        return decompressor(memoryview(data).cast("B"), limit_bytes)
-    except (zlib.error, zstandard.ZstdError, cramjam.DecompressionError, RuntimeError) as error:
-        raise DecodeError(f"{Codec(codec).name.lower()} data", 0, str(error)) from error
+    return decompressor(memoryview(data).cast("B"), limit_bytes)
+
+
+def _malformed(codec: Codec, error: Exception) -> DecodeError:
+    return DecodeError(f"{codec.name.lower()} data", 0, str(error) or str(error.__cause__))
 
 
 def _too_large(limit_bytes: int) -> DecodeError:
@@ -150,10 +151,15 @@ def _gzip(data: Buffer, level: int | None) -> bytes:
 
 
 def _gunzip(data: memoryview, limit_bytes: int) -> bytes:
-    return _read_members(lambda: zlib.decompressobj(_GZIP_WINDOW), data, limit_bytes)
+    try:
+        return _read_members(lambda: zlib.decompressobj(_GZIP_WINDOW), data, limit_bytes)
+    except zlib.error as error:
+        raise _malformed(Codec.GZIP, error) from error
 
 
 def _lz4(data: Buffer, level: int | None) -> bytes:
+    import lz4.frame  # type: ignore[import-untyped]
+
     # Kafka's reader refuses linked blocks; its writer uses blocks of 64 KiB and leaves the content size out.
     packed: bytes = lz4.frame.compress(
         data,
@@ -166,7 +172,12 @@ def _lz4(data: Buffer, level: int | None) -> bytes:
 
 
 def _unlz4(data: memoryview, limit_bytes: int) -> bytes:
-    return _read_members(lz4.frame.LZ4FrameDecompressor, data, limit_bytes)
+    import lz4.frame
+
+    try:
+        return _read_members(lz4.frame.LZ4FrameDecompressor, data, limit_bytes)
+    except RuntimeError as error:
+        raise _malformed(Codec.LZ4, error) from error
 
 
 def _read_members(new_member: Callable[[], Any], data: memoryview, limit_bytes: int) -> bytes:
@@ -208,10 +219,12 @@ def _drain(member: _Member, chunk: Buffer, pieces: list[bytes], room: int, limit
 
 
 def _snappy(data: Buffer, level: int | None) -> bytes:
+    import snappy  # type: ignore[import-untyped]
+
     view = memoryview(data).cast("B")
     parts: list[Buffer] = [_XERIAL_HEADER]
     for start in range(0, view.nbytes, _XERIAL_BLOCK_BYTES):
-        block = cramjam.snappy.compress_raw(view[start : start + _XERIAL_BLOCK_BYTES])
+        block = snappy.compress(view[start : start + _XERIAL_BLOCK_BYTES])
         parts.append(len(block).to_bytes(4, "big"))
         parts.append(block)
     return b"".join(parts)
@@ -219,7 +232,7 @@ def _snappy(data: Buffer, level: int | None) -> bytes:
 
 def _unsnappy(data: memoryview, limit_bytes: int) -> bytes:
     if data[:8] != _XERIAL_MAGIC:
-        return bytes(_unsnappy_block(data, 0, limit_bytes, limit_bytes))
+        return _unsnappy_block(data, 0, limit_bytes, limit_bytes)
     parts: list[Buffer] = []
     room = limit_bytes
     position = 0
@@ -240,20 +253,42 @@ def _unsnappy(data: memoryview, limit_bytes: int) -> bytes:
     return b"".join(parts)
 
 
-def _unsnappy_block(block: memoryview, position: int, room: int, limit_bytes: int) -> Any:
+def _unsnappy_block(block: memoryview, position: int, room: int, limit_bytes: int) -> bytes:
     """Unpack a raw block, once the size that it claims is known to be possible and allowed."""
-    claimed = cramjam.snappy.decompress_raw_len(block)
+    import snappy
+
+    claimed = _snappy_claim(block, position)
     if claimed > room:
         raise _too_large(limit_bytes)
     if claimed > _SNAPPY_RATIO_MAX * block.nbytes:
         raise DecodeError("a snappy block", position, f"{block.nbytes} bytes cannot unpack to {claimed}")
-    return cramjam.snappy.decompress_raw(block)
+    try:
+        unpacked: bytes = snappy.uncompress(block)
+    except snappy.UncompressError as error:
+        raise _malformed(Codec.SNAPPY, error) from error
+    return unpacked
+
+
+def _snappy_claim(block: memoryview, position: int) -> int:
+    """The size that a raw block says it unpacks to: its preamble, a varint of at most 32 bits with its lowest bits first."""
+    claimed = 0
+    for at, byte in enumerate(block[:5]):
+        claimed |= (byte & 0x7F) << 7 * at
+        if byte < 0x80:
+            if claimed >> 32:
+                break
+            return claimed
+    raise DecodeError(
+        "the size at the start of a snappy block", position, f"got {bytes(block[:5]).hex(' ') or 'nothing'}"
+    )
 
 
 # --- zstd
 
 
 def _zstd(data: Buffer, level: int | None) -> bytes:
+    import zstandard
+
     level = _ZSTD_LEVEL if level is None else level
     packers: dict[int, zstandard.ZstdCompressor] = _local.__dict__.setdefault("packers", {})
     packer = packers.get(level)
@@ -264,6 +299,8 @@ def _zstd(data: Buffer, level: int | None) -> bytes:
 
 
 def _unzstd(data: memoryview, limit_bytes: int) -> bytes:
+    import zstandard
+
     unpacker: zstandard.ZstdDecompressor | None = getattr(_local, "unpacker", None)
     if unpacker is None:
         unpacker = _local.unpacker = zstandard.ZstdDecompressor()
@@ -271,7 +308,10 @@ def _unzstd(data: memoryview, limit_bytes: int) -> bytes:
     room = limit_bytes
     position = 0
     while position < data.nbytes or position == 0:
-        end, size_max, claimed = _zstd_frame(data, position)
+        try:
+            end, size_max, claimed = _zstd_frame(data, position)
+        except zstandard.ZstdError as error:
+            raise _malformed(Codec.ZSTD, error) from error
         if claimed > room:
             raise _too_large(limit_bytes)
         if claimed > size_max:
@@ -280,7 +320,8 @@ def _unzstd(data: memoryview, limit_bytes: int) -> bytes:
             try:
                 piece = unpacker.decompress(data[position:end], max_output_size=min(size_max, room) or 1)
             except zstandard.ZstdError as error:
-                raise (_too_large(limit_bytes) if size_max > room and claimed < 0 else error) from error
+                too_large = size_max > room and claimed < 0
+                raise (_too_large(limit_bytes) if too_large else _malformed(Codec.ZSTD, error)) from error
             room -= len(piece)
             if room < 0:
                 raise _too_large(limit_bytes)
@@ -296,6 +337,8 @@ def _zstd_frame(data: memoryview, position: int) -> tuple[int, int, int]:
     compressed), then the size, which for RLE is that of the output. The library alone would trust the claimed size,
     and ask for a size where none is claimed, as Java's writer leaves it out.
     """
+    import zstandard
+
     magic = int.from_bytes(data[position : position + 4], "little")
     if magic & 0xFFFFFFF0 == 0x184D2A50:  # a skippable frame: length 4, little-endian, then that many bytes
         end = position + 8 + int.from_bytes(data[position + 4 : position + 8], "little")

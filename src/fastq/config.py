@@ -1,359 +1,31 @@
-"""Client configuration: frozen, keyword-only, checked once, with Kafka's names.
+"""What every client is configured with: where the cluster is, how to reach it, how long to wait.
 
-Rules of this file:
-- An option is declared once, by `option(...)`: its default, its range or choices, its aliases and its meaning are
-  one line of a class body. There is no second table to keep in step.
-- Names are Kafka's in snake_case; the dotted spelling of Kafka (`bootstrap.servers`) is accepted by
-  `Config.from_mapping`.
-- Options named by Kafka keep Kafka's unit (`*_ms`); options of our own end in their unit.
-- Every error is a `ConfigError` that names the key, the value and what is allowed; an unknown key names the nearest
-  known one.
+Rules: one option a key, see fastq.settings; defaults are Kafka's.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
-import functools
 import re
-import ssl
-import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, TypedDict, TypeVar, cast
-
-from typing_extensions import Self
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from fastq.errors import ConfigError
 from fastq.net.addresses import Address, parse_servers
+from fastq.settings import INT32_MAX, INT64_MAX, Config, Renamed, option, renamed, to_tuple
+from fastq.settings import ConfigWarning as ConfigWarning
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    import ssl
 
-INT32_MAX = 2**31 - 1
-INT64_MAX = 2**63 - 1
-_METADATA_KEY = "fastq.option"
-_TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off")
-
-
-class ConfigWarning(UserWarning):
-    """A configuration key that is accepted, but renamed or without effect; the message names today's key or the
-    reason.
-    """
-
-
-@dataclass(frozen=True)
-class Option:
-    """What one configuration key accepts.
-
-    kind: the type of the value (`int`, `float`, `bool`, `str`, `tuple` for a list of strings, or `object` for
-    anything). low, high: bounds of a number, both included. also: numbers allowed outside the bounds (such as -1).
-    choices: the allowed strings, compared without case. nullable: None is allowed.
-    aliases: other names of the key, in snake_case. secret: never shown in `repr`. convert: a last step that may
-    normalise the value and raises ValueError with what is allowed.
-    """
-
-    kind: type
-    low: float | None = None
-    high: float | None = None
-    also: tuple[float, ...] = ()
-    choices: tuple[str, ...] = ()
-    nullable: bool = False
-    aliases: tuple[str, ...] = ()
-    secret: bool = False
-    convert: Callable[[Any], Any] | None = None
-    doc: str = ""
-
-    def allowed(self) -> str:
-        """What the key accepts, in words for an error message."""
-        if self.choices:
-            words = "one of " + ", ".join(repr(choice) for choice in self.choices)
-        elif self.kind in (int, float):
-            words = "an integer" if self.kind is int else "a number"
-            if self.low is not None and self.high is not None:
-                words += f" from {self.low} to {self.high}"
-            elif self.low is not None:
-                words += f" of at least {self.low}"
-            if self.also:
-                words += " or " + " or ".join(str(value) for value in self.also)
-        else:
-            words = {bool: "true or false", str: "a string", tuple: "a list of strings"}.get(self.kind, "another value")
-        return words + " or None" if self.nullable else words
-
-
-@dataclass(frozen=True)
-class Renamed:
-    """A key of an older release: `today` is what the warning names; `convert` maps the old value to today's keys."""
-
-    today: str
-    convert: Callable[[Any], Mapping[str, Any]]
-
-
-def renamed(key: str, scale: float | None = None, values: Mapping[str, Any] | None = None) -> Renamed:
-    """An old key that maps to the one key of today, its number multiplied by `scale` or its value looked up in
-    `values`.
-    """
-
-    def convert(value: Any) -> Mapping[str, Any]:
-        if values is not None:
-            found = values.get(str(value).strip().lower())
-            if found is None:
-                raise ValueError("one of " + ", ".join(repr(name) for name in values))
-            return {key: found}
-        return {key: int(float(value) * scale) if scale is not None else value}
-
-    return Renamed(key, convert)
-
-
-def option(
-    default: T,
-    *,
-    kind: type | None = None,
-    low: float | None = None,
-    high: float | None = None,
-    also: tuple[float, ...] = (),
-    choices: Iterable[str] = (),
-    nullable: bool | None = None,
-    aliases: tuple[str, ...] = (),
-    secret: bool = False,
-    convert: Callable[[Any], Any] | None = None,
-    doc: str = "",
-) -> T:
-    """Declare a field of a `Config` class. `kind` is the type of the default unless given; see `Option` for the
-    rest.
-    """
-    if kind is None:
-        if default is None:
-            raise TypeError("an option whose default is None needs kind=")
-        kind = type(default)
-    declared = Option(
-        kind=kind,
-        low=low,
-        high=high,
-        also=also,
-        choices=tuple(choices),
-        nullable=default is None if nullable is None else nullable,
-        aliases=aliases,
-        secret=secret,
-        convert=convert,
-        doc=doc,
-    )
-    return dataclasses.field(default=default, metadata={_METADATA_KEY: declared})
-
-
-def _to_bool(value: Any) -> bool:
-    if isinstance(value, bool):
-        return value
-    word = str(value).strip().lower()
-    if word in _TRUE or word in _FALSE:
-        return word in _TRUE
-    raise ValueError
-
-
-def _to_int(value: Any) -> int:
-    if isinstance(value, bool) or (isinstance(value, float) and not value.is_integer()):
-        raise ValueError
-    return int(value)
-
-
-def _to_float(value: Any) -> float:
-    if isinstance(value, bool):
-        raise ValueError
-    return float(value)
-
-
-def _to_str(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError
-    return value.strip()
-
-
-def _to_tuple(value: Any) -> tuple[str, ...]:
-    if isinstance(value, str):
-        value = value.split(",")
-    items = tuple(value)
-    if not all(isinstance(item, str) for item in items):
-        raise ValueError
-    return tuple(item.strip() for item in items if item.strip())
-
-
-_COERCE: Mapping[type, Callable[[Any], Any]] = {
-    bool: _to_bool,
-    int: _to_int,
-    float: _to_float,
-    str: _to_str,
-    tuple: _to_tuple,
-}
-
-
-def _bad_value(key: str, value: Any, declared: Option, allowed: str | None = None) -> ConfigError:
-    shown = "(hidden)" if declared.secret else repr(value)
-    return ConfigError(f"bad value for {key}: {shown}; allowed: {allowed or declared.allowed()}")
-
-
-def check_value(key: str, value: Any, declared: Option) -> Any:
-    """The normalised value of `key`, or ConfigError naming key, value and what is allowed."""
-    if value is None:
-        if declared.nullable:
-            return None
-        raise _bad_value(key, value, declared)
-    coerce = _COERCE.get(declared.kind)
-    if coerce is not None:
-        try:
-            value = coerce(value)
-        except (TypeError, ValueError, OverflowError):
-            raise _bad_value(key, value, declared) from None
-    if declared.choices:
-        match = next((choice for choice in declared.choices if choice.lower() == str(value).lower()), None)
-        if match is None:
-            raise _bad_value(key, value, declared)
-        value = match
-    if declared.kind in (int, float) and value not in declared.also:
-        # NaN compares false with everything, so the test is for "inside", not for "outside".
-        above = declared.low is None or value >= declared.low
-        below = declared.high is None or value <= declared.high
-        if not (above and below):
-            raise _bad_value(key, value, declared)
-    if declared.convert is not None:
-        try:
-            return declared.convert(value)
-        except (TypeError, ValueError) as error:
-            raise _bad_value(key, value, declared, str(error) or None) from None
-    return value
-
-
-@functools.cache
-def _options(cls: type[Config]) -> dict[str, Option]:
-    return {f.name: f.metadata[_METADATA_KEY] for f in dataclasses.fields(cls) if _METADATA_KEY in f.metadata}
-
-
-def canonical(key: str) -> str:
-    """The snake_case spelling of a dotted or dashed key."""
-    return key.strip().replace(".", "_").replace("-", "_").lower()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Config:
-    """Base of every configuration class: `from_mapping` for names of any age, `__init__` for today's names.
-
-    Subclasses are frozen keyword-only dataclasses whose fields are declared by `option`. They may override `resolve`
-    for rules across fields. Instances never change, hash by identity of their values, and pickle.
-    """
-
-    RENAMED: ClassVar[Mapping[str, Renamed]] = {}
-    """Old names (snake_case) and what they became; merged over the class hierarchy."""
-    IGNORED: ClassVar[Mapping[str, str]] = {}
-    """Names of Kafka's that have no effect here, and why; merged over the class hierarchy."""
-
-    def __init_subclass__(cls) -> None:
-        # The dataclass decorator writes a __repr__ of its own, secrets included, into a class that has none.
-        if "__repr__" not in cls.__dict__:
-            cls.__repr__ = Config.__repr__  # type: ignore[method-assign]
-
-    def __post_init__(self) -> None:
-        for key, declared in self.options().items():
-            object.__setattr__(self, key, check_value(key, getattr(self, key), declared))
-        self.resolve()
-
-    def resolve(self) -> None:
-        """Rules across fields; raises ConfigError. An override may fill in fields that depend on others by `_set`."""
-
-    def _set(self, key: str, value: Any) -> None:
-        """Replace a field while the instance is being made (only from `resolve`)."""
-        object.__setattr__(self, key, value)
-
-    @classmethod
-    def options(cls) -> dict[str, Option]:
-        """Every key of this class and what it accepts, in order of declaration."""
-        return _options(cls)  # type: ignore[arg-type]  # mypy has no hashable type objects
-
-    @classmethod
-    def _merged(cls, name: str) -> dict[str, Any]:
-        table: dict[str, Any] = {}
-        for base in reversed(cls.__mro__):
-            table.update(base.__dict__.get(name, {}))
-        return table
-
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any] | None = None, /, **more: Any) -> Self:
-        """A configuration from keys in any accepted spelling: snake_case, Kafka's dots, aliases, names of older
-        releases.
-
-        Keys of `more` win over those of `values`. Two spellings of one key with different values are a ConfigError,
-        and so is an unknown key. A renamed or ignored key gives a `ConfigWarning`.
-        """
-        merged: dict[str, Any] = {}
-        for source in (values or {}, more):
-            given: dict[str, tuple[str, Any]] = {}
-            for key, value in source.items():
-                for name, converted in cls._translate(key, value):
-                    if name in given and given[name][1] != converted:
-                        raise ConfigError(
-                            f"{given[name][0]} and {key} are two names of {name} and disagree: "
-                            f"{given[name][1]!r} and {converted!r}; give one of them"
-                        )
-                    given[name] = (key, converted)
-            merged.update((name, value) for name, (_, value) in given.items())
-        return cls(**merged)
-
-    @classmethod
-    def _translate(cls, key: str, value: Any) -> Iterable[tuple[str, Any]]:
-        """Pairs of today's key and value for one key as given."""
-        if not isinstance(key, str):
-            raise ConfigError(f"configuration keys are strings, got {key!r}")
-        name, options = canonical(key), cls.options()
-        if name in options:
-            return [(name, value)]
-        for known, declared in options.items():
-            if name in declared.aliases:
-                return [(known, value)]
-        renamed_keys: Mapping[str, Renamed] = cls._merged("RENAMED")
-        if name in renamed_keys:
-            old = renamed_keys[name]
-            warnings.warn(f"{key} is a name of an older release; use {old.today}", ConfigWarning, stacklevel=4)
-            try:
-                return list(old.convert(value).items())
-            except (TypeError, ValueError) as error:
-                raise ConfigError(f"bad value for {key}: {value!r}; allowed: {error}") from None
-        ignored: Mapping[str, str] = cls._merged("IGNORED")
-        if name in ignored:
-            warnings.warn(f"{key} has no effect: {ignored[name]}", ConfigWarning, stacklevel=4)
-            return []
-        raise ConfigError(cls._unknown(key, name))
-
-    @classmethod
-    def _unknown(cls, key: str, name: str) -> str:
-        known = [*cls.options(), *cls._merged("RENAMED"), *cls._merged("IGNORED")]
-        for declared in cls.options().values():
-            known.extend(declared.aliases)
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]}?" if near else f"; see {cls.__name__} for the known keys"
-        return f"unknown configuration key {key}{hint}"
-
-    def replace(self, **changes: Any) -> Self:
-        """A copy with some keys changed, checked again."""
-        return dataclasses.replace(self, **changes)
-
-    def as_dict(self) -> dict[str, Any]:
-        """Every key and its value, secrets included."""
-        return {key: getattr(self, key) for key in self.options()}
-
-    def __repr__(self) -> str:
-        """Only what differs from the default, with secrets hidden."""
-        shown = []
-        for f in dataclasses.fields(self):
-            value = getattr(self, f.name)
-            if value != f.default:
-                declared = f.metadata.get(_METADATA_KEY)
-                hidden = declared is not None and declared.secret
-                shown.append(f"{f.name}={'(hidden)' if hidden else repr(value)}")
-        return f"{type(self).__name__}({', '.join(shown)})"
+_SERVERS = "HOST:PORT, several with commas or in a list"
 
 
 def _check_servers(value: Any) -> tuple[str, ...]:
     try:
-        servers = _to_tuple(value)
+        servers = to_tuple(value)
     except (TypeError, ValueError):
-        raise ValueError("HOST:PORT, several with commas or in a list") from None
+        raise ValueError(_SERVERS) from None
     if not servers:
         raise ValueError("at least one HOST:PORT")
     parse_servers(servers)
@@ -361,6 +33,8 @@ def _check_servers(value: Any) -> tuple[str, ...]:
 
 
 def _check_context(value: Any) -> ssl.SSLContext:
+    import ssl
+
     if not isinstance(value, ssl.SSLContext):
         raise ValueError("an ssl.SSLContext")
     return value
@@ -382,55 +56,31 @@ SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SASL_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
-class ClientOptions(TypedDict, total=False):
-    """The keyword arguments that every client takes; the same names as the fields of `ClientConfig`."""
-
-    bootstrap_servers: str | Sequence[str]
-    client_id: str
-    client_dns_lookup: str
-    client_rack: str
-    request_timeout_ms: int
-    retries: int
-    retry_backoff_ms: int
-    retry_backoff_max_ms: int
-    reconnect_backoff_ms: int
-    reconnect_backoff_max_ms: int
-    socket_connection_setup_timeout_ms: int
-    socket_connection_setup_timeout_max_ms: int
-    connections_max_idle_ms: int
-    metadata_max_age_ms: int
-    metadata_recovery_strategy: str
-    metadata_recovery_rebootstrap_trigger_ms: int
-    send_buffer_bytes: int
-    receive_buffer_bytes: int
-    response_bytes_max: int
-    security_protocol: str
-    ssl_context: ssl.SSLContext | None
-    ssl_truststore_location: str | None
-    ssl_truststore_certificates: str | None
-    ssl_keystore_location: str | None
-    ssl_keystore_certificate_chain: str | None
-    ssl_keystore_key: str | None
-    ssl_key_location: str | None
-    ssl_key_password: str | None
-    ssl_endpoint_identification_algorithm: str
-    ssl_enabled_protocols: str | Sequence[str]
-    ssl_cipher_suites: str | Sequence[str]
-    sasl_mechanism: str
-    sasl_username: str | None
-    sasl_password: str | None
+_CLIENTS = (
+    ("producer", "fastq.producer.config", "ProducerConfig"),
+    ("consumer", "fastq.consumer.config", "ConsumerConfig"),
+)
 
 
-@dataclass(frozen=True, kw_only=True)
 class ClientConfig(Config):
     """What every client has in common: where the cluster is, how to reach it, how long to wait. Defaults are
     Kafka's, but the socket buffers, which the operating system tunes better than a constant does."""
+
+    REFUSED: ClassVar[Mapping[str, str]] = {
+        "error_cb": "errors are raised by the calls that they concern, and logged by the logger 'fastq'",
+        "stats_cb": "call metrics() whenever figures are wanted; fastq.observability exports them",
+        "throttle_cb": "throttling is obeyed without a word",
+        "log_cb": "set handlers of the logger 'fastq'",
+        "logger": "set handlers of the logger 'fastq'",
+        "oauth_cb": "SASL PLAIN and SCRAM are spoken only",
+    }
 
     bootstrap_servers: str | Sequence[str] = option(
         "localhost:9092",
         kind=object,
         convert=_check_servers,
-        doc="HOST:PORT of one or more brokers, a comma-separated string or a list; [::1]:9092 for IPv6",
+        accepts=_SERVERS,
+        doc="HOST:PORT of one or more brokers, a comma-separated string or a list; [::1]:9092 for IPv6; 9092 is the port left out",
     )
     client_id: str = option("fastq", doc="a name that the broker logs and applies quotas to")
     client_dns_lookup: str = option(
@@ -478,8 +128,12 @@ class ClientConfig(Config):
         doc="a response that announces more is refused, and the connection closed, before any memory is taken for it",
     )
     security_protocol: str = option("PLAINTEXT", choices=SECURITY_PROTOCOLS, doc="with or without TLS and SASL")
-    ssl_context: ssl.SSLContext | None = option(  # noqa: RUF009
-        None, kind=object, convert=_check_context, doc="a ready context; the other ssl_ keys are then not used"
+    ssl_context: ssl.SSLContext | None = option(
+        None,
+        kind=object,
+        convert=_check_context,
+        accepts="an ssl.SSLContext",
+        doc="a ready context; the other ssl_ keys are then not used",
     )
     ssl_truststore_location: str | None = option(
         None,
@@ -525,7 +179,7 @@ class ClientConfig(Config):
 
     RENAMED: ClassVar[Mapping[str, Renamed]] = {
         "metadata_broker_list": renamed("bootstrap_servers"),
-        "sasl_jaas_config": Renamed("sasl_username and sasl_password", _jaas),
+        "sasl_jaas_config": Renamed("sasl_username and sasl_password", _jaas, secret=True),
         "topic_metadata_refresh_interval_ms": renamed("metadata_max_age_ms"),
         "enable_ssl_certificate_verification": renamed(
             "ssl_endpoint_identification_algorithm", values={"true": "https", "false": "none"}
@@ -551,6 +205,15 @@ class ClientConfig(Config):
         "ssl_secure_random_implementation": "TLS comes from Python's ssl module",
         "ssl_engine_factory_class": "give ssl_context instead",
     }
+
+    @classmethod
+    def _unknown(cls, key: str, name: str) -> str:
+        for whose, module, class_name in _CLIENTS:  # by name: they import this one, and only an error needs them
+            owner: type[Config] = getattr(import_module(module), class_name)
+            names = {*owner.options(), *owner._merged("RENAMED")}.union(*(o.aliases for o in owner.options().values()))
+            if name in names:
+                return f"unknown configuration key {key}: it is a setting of a {whose}, not of this client"
+        return super()._unknown(key, name)
 
     @property
     def addresses(self) -> tuple[Address, ...]:

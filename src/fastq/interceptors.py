@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from fastq.values import Value
 
 if TYPE_CHECKING:
     from fastq.producer.delivery import RecordMetadata
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("fastq.producer")
 
 
-@dataclass(frozen=True)
-class ProducerRecord:
+class ProducerRecord(Value):
     """A record on its way out. Change it with `dataclasses.replace`."""
 
     topic: str
@@ -31,7 +31,7 @@ class ProducerRecord:
 
 
 class ProducerInterceptor:
-    """Base of interceptors; both methods may stay as they are."""
+    """Base of interceptors; any of the methods may stay as it is."""
 
     def on_send(self, record: ProducerRecord) -> ProducerRecord:
         """What is sent instead of `record`; most return it, or a copy with a header more."""

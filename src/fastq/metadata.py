@@ -10,9 +10,13 @@ Rules of this file:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from operator import index
+from typing import TYPE_CHECKING, SupportsIndex
+
+from fastq.errors import InvalidTopic
+from fastq.values import NamedTuple, Value, replace
 
 if TYPE_CHECKING:
     from fastq.protocol.messages import MetadataResponse
@@ -30,8 +34,59 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+def partition_of(given: TopicPartition | tuple[str, int]) -> TopicPartition:
+    """A partition as an application names it. TypeError for what is none, as the name of a topic alone."""
+    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str):
+        if type(given) is TopicPartition and type(given.partition) is int:
+            return given
+        if isinstance(given[1], SupportsIndex):  # numpy's numbers are ints too
+            return TopicPartition(given[0], index(given[1]))
+    raise TypeError(f"a partition is a TopicPartition or a pair (topic, number), got {given!r}")
+
+
+class GroupMetadata(NamedTuple):
+    """Who commits: what a transaction of a producer sends along with the offsets of a consumer (KIP-447).
+
+    generation_id: the generation, or the member epoch under KIP-848; -1, with an empty member id, without a membership.
+    """
+
+    group_id: str
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+
+# What Kafka's Topic.validate allows.
+_TOPIC_NAME = r"[a-zA-Z0-9._-]{1,249}"
+
+
+def is_topic_name(name: str) -> bool:
+    """Whether there can be a topic of this name. One that there cannot be makes a broker refuse the whole request, perhaps."""
+    return re.fullmatch(_TOPIC_NAME, name) is not None and name not in (".", "..")
+
+
+def check_topic_name(name: object) -> None:
+    """Raise TypeError or InvalidTopic for what names no topic, before anything is asked with it."""
+    if not isinstance(name, str):
+        raise TypeError(f"a topic is named by a str, got {name!r}")
+    if not is_topic_name(name):
+        raise InvalidTopic(
+            f"{name[:300]!a} is no name of a topic", hint="Use 1 to 249 letters, digits, dots, underscores and hyphens"
+        )
+
+
+class OffsetAndMetadata(NamedTuple):
+    """What is committed for a partition: the offset of the next record to read, and a note of the application's.
+
+    leader_epoch: of the record before it, -1 when unknown. metadata: up to offset.metadata.max.bytes (4096) of the broker.
+    """
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
+class Node(Value):
     """A broker as the cluster advertises it."""
 
     node_id: int
@@ -44,8 +99,7 @@ class Node:
         return f"{host}:{self.port} (node {self.node_id})"
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionMetadata:
+class PartitionMetadata(Value):
     """One partition. `leader_id` is -1 while it has no leader; `error` is a Kafka error code, 0 for none."""
 
     index: int
@@ -57,8 +111,7 @@ class PartitionMetadata:
     error: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TopicMetadata:
+class TopicMetadata(Value):
     """One topic. `partitions[i].index == i` always; `topic_id` is sixteen zero bytes where the broker knows no ids.
 
     `error` is a Kafka error code, 0 for none; with an error there may be no partitions.

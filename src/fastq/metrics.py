@@ -5,7 +5,7 @@ Rules: `_total` counts since the client was made, `_bytes` and `_records` are am
 
 from __future__ import annotations
 
-from typing_extensions import TypedDict
+from typing import TypedDict
 
 from fastq.metadata import TopicPartition
 

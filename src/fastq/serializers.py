@@ -7,16 +7,24 @@ integers 8 bytes big-endian, floats IEEE 754 double, UUIDs as their text.
 
 from __future__ import annotations
 
-import json
 import struct
-import uuid
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
-from typing_extensions import Buffer
-
+from fastq.callbacks import check_plain_methods
 from fastq.errors import LoadingWouldBlock, SerializationError
+
+if TYPE_CHECKING:
+    import uuid
+
+    from typing_extensions import Buffer
+
+
+class Serialized(bytes):
+    """Bytes that are what the broker is to have: serializers leave them alone. For records that are passed on as they came."""
+
+    __slots__ = ()
 
 
 @runtime_checkable
@@ -46,6 +54,8 @@ def str_serializer(value: str) -> bytes:
 
 def json_serializer(value: Any) -> bytes:
     """Anything the json module takes, without blanks, as UTF-8."""
+    import json
+
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
@@ -63,6 +73,8 @@ def float_serializer(value: float) -> bytes:
 
 def uuid_serializer(value: uuid.UUID | str) -> bytes:
     """A UUID as its 36 characters, as Kafka's UUIDSerializer."""
+    import uuid
+
     return str(value if isinstance(value, uuid.UUID) else uuid.UUID(value)).encode()
 
 
@@ -77,7 +89,14 @@ BY_NAME: dict[str, Callable[[Any], Buffer | None]] = {
     "double": float_serializer,
     "uuid": uuid_serializer,
 }
-_BY_TYPE: dict[type, str] = {bytes: "bytes", str: "str", int: "int", float: "float", uuid.UUID: "uuid"}
+# By module and name: who asks for UUIDs has imported them, others need not.
+_BY_TYPE = {
+    ("builtins", "bytes"): "bytes",
+    ("builtins", "str"): "str",
+    ("builtins", "int"): "int",
+    ("builtins", "float"): "float",
+    ("uuid", "UUID"): "uuid",
+}
 # The class names that configurations of the Java clients carry, old and new.
 _JAVA = {
     "kafka.serializer.DefaultEncoder": "bytes",
@@ -110,13 +129,16 @@ def find_named(value: Any, by_name: Mapping[str, Any], java: Mapping[str, str], 
         module, _, attribute = name.rpartition(".")
         try:
             value = getattr(import_module(module), attribute)
-        except (ImportError, AttributeError, ValueError):
-            raise ValueError(f"one of {', '.join(by_name)}, a callable, or the dotted name of one") from None
+        except (ImportError, AttributeError, ValueError) as error:
+            why = f" ({error})" if module else ""
+            raise ValueError(f"one of {', '.join(by_name)}, a callable, or the dotted name of one{why}") from None
     if isinstance(value, type):
-        if value in _BY_TYPE:
-            return by_name[_BY_TYPE[value]]
+        known = _BY_TYPE.get((value.__module__, value.__name__))
+        if known is not None:
+            return by_name[known]
         value = value()
     if isinstance(value, kind) or callable(value):
+        check_plain_methods(value, ("serialize", "deserialize"), "what has to wait loads it beforehand")
         return value
     raise ValueError(f"one of {', '.join(by_name)}, a callable, or an object with {method}")
 
@@ -124,7 +146,7 @@ def find_named(value: Any, by_name: Mapping[str, Any], java: Mapping[str, str], 
 def serialize(serializer: Serializer | None, topic: str, value: Any, what: str) -> Buffer | None:
     """`value` as bytes; None stays None. Raises SerializationError that names topic and `what` (key or value), and passes
     LoadingWouldBlock on, which the asyncio producer mends."""
-    if value is None or serializer is None:
+    if value is None or serializer is None or type(value) is Serialized:
         return value  # type: ignore[no-any-return]
     try:
         if isinstance(serializer, TopicSerializer):

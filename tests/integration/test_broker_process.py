@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 import socket
 import subprocess
@@ -10,9 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
-from raw_kafka import RawConnection, batch, create_topic, fetch, fetch_request, produce
+from raw_kafka import RawConnection, batch, create_topic, fetch, fetch_request, produce, produce_request
 
-from fastq._native.records import read_header
+from fastq._native.records import iter_headers, read_header
+from fastq.protocol.uuid import uuid_from_str
 from fastq.testing import Broker, BrokerFailed
 
 
@@ -167,3 +169,114 @@ def test_memory_of_an_idle_broker_stays_small() -> None:
             pytest.skip("needs /proc")
         resident = next(line for line in status.read_text().splitlines() if line.startswith("VmRSS:"))
         assert int(resident.split()[1]) < 80 * 1024
+
+
+def test_what_would_protect_and_is_not_honoured_ends_the_start(tmp_path: Path) -> None:
+    setting = ["--set", "authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer"]
+    code, line = refused("--data-dir", str(tmp_path / "data"), "--listen", "127.0.0.1:0", *setting)
+    assert code == 2
+    assert "--insecure-ignore authorizer.class.name" in line
+    log = tmp_path / "log"
+    ignoring = ["--insecure-ignore", "authorizer.class.name", "--insecure-ignore", "acls"]
+    for _ in range(2):  # it is said at each start
+        with log.open("w") as file:
+            process = subprocess.Popen(
+                [
+                    *(sys.executable, "-m", "fastq_broker", "--data-dir", str(tmp_path / "data")),
+                    *("--listen", "127.0.0.1:0", *setting, *ignoring),
+                ],
+                stdout=subprocess.PIPE,
+                stderr=file,
+                text=True,
+            )
+            assert process.stdout is not None
+            process.stdout.readline()
+            process.terminate()
+            assert process.wait(20) == 0
+            process.stdout.close()
+        lines = [line for line in log.read_text().splitlines() if "INSECURE" in line]
+        assert len(lines) == 1 and "WARNING" in lines[0] and "authorizer.class.name" in lines[0]
+
+
+def test_a_metadata_directory_serves_one_broker(tmp_path: Path) -> None:
+    """Whatever directories their logs have: both would write to the one metadata log."""
+    shared = f"metadata.log.dir={tmp_path / 'metadata'}"
+    with Broker(data_dir=tmp_path / "one", config={"metadata.log.dir": tmp_path / "metadata"}):
+        code, line = refused("--data-dir", str(tmp_path / "two"), "--listen", "127.0.0.1:0", "--set", shared)
+        assert code == 1
+        assert "another process holds the lock" in line and "metadata/.lock" in line
+        (tmp_path / "two").mkdir()
+        repair = run_broker("repair", "--data-dir", str(tmp_path / "two"), "--set", shared)
+        assert repair.returncode == 2
+        assert "another process holds the lock" in repair.stderr
+
+
+def test_names_of_clients_begin_no_line_of_the_log(tmp_path: Path) -> None:
+    with Broker(data_dir=tmp_path) as broker:
+        with RawConnection(broker.bootstrap_servers) as connection:
+            asked = produce_request("a\n2026-01-01 ERROR forged\x1b[31m", batch(b"v"), acks=0)
+            connection.send(asked, 9, expects_response=False)
+            assert connection.closed()
+        with RawConnection(broker.bootstrap_servers) as connection:
+            topic_id = uuid_from_str("AAAAAAAAAAAAAAAAAAAAAQ")
+            connection.send(produce_request(topic_id, batch(b"v"), acks=0), 13, expects_response=False)
+            assert connection.closed()
+    lines = [line for line in broker.log.splitlines() if "acks=0 failed" in line]
+    assert r"a\n2026-01-01 ERROR forged\x1b[31m" in lines[0]
+    assert "AAAAAAAAAAAAAAAAAAAAAQ-0" in lines[1]
+    assert not any(line.startswith("2026-01-01 ERROR forged") for line in broker.log.splitlines())
+    assert "\x1b" not in broker.log
+
+
+def run_limited(limits: str, directory: Path) -> subprocess.CompletedProcess[str]:
+    """Start a broker under limits of the shell's `ulimit` that it cannot start with."""
+    words = [sys.executable, "-m", "fastq_broker", "--data-dir", str(directory), "--listen", "127.0.0.1:0"]
+    command = ["sh", "-c", f"ulimit {limits}; exec {shlex.join(words)}"]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+@pytest.mark.parametrize("limit", [9, 10, 11, 12, 13, 14, 15, 16])
+def test_a_start_without_descriptors_says_what_to_raise(tmp_path: Path, limit: int) -> None:
+    """Wherever it runs out of them: while the loop is made, a module is loaded, or a file of the data directory is read."""
+    with Broker(data_dir=tmp_path):
+        pass
+    ended = run_limited(f"-n {limit}", tmp_path)
+    assert ended.returncode == 1, ended.stdout
+    (line,) = [line for line in ended.stderr.splitlines() if line.startswith("fastq-broker: ")]
+    assert "Too many open files" in line and "aise the limit of open files" in line
+    assert "Traceback" not in ended.stderr
+    with Broker(data_dir=tmp_path) as broker:
+        assert broker.running
+
+
+def test_a_limit_of_file_sizes_is_named(tmp_path: Path) -> None:
+    with Broker(data_dir=tmp_path):
+        pass
+    ended = run_limited("-f 1", tmp_path)
+    assert ended.returncode == 1
+    assert "Raise the limit of file sizes (ulimit -f" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    with Broker(data_dir=tmp_path) as broker:
+        assert broker.running
+
+
+def test_a_stop_that_fails_on_the_disk_says_so_and_the_next_start_recovers(tmp_path: Path) -> None:
+    """The disk fails while everything is written down: code 1, which file, and no mark of a clean stop."""
+    with Broker(data_dir=tmp_path) as broker, RawConnection(broker.bootstrap_servers) as connection:
+        create_topic(connection, "t")
+        for number in range(20):
+            assert produce(connection, "t", batch(b"%d" % number)).error_code == 0
+        checkpoint = tmp_path / "replication-offset-checkpoint.tmp"
+        checkpoint.mkdir()  # what the stop writes, and cannot
+        with pytest.raises(BrokerFailed, match="ended with code 1"):
+            broker.stop()
+        text = broker.log
+    assert "replication-offset-checkpoint" in text and "stopped, but not cleanly: the next start recovers" in text
+    assert "Traceback" not in text
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    checkpoint.rmdir()
+    with Broker(data_dir=tmp_path) as broker, RawConnection(broker.bootstrap_servers) as connection:
+        assert "had not been closed cleanly" in broker.log
+        offset = 0
+        while offset < 20:
+            offset = list(iter_headers(bytes(fetch(connection, "t", offset).records)))[-1][1].next_offset

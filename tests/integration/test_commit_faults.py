@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from fastq import Consumer, Producer, TopicPartition
+from fastq import AsyncConsumer, Consumer, Producer, TopicPartition
 from fastq.consumer import OffsetAndMetadata
 from fastq.errors import FastqError, OffsetMetadataTooLarge, RebalanceInProgress, RequestTimedOut
 from fastq.testing import Broker
@@ -102,6 +104,42 @@ def test_those_without_waiting_keep_their_place(broker: Broker, consumer: Consum
     consumer.commit({TP: 12})
     consumer.poll(timeout=0)
     assert heard == [(10, None), (11, None)] and committed(consumer) == OffsetAndMetadata(12)
+
+
+EAGER = {"auto_offset_reset": "earliest", "auto_commit_interval_ms": 50, "group_protocol": "classic"}
+
+
+@pytest.mark.parametrize("how", ["commit", "commit_async"])
+def test_a_slow_commit_is_not_taken_back_by_the_interval(broker: Broker, how: str) -> None:
+    """What is in hand is committed by the application; the interval, and the end, know only what was before it."""
+    given: dict[str, Any] = {"bootstrap_servers": broker.bootstrap_servers, "group_id": f"slow-{how}", **EAGER}
+    with Consumer(TP.topic, **given) as consumer:
+        broker.delay("OffsetCommit", seconds=0.5, times=2)
+        assert consumer.poll(timeout=30)
+        if how == "commit":
+            consumer.commit()
+        else:
+            consumer.commit_async()
+    with Consumer(**given) as consumer:
+        assert committed(consumer) == OffsetAndMetadata(1, "", 0)
+
+
+@pytest.mark.parametrize("how", ["commit", "commit_async"])
+def test_a_slow_commit_of_asyncio_is_not_taken_back_by_the_interval(broker: Broker, how: str) -> None:
+    given: dict[str, Any] = {"bootstrap_servers": broker.bootstrap_servers, "group_id": f"slow-aio-{how}", **EAGER}
+
+    async def main() -> None:
+        async with AsyncConsumer(TP.topic, **given) as consumer:
+            broker.delay("OffsetCommit", seconds=0.5, times=2)
+            assert await consumer.poll(timeout=30)
+            if how == "commit":
+                await consumer.commit()
+            else:
+                consumer.commit_async()
+
+    asyncio.run(main())
+    with Consumer(**given) as consumer:
+        assert committed(consumer) == OffsetAndMetadata(1, "", 0)
 
 
 def test_heartbeats_go_out_between_commits(broker: Broker) -> None:

@@ -15,9 +15,17 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from interruptions import every_place
 
 from fastq import Admin, AsyncConsumer, Consumer, Producer, TopicPartition
-from fastq.errors import ForkedClient, MaxPollIntervalExceeded, UnsupportedAssignor, UnsupportedVersion, WakeupError
+from fastq.errors import (
+    ForkedClient,
+    MaxPollIntervalExceeded,
+    NotAssigned,
+    UnsupportedAssignor,
+    UnsupportedVersion,
+    WakeupError,
+)
 from fastq.testing import Broker
 
 SESSION_MS = 1500
@@ -62,6 +70,39 @@ def options(broker: Broker, topic: str, protocol: str, **more: Any) -> dict[str,
         "heartbeat_interval_ms": 100,
     }
     return {**given, **more}
+
+
+@pytest.mark.parametrize("how", ["commit", "batch", "records", "async", "auto", "close", "positions"])
+def test_a_commit_keeps_the_leader_epoch(broker: Broker, topic: str, how: str) -> None:
+    """With it, whoever goes on from there finds out that the log was cut (KIP-320). The fixture's leader is in its first epoch."""
+    given = options(broker, topic, "consumer", auto_commit_interval_ms=100, enable_auto_commit=how in ("auto", "close"))
+    tps = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
+    with Consumer(topic, **given) as consumer:
+        if how == "batch":
+            while not len(batch := consumer.poll_batch(timeout=30)):
+                pass
+            consumer.commit(batch)
+        elif how == "close":
+            next(iter(consumer))
+            next(iter(consumer))
+        else:
+            records = consumer.poll(timeout=30)
+            if how == "records":
+                consumer.commit(records)
+            elif how == "positions":
+                consumer.commit(consumer.positions())
+            elif how == "auto":
+                end = time.monotonic() + 30
+                while not any(consumer.committed(tps).values()) and time.monotonic() < end:
+                    consumer.poll(timeout=0.1)
+            elif how == "async":
+                consumer.commit_async()
+                consumer.commit({})
+            else:
+                consumer.commit()
+    with Consumer(**given) as consumer:
+        found = [place for place in consumer.committed(tps).values() if place is not None]
+        assert found and all(place.leader_epoch == 0 for place in found)
 
 
 def block(seconds: float) -> None:
@@ -116,18 +157,73 @@ def test_a_handler_that_is_too_slow_is_named(broker: Broker, topic: str, protoco
         seen = next(consumer_iter := iter(consumer))
         time.sleep(1.5)
         with pytest.raises(MaxPollIntervalExceeded) as caught:
-            while True:
-                next(consumer_iter)
+            next(consumer_iter)
         error = caught.value
         assert error.topic == topic
-        assert error.partition == seen.partition
-        assert error.offset is not None
+        assert (error.partition, error.offset) == (seen.partition, seen.offset)
         assert error.elapsed_s is not None
         assert "max_poll_interval_ms=600" in str(error)
         assert f"group group-{topic}" in str(error)
         # It goes on as a member again.
         assert consumer.poll(timeout=20)
         assert consumer.group_metadata().generation_id > 0
+
+
+@pytest.mark.parametrize("how", ["sleeps", "holds the GIL"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_what_a_slow_member_still_holds_is_handled_by_its_successor_alone(
+    broker: Broker, topic: str, protocol: str, how: str
+) -> None:
+    """A chunk of many records, and a handler that is too slow in its midst: not one more of it is handed out."""
+    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        for number in range(300):
+            producer.send(topic, b"%d" % number, partition=0)
+    given = options(broker, topic, protocol, max_poll_interval_ms=600)
+    handled: dict[tuple[int, int], int] = {}
+    with Consumer(topic, **given) as slow, Consumer(topic, **given) as other:
+
+        def handle(records: list[Any]) -> None:
+            for record in records:
+                handled[record.partition, record.offset] = handled.get((record.partition, record.offset), 0) + 1
+
+        iterator = iter(slow)
+        for _ in range(15):
+            handle([last := next(iterator)])
+        if how == "sleeps":
+            time.sleep(1.2)
+        else:
+            ctypes.PyDLL(None).usleep(1_200_000)
+        with pytest.raises(MaxPollIntervalExceeded) as caught:
+            next(iterator)
+        error = caught.value
+        assert (error.partition, error.offset) == (last.partition, last.offset)
+        end = time.monotonic() + 60
+        while len(handled) < 320:
+            assert time.monotonic() < end
+            handle(other.poll(timeout=0.05))
+            handle(slow.poll(timeout=0.05))
+    # What it had handled and not committed is read again, and nothing else.
+    assert sum(count > 1 for count in handled.values()) <= 15
+
+
+def test_an_asyncio_member_that_was_too_slow_hands_out_no_more(broker: Broker, topic: str) -> None:
+    async def main() -> None:
+        async with AsyncConsumer(topic, **options(broker, topic, "auto", max_poll_interval_ms=600)) as consumer:
+            iterator = aiter(consumer)
+            for _ in range(3):
+                last = await anext(iterator)
+            block(1.2)
+            with pytest.raises(MaxPollIntervalExceeded) as caught:
+                await anext(iterator)
+            assert (caught.value.partition, caught.value.offset) == (last.partition, last.offset)
+            for _ in range(2):
+                last = await anext(iterator)
+            await asyncio.sleep(1.2)
+            with pytest.raises(MaxPollIntervalExceeded) as caught:
+                await anext(iterator)
+            assert (caught.value.partition, caught.value.offset) == (last.partition, last.offset)
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -358,3 +454,187 @@ def test_without_a_native_thread_a_python_thread_beats(
         time.sleep(SESSION_MS / 1000 * 2)
         consumer.commit()
         assert consumer.group_metadata() == before
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_member_survives_interrupts_anywhere(broker: Broker, topic: str, protocol: str) -> None:
+    """Two interrupts in each call of a loop of poll and commit, at places that wander: nothing is skipped, nothing is handed out twice,
+    the member stays one, and another consumer goes on where this one stopped."""
+    given = options(broker, topic, protocol, enable_auto_commit=False)
+    seen = [0, 0]
+
+    def read(records: list[Any] | None) -> None:
+        for record in records or ():
+            assert record.offset == seen[record.partition]
+            seen[record.partition] += 1
+
+    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer, Consumer(topic, **given) as consumer:
+        while not seen[0] or not seen[1]:
+            read(consumer.poll(timeout=30))
+        member = consumer.group_metadata().member_id
+        for count, records in enumerate(every_place(lambda: consumer.poll(max_records=2, timeout=5.0), 9, 5)):
+            read(records)
+            if count % 2 == 0:
+                producer.send(topic, b"more", partition=count // 2 % 2)
+        for _ in every_place(lambda: consumer.commit(timeout=10), 9, 5):
+            read(consumer.poll(max_records=2, timeout=0))
+        read(consumer.poll(timeout=0.5))
+        assert consumer.group_metadata().member_id == member
+        producer.flush()
+        for record in consumer.read_to_end(timeout=30):
+            read([record])
+        consumer.commit(timeout=30)
+        ends = [consumer.position((topic, index)) for index in (0, 1)]
+        assert ends == seen
+    with Consumer(**given) as consumer:
+        found = consumer.committed([(topic, 0), (topic, 1)])
+        assert [place and place.offset for place in found.values()] == ends
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_cell_that_is_run_again_replaces_its_consumer(broker: Broker, topic: str, protocol: str) -> None:
+    """The one before leaves the group when its name is given to the next one, which has all partitions soon; what the first was done
+    with is committed."""
+    given = options(broker, topic, protocol)
+    consumer = Consumer(topic, **given)
+    for count, _ in enumerate(consumer):
+        if count == 14:
+            break
+    consumer = Consumer(topic, **given)  # which joins when it is asked for records
+    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        assert not admin.describe_groups([f"group-{topic}"])[f"group-{topic}"].result().members
+    rest = 0
+    end = time.monotonic() + 60
+    while rest < 6 and time.monotonic() < end:
+        rest += len(consumer.poll(timeout=0.1))
+    assert rest == 6  # the record in hand is read again
+    consumer.close()
+
+
+def test_a_program_that_forgets_its_consumer_leaves_the_group(broker: Broker, topic: str) -> None:
+    program = (
+        "import sys\nfrom fastq import Consumer\nconsumer = Consumer(sys.argv[1], bootstrap_servers=sys.argv[2], "
+        "group_id='group-' + sys.argv[1], auto_offset_reset='earliest')\nconsumer.poll(timeout=20)"
+    )
+    subprocess.run([sys.executable, "-c", program, topic, broker.bootstrap_servers], check=True, timeout=60)
+    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        described = admin.describe_groups([f"group-{topic}"])
+    assert not described[f"group-{topic}"].result().members
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_revocation_does_not_wait_for_the_end_of_a_chunk(broker: Broker, topic: str, protocol: str) -> None:
+    """An iterator holds many records of a partition, and each is handled slowly: another member gets its share after the next record."""
+    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        for number in range(2000):
+            producer.send(topic, b"%d" % number, partition=number % 2)
+    given = options(broker, topic, protocol)
+    handled: list[tuple[int, int]] = []
+    with Consumer(topic, **given) as slow:
+        iterator = iter(slow)
+        record = next(iterator)
+        with Consumer(topic, **given) as other:
+            found: list[Any] = []
+            thread = threading.Thread(target=lambda: found.extend(other.poll(timeout=60)))
+            thread.start()
+            while thread.is_alive() and len(handled) < 1000:
+                handled.append((record.partition, record.offset))
+                time.sleep(0.02)
+                record = next(iterator)
+            thread.join()
+            assert found and len(handled) < 1000
+            taken = found[0].partition
+            # What was handled of the partition was committed before it went.
+            assert found[0].offset == sum(partition == taken for partition, _ in handled)
+            assert slow.assignment() == [(topic, 1 - taken)]
+            assert record.partition == 1 - taken
+
+
+def test_a_revocation_of_an_asyncio_member_does_not_wait_for_the_end_of_a_chunk(broker: Broker, topic: str) -> None:
+    async def main(protocol: str) -> None:
+        given = options(broker, topic, protocol, group_id=f"chunks-{protocol}")
+        handled: list[tuple[int, int]] = []
+        async with AsyncConsumer(topic, **given) as slow, AsyncConsumer(topic, **given) as other:
+            record = await anext(iterator := aiter(slow))
+            polls = asyncio.create_task(other.poll(timeout=60))
+            while not polls.done() and len(handled) < 1000:
+                handled.append((record.partition, record.offset))
+                await asyncio.sleep(0.02)
+                record = await anext(iterator)
+            found = await polls
+            assert found and len(handled) < 1000
+            taken = found[0].partition
+            assert found[0].offset == sum(partition == taken for partition, _ in handled)
+            assert slow.assignment() == [(topic, 1 - taken)]
+
+    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        for number in range(2000):
+            producer.send(topic, b"%d" % number, partition=number % 2)
+    for protocol in PROTOCOLS:
+        asyncio.run(main(protocol))
+
+
+@pytest.mark.parametrize("told", ["on_assigned", "on_revoked"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_listener_may_unsubscribe(broker: Broker, topic: str, protocol: str, told: str) -> None:
+    """The call that it runs in ends at once, the member is out of its group, and its successor has all there is."""
+    heard: list[str] = []
+    given = options(broker, topic, protocol)
+    with Consumer(**given) as consumer, Consumer(topic, **given) as other:
+
+        def leave(partitions: Any) -> None:
+            heard.append(told)
+            consumer.unsubscribe()
+
+        consumer.subscribe(topic, **{told: leave})
+        if told == "on_revoked":
+            assert consumer.poll(timeout=60, max_records=1)
+            thread = threading.Thread(target=lambda: other.poll(timeout=60))
+            thread.start()
+        end = time.monotonic() + 60
+        while not heard and time.monotonic() < end:
+            consumer.poll(timeout=60)
+        assert heard == [told] and consumer.subscription() == consumer.assignment() == []
+        with pytest.raises(NotAssigned):
+            consumer.poll(timeout=60)
+        if told == "on_revoked":
+            thread.join()
+        while len(other.assignment()) < 2 and time.monotonic() < end:
+            other.poll(timeout=0.1)
+        assert len(other.assignment()) == 2
+        consumer.assign([(topic, 0)])
+        consumer.seek_to_beginning()
+        assert consumer.poll(timeout=30)
+
+
+@pytest.mark.parametrize("told", ["on_assigned", "on_revoked"])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_coroutine_listener_may_unsubscribe(broker: Broker, topic: str, protocol: str, told: str) -> None:
+    heard: list[str] = []
+    given = options(broker, topic, protocol)
+
+    async def main() -> None:
+        async with AsyncConsumer(**given) as consumer, AsyncConsumer(topic, **given) as other:
+
+            async def leave(partitions: Any) -> None:
+                heard.append(told)
+                await consumer.unsubscribe()
+
+            consumer.subscribe(topic, **{told: leave})
+            if told == "on_revoked":
+                assert await consumer.poll(timeout=60, max_records=1)
+                polls = asyncio.create_task(other.poll(timeout=60))
+            end = time.monotonic() + 60
+            while not heard and time.monotonic() < end:
+                await consumer.poll(timeout=60)
+            assert heard == [told] and consumer.subscription() == consumer.assignment() == []
+            with pytest.raises(NotAssigned):
+                await consumer.poll(timeout=60)
+            if told == "on_revoked":
+                await polls
+            while len(other.assignment()) < 2 and time.monotonic() < end:
+                await other.poll(timeout=0.1)
+            assert len(other.assignment()) == 2
+
+    asyncio.run(main())

@@ -272,3 +272,159 @@ def test_stopping_the_consumer_drains_its_pool(broker: Broker, topic: str) -> No
         ConsumerPool(consumer, handle, workers=2, pending_max=100).run()
     assert 50 < len(handled) <= COUNT
     assert committed(broker, topic) == len(handled)
+
+
+# -- handlers that a pool cannot run
+
+
+def test_a_coroutine_function_is_refused_before_anything_is_read(broker: Broker, topic: str) -> None:
+    async def later(record: Any) -> None: ...
+
+    async def each(record: Any) -> Any:
+        yield record
+
+    with Consumer(topic, **options(broker, topic)) as consumer, pytest.raises(ConfigError, match="AsyncConsumerPool"):
+        ConsumerPool(consumer, later)  # type: ignore[arg-type]
+    with Consumer(topic, **options(broker, topic)) as consumer, pytest.raises(ConfigError, match="got None"):
+        ConsumerPool(consumer, None)  # type: ignore[arg-type]
+
+    async def main() -> None:
+        async with AsyncConsumer(topic, **options(broker, topic)) as consumer:
+            with pytest.raises(ConfigError, match="ConsumerPool"):
+                AsyncConsumerPool(consumer, each)  # type: ignore[arg-type]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_handler_that_hides_what_it_is_ends_the_pool_and_commits_nothing(
+    broker: Broker, topic: str, asynchronous: bool
+) -> None:
+    async def later(record: Any) -> None: ...
+
+    policy = RetryPolicy(attempts=3, skip=True)
+
+    async def main() -> None:
+        async with AsyncConsumer(topic, **options(broker, topic)) as consumer:
+            await AsyncConsumerPool(consumer, print, retry=policy).run()  # type: ignore[arg-type]
+
+    with pytest.raises(ConfigError, match="cannot be awaited" if asynchronous else "was not done when it returned"):
+        if asynchronous:
+            asyncio.run(main())
+        else:
+            with Consumer(topic, **options(broker, topic)) as consumer:
+                ConsumerPool(consumer, lambda record: later(record), retry=policy).run()  # type: ignore[arg-type,return-value]
+    assert committed(broker, topic) == 0
+
+
+# -- records that cannot be read
+
+
+def broken_every_hundred(data: bytes) -> int:
+    number = int(data)
+    if number % 100 == 0:
+        raise ValueError(f"no number: {number}")
+    return number
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_what_cannot_be_read_goes_to_the_dead_letter_topic_as_its_bytes(
+    broker: Broker, topic: str, asynchronous: bool
+) -> None:
+    """So does what a handler could not do, although it saw an object; the producer's serializer is not asked."""
+    policy = RetryPolicy(attempts=2, backoff_ms=1, dead_letter_topic=f"{topic}-dead")
+    given = options(broker, topic, value_deserializer=broken_every_hundred)
+    sender = {"bootstrap_servers": broker.bootstrap_servers, "value_serializer": "json", "key_serializer": "json"}
+    seen: list[int] = []
+
+    def handle(record: Any) -> None:
+        assert isinstance(record.value, int)
+        if record.value == 7:
+            raise RuntimeError("seven")
+        seen.append(record.value)
+        if len(seen) == COUNT - 4:
+            pool.stop()
+
+    async def handle_later(record: Any) -> None:
+        handle(record)
+
+    pool: Any = None
+
+    async def main() -> None:
+        nonlocal pool
+        async with AsyncConsumer(topic, **given) as consumer, AsyncProducer(**sender) as producer:
+            pool = AsyncConsumerPool(consumer, handle_later, retry=policy, producer=producer)
+            await pool.run()
+
+    if asynchronous:
+        asyncio.run(main())
+    else:
+        with Consumer(topic, **given) as consumer, Producer(**sender) as producer:
+            pool = ConsumerPool(consumer, handle, retry=policy, producer=producer)
+            pool.run()
+    assert sorted(seen) == [number for number in range(COUNT) if number % 100 and number != 7]
+    assert pool.failed == 4
+    assert committed(broker, topic) == COUNT
+    with Consumer(
+        f"{topic}-dead", bootstrap_servers=broker.bootstrap_servers, auto_offset_reset="earliest"
+    ) as consumer:
+        letters = {bytes(letter.value): letter for letter in consumer.read_to_end()}
+    assert sorted(letters) == [b"0", b"100", b"200", b"7"]
+    headers = dict(letters[b"100"].headers)
+    assert letters[b"100"].key == b"key-0"
+    assert headers["dead-letter.error-class"] == b"fastq.errors.DeserializationError"
+    assert b"no number: 100" in (headers["dead-letter.error-message"] or b"")
+    assert headers["dead-letter.attempts"] == b"1"
+    assert dict(letters[b"7"].headers)["dead-letter.attempts"] == b"2"
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_what_cannot_be_read_ends_a_pool_without_a_policy_behind_what_could(
+    broker: Broker, topic: str, asynchronous: bool
+) -> None:
+    def read(data: bytes) -> int:
+        if data == b"250":
+            raise ValueError("cut short")
+        return int(data)
+
+    given = options(broker, topic, value_deserializer=read)
+    seen: list[int] = []
+
+    async def main() -> None:
+        async with AsyncConsumer(topic, **given) as consumer:
+
+            async def handle(record: Any) -> None:
+                seen.append(record.value)
+
+            await AsyncConsumerPool(consumer, handle, order="partition").run()
+
+    with pytest.raises(RecordFailed, match=r"could not be deserialized: ValueError\('cut short'\)"):
+        if asynchronous:
+            asyncio.run(main())
+        else:
+            with Consumer(topic, **given) as consumer:
+                ConsumerPool(consumer, lambda record: seen.append(record.value), order="partition").run()
+    assert len(seen) == committed(broker, topic) > 0
+
+
+def test_what_could_not_be_read_for_a_moment_is_read_again_in_a_worker(broker: Broker, topic: str) -> None:
+    tries: defaultdict[bytes, int] = defaultdict(int)
+    seen: list[int] = []
+
+    def read(data: bytes) -> int:
+        tries[data] += 1
+        if data == b"30" and tries[data] < 3:
+            raise ConnectionRefusedError("the registry is away")
+        return int(data)
+
+    def handle(record: Any) -> None:
+        seen.append(record.value)
+        if len(seen) == COUNT:
+            pool.stop()
+
+    with Consumer(topic, **options(broker, topic, value_deserializer=read)) as consumer:
+        pool = ConsumerPool(consumer, handle, retry=RetryPolicy(attempts=3, backoff_ms=1))
+        pool.run()
+    assert tries[b"30"] == 3
+    assert sorted(seen) == list(range(COUNT))
+    assert committed(broker, topic) == COUNT

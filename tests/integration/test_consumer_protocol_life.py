@@ -59,6 +59,7 @@ def test_the_configuration_bounds_and_tunes_it() -> None:
         "group.consumer.max.size": 1,
         "group.consumer.heartbeat.interval.ms": 1234,
         "group.consumer.min.heartbeat.interval.ms": 1000,
+        "group.consumer.assignment.interval.ms": 0,
         "group.consumer.assignors": "range",
     }
     with Broker(config=config) as broker, RawConnection(broker.bootstrap_servers) as connection:

@@ -323,7 +323,7 @@ def test_a_long_poll_is_not_ended_by_what_is_not_on_disk_yet(
 
 
 @pytest.mark.parametrize("replica_id", [0, 1, 7])
-def test_nobody_reads_in_the_name_of_a_replica_that_is_none(
+def test_nobody_fetches_in_the_name_of_a_replica_that_is_none(
     connection: RawConnection, new_topic_name: NewName, replica_id: int
 ) -> None:
     name = new_topic_name()
@@ -331,10 +331,22 @@ def test_nobody_reads_in_the_name_of_a_replica_that_is_none(
     produce(connection, name, batch(b"x"))
     assert fetch(connection, name, 0, replica_id=replica_id).error_code == 6
     assert fetch(connection, name, 0, replica_id=replica_id, current_leader_epoch=0).error_code == 75
-    assert list_offset(connection, name, -1, replica_id=replica_id).error_code == 6
-    assert list_offset(connection, name, -1, replica_id=replica_id, current_leader_epoch=0).error_code == 75
     assert fetch(connection, name, 0, replica_id=-2).error_code == 0
-    assert list_offset(connection, name, -1, replica_id=-2).offset == 1
+
+
+@pytest.mark.parametrize("replica_id", [-2, 0, 1, 7])
+def test_offsets_are_listed_in_the_name_of_any_replica(
+    connection: RawConnection, new_topic_name: NewName, replica_id: int
+) -> None:
+    name = new_topic_name()
+    create_topic(connection, name)
+    produce(connection, name, batch(b"x"))
+    for epoch in (-1, 0):
+        answer = list_offset(connection, name, -1, replica_id=replica_id, current_leader_epoch=epoch)
+        assert (answer.error_code, answer.offset) == (0, 1)
+    assert list_offset(connection, name, -2, replica_id=replica_id).offset == 0
+    assert list_offset(connection, name, 0, replica_id=replica_id).offset == 0
+    assert list_offset(connection, name, -1, replica_id=replica_id, current_leader_epoch=9).error_code == 75
 
 
 def test_a_long_poll_ends_with_its_time(connection: RawConnection, new_topic_name: NewName) -> None:

@@ -145,7 +145,8 @@ def test_codes_of_requests_that_are_refused(
 
 def test_a_member_joins_stays_and_leaves(group: Raw, topic: str) -> None:
     joined = group.join("a", topic)
-    assert (joined.error_code, joined.member_id, joined.heartbeat_interval_ms) == (0, "a", 5000)
+    assert (joined.error_code, joined.member_id) == (0, "a")
+    assert 0 < joined.heartbeat_interval_ms <= 5000  # fastq has members come sooner while a group settles
     epoch, owned = group.settle(joined)
     assert owned == {topic_id_of(group.connection, topic): [0, 1, 2]}
     assert group.beat("a", epoch).assignment is None

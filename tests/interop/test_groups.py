@@ -61,7 +61,7 @@ def read(consumer: Consumer, count: int) -> list[Record]:
     deadline = time.monotonic() + WAIT_S
     while len(found) < count:
         assert time.monotonic() < deadline, f"{len(found)} of {count} records came"
-        found += consumer.poll(count - len(found), timeout=0.2)
+        found += consumer.poll(max_records=count - len(found), timeout=0.2)
     return found
 
 
@@ -82,7 +82,7 @@ def test_a_group_of_one_goes_on_where_it_stopped(options: dict[str, Any], topic:
         assert sorted(consumer.assignment()) == [TopicPartition(topic, i) for i in range(4)]
         who = consumer.group_metadata()
         assert (who.group_id, who.generation_id) == (options["group_id"], 1) and who.member_id
-        consumer.poll(1, timeout=0)  # whoever asks for more is done with what it had
+        consumer.poll(max_records=1, timeout=0)  # whoever asks for more is done with what it had
     with Consumer(topic, **options) as consumer:
         second = read(consumer, 150)
     seen = [(record.partition, record.offset) for record in first + second]
@@ -136,7 +136,7 @@ def test_commits_of_every_form(options: dict[str, Any], topic: str) -> None:
         deadline = time.monotonic() + WAIT_S
         while not told or offsets(consumer, topic)[2] != 60:
             assert time.monotonic() < deadline
-            consumer.poll(1, timeout=0.05)
+            consumer.poll(max_records=1, timeout=0.05)
         assert told == [({TopicPartition(topic, 2): OffsetAndMetadata(50)}, None)]
 
 
@@ -282,8 +282,8 @@ def test_a_static_member_comes_back_without_a_rebalance(options: dict[str, Any],
         read(consumer, 400)
         first = consumer.group_metadata()
     with Consumer(topic, **options) as consumer:
-        consumer.poll(1, timeout=1.0)
-        until(lambda: consumer.poll(1, timeout=0.1) or consumer.assignment())
+        consumer.poll(max_records=1, timeout=1.0)
+        until(lambda: consumer.poll(max_records=1, timeout=0.1) or consumer.assignment())
         second = consumer.group_metadata()
         assert second.generation_id == first.generation_id and second.member_id != first.member_id
 
@@ -292,9 +292,9 @@ def test_an_instance_id_used_twice_fences_the_first(options: dict[str, Any], top
     options["group_instance_id"] = "one"
     with Consumer(topic, **options) as first, Consumer(topic, **options) as second:
         read(first, 10)
-        second.poll(1, timeout=2.0)
+        second.poll(max_records=1, timeout=2.0)
         read(first, 390)
-        with pytest.raises(FencedInstanceId, match=r"group_instance_id.*group group-of.*its own group_instance_id"):
+        with pytest.raises(FencedInstanceId, match=r"group group-of.*its own group_instance_id"):
             first.poll(timeout=WAIT_S)
         with pytest.raises(FencedInstanceId):  # it stays of no use
             first.poll(timeout=WAIT_S)

@@ -25,7 +25,7 @@ import pytest
 from fastq import Producer
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "spark.md").read_text()
-PACKED = ("fastq", "pyspark_fastq", "cramjam", "lz4", "zstandard", "typing_extensions")
+PACKED = ("fastq", "pyspark_fastq", "snappy", "cramjam", "lz4", "zstandard", "typing_extensions")
 LINKED = ("pyspark", "py4j", "pyarrow", "numpy", "numpy.libs", "pandas", "dateutil", "six", "pytz")
 RECORDS = 20_000
 

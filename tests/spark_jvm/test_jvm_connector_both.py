@@ -60,6 +60,22 @@ def test_both_read_the_same(sessions: dict[str, SparkSession], servers: str, mak
         assert read[OURS] == read[JVM]
 
 
+@pytest.mark.parametrize(("sizes", "parts"), [((21, 45), 11), ((7, 11, 3), 5), ((1, 100), 4), ((5, 10, 15), 20)])
+def test_both_make_the_same_tasks(
+    sessions: dict[str, SparkSession], servers: str, make_topic: MakeTopic, sizes: tuple[int, ...], parts: int
+) -> None:
+    """Shares of a half, which double precision rounds down now and then, among them."""
+    topic = make_topic(servers, len(sizes))
+    with Producer(bootstrap_servers=servers) as producer:
+        for partition, size in enumerate(sizes):
+            producer.send_many(topic, [b"v"] * size, partition=partition).result(30)
+    tasks = {
+        format: sorted(session.call("tasks", format=format, options=options(servers, topic, minPartitions=str(parts))))
+        for format, session in sessions.items()
+    }
+    assert tasks[OURS] == tasks[JVM]
+
+
 def test_both_have_the_same_schema(sessions: dict[str, SparkSession], servers: str, make_topic: MakeTopic) -> None:
     topic = make_topic(servers)
     for headers in ("true", "false"):

@@ -108,18 +108,22 @@ def pools(servers: str) -> None:
     policy = RetryPolicy(attempts=5, dead_letter_topic="{topic}-failed")
 
     def handle(record: Record) -> None:
-        assert_type(record.value, Any)
+        assert_type(record.value, Any | None)
 
     with (
         Consumer("logs", bootstrap_servers=servers, group_id="g", enable_auto_commit=False) as consumer,
         Producer(bootstrap_servers=servers) as producer,
     ):
         pool = ConsumerPool(consumer, handle, workers=4, order="key", retry=policy, producer=producer)
+        ConsumerPool(consumer, handle_later)  # type: ignore[arg-type]  # nobody would await it
         assert_type(pool.pending, int)
         try:
             pool.run()
         except RecordFailed:
             pool.stop()
+
+
+async def handle_later(record: Record) -> None: ...
 
 
 def administration(servers: str) -> None:

@@ -5,6 +5,8 @@ Rules: `assert_type` states what a user's editor shows; a change here is a chang
 
 from __future__ import annotations
 
+from typing import Any
+
 from typing_extensions import assert_type
 
 from fastq import (
@@ -17,9 +19,13 @@ from fastq import (
     Record,
     RecordMetadata,
     TopicPartition,
+    read_topic,
 )
+from fastq._native.consume import RecordIterator
 from fastq.admin import GroupDescription, OffsetChange, OffsetReset, TransactionListing
+from fastq.consumer import ConsumerBatch, ConsumerOptions
 from fastq.observability import PrometheusExporter
+from fastq.producer import ProducerOptions
 
 
 def sync(servers: str) -> None:
@@ -34,11 +40,11 @@ def sync(servers: str) -> None:
 
     with Consumer("logs", bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
         for record in consumer:
-            assert_type(record, Record)
+            assert_type(record, Record[bytes, bytes])
             assert_type(record.topic, str)
             assert_type(record.offset, int)
             assert_type(record.timestamp_ms, int)
-        assert_type(consumer.poll(max_records=500, timeout=1.0), list[Record])
+        assert_type(consumer.poll(max_records=500, timeout=1.0), list[Record[bytes, bytes]])
         batch = consumer.poll_batch(timeout=1.0)
         assert_type(len(batch), int)
         partition = TopicPartition("logs", 0)
@@ -69,7 +75,119 @@ async def asynchronous(servers: str) -> None:
         await producer.flush()
     async with AsyncConsumer("logs", bootstrap_servers=servers) as consumer:
         async for record in consumer:
-            assert_type(record, Record)
-        assert_type(await consumer.poll(max_records=5, timeout=1.0), list[Record])
+            assert_type(record, Record[bytes, bytes])
+        assert_type(await consumer.poll(max_records=5, timeout=1.0), list[Record[bytes, bytes]])
     async with AsyncAdmin(bootstrap_servers=servers) as admin:
         await admin.create_topic("logs", partitions=1, replication_factor=1)
+
+
+class Point:
+    """What a program makes of a value."""
+
+
+class PointDeserializer:
+    """An object that wants to know the topic."""
+
+    def deserialize(self, topic: str, headers: tuple[tuple[str, bytes | None], ...], data: bytes) -> Point:
+        """One point."""
+        return Point()
+
+
+def to_int(data: bytes) -> int:
+    """A number."""
+    return int(data)
+
+
+def records_have_the_types_of_the_deserializers(options: ConsumerOptions) -> None:
+    for record in Consumer("logs", key_deserializer=to_int):
+        assert_type(record, Record[int, bytes])
+        assert_type(record.key, int | None)  # null is not asked about
+    for pointed in Consumer("logs", value_deserializer=PointDeserializer(), group_id="g"):
+        assert_type(pointed, Record[bytes, Point])
+    for named in Consumer("logs", value_deserializer="json", key_deserializer=to_int):
+        assert_type(named, Record[int, Any])
+    for both in Consumer("logs", value_deserializer="json", key_deserializer="str"):
+        assert_type(both, Record[Any, Any])
+    for any_ in Consumer({"group.id": "g"}, "logs"):
+        assert_type(any_, Record[Any, Any])
+    assert_type(Consumer("logs", value_deserializer=to_int).poll(timeout=1), list[Record[bytes, int]])
+    assert_type(Consumer("logs", value_deserializer=to_int).read_to_end(), RecordIterator[bytes, int])
+    Consumer("logs", **options)
+    taken_as_any(Consumer("logs", value_deserializer=to_int))
+
+
+def taken_as_any(consumer: Consumer) -> None:
+    """Without types, a consumer is one of anything."""
+    for record in consumer:
+        assert_type(record, Record[Any, Any])
+
+
+async def async_records_have_them_too() -> None:
+    async for record in AsyncConsumer("logs", value_deserializer=to_int):
+        assert_type(record, Record[bytes, int])
+    assert_type(await AsyncConsumer("logs", key_deserializer="str").poll(timeout=1), list[Record[Any, bytes]])
+
+
+def text_to_bytes(value: str) -> bytes:
+    """A serializer."""
+    return value.encode()
+
+
+class PointSerializer:
+    """One that wants to know the topic."""
+
+    def serialize(self, topic: str, value: Point) -> bytes:
+        """A point."""
+        return b""
+
+
+def what_is_sent_has_the_types_of_the_serializers(options: ProducerOptions) -> None:
+    plain = Producer()
+    plain.send("logs", b"bytes", key=bytearray(b"k"))
+    plain.send("logs", None)
+    plain.send("logs", "text")  # type: ignore[arg-type]
+    plain.send("logs", b"", key="text")  # type: ignore[arg-type]
+    plain.send("logs", 5)  # type: ignore[arg-type]
+    texts = Producer(value_serializer=text_to_bytes)
+    texts.send("logs", "text", key=b"k")
+    texts.send("logs", b"bytes")  # type: ignore[arg-type]
+    texts.send("logs", "text", key="k")  # type: ignore[arg-type]
+    typed = Producer(value_serializer=str, key_serializer=int)
+    typed.send("logs", "text", key=5)
+    typed.send("logs", 5, key="text")  # type: ignore[arg-type]
+    points = Producer(value_serializer=PointSerializer())
+    points.send("logs", Point())
+    points.send("logs", b"")  # type: ignore[arg-type]
+    named = Producer(value_serializer="json", key_serializer=text_to_bytes)
+    named.send("logs", {"any": 1}, key="text")
+    named.send("logs", {"any": 1}, key=b"")  # type: ignore[arg-type]
+    Producer(key_serializer="str", value_serializer="json").send("logs", 5, key=5)
+    Producer({"value.serializer": "str"}).send("logs", "text")
+    Producer(**options).send("logs", "text")
+    sends_anything(texts)
+
+
+def sends_anything(producer: Producer) -> None:
+    """Without types, a producer takes anything."""
+    producer.send("logs", "text", key=5)
+
+
+async def async_sends_have_them_too() -> None:
+    await AsyncProducer().send("logs", b"bytes")
+    await AsyncProducer().send("logs", "text")  # type: ignore[arg-type]
+    await (await AsyncProducer(value_serializer=text_to_bytes).send("logs", "text"))
+
+
+def tables(servers: str) -> None:
+    table = read_topic("logs", columns=["value"], start={0: 5}, bootstrap_servers=servers)
+    for batch in table:
+        assert_type(batch, ConsumerBatch)
+
+
+def options_have_a_name(options: ProducerOptions) -> None:
+    mine: ProducerOptions = {"acks": "all", "linger_ms": 5, "raise_on_close": True}
+    mine.update(options)
+    with Producer(**mine) as producer:
+        assert_type(producer, Producer)
+    with Producer({"linger.ms": 5}, **options) as other:
+        assert_type(other.send("t", b"x").done(), bool)

@@ -22,36 +22,48 @@ ROOT = Path(__file__).resolve().parents[2]
 CLIENT = ROOT / "src" / "fastq"
 BROKER = ROOT / "broker" / "fastq_broker"
 
-FLOOR = {"errors", "_native", "compression"}  # bytes and records
-CORE = FLOOR | {"protocol", "net", "config", "metadata"}  # talking to brokers
-USERS = {"serializers", "interceptors"}  # what users plug in
+FLOOR = {"errors", "values", "timeouts", "_native", "compression"}  # bytes and records
+CORE = FLOOR | {"protocol", "net", "settings", "config", "client_options", "metadata"}  # talking to brokers
+USERS = {"serializers", "interceptors", "callbacks"}  # what users plug in
 
 MAY_IMPORT = {
-    "errors": set[str](),
+    "error_codes": set[str](),
+    "errors": {"error_codes"},
     "lazy": set[str](),
+    "values": set[str](),
+    "timeouts": set[str](),
+    "client_options": set[str](),
     "_native": FLOOR,
     "compression": FLOOR,
-    "serializers": {"errors"},
-    "interceptors": {"errors"},
+    "callbacks": {"errors"},
+    "serializers": {"errors", "callbacks"},
+    "interceptors": {"errors", "values", "callbacks"},
     "schema_registry": {"errors", "lazy"},
     "protocol": FLOOR,
     "metadata": FLOOR | {"protocol"},
-    "config": FLOOR | {"protocol", "net"},
+    "other_clients": set[str](),
+    "settings": {"errors", "values", "other_clients"},
+    "config": FLOOR | {"protocol", "net", "settings", ""},
     "net": CORE | {""},  # the version, which it tells brokers
     "metrics": {"metadata"},
     "producer": CORE | USERS | {"metrics", "lazy"},
     "consumer": CORE | USERS | {"metrics", "lazy"},
     "observability": USERS | {"metrics", "producer", "consumer"},
-    "admin": CORE,
+    "admin": CORE | {"lazy"},
     "cli": CORE | USERS | {"", "producer", "consumer", "admin", "testing"},
     "spark": CORE | USERS | {"", "lazy", "producer", "consumer", "admin"},
+    "__main__": {"cli"},  # `python -m fastq`
     "testing": CORE | {"", "admin"},
     "": CORE | USERS | {"lazy", "producer", "consumer", "admin"},  # fastq/__init__.py: the public names
 }
 BROKER_MAY_IMPORT = {"errors", "_native", "compression", "protocol", "net"}
 BROKER_AS_A_CLIENT = BROKER / "mirror"  # copies between clusters, so it is a producer and a consumer itself
 
-IMPORTED_AS = {"protobuf": "google", "opentelemetry-api": "opentelemetry"}  # packages whose modules have another name
+IMPORTED_AS = {
+    "python-snappy": "snappy",
+    "protobuf": "google",
+    "opentelemetry-api": "opentelemetry",
+}  # packages whose modules have another name
 
 EXCEPTIONS = {
     ("_native/send_many.pyx", "producer"): "the classes of results, loaded when the first one is made",

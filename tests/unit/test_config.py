@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
-import typing
+import pydoc
+import re
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_type_hints
 
 import pytest
 
-from fastq.config import ClientConfig, ClientOptions, Config, ConfigWarning, Renamed, option, renamed
+from fastq import Admin, AsyncAdmin, AsyncProducer, Producer, other_clients
+from fastq.admin import AdminOptions
+from fastq.admin.config import AdminConfig
+from fastq.client_options import ClientOptions
+from fastq.config import ClientConfig, ConfigWarning
+from fastq.consumer import ConsumerOptions
+from fastq.consumer.config import ConsumerConfig
 from fastq.errors import ConfigError
 from fastq.net.addresses import Address, parse_address, parse_servers
+from fastq.net.tls import client_context
+from fastq.producer import ProducerOptions
+from fastq.producer.config import ProducerConfig
+from fastq.settings import Config, Renamed, option, renamed
 
 
-@dataclass(frozen=True, kw_only=True)
 class SampleConfig(ClientConfig):
     batch_size: int = option(16_384, low=0, high=2**31 - 1)
     acks: str = option("all", choices=("all", "-1", "0", "1"))
@@ -87,7 +97,7 @@ def test_unknown_key_names_the_nearest() -> None:
         ConfigError, match=r"unknown configuration key bootstrap\.server; did you mean bootstrap_servers\?"
     ):
         ClientConfig.from_mapping({"bootstrap.server": "a:1"})
-    with pytest.raises(ConfigError, match="see ClientConfig"):
+    with pytest.raises(ConfigError, match=r"help\(ClientConfig\)"):
         ClientConfig.from_mapping({"xyzzy": 1})
 
 
@@ -158,7 +168,34 @@ def test_frozen_copies_and_pickles() -> None:
 
 
 def test_every_option_is_in_the_typed_keywords_and_documented() -> None:
-    assert set(typing.get_type_hints(ClientOptions)) == {field.name for field in fields(ClientConfig)}
+    assert set(ClientOptions.__annotations__) == set(ClientConfig.options())
+
+
+@pytest.mark.parametrize(
+    ("options", "config"),
+    [(ProducerOptions, ProducerConfig), (ConsumerOptions, ConsumerConfig), (AdminOptions, AdminConfig)],
+)
+def test_every_option_has_a_type_that_can_be_asked_for(options: Any, config: type[Config]) -> None:
+    assert set(get_type_hints(options)) == set(config.options())
+
+
+def test_inspection_finds_every_option_and_its_default() -> None:
+    parameters = inspect.signature(ProducerConfig).parameters
+    assert set(parameters) == set(ProducerConfig.options())
+    assert (parameters["linger_ms"].default, parameters["linger_ms"].annotation) == (5.0, "float")
+    assert "linger_ms: 'float' = 5.0" in pydoc.plain(pydoc.render_doc(ProducerConfig))
+
+
+def test_a_constructor_refuses_what_is_no_option_and_a_configuration_does_not_change() -> None:
+    with pytest.raises(TypeError, match="ProducerConfig has no option 'linger'"):
+        ProducerConfig(linger=1)  # type: ignore[call-arg]
+    config: Any = ProducerConfig(linger_ms=1)
+    for change in (lambda: setattr(config, "linger_ms", 2), lambda: delattr(config, "linger_ms")):
+        with pytest.raises(AttributeError, match="linger_ms"):
+            change()
+    assert config == ProducerConfig(linger_ms=1) != ProducerConfig()
+    assert config != ConsumerConfig()
+    assert hash(config) == hash(ProducerConfig(linger_ms=1))
     assert all(declared.doc for declared in ClientConfig.options().values())
 
 
@@ -193,3 +230,136 @@ def test_bad_addresses(text: str) -> None:
 
 def test_servers_drop_duplicates_in_order() -> None:
     assert parse_servers("b:1,a:2,b:1,") == (Address("b", 1), Address("a", 2))
+
+
+def test_help_of_a_configuration_tells_every_setting() -> None:
+    from fastq.producer import ProducerConfig
+
+    text = pydoc.render_doc(ProducerConfig, renderer=pydoc.plaintext)
+    assert "Everything a producer can be told." in text
+    for key, declared in ProducerConfig.options().items():
+        assert f"{key} = " in text
+        assert declared.doc in text
+    assert "sasl_password = '" not in text, "a secret's default is not shown either"
+
+
+# -- what people bring along from other clients, and what they misspell
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        ("error_cb", "logged by the logger 'fastq'"),
+        ("stats_cb", r"metrics\(\)"),
+        ("on_delivery", "result"),
+        ("dr_msg_cb", "result"),
+        ("rebalance_cb", "on_revoked"),
+        ("on_commit", "commit_async"),
+        ("default.topic.config", "keys of the client itself"),
+        ("schema.registry.url", "fastq.schema_registry"),
+        ("sasl.kerberos.service.name", "Kerberos"),
+    ],
+)
+def test_keys_that_a_program_relies_on_say_what_to_write_instead(key: str, words: str) -> None:
+    for config in (ClientConfig, ProducerConfig, ConsumerConfig, AdminConfig):
+        with pytest.raises(ConfigError, match=f"{re.escape(key)} is a key of another client: .*{words}"):
+            config.from_mapping({key: print})
+
+
+@pytest.mark.parametrize("key", ["socket.keepalive.enable", "api.version.request", "debug", "statistics.interval.ms"])
+def test_keys_that_change_nothing_warn(key: str) -> None:
+    with pytest.warns(ConfigWarning, match=f"{re.escape(key)} has no effect"):
+        ConsumerConfig.from_mapping({key: "1"})
+
+
+@pytest.mark.parametrize("config", [ClientConfig, ProducerConfig, ConsumerConfig, AdminConfig])
+def test_no_key_of_ours_is_said_to_be_anothers(config: type[ClientConfig]) -> None:
+    names = {*config.options(), *config._merged("RENAMED")}
+    names.update(alias for declared in config.options().values() for alias in declared.aliases)
+    assert not names & {*other_clients.IGNORED, *other_clients.REFUSED}
+    assert not {*other_clients.IGNORED} & {*other_clients.REFUSED}
+
+
+@pytest.mark.parametrize(
+    ("key", "said"),
+    [
+        ("linger", "linger_ms"),
+        ("bootstrap_server", "bootstrap_servers"),
+        ("bootstrap.brokers", "bootstrap_servers"),
+        ("metadata_broker_lists", "bootstrap_servers"),
+        ("queue.buffering.max.mss", "linger_ms"),
+        ("compresion.type", "compression_type"),
+        ("timeout", "request_timeout_ms"),
+        ("idempotence", "enable_idempotence"),
+    ],
+)
+def test_what_is_suggested_is_todays_name(key: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=rf"unknown configuration key {re.escape(key)}; did you mean .*\b{said}\b"):
+        ProducerConfig.from_mapping({key: "1"})
+
+
+@pytest.mark.parametrize(
+    ("config", "key", "whose"),
+    [
+        (ConsumerConfig, "linger_ms", "producer"),
+        (ConsumerConfig, "queue.buffering.max.ms", "producer"),
+        (ProducerConfig, "group.id", "consumer"),
+        (ProducerConfig, "fetch.wait.max.ms", "consumer"),
+        (AdminConfig, "acks", "producer"),
+    ],
+)
+def test_a_setting_of_another_client_is_said_to_be_one(config: type[ClientConfig], key: str, whose: str) -> None:
+    with pytest.raises(ConfigError, match=rf"unknown configuration key {re.escape(key)}: it is a setting of a {whose}"):
+        config.from_mapping({key: "1"})
+
+
+@pytest.mark.parametrize("config", [ProducerConfig, ConsumerConfig, AdminConfig])
+def test_what_a_setting_allows_is_said_of_every_one(config: type[ClientConfig]) -> None:
+    vague = [key for key, declared in config.options().items() if "another value" in declared.allowed()]
+    assert vague == []
+    with pytest.raises(ConfigError, match="bootstrap_servers: None; allowed: HOST:PORT"):
+        config(bootstrap_servers=None)  # type: ignore[arg-type]  # what is tested
+
+
+@pytest.mark.parametrize("text", ["localhost 9092", "http://localhost:9092/", "a:1;b:2", "me@host:9092", "host\t:1"])
+def test_what_is_no_address_is_refused_before_it_is_looked_up(text: str) -> None:
+    with pytest.raises(ConfigError, match=r"bad value for bootstrap_servers.*HOST:PORT"):
+        ProducerConfig(bootstrap_servers=text)
+
+
+@pytest.mark.parametrize("key", ["frobnicate", "x", "no.such.thing"])
+def test_nothing_far_away_is_suggested(key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"unknown configuration key {key}; help\(ProducerConfig\)"):
+        ProducerConfig.from_mapping({key: "1"})
+
+
+def test_errors_say_a_value_once_and_a_secret_never() -> None:
+    with pytest.raises(ConfigError) as caught:
+        ClientConfig(bootstrap_servers="x:99999")
+    assert str(caught.value).count("x:99999") == 1
+    with pytest.raises(ConfigError, match="'x:99999'"):
+        ClientConfig(bootstrap_servers="a:1,x:99999")
+    with pytest.warns(ConfigWarning), pytest.raises(ConfigError) as caught:
+        ClientConfig.from_mapping({"sasl.jaas.config": 'username="me" password="hush"'})
+    assert "hush" not in str(caught.value)
+    with pytest.raises(ConfigError) as caught:
+        ClientConfig.from_mapping({"sasl.password": "hush", "sasl_plain_password": "hush-hush"})
+    assert "disagree" in str(caught.value) and "hush" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"ssl_truststore_location='/no/such.pem' cannot be used: No such file"):
+        client_context(ClientConfig(security_protocol="SSL", ssl_truststore_location="/no/such.pem"))
+
+
+def test_the_reason_why_a_name_means_nothing_is_kept() -> None:
+    with pytest.raises(ConfigError, match="No module named 'nowhere'"):
+        ProducerConfig(value_serializer="nowhere.Serializer")
+
+
+@pytest.mark.parametrize("make", [Producer, AsyncProducer, Admin, AsyncAdmin])
+def test_an_address_in_place_of_settings(make: Any) -> None:
+    with pytest.raises(ConfigError, match="bootstrap_servers='host:9092'"):
+        make("host:9092")
+    with pytest.raises(ConfigError, match="settings are a mapping"):
+        make(5)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import pickle
+import re
+from pathlib import Path
 from typing import Any
 
 import kafka.errors
 import pytest
 
-from fastq import errors
+from fastq import Consumer, errors
 from fastq.errors import ErrorCode, FastqError, KafkaError, error_for_code
 
 CLASSES = [item for item in vars(errors).values() if inspect.isclass(item) and issubclass(item, FastqError)]
@@ -103,7 +105,90 @@ def test_messages_name_place_cause_and_remedy() -> None:
     error2 = errors.DeserializationError(topic="t", partition=1, offset=0, raw=bytes(1000))
     assert "offset 0" in str(error2)
     assert "<1000 bytes>" in str(error2)
-    assert len(str(errors.FastqError("x", detail="y" * 10000))) < 300
+    long = str(errors.FastqError("x", detail="first " + "y" * 10000 + " last"))
+    assert len(long) < 450
+    assert "first" in long and long.endswith("last")
+
+
+def test_a_message_says_each_thing_once() -> None:
+    cause = errors.ConnectionRefused(
+        broker="h:1", phase="connect", cause=OSError(111, "refused"), hint="Is the broker running?"
+    )
+    error = errors.AbortableTransactionError(
+        "the transaction of copy-1 cannot be committed", transactional_id="copy-1", cause=cause, hint="Abort it."
+    )
+    assert str(error) == (
+        "the transaction of copy-1 cannot be committed: the broker refused the connection [broker h:1, phase connect]: "
+        "[Errno 111] refused. Is the broker running? Abort it"
+    )
+    fenced = errors.AbortableTransactionError(cause=error_for_code(82, topic="another", group_id="group"))
+    assert "[topic another, group_id group]" in str(fenced)
+    unread = errors.DeserializationError(
+        "the value of logs-3 at offset 17 is no JSON", topic="logs", partition=3, offset=17
+    )
+    failed = errors.RecordFailed(
+        "the record of logs-3 at offset 17 could not be handled", topic="logs", partition=3, offset=17, cause=unread
+    )
+    assert str(failed) == (
+        "the record of logs-3 at offset 17 could not be handled: the value of logs-3 at offset 17 is no JSON"
+    )
+    exists = error_for_code(36, "Topic 'logs' already exists.", topic="logs")
+    assert str(exists) == "TOPIC_ALREADY_EXISTS (36): a topic of this name exists: Topic 'logs' already exists."
+    assert str(errors.FastqError("x", cause=errors.FastqError("y", topic="t", hint="Do."), topic="t", hint="Do.")) == (
+        "x [topic t]: y. Do"
+    )
+
+
+def test_every_time_out_is_one() -> None:
+    """By name, and by what it says: who catches TimeoutError, or FastqError, gets all of them."""
+    late = [cls for cls in CLASSES if re.search("Timeout|TimedOut", cls.__name__)]
+    others = {"InvalidSessionTimeout", "InvalidTransactionTimeout"}  # a setting that the broker does not take
+    assert len(late) >= 9
+    for cls in late:
+        assert issubclass(cls, TimeoutError) == (cls.__name__ not in others), cls
+    assert {cls.__name__ for cls in CLASSES if issubclass(cls, TimeoutError)} == {cls.__name__ for cls in late} - others
+
+
+def test_no_bare_time_out_is_raised() -> None:
+    """What the client raises when something does not come in time is of its own tree."""
+    bare = [
+        f"{path.name}: {line.strip()}"
+        for path in Path(errors.__file__).parent.rglob("*.py*")
+        if path.suffix in (".py", ".pyx")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if re.search(r"\braise (asyncio\.)?TimeoutError\b", line)
+    ]
+    assert bare == []
+
+
+def test_not_assigned_is_one_error() -> None:
+    with Consumer(bootstrap_servers="127.0.0.1:1") as consumer:
+        for call in (
+            lambda: consumer.seek(("t", 0), 5),
+            lambda: consumer.position(("t", 0)),
+            lambda: consumer.pause(("t", 0)),
+            lambda: consumer.resume(("t", 0)),
+        ):
+            with pytest.raises(errors.NotAssigned, match=r"not assigned.*topic t, partition 0") as caught:
+                call()
+            assert isinstance(caught.value, ValueError)
+            assert (caught.value.topic, caught.value.partition) == ("t", 0)
+
+
+def test_codes_of_errors_come_from_the_table() -> None:
+    """No number stands for a code in the client's sources."""
+    found = [
+        f"{path.name}: {line.strip()}"
+        for path in Path(errors.__file__).parent.rglob("*.py")
+        if path.name != "errors.py" and path.parent.name != "messages"
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if re.search(r"(error_code|\.error|\bcode) *(==|!=|in|not in) *[({]?-?[1-9]", line) or "# error code" in line
+    ]
+    assert found == []
+    header = (Path(errors.__file__).parent / "_native" / "heartbeat.h").read_text(encoding="utf-8")
+    named = dict(re.findall(r"\b([A-Z_]{8,}) = (\d+)", header[header.index("Of fastq.errors.ErrorCode") :]))
+    assert len(named) == 3
+    assert {name: ErrorCode[name] for name in named} == {name: int(number) for name, number in named.items()}
 
 
 def test_an_unsupported_version_is_a_broker_error_and_a_failed_connection() -> None:

@@ -13,12 +13,12 @@ from enum import IntEnum
 
 from fastq.errors import ConfigError, ErrorCode
 from fastq.protocol.messages import ConfigRecord
-from fastq_broker import group_config, topic_config
+from fastq_broker import fail_closed, group_config, topic_config
 from fastq_broker.config_keys import ConfigKey, ConfigType, ResourceType, shown, unknown_key
 from fastq_broker.config_table import BROKER_KEYS
 from fastq_broker.controller.features import ELIGIBLE_LEADER_REPLICAS
 from fastq_broker.controller.image import MetadataImage, Record
-from fastq_broker.controller.topics import Refused, Result, name_problem
+from fastq_broker.controller.topics import Refused, Result, check_length, name_problem
 
 _MIN_ISR = "min.insync.replicas"
 
@@ -85,6 +85,7 @@ def _change(image: MetadataImage, item: ResourceChange, layers: topic_config.Bro
     new: dict[str, str] = {} if item.replace else dict(old)
     for change in item.changes:
         _apply(new, change, item, layers)
+        check_length(change.name, new.get(change.name, ""))
     if item.resource_type == ResourceType.TOPIC:
         # Overrides written by another broker may have keys that this one does not know; they stay.
         known = {name: value for name, value in new.items() if name in topic_config.TOPIC_KEYS or name in names}
@@ -171,6 +172,8 @@ def _apply(
             ErrorCode.INVALID_REQUEST,
             f"Cannot update these configs dynamically: {change.name}; set it in the broker's file and start it again",
         )
+    if fail_closed.protects(change.name, key.parse(change.value)) and change.name not in layers.config.insecure_ignore:
+        raise fail_closed.refuse_setting(change.name)
     if change.operation == ConfigOperation.SET:
         key.parse(change.value)
         values[change.name] = change.value

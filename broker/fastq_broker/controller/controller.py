@@ -13,9 +13,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
-from fastq.errors import ConfigError, NotLeaderOrFollower, UnknownTopicOrPartition
+from fastq.errors import ConfigError, KafkaStorageError, NotLeaderOrFollower, UnknownTopicOrPartition
 from fastq.protocol.messages import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -28,9 +30,11 @@ from fastq.protocol.messages import (
     RegisterBrokerRecord,
 )
 from fastq.protocol.uuid import random_uuid
+from fastq_broker import fail_closed
 from fastq_broker.config import BrokerConfig, Listener
 from fastq_broker.config_keys import ResourceType
-from fastq_broker.controller import config_changes, features, topics
+from fastq_broker.controller import config_changes, feature_changes, features, quotas, scram, topics
+from fastq_broker.controller.feature_changes import FeatureUpdate
 from fastq_broker.controller.image import (
     NO_LEADER,
     MetadataDelta,
@@ -38,20 +42,26 @@ from fastq_broker.controller.image import (
     PartitionImage,
     Record,
 )
-from fastq_broker.controller.metadata_log import MetadataLog
-from fastq_broker.controller.records import encode_record
+from fastq_broker.controller.metadata_log import Effect, MetadataLog
+from fastq_broker.controller.quotas import QuotaChange
+from fastq_broker.controller.records import PRODUCER_ID_BLOCK, encode_record
+from fastq_broker.controller.scram import ScramDeletion, ScramUpsertion
 from fastq_broker.controller.storage import clean_shutdown_epoch
 from fastq_broker.controller.topics import CreatedTopic, NewPartitions, NewTopic, Result
-from fastq_broker.log.log_dir import LogDir
+from fastq_broker.log import LogDir, failures
 from fastq_broker.topic_config import BrokerLayers, TopicDefaults
 
 logger = logging.getLogger(__name__)
 
-# Ids in one block, as Kafka hands them out (ProducerIdsBlock).
-PRODUCER_ID_BLOCK = 1000
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
 Listen = Callable[[MetadataImage, MetadataDelta], None]
+R = TypeVar("R", bound=Result)
+
+
+def _refused_by_disk(results: list[R], error: KafkaStorageError) -> list[R]:
+    refusal = topics.Refused(error.code, str(error))
+    return [result.refused(refusal) for result in results]
 
 
 @dataclass(frozen=True)
@@ -69,18 +79,33 @@ class Controller:
     after the change and the delta that led to it. Used by the event loop's thread only; `flushed` may be awaited there.
     """
 
-    def __init__(self, config: BrokerConfig, *, clock: Callable[[], int], log_dir: LogDir | None = None) -> None:
-        """`clock` gives the time in ms since 1970. `log_dir` is the broker's object of metadata.log.dir, whose flusher the
-        broker drains; None: one of the controller's own, which syncs in the caller's thread."""
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        clock: Callable[[], int],
+        monotonic_ms: Callable[[], int] | None = None,
+        log_dir: LogDir | None = None,
+    ) -> None:
+        """`clock` gives the time in ms since 1970, `monotonic_ms` is for intervals (None: `clock`).
+
+        `log_dir` is the broker's object of metadata.log.dir, whose flusher the broker drains; None: one of the controller's own, which
+        syncs in the caller's thread.
+        """
         self.config = config
         self.node_id = config.node_id
         self.clock = clock
         self.image = MetadataImage()
         self.epoch = 0
         self.broker_epoch = -1
-        self._log = MetadataLog(config, clock=clock, log_dir=log_dir)
+        self.unprotected: Sequence[str] = ()
+        """What of the metadata would protect, is not honoured and may be ignored."""
+        self._log = MetadataLog(config, clock=clock, monotonic_ms=monotonic_ms or clock, log_dir=log_dir)
         self._clean_epoch = -1
         self._listeners: list[Listen] = []
+        self.before_creation: Callable[[frozenset[str]], None] = lambda names: None
+        """Called before topics of these names are made: what is left of older topics of a name goes first, on disk too. Raises
+        KafkaStorageError."""
         self._defaults: TopicDefaults | None = None
         self._defaults_configs: tuple[Mapping[str, str | None], Mapping[str, str | None]] | None = None
         self._next_producer_id = 0
@@ -92,17 +117,19 @@ class Controller:
         """Format what is new, replay what is there, and become the leader of the next epoch.
 
         Comes before the logs are started, which takes away the marks of a clean stop that are looked for here.
-        ConfigError when the directories belong to another node, cluster or quorum, or need features that this node
-        lacks; MetadataError when the log is damaged. Listeners hear of everything found, as one delta from nothing.
+        ConfigError when the directories belong to another node, cluster or quorum, need features that this node
+        lacks, or have what would protect and is not honoured; MetadataError when the log is damaged. Listeners hear of
+        everything found, as one delta from nothing.
         """
         self._clean_epoch = clean_shutdown_epoch([Path(directory) for directory in self.config.log_dirs])
-        delta = MetadataDelta(MetadataImage(cluster_id=self._log.open()))
+        delta = MetadataDelta(MetadataImage(cluster_id=self._log.open(self._clean_epoch)))
         self._log.replay(delta)
         last = self._log.last
         self.image = delta.apply(last.offset, last.epoch, last.timestamp_ms)
         problems = features.unsupported({**self.image.features, features.KRAFT_VERSION: self._log.kraft_version or 0})
         if problems:
             raise ConfigError(f"{self._log.directory} cannot be opened: {'; '.join(problems)}")
+        self.unprotected = fail_closed.unprotected(self.image, self.config.insecure_ignore)
         self.epoch = self._log.begin_epoch()
         self._publish(delta)
         if self._log.in_transaction:
@@ -145,35 +172,70 @@ class Controller:
         """Wait until every change made so far is on disk. Calls at the same time share a flush."""
         await self._log.flushed()
 
+    async def durable(self, results: list[R]) -> list[R]:
+        """The results of a request's changes once they are on disk; where the disk fails, each says so instead of success."""
+        try:
+            await self.flushed()
+        except KafkaStorageError as error:
+            return _refused_by_disk(results, error)
+        return results
+
+    def when_durable(self, effect: Effect) -> None:
+        """Call `effect` with None once every change made so far is on disk, or with the error that keeps them from it.
+
+        Effects run in the order in which they were asked for. What cannot be taken back (files that go, records that retention deletes)
+        is an effect: after a loss of power the change that it follows from must still be there.
+        """
+        self._log.when_durable(effect)
+
+    def settle(self) -> None:
+        """Have every change made so far on disk, and its effects done, before this returns. KafkaStorageError when the disk fails."""
+        self._log.settle()
+
     # Changes: results in the order of the items; an item's error stops no other item.
 
     def create_topics(self, wanted: Sequence[NewTopic], *, validate_only: bool = False) -> list[CreatedTopic]:
         """Create topics, or (`validate_only`) say which of them could be created."""
         results, records = topics.plan_create(self.image, self.config, wanted)
-        self._commit_unless(validate_only, records)
-        return results
+        if records and not validate_only:
+            try:
+                self.before_creation(frozenset(topic.name for topic in wanted))
+            except KafkaStorageError as error:
+                return _refused_by_disk(results, error)
+        return self._commit_whole(validate_only, results, records)
 
     def delete_topics(self, topic_ids: Sequence[bytes]) -> list[Result]:
         """Delete topics by id; an id that is not there is UNKNOWN_TOPIC_ID."""
-        results, records = topics.plan_delete(self.image, topic_ids)
-        self._commit_unless(False, records)
-        return results
+        return self._commit_whole(False, *topics.plan_delete(self.image, topic_ids))
 
     def create_partitions(self, wanted: Sequence[NewPartitions], *, validate_only: bool = False) -> list[Result]:
         """Let topics grow to a number of partitions; fewer, or as many as there are, is INVALID_PARTITIONS."""
-        results, records = topics.plan_partitions(self.image, wanted)
-        self._commit_unless(validate_only, records)
-        return results
+        return self._commit_whole(validate_only, *topics.plan_partitions(self.image, wanted))
 
     def alter_configs(
         self, wanted: Sequence[config_changes.ResourceChange], *, validate_only: bool = False
     ) -> list[Result]:
         """Both forms: a change says itself whether it replaces (AlterConfigs) or adds (IncrementalAlterConfigs)."""
-        results, records = config_changes.plan_changes(self.image, wanted, self.layers)
-        self._commit_unless(validate_only, records)
-        return results
+        return self._commit_whole(validate_only, *config_changes.plan_changes(self.image, wanted, self.layers))
 
     incremental_alter_configs = alter_configs
+
+    def update_features(self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False) -> None:
+        """Finalize other levels of features, all of them or none. Raises Refused."""
+        records = feature_changes.plan_features(self.node_id, self.finalized_features, updates)
+        if records and not validate_only:
+            self._commit(records)
+
+    def alter_quotas(self, changes: Sequence[QuotaChange], *, validate_only: bool = False) -> list[Result]:
+        """Take quotas away; to set one is refused, because none is enforced."""
+        return self._commit_whole(validate_only, *quotas.plan_quotas(self.image, changes))
+
+    def alter_scram(
+        self, deletions: Sequence[ScramDeletion], upsertions: Sequence[ScramUpsertion]
+    ) -> Mapping[str, Result]:
+        """Take credentials away, by user; to set one is refused, because no listener asks for it."""
+        results, records = scram.plan_scram(self.image, deletions, upsertions)
+        return dict(zip(results, self._commit_whole(False, list(results.values()), records), strict=True))
 
     def bump_leader_epoch(self, topic: str, partition: int) -> int:
         """Elect this node again as the leader of a partition it leads, so that its epoch grows; the new epoch.
@@ -250,17 +312,31 @@ class Controller:
 
     # Inside
 
-    def _commit_unless(self, validate_only: bool, records: Sequence[Record]) -> None:
+    def _commit_whole(self, validate_only: bool, results: list[R], records: Sequence[Record]) -> list[R]:
+        """Make a request's changes in one batch, so that a crash leaves all or none of them; refuse them all where it has no room."""
+        values = self._encoded(records)
+        try:
+            topics.check_size(values)
+        except topics.Refused as refusal:
+            return [result.refused(refusal) for result in results]
         if records and not validate_only:
-            self._commit(records)
+            try:
+                self._commit(records, values)
+            except KafkaStorageError as error:  # nothing was changed: the batch is written before the image is replaced
+                return _refused_by_disk(results, error)
+        return results
 
-    def _commit(self, records: Sequence[Record]) -> None:
+    def _encoded(self, records: Sequence[Record]) -> list[bytes]:
+        version = self.image.features.get(features.METADATA_VERSION, features.BOOTSTRAP[features.METADATA_VERSION])
+        return [encode_record(record, version) for record in records]
+
+    def _commit(self, records: Sequence[Record], values: Sequence[bytes] | None = None) -> None:
         """Write, apply, tell. The delta is built first: records that do not fit are never written."""
         delta = MetadataDelta(self.image)
         for record in records:
             delta.replay(record)
-        version = self.image.features.get(features.METADATA_VERSION, features.BOOTSTRAP[features.METADATA_VERSION])
-        values = [encode_record(record, version) for record in records]
+        if values is None:
+            values = self._encoded(records)
         now_ms = self.clock()
         image = delta.apply(self._log.end_offset + len(values) - 1, self.epoch, now_ms)
         self._log.append(values, now_ms)
@@ -268,8 +344,8 @@ class Controller:
         self._publish(delta)
 
     def _publish(self, delta: MetadataDelta) -> None:
-        for listener in self._listeners:
-            listener(self.image, delta)
+        for listener in self._listeners:  # the change is made: one that fails does not keep it from the others
+            failures.attempt("following a change of the metadata", partial(listener, self.image, delta))
 
     def _bootstrap_records(self) -> list[Record]:
         """What a new cluster begins with; read as one change, as Kafka writes it."""

@@ -8,11 +8,15 @@ removed when a newer snapshot is on disk. Source: KafkaMetadataLog, SnapshotGene
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
+import shlex
 import shutil
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,12 +29,10 @@ from fastq.protocol.messages import (
 )
 from fastq.protocol.uuid import METADATA_TOPIC_ID
 from fastq_broker.config import BrokerConfig, Listener
-from fastq_broker.controller import features
-from fastq_broker.controller.image import MetadataDelta, MetadataError, MetadataImage, Record
+from fastq_broker.controller import features, repair
+from fastq_broker.controller.image import MetadataDelta, MetadataError, MetadataImage
+from fastq_broker.controller.inspection import Inspection, Verdict, inspect, judge, kept_batches
 from fastq_broker.controller.records import (
-    ABORT_TRANSACTION,
-    BEGIN_TRANSACTION,
-    END_TRANSACTION,
     ControlType,
     control_batch,
     data_batches,
@@ -44,18 +46,21 @@ from fastq_broker.controller.snapshot import (
     image_records,
     list_snapshots,
     read_snapshot,
+    replay_batches,
     write_snapshot,
 )
 from fastq_broker.controller.storage import (
     BOOTSTRAP_CHECKPOINT,
     METADATA_DIRECTORY,
     METADATA_TOPIC,
+    QUORUM_STATE,
     QuorumState,
     format_directories,
     sync_directory,
 )
 from fastq_broker.log import checkpoints
 from fastq_broker.log.config import LogConfig
+from fastq_broker.log.failures import failures
 from fastq_broker.log.files import FdBudget, Files
 from fastq_broker.log.flusher import ManualFlusher
 from fastq_broker.log.log_dir import LogDir
@@ -66,7 +71,12 @@ logger = logging.getLogger(__name__)
 
 CONTROLLER_PORT = 9093
 READ_BYTES = 8 << 20
-UNFINISHED = ".part"
+RETRY_MS = 10_000
+"""A snapshot that a shortage of descriptors, memory or threads has prevented is tried again after this."""
+
+
+Effect = Callable[[KafkaError | None], None]
+"""What follows a change once that is on disk; called with the error that keeps it from there."""
 
 
 class LogPoint(NamedTuple):
@@ -84,11 +94,19 @@ class MetadataLog:
     `in_transaction` says whether that is inside of a transaction of records that nobody ended.
     """
 
-    def __init__(self, config: BrokerConfig, *, clock: Callable[[], int], log_dir: LogDir | None = None) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        clock: Callable[[], int],
+        monotonic_ms: Callable[[], int],
+        log_dir: LogDir | None = None,
+    ) -> None:
         """`log_dir` is the directory object of metadata.log.dir that the broker's logs share; its flusher must be drained
         by whoever made it. None: one of its own, which syncs in the caller's thread."""
         self._config = config
         self._clock = clock
+        self._monotonic_ms = monotonic_ms
         self._root = Path(config.metadata_log_dir)
         self.directory = self._root / METADATA_DIRECTORY
         self._own_flusher: ManualFlusher | None = None
@@ -100,33 +118,44 @@ class MetadataLog:
         self.directory_ids: Sequence[bytes] = ()
         self.kraft_version: int | None = None
         self.voters: VotersRecord | None = None
-        self.bootstrap_features: Mapping[str, int] = features.BOOTSTRAP
         self._epoch = 0
         self._state = QuorumState(0)
+        self._effects: deque[tuple[int, Effect]] = deque()
+        self._state_problem: ConfigError | None = None
+        self._quorum_epoch: int | None = None
         self._voter_directory = bytes(16)
         self._bytes_since_snapshot = 0
         self._last_snapshot_ms = 0
         self._last_snapshot_offset = 0
+        self._no_snapshot_before_ms = 0
         self._writer: ThreadPoolExecutor | None = None
         self._snapshot: Future[None] | None = None
 
     def _make_log_dir(self) -> LogDir:
         files = Files()
         self._own_flusher = ManualFlusher(files)
-        return LogDir(str(self._root), files, FdBudget(64), self._own_flusher)
+        return LogDir(str(self._root), files, FdBudget(64), self._own_flusher, monotonic_ms=self._monotonic_ms)
 
     # Opening
 
-    def open(self) -> str:
-        """Format what is new and open the log; answers the cluster id. ConfigError when a directory does not fit."""
+    def open(self, clean_epoch: int = -1) -> str:
+        """Format what is new and open the log; answers the cluster id. `clean_epoch`: the broker epoch of the last clean stop, -1 for none.
+
+        ConfigError when a directory does not fit, MetadataError when changes would be lost.
+        """
         roots = list(dict.fromkeys([*map(Path, self._config.log_dirs), self._root]))
         found = format_directories(roots, self._config.node_id)
         self.cluster_id = found[0].cluster_id
         self.directory_ids = [item.directory_id for item in found[: len(self._config.log_dirs)]]
         self._voter_directory = found[roots.index(self._root)].directory_id
         if not self.directory.exists():
+            self._check_unused(roots, "is not there")
             self._format(found[0].cluster_id)
         self._remove_unfinished()
+        self._read_quorum_state()
+        end = self._check_log(clean_epoch)
+        if end == 0:
+            self._check_unused(roots, "holds no record")
         self._log = PartitionLog(
             self._log_dir,
             str(self.directory),
@@ -144,10 +173,78 @@ class MetadataLog:
             clean=False,
         )
         self._log.load()
+        if self._log.log_end_offset != end:
+            raise MetadataError(
+                f"{self.directory} was found to end at offset {end}, and loading it ended at {self._log.log_end_offset}: "
+                "does another process write there?"
+            )
         self.is_new = self._log.log_end_offset == 0
-        self._read_bootstrap()
-        self._read_quorum_state()
         return self.cluster_id
+
+    def _check_unused(self, roots: Sequence[Path], what: str) -> None:
+        """ConfigError when there are logs of partitions although the metadata that knows them is gone: they would all be forgotten."""
+        for root in roots:
+            logs = [
+                name
+                for name in os.listdir(root)
+                if name != METADATA_DIRECTORY and (root / name / checkpoints.PARTITION_METADATA).exists()
+            ]
+            if logs:
+                raise ConfigError(
+                    f"{self.directory} {what}, but {root} holds the logs of {len(logs)} partitions ({logs[0]}, for one), which a new "
+                    "metadata log would not know: restore that directory, set metadata.log.dir to where it is, or "
+                    "choose an empty data directory"
+                )
+
+    def _check_log(self, clean_epoch: int) -> int:
+        """Find out whether the log can be trusted, and let it begin anew behind a snapshot where it is damaged below that;
+        answers where it ends. MetadataError when changes would be lost."""
+        found, verdict = self._inspect(clean_epoch)
+        if verdict.losses:
+            raise MetadataError(repair.refusal(repair.plan_repair(found, verdict), self._repair_command()))
+        for snapshot, reason in found.unreadable:
+            aside = repair.set_aside(self.directory / snapshot.file_name)
+            logger.error("%s; nothing is lost by it, and it is %s now", reason, aside.name)
+        if verdict.begin_at is None:
+            return max(found.end_offset, 0)
+        for damage in found.damages:
+            logger.error("%s; a snapshot holds what was there", damage)
+        kept = list(kept_batches(found, verdict.begin_at))
+        end = kept[-1].next_offset if kept else verdict.begin_at
+        logger.error(
+            "%s: the log begins anew at offset %d, where its latest snapshot ends, and ends at %d (it was %d to %d)",
+            self.directory,
+            verdict.begin_at,
+            end,
+            found.start_offset,
+            found.end_offset,
+        )
+        repair.begin_anew(self.directory, (batch.read() for batch in kept), verdict.begin_at)
+        return end
+
+    def _inspect(self, clean_epoch: int) -> tuple[Inspection, Verdict]:
+        try:
+            found = inspect(self.directory, stopped_cleanly=clean_epoch >= 0, quorum_epoch=self._quorum_epoch)
+        except OSError as error:
+            raise MetadataError(
+                f"{error.filename or self.directory} cannot be read: {error.strerror}. Nothing was changed: check the disk "
+                "and what lies there, give the broker's user read and write access, or restore it from a copy"
+            ) from error
+        return found, judge(found, broker_epoch=clean_epoch, quorum_epoch=self._quorum_epoch)
+
+    def plan_repair(self, clean_epoch: int) -> repair.Plan | None:
+        """What a repair of the log would do, for one that is not open; None when nothing is to be accepted. ConfigError, OSError."""
+        if not self.directory.is_dir():
+            raise ConfigError(f"{self.directory} is not there: there is no metadata log to repair")
+        self._read_quorum_state()
+        found, verdict = self._inspect(clean_epoch)
+        return repair.plan_repair(found, verdict) if verdict.losses else None
+
+    def _repair_command(self) -> str:
+        where = f"--data-dir {shlex.quote(self._config.log_dirs[0])}"
+        if os.path.abspath(self._config.metadata_log_dir) != os.path.abspath(self._config.log_dirs[0]):
+            where += f" --set metadata.log.dir={shlex.quote(self._config.metadata_log_dir)}"
+        return f"fastq-broker repair {where}"
 
     def _format(self, cluster_id: str) -> None:
         """Write what a new metadata directory begins with: bootstrap records, identity, voters.
@@ -169,7 +266,7 @@ class MetadataLog:
             kraft_version=None,
             voters=None,
         )
-        unfinished = self._root / f"{METADATA_DIRECTORY}{UNFINISHED}"
+        unfinished = self._root / f"{METADATA_DIRECTORY}{repair.UNFINISHED}"
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir()
         (unfinished / checkpoints.PARTITION_METADATA).write_bytes(
@@ -213,23 +310,40 @@ class MetadataLog:
 
     def _remove_unfinished(self) -> None:
         for name in os.listdir(self.directory):
-            if name.endswith((UNFINISHED, ".checkpoint.deleted")):
-                (self.directory / name).unlink()
+            path = self.directory / name
+            if name.endswith((repair.UNFINISHED, ".checkpoint.deleted")) and not path.is_dir():
+                path.unlink(missing_ok=True)
 
-    def _read_bootstrap(self) -> None:
+    @property
+    def bootstrap_features(self) -> Mapping[str, int]:
+        """The feature levels that a new cluster begins with; read when they are needed only. MetadataError."""
         path = self._root / BOOTSTRAP_CHECKPOINT
-        if path.exists():
+        if not path.exists():
+            return features.BOOTSTRAP
+        try:
             found = [record for batch in read_snapshot(path) for record in batch.records]
-            self.bootstrap_features = {record.name: record.feature_level for record in found if record.API_KEY == 12}
+        except MetadataError as error:
+            raise MetadataError(
+                f"{error}: it says what the new cluster begins with; remove it to begin with the levels of this version"
+            ) from error
+        return {record.name: record.feature_level for record in found if record.API_KEY == FeatureLevelRecord.API_KEY}
 
     def _read_quorum_state(self) -> None:
-        state = QuorumState.read(self.directory)
+        try:
+            state = QuorumState.read(self.directory)
+        except ConfigError as error:
+            self._state_problem = error
+            return
+        except OSError as error:
+            self._state_problem = ConfigError(f"{self.directory / QUORUM_STATE} cannot be read: {error.strerror}")
+            return
         if state is None:
             return
         others = [voter for voter in state.voters if voter != self._config.node_id]
         if others:
             raise ConfigError(f"{self.directory} belongs to a quorum with the voters {others}: this version runs alone")
         self._state = state
+        self._quorum_epoch = state.leader_epoch
 
     # Replay
 
@@ -241,7 +355,9 @@ class MetadataLog:
             latest, batches = found
             start = latest.end_offset
             for batch in batches:
-                self._take(batch, delta)
+                for record in batch.records:
+                    delta.replay(record)
+                self._note(batch)
             self.last = LogPoint(start - 1, latest.epoch, self.last.timestamp_ms)
         if self._log.log_start_offset > start:
             raise MetadataError(
@@ -249,7 +365,8 @@ class MetadataLog:
                 f"and no snapshot holds what was before (the latest ends at {start})"
             )
         self._last_snapshot_offset = start
-        self._last_snapshot_ms = self.last.timestamp_ms or self._clock()
+        age_ms = self._clock() - self.last.timestamp_ms if self.last.timestamp_ms else 0
+        self._last_snapshot_ms = self._monotonic_ms() - max(age_ms, 0)
         self._replay_log(start, delta)
         self._check_voters()
 
@@ -263,26 +380,14 @@ class MetadataLog:
         return None
 
     def _replay_log(self, start: int, delta: MetadataDelta) -> None:
-        held: list[Record] | None = None
-        for batch in self._batches(start):
+        self.in_transaction = replay_batches(self._noted(self._batches(start)), delta)
+
+    def _noted(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        """The batches of the log, each noted once it has been replayed."""
+        for batch in batches:
             self._bytes_since_snapshot += batch.size_bytes
-            for record in batch.records:
-                kind = record.API_KEY
-                if kind == BEGIN_TRANSACTION:
-                    held = []
-                elif kind == ABORT_TRANSACTION:
-                    held = None
-                elif kind == END_TRANSACTION:
-                    for waiting in held or ():
-                        delta.replay(waiting)
-                    held = None
-                elif held is not None:
-                    held.append(record)
-                else:
-                    delta.replay(record)
-            self._take_controls(batch)
-            self.last = LogPoint(batch.last_offset, batch.epoch, batch.timestamp_ms)
-        self.in_transaction = held is not None
+            yield batch
+            self._note(batch)
 
     def _batches(self, start: int) -> Iterator[Batch]:
         offset = start
@@ -298,9 +403,7 @@ class MetadataLog:
             except ValueError as error:
                 raise MetadataError(f"{self.directory} is damaged behind offset {offset}: {error}") from error
 
-    def _take(self, batch: Batch, delta: MetadataDelta) -> None:
-        for record in batch.records:
-            delta.replay(record)
+    def _note(self, batch: Batch) -> None:
         self._take_controls(batch)
         self.last = LogPoint(batch.last_offset, batch.epoch, batch.timestamp_ms)
 
@@ -314,10 +417,22 @@ class MetadataLog:
 
     def _check_voters(self) -> None:
         if self.voters is None:
+            if self._state_problem is not None:
+                raise ConfigError(
+                    f"{self._state_problem}, and the log does not say who else belongs to its quorum: restore that file, or remove it if "
+                    "this node is alone in it"
+                ) from self._state_problem
             return
         others = [voter.voter_id for voter in self.voters.voters if voter.voter_id != self._config.node_id]
         if others:
             raise ConfigError(f"{self.directory} belongs to a quorum with the voters {others}: this version runs alone")
+        if self._state_problem is not None:
+            aside = repair.set_aside(self.directory / QUORUM_STATE)
+            logger.error(
+                "%s; this node is alone in its quorum, so the log's epoch will do, and the file is %s now",
+                self._state_problem,
+                aside.name,
+            )
 
     # Writing
 
@@ -412,6 +527,33 @@ class MetadataLog:
         if errors and errors[0] is not None:
             raise errors[0]
 
+    def when_durable(self, effect: Effect) -> None:
+        """Call `effect` once everything appended so far is on disk, after those that were asked for before; or with the error that
+        keeps it from the disk."""
+        end = self._log.log_end_offset
+        self._effects.append((end, effect))
+        self._log.wait_durable(end, lambda error: self._run_effects(end, error))
+
+    def settle(self) -> None:
+        """Have everything appended so far on disk, and what waits for that done, in this call and thread. KafkaStorageError when
+        the disk fails."""
+        end = self._log.log_end_offset
+        if self._log_dir.offline is not None:
+            raise self._log_dir.offline.with_traceback(None)
+        try:
+            for segment in self._log.segments_from(self._log.on_disk_offset):
+                self._log.files.sync_data(segment.log.handle().fd)
+            self._log.files.sync_directory(self._log.path)
+        except OSError as error:
+            raise self._log_dir.fail("syncing", error.filename or self._log.path, error) from error
+        self._run_effects(end, None)
+
+    def _run_effects(self, end: int, error: KafkaError | None) -> None:
+        effects = self._effects
+        while effects and effects[0][0] <= end:
+            effect = effects.popleft()[1]
+            failures.attempt("what follows a change of the metadata", partial(effect, error))
+
     # Snapshots
 
     def tick(self, image: MetadataImage, now_ms: int) -> None:
@@ -421,31 +563,35 @@ class MetadataLog:
         It is written in another thread; the tick after its end drops what it makes superfluous.
         """
         if self._own_flusher is not None:
-            self._log_dir.tick(now_ms)
+            self._log_dir.tick()
             self._own_flusher.wait()
         if self._snapshot is not None:
             if self._snapshot.done():
                 self._end_snapshot(now_ms)
-        elif self._is_snapshot_due(image, now_ms):
+        elif self._is_snapshot_due(image):
             self._begin_snapshot(image, now_ms)
 
-    def _is_snapshot_due(self, image: MetadataImage, now_ms: int) -> bool:
+    def _is_snapshot_due(self, image: MetadataImage) -> bool:
         if image.offset + 1 <= self._last_snapshot_offset or not self._bytes_since_snapshot or self.offline:
             return False
-        if image.offset >= self.high_watermark:
+        if image.offset >= self.high_watermark or self._monotonic_ms() < self._no_snapshot_before_ms:
             return False  # not on disk yet: a snapshot must not know more than the log
         interval = self._config.metadata_log_max_snapshot_interval_ms
-        late = interval > 0 and now_ms - self._last_snapshot_ms >= interval
+        late = interval > 0 and self._monotonic_ms() - self._last_snapshot_ms >= interval
         return late or self._bytes_since_snapshot >= self._config.metadata_log_max_record_bytes_between_snapshots
 
     def _begin_snapshot(self, image: MetadataImage, now_ms: int) -> None:
         made = SnapshotId(image.offset + 1, image.epoch)
         self._last_snapshot_offset = made.end_offset
-        self._last_snapshot_ms = now_ms
+        self._last_snapshot_ms = self._monotonic_ms()
         self._bytes_since_snapshot = 0
         if self._writer is None:
             self._writer = ThreadPoolExecutor(1, thread_name_prefix="fastq-snapshot")
-        self._snapshot = self._writer.submit(self._write_snapshot, made, image, now_ms)
+        try:
+            self._snapshot = self._writer.submit(self._write_snapshot, made, image, now_ms)
+        except RuntimeError as error:  # no thread can be started now
+            self._writer, self._snapshot = None, Future()
+            self._snapshot.set_exception(OSError(errno.EAGAIN, str(error)))
 
     def _write_snapshot(self, made: SnapshotId, image: MetadataImage, now_ms: int) -> None:
         """Runs in another thread: reads the image, which never changes, and nothing else that does."""
@@ -459,16 +605,20 @@ class MetadataLog:
             voters=self.voters,
         )
 
-    def _end_snapshot(self, now_ms: int) -> None:
-        """Take down how the last snapshot ended; a failed one takes the directory offline as any failed write does."""
+    def _end_snapshot(self, now_ms: int) -> KafkaError | None:
+        """Take down how the last snapshot ended; a failed one takes the directory offline as any failed write does, but for a
+        shortage, after which it is due again a while later. Answers why there is none."""
         ended, self._snapshot = self._snapshot, None
         assert ended is not None
         try:
             ended.result()
         except OSError as error:
-            self._log_dir.fail("writing a metadata snapshot", error.filename or str(self.directory), error)
-            return
+            self._last_snapshot_offset = 0
+            self._bytes_since_snapshot += self._config.metadata_log_max_record_bytes_between_snapshots
+            self._no_snapshot_before_ms = self._monotonic_ms() + RETRY_MS
+            return self._log_dir.refuse("writing a metadata snapshot", error.filename or str(self.directory), error)
         self._clean(now_ms)
+        return None
 
     def snapshot(self, image: MetadataImage, now_ms: int) -> SnapshotId:
         """Write a snapshot of `image` and wait for it. KafkaStorageError when the disk fails."""
@@ -479,16 +629,16 @@ class MetadataLog:
         self._begin_snapshot(image, now_ms)
         assert self._snapshot is not None
         wait([self._snapshot])
-        self._end_snapshot(now_ms)
-        if self._log_dir.offline is not None:
-            raise self._log_dir.offline
+        failure = self._end_snapshot(now_ms) or self._log_dir.offline
+        if failure is not None:
+            raise failure
         return SnapshotId(image.offset + 1, image.epoch)
 
     def _clean(self, now_ms: int) -> None:
         """Keep the two latest snapshots and the log from the older of them on: a damaged one can be stepped over."""
         snapshots = list_snapshots(self.directory)
         for old in snapshots[:-2]:
-            (self.directory / old.file_name).unlink()
+            (self.directory / old.file_name).unlink(missing_ok=True)
         self._log.delete_records_before(snapshots[-2:][0].end_offset)
         apply_retention(self._log, now_ms)
 

@@ -21,6 +21,10 @@ from fastq_broker.controller.image import MetadataError, Record
 FRAME_VERSION = 1
 # Kafka's bound on one batch of the metadata log.
 BATCH_BYTES_MAX = 8 << 20
+RECORD_OVERHEAD_BYTES_MAX = 32
+"""What a record takes in a batch beside its value, at most."""
+# Ids in one block, as Kafka hands them out (ProducerIdsBlock).
+PRODUCER_ID_BLOCK = 1000
 # Levels of metadata.version at which a record's format changed.
 _DIRECTORIES = 17  # 3.7-IV2
 _ELR = 23  # 4.0-IV1
@@ -124,8 +128,10 @@ def data_batches(
     start = 0
     while start < len(values):
         end, size = start, 0
-        while end < len(values) and (end == start or size + len(values[end]) + 32 <= BATCH_BYTES_MAX):
-            size += len(values[end]) + 32
+        while end < len(values) and (
+            end == start or size + len(values[end]) + RECORD_OVERHEAD_BYTES_MAX <= BATCH_BYTES_MAX
+        ):
+            size += len(values[end]) + RECORD_OVERHEAD_BYTES_MAX
             end += 1
         rows = [(timestamp_ms, None, value, ()) for value in values[start:end]]
         yield build_batch(rows, base_offset=base_offset + start, leader_epoch=epoch), end - start

@@ -33,6 +33,7 @@ from fastq.protocol.messages import (
 from fastq_broker.controller.features import METADATA_VERSION
 from fastq_broker.controller.image import (
     BrokerImage,
+    MetadataDelta,
     MetadataError,
     MetadataImage,
     PartitionImage,
@@ -40,6 +41,9 @@ from fastq_broker.controller.image import (
     TopicImage,
 )
 from fastq_broker.controller.records import (
+    ABORT_TRANSACTION,
+    BEGIN_TRANSACTION,
+    END_TRANSACTION,
     ControlType,
     control_batch,
     data_batches,
@@ -47,7 +51,7 @@ from fastq_broker.controller.records import (
     encode_control,
     encode_record,
 )
-from fastq_broker.controller.storage import sync_directory
+from fastq_broker.controller.storage import read_file, sync_directory
 
 _NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 
@@ -97,6 +101,30 @@ def decode_batches(data: bytes | memoryview) -> Iterator[Batch]:
         )
 
 
+def replay_batches(batches: Iterable[Batch], delta: MetadataDelta) -> bool:
+    """Feed the records of batches to `delta`, those of a transaction when it ends; answers whether the last one has not.
+
+    MetadataError when a record does not fit.
+    """
+    held: list[Record] | None = None
+    for batch in batches:
+        for record in batch.records:
+            kind = record.API_KEY
+            if kind == BEGIN_TRANSACTION:
+                held = []
+            elif kind == ABORT_TRANSACTION:
+                held = None
+            elif kind == END_TRANSACTION:
+                for waiting in held or ():
+                    delta.replay(waiting)
+                held = None
+            elif held is not None:
+                held.append(record)
+            else:
+                delta.replay(record)
+    return held is not None
+
+
 def list_snapshots(directory: Path) -> list[SnapshotId]:
     """Whole snapshots in `directory`, oldest first."""
     found = (_NAME.fullmatch(name) for name in os.listdir(directory))
@@ -104,14 +132,16 @@ def list_snapshots(directory: Path) -> list[SnapshotId]:
 
 
 def read_snapshot(path: Path) -> Iterator[Batch]:
-    """The batches of a snapshot, checksums checked; MetadataError when its footer is missing."""
+    """The batches of a snapshot, checksums checked; MetadataError when it cannot be read, or its footer is missing."""
     footer = False
     try:
-        for batch in decode_batches(path.read_bytes()):
+        for batch in decode_batches(read_file(path)):
             footer = any(key[2:4] == b"\x00\x04" for key, _ in batch.controls)
             yield batch
     except ValueError as error:
         raise MetadataError(f"{path} is damaged: {error}") from error
+    except OSError as error:
+        raise MetadataError(f"{path} cannot be read: {error.strerror}") from error
     if not footer:
         raise MetadataError(f"{path} is damaged: it ends without a snapshot footer")
 

@@ -12,8 +12,10 @@ cluster is refused, never changed. Source: MetaProperties, FileQuorumStateStore,
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,7 @@ from typing import Any
 from fastq.errors import ConfigError
 from fastq.protocol.uuid import random_uuid, uuid_from_str, uuid_to_str
 from fastq_broker.config import parse_properties
+from fastq_broker.log.log_dir import advice_for
 
 META_PROPERTIES = "meta.properties"
 BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
@@ -29,6 +32,22 @@ QUORUM_STATE = "quorum-state"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 METADATA_TOPIC = "__cluster_metadata"
 METADATA_DIRECTORY = f"{METADATA_TOPIC}-0"
+_META_ADVICE = (
+    "restore it, or write it again: version=1, node.id=<this node's>, cluster.id=<that of meta.properties in the other directories; "
+    "where there are none, any 22 characters of base64url>"
+)
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of a small file. OSError where something else lies there: a pipe would wait for a writer, for ever."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.ESPIPE, "it is no file", str(path))
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(descriptor)
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -40,6 +59,9 @@ def write_file(path: Path, data: bytes) -> None:
         while view:
             view = view[os.write(descriptor, view) :]
         os.fsync(descriptor)
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
     finally:
         os.close(descriptor)
     os.replace(temporary, path)
@@ -68,17 +90,22 @@ class MetaProperties:
         """What `meta.properties` says; None when there is none. ConfigError when it makes no sense."""
         path = directory / META_PROPERTIES
         try:
-            found = parse_properties(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return None
-        try:
+            found = parse_properties(read_file(path).decode("utf-8"))
             if found["version"] not in ("0", "1"):
-                raise ConfigError(f"{path} has version {found['version']}, expected 0 or 1")
+                raise ConfigError(f"{path} has version {found['version']}, expected 0 or 1; {_META_ADVICE}")
             node_id = int(found["node.id"] if "node.id" in found else found["broker.id"])
             text = found.get("directory.id", "")
             return cls(found["cluster.id"], node_id, uuid_from_str(text) if text else random_uuid())
-        except (KeyError, ValueError) as error:
-            raise ConfigError(f"{path} cannot be read: {error}") from error
+        except FileNotFoundError:
+            return None
+        except ConfigError:
+            raise
+        except KeyError as error:
+            raise ConfigError(f"{path} has no {error.args[0]}; {_META_ADVICE}") from error
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be read: {error.strerror}; {advice_for(error)}") from error
+        except ValueError as error:
+            raise ConfigError(f"{path} cannot be read: {error}; {_META_ADVICE}") from error
 
     def write(self, directory: Path) -> None:
         text = (
@@ -105,9 +132,11 @@ class QuorumState:
         """The state in `directory`; None when there is none. ConfigError when it makes no sense."""
         path = directory / QUORUM_STATE
         try:
-            found: Any = json.loads(path.read_text(encoding="utf-8"))
+            found: Any = json.loads(read_file(path))
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be read: {error.strerror}; {advice_for(error)}") from error
         except ValueError as error:
             raise ConfigError(f"{path} is not JSON: {error}") from error
         if not isinstance(found, dict):
@@ -163,7 +192,7 @@ def format_directories(
         if properties is None:
             directory.mkdir(parents=True, exist_ok=True)
             if (directory / METADATA_DIRECTORY).exists():
-                raise ConfigError(f"{directory} holds a metadata log but no {META_PROPERTIES}: it is damaged")
+                raise ConfigError(f"{directory} holds a metadata log but no {META_PROPERTIES}; {_META_ADVICE}")
             properties = MetaProperties(cluster_id, node_id, random_uuid())
             properties.write(directory)
         result.append(properties)
@@ -175,7 +204,7 @@ def clean_shutdown_epoch(directories: Sequence[Path]) -> int:
     epochs = set()
     for directory in directories:
         try:
-            found = json.loads((directory / CLEAN_SHUTDOWN).read_text(encoding="utf-8"))
+            found = json.loads(read_file(directory / CLEAN_SHUTDOWN))
             epochs.add(int(found["brokerEpoch"]))
         except (OSError, ValueError, KeyError, TypeError):
             epochs.add(-1)

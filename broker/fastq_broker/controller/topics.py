@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from fastq.errors import ConfigError, ErrorCode
 from fastq.protocol.messages import ConfigRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
@@ -18,9 +19,14 @@ from fastq_broker import topic_config
 from fastq_broker.config import BrokerConfig
 from fastq_broker.config_keys import ResourceType, shown
 from fastq_broker.controller.image import UNASSIGNED_DIRECTORY, BrokerImage, MetadataImage, Record, TopicImage
+from fastq_broker.controller.records import BATCH_BYTES_MAX, RECORD_OVERHEAD_BYTES_MAX
 from fastq_broker.controller.storage import METADATA_TOPIC
 
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 TOPIC_NAME_LENGTH_MAX = 249
+CONFIG_VALUE_BYTES_MAX = 32_767
 # Kafka's bound on the records of one user's request (QuorumController.MAX_RECORDS_PER_USER_OP).
 PARTITIONS_PER_REQUEST_MAX = 10_000
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -47,6 +53,13 @@ class Result:
     error: ErrorCode = ErrorCode.NONE
     message: str | None = None
 
+    def refused(self, refusal: Refused) -> Self:
+        """The result of the same item when it is refused after all; one that was refused before keeps its own reason."""
+        return self if self.error else self._bare(refusal)
+
+    def _bare(self, refusal: Refused) -> Self:
+        return replace(self, error=refusal.error, message=refusal.message)
+
 
 @dataclass(frozen=True)
 class CreatedTopic(Result):
@@ -57,6 +70,9 @@ class CreatedTopic(Result):
     num_partitions: int = -1
     replication_factor: int = -1
     configs: Mapping[str, str] = field(default_factory=dict)
+
+    def _bare(self, refusal: Refused) -> Self:
+        return type(self)(refusal.error, refusal.message, self.name)
 
 
 @dataclass(frozen=True)
@@ -75,6 +91,27 @@ class Refused(Exception):
         super().__init__(message)
         self.error = error
         self.message = message
+
+
+def check_size(values: Sequence[bytes]) -> None:
+    """Refuse a request whose records (encoded) do not fit one batch of the metadata log: it would not be made whole or not at all."""
+    size = sum(map(len, values)) + RECORD_OVERHEAD_BYTES_MAX * len(values)
+    if size > BATCH_BYTES_MAX:
+        raise Refused(
+            ErrorCode.POLICY_VIOLATION,
+            f"Unable to perform excessively large batch operation: its {len(values)} records take {size} bytes of metadata, "
+            f"one request may make {BATCH_BYTES_MAX}; send several",
+        )
+
+
+def check_length(name: str, value: str) -> None:
+    """Refuse a configuration value that no record can hold (ConfigurationControlManager)."""
+    size = len(value.encode())
+    if size > CONFIG_VALUE_BYTES_MAX:
+        raise Refused(
+            ErrorCode.INVALID_CONFIG,
+            f"The value of {name} has {size} bytes; a configuration value has at most {CONFIG_VALUE_BYTES_MAX}",
+        )
 
 
 def name_problem(name: str) -> str | None:
@@ -162,6 +199,7 @@ def _check_configs(configs: Sequence[tuple[str, str | None]]) -> dict[str, str]:
     for name, value in configs:
         if value is None:
             raise Refused(ErrorCode.INVALID_CONFIG, f"Null value not supported for topic configs: {shown(name)}")
+        check_length(name, value)
         found[name] = value
     try:
         topic_config.validate(found)

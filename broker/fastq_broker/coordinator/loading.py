@@ -60,14 +60,28 @@ async def replay_log(log: PartitionLog, shard: Shard, read_ahead: ReadAhead, sto
             logger.error("%s: loading goes on at offset %d after: %s", log.name, offset, error)
             continue
         reached = offset
-        for position, header in iter_headers(data):
-            reached = header.next_offset
-            if header.last_offset < offset:
-                continue
-            count += _replay_batch(log, shard, data, position, header, found)
-            if count - replayed >= RECORDS_PER_TURN:
-                replayed = count
-                await asyncio.sleep(0)
+        try:
+            for position, header in iter_headers(data):
+                reached = header.next_offset
+                if header.last_offset < offset:
+                    continue
+                count += _replay_batch(log, shard, data, position, header, found)
+                if count - replayed >= RECORDS_PER_TURN:
+                    replayed = count
+                    await asyncio.sleep(0)
+        except DecodeError as error:  # no batch begins there: where the next one does, nobody can tell
+            damaged, offset = reached, _next_segment(log, reached)
+            path = found.file.path if found.file is not None else log.path
+            logger.error(
+                "%s: what follows at offset %d in %s (read from byte %d on) is damaged: %s; loading goes on at offset %d",
+                log.name,
+                damaged,
+                path,
+                found.position,
+                error,
+                offset,
+            )
+            continue
         offset = reached if reached > offset else _next_segment(log, offset)
         await asyncio.sleep(0)
     return count

@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from fastq.errors import ErrorCode, KafkaError, error_for_code
 from fastq_broker.controller.topics import TRANSACTIONS_TOPIC, internal_topic
+from fastq_broker.log import failures
 
 from .hashing import partition_of
 from .loading import replay_log
 from .shard import Shard, ShardContext
 
 if TYPE_CHECKING:
-    from fastq_broker.broker import Broker
+    from fastq_broker.controller import Controller
+    from fastq_broker.ports import Ports
 
 logger = logging.getLogger(__name__)
 
@@ -39,9 +41,9 @@ class CoordinatorRuntime(Generic[S]):
     shards that have everything of their log.
     """
 
-    def __init__(self, broker: Broker, topic: str, make_shard: Callable[[ShardContext], S]) -> None:
+    def __init__(self, ports: Ports, topic: str, make_shard: Callable[[ShardContext], S]) -> None:
         self.topic = topic
-        self._broker = broker
+        self._ports = ports
         self._make_shard = make_shard
         self._active: dict[int, tuple[ShardContext, S]] = {}
         self._waiting: list[int] = []
@@ -55,10 +57,10 @@ class CoordinatorRuntime(Generic[S]):
     @property
     def partition_count(self) -> int:
         """Partitions of the topic, or as many as it would be created with."""
-        topic = self._broker.controller.image.topic(self.topic)
+        topic = self._ports.image.topic(self.topic)
         if topic is not None:
             return len(topic.partitions)
-        config = self._broker.config
+        config = self._ports.config
         if self.topic == TRANSACTIONS_TOPIC:
             return config.transaction_state_log_num_partitions
         return config.offsets_topic_num_partitions
@@ -92,9 +94,13 @@ class CoordinatorRuntime(Generic[S]):
         """Whether any partition that is led here is not loaded yet."""
         return bool(self._waiting or self._loading or self._retries)
 
+    def not_loaded(self) -> list[int]:
+        """The partitions that are led here and not loaded yet."""
+        return [*self._waiting, *self._loading, *self._retries]
+
     def _unavailable(self, partition: int) -> KafkaError:
-        if self._broker.controller.image.topic(self.topic) is None:
-            create_topic(self._broker, self.topic)
+        if self._ports.image.topic(self.topic) is None:
+            create_topic(self._ports.controller, self.topic)
             code, words = ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator's topic is being created"
         elif partition in self._waiting or partition in self._loading or partition in self._retries:
             if partition in self._waiting:  # somebody waits for it
@@ -111,9 +117,9 @@ class CoordinatorRuntime(Generic[S]):
         """Load what the metadata has this node lead, unload the rest. Called at the start and after each change of the metadata."""
         if self._closed:
             return
-        broker = self._broker
-        hosted = broker.replicas.by_name.get(self.topic.encode(), {})
-        led = {number: replica for number, replica in hosted.items() if replica.leader_id == broker.node_id}
+        ports = self._ports
+        hosted = ports.replicas.by_name.get(self.topic.encode(), {})
+        led = {number: replica for number, replica in hosted.items() if replica.leader_id == ports.node_id}
         for partition, (context, _) in [*self._active.items(), *self._loading.items()]:
             if led.get(partition) is not context.replica or context.replica.leader_epoch != context.leader_epoch:
                 self.unload(partition)
@@ -130,7 +136,7 @@ class CoordinatorRuntime(Generic[S]):
             return
         self._waiting.append(partition)
         if self._loader is None:
-            self._loader = self._broker.loop.create_task(self._load_all())
+            self._loader = self._ports.loop.create_task(self._load_all())
 
     def unload(self, partition: int) -> None:
         """Drop a partition's shard: it answers who waits with NOT_COORDINATOR."""
@@ -176,16 +182,16 @@ class CoordinatorRuntime(Generic[S]):
             self._loader = None
 
     async def _load(self, partition: int) -> None:
-        replica = self._broker.replicas.get(self.topic, partition)
+        replica = self._ports.replicas.get(self.topic, partition)
         self._waiting.remove(partition)
         if replica is None:
             return
-        context = ShardContext(replica, self._broker.loop, self._broker.clock)
+        context = ShardContext(replica, self._ports.loop, self._ports.clock)
         shard = self._make_shard(context)
         context.shard = shard
         self._loading[partition] = (context, shard)
         try:
-            count = await replay_log(replica.log, shard, self._broker.read_ahead, lambda: context.closed)
+            count = await replay_log(replica.log, shard, self._ports.read_ahead, lambda: context.closed)
         except Exception as error:
             if not context.closed:
                 self._load_failed(partition, context, error)
@@ -200,36 +206,31 @@ class CoordinatorRuntime(Generic[S]):
 
     def _load_failed(self, partition: int, context: ShardContext, error: Exception) -> None:
         """Try again later: the disk may have had a bad moment."""
-        expected = isinstance(error, (KafkaError, OSError))
-        logger.error(
-            "%s-%d cannot be loaded, trying again in %.0f s: %s",
-            self.topic,
-            partition,
-            RETRY_S,
-            error,
-            exc_info=None if expected else error,
-        )
+        place, words = f"loading {context.replica.log.path}", "%s-%d cannot be loaded, trying again in %.0f s: %s"
+        if isinstance(error, (KafkaError, OSError)):
+            failures.say(logger.error, place, words, self.topic, partition, RETRY_S, error)
+        else:
+            failures.report(place, error)
         context.close()
         del self._loading[partition]
-        self._retries[partition] = self._broker.loop.call_later(RETRY_S, self._retry, partition)
+        self._retries[partition] = self._ports.loop.call_later(RETRY_S, self._retry, partition)
 
     def _retry(self, partition: int) -> None:
         del self._retries[partition]
         self.load(partition)
 
 
-def create_topic(broker: Broker, name: str) -> bool:
+def create_topic(controller: Controller, name: str) -> bool:
     """Have an internal topic created unless it is there; whether it is there now.
 
     Its creation is durable once the controller's `flushed` says so.
     """
-    controller = broker.controller
     if controller.image.topic(name) is not None:
         return True
     live = sum(1 for _ in controller.image.live_brokers())
     if not live:
         return False
-    (created,) = controller.create_topics([internal_topic(broker.config, name, live)])
-    if created.error:
+    (created,) = controller.create_topics([internal_topic(controller.config, name, live)])
+    if created.error and created.error != ErrorCode.KAFKA_STORAGE_ERROR:  # that the disk failed has been said
         logger.error("cannot create %s: %s", name, created.message)
     return not created.error

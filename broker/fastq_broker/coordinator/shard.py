@@ -9,8 +9,8 @@ Rules
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Final, Protocol
 
 from fastq._native.records import build_batch
 from fastq.errors import ErrorCode, KafkaError, error_for_code
@@ -25,6 +25,9 @@ logger = logging.getLogger(__name__)
 Done = Callable[[KafkaError | None], None]
 CoordinatorRecord = tuple[bytes, bytes | None]
 """Key and value of one record; a value of None is a tombstone."""
+BATCH_HEADER_BYTES: Final = 61
+RECORD_OVERHEAD_BYTES_MAX: Final = 24
+"""What a record takes in a batch beside key and value, at most: three sizes, the offset's delta, and three bytes."""
 
 
 class Shard(Protocol):
@@ -64,6 +67,11 @@ class ShardContext:
         self._clock = clock
         self._timers: set[Timer] = set()
 
+    @property
+    def record_bytes_max(self) -> int:
+        """Key and value of the largest record that can be written: alone in its batch."""
+        return self.replica.log.config.max_message_bytes - BATCH_HEADER_BYTES - RECORD_OVERHEAD_BYTES_MAX
+
     def now_ms(self) -> int:
         """The broker's clock, in ms since 1970."""
         return self._clock()
@@ -80,34 +88,75 @@ class ShardContext:
         producer_id: int = -1,
         producer_epoch: int = -1,
         transactional: bool = False,
+        spare_bytes: int = 0,
     ) -> None:
-        """Write one batch; on success the records are replayed at once, then `on_done(None)` comes when they are as durable as
-        the log promises: before this returns with page-cache durability, later with fsync.
+        """Write one batch, whole or not at all; on success the records are replayed at once, then `on_done(None)` comes when they are
+        as durable as the log promises: before this returns with page-cache durability, later with fsync.
 
         On failure nothing is replayed, and `on_done(error)` is called before this returns. No records: nothing is written, all went well.
+        `spare_bytes` have to be left below the largest batch: what follows on this may be longer, and has to be written then.
         """
+        self._append([records] if records else [], on_done, (producer_id, producer_epoch), transactional, spare_bytes)
+
+    def append_in_parts(
+        self,
+        records: Sequence[CoordinatorRecord],
+        on_done: Done,
+        *,
+        producer_id: int = -1,
+        producer_epoch: int = -1,
+        transactional: bool = False,
+    ) -> None:
+        """As `append`, for records that need not come together: as many batches, in order, as their size asks for.
+
+        On failure those before the batch that failed are written and replayed: whoever asks again finishes the rest.
+        """
+        parts = _parts(records, self.replica.log.config.max_message_bytes)
+        self._append(parts, on_done, (producer_id, producer_epoch), transactional)
+
+    def _append(
+        self,
+        batches: Iterable[Sequence[CoordinatorRecord]],
+        on_done: Done,
+        producer: tuple[int, int],
+        transactional: bool,
+        spare_bytes: int = 0,
+    ) -> None:
         if self.closed:
             on_done(self._not_coordinator())
             return
-        if not records:
-            on_done(None)
-            return
-        now_ms = self._clock()
-        log = self.replica.log
+        end_offset = -1
         try:
-            batch = build_batch(
-                [(now_ms, key, value) for key, value in records],
-                producer_id=producer_id,
-                producer_epoch=producer_epoch,
-                transactional=transactional,
-            )
-            self._check(len(batch))
-            if producer_id >= 0:
-                self._check_producer(producer_id, producer_epoch)
-            written = log.append(batch, leader_epoch=self.leader_epoch, now_ms=now_ms, from_client=False)
+            for records in batches:
+                end_offset = self._write(records, *producer, transactional, spare_bytes)
         except KafkaError as error:
             on_done(error)
             return
+        if end_offset < 0:
+            on_done(None)
+        else:
+            self.replica.log.wait_durable(end_offset, on_done)
+
+    def _write(
+        self,
+        records: Sequence[CoordinatorRecord],
+        producer_id: int,
+        producer_epoch: int,
+        transactional: bool,
+        spare_bytes: int,
+    ) -> int:
+        """Write one batch and replay it; answers the offset after it. Raises KafkaError: nothing has happened then."""
+        now_ms = self._clock()
+        batch = build_batch(
+            [(now_ms, key, value) for key, value in records],
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            transactional=transactional,
+        )
+        self._check(len(batch) + spare_bytes)
+        if producer_id >= 0:
+            self._check_producer(producer_id, producer_epoch)
+        written = self.replica.log.append(batch, leader_epoch=self.leader_epoch, now_ms=now_ms, from_client=False)
         replay = self.shard.replay
         if transactional:
             for key, value in records:
@@ -115,7 +164,7 @@ class ShardContext:
         else:
             for key, value in records:
                 replay(key, value, now_ms)
-        log.wait_durable(written.last_offset + 1, on_done)
+        return int(written.last_offset) + 1
 
     def when_durable(self, on_done: Done) -> None:
         """Call back once all that was written so far is as durable as the log promises: at once with page-cache durability."""
@@ -200,3 +249,18 @@ class Timer:
     def run(self) -> None:
         self._context.forget(self)
         self._callback()
+
+
+def _parts(records: Sequence[CoordinatorRecord], batch_bytes_max: int) -> Iterator[list[CoordinatorRecord]]:
+    """The records in order, in runs that fit a batch each. One that fits none is a run of its own."""
+    part: list[CoordinatorRecord] = []
+    size = BATCH_HEADER_BYTES
+    for key, value in records:
+        record_size = RECORD_OVERHEAD_BYTES_MAX + len(key) + (0 if value is None else len(value))
+        if part and size + record_size > batch_bytes_max:
+            yield part
+            part, size = [], BATCH_HEADER_BYTES
+        part.append((key, value))
+        size += record_size
+    if part:
+        yield part

@@ -14,21 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from fastq.errors import ErrorCode
+
 from .classic_member import JoinRequest, JoinResult, Member, SyncResult, Waiter
 from .classic_state import CAN_REBALANCE, Answer, GroupState, State, Store, Wake
-from .group import (
-    COORDINATOR_NOT_AVAILABLE,
-    FENCED_INSTANCE_ID,
-    GROUP_MAX_SIZE_REACHED,
-    ILLEGAL_GENERATION,
-    INCONSISTENT_GROUP_PROTOCOL,
-    MEMBER_ID_REQUIRED,
-    NONE,
-    REBALANCE_IN_PROGRESS,
-    UNKNOWN_MEMBER,
-    UNKNOWN_MEMBER_ID,
-    Committer,
-)
+from .group import UNKNOWN_MEMBER, Committer
 from .subscriptions import subscribed_topics
 
 NEW_MEMBER_JOIN_TIMEOUT_MS = 5 * 60 * 1000
@@ -53,12 +43,12 @@ class ClassicGroup(GroupState):
         """A JoinGroup; the answer comes as an effect, at once or when the rebalance is complete."""
         if not self._accepts(request.member_id):
             self._remove(request.member_id)
-            self._answer(waiter, JoinResult(GROUP_MAX_SIZE_REACHED))
+            self._answer(waiter, JoinResult(ErrorCode.GROUP_MAX_SIZE_REACHED))
             self._complete_join_if_all_here(now_ms)
         elif self.state is State.DEAD:
-            self._answer(waiter, JoinResult(COORDINATOR_NOT_AVAILABLE, request.member_id))
+            self._answer(waiter, JoinResult(ErrorCode.COORDINATOR_NOT_AVAILABLE, request.member_id))
         elif not self._shares_protocol(request):
-            self._answer(waiter, JoinResult(INCONSISTENT_GROUP_PROTOCOL, request.member_id))
+            self._answer(waiter, JoinResult(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id))
         elif request.member_id != UNKNOWN_MEMBER:
             self._join_known(request, waiter, now_ms)
         elif request.instance_id is not None:
@@ -73,7 +63,7 @@ class ClassicGroup(GroupState):
             return
         self.pending_joins[member_id] = now_ms + request.session_timeout_ms
         self.effects.append(Wake(now_ms + request.session_timeout_ms, member_id))
-        self._answer(waiter, JoinResult(MEMBER_ID_REQUIRED, member_id))
+        self._answer(waiter, JoinResult(ErrorCode.MEMBER_ID_REQUIRED, member_id))
 
     def _join_static(self, request: JoinRequest, instance_id: str, waiter: Waiter, now_ms: int) -> None:
         """A static member that has started (again): it gets a new id, which fences the old one."""
@@ -133,7 +123,7 @@ class ClassicGroup(GroupState):
             return
         error = self.member_error(member_id, request.instance_id)
         if error or self.state is State.EMPTY:
-            self._answer(waiter, JoinResult(error or UNKNOWN_MEMBER_ID, member_id))
+            self._answer(waiter, JoinResult(error or ErrorCode.UNKNOWN_MEMBER_ID, member_id))
             return
         member = self.members[member_id]
         unchanged = member.protocols == request.protocols
@@ -177,7 +167,7 @@ class ClassicGroup(GroupState):
     def _prepare_rebalance(self, now_ms: int) -> None:
         """Have all members join (again). The first ones of a group wait for others before they begin."""
         if self.state is State.COMPLETING_REBALANCE:
-            self._propagate({}, REBALANCE_IN_PROGRESS, now_ms)
+            self._propagate({}, ErrorCode.REBALANCE_IN_PROGRESS, now_ms)
         self._sync_deadline_ms = None
         initial = self.state is State.EMPTY
         self._go(State.PREPARING_REBALANCE)
@@ -268,10 +258,10 @@ class ClassicGroup(GroupState):
         member = self.members[member_id]
         self.pending_syncs.discard(member_id)
         if self.state is State.STABLE:
-            self._answer(waiter, SyncResult(NONE, self.protocol_type, self.protocol_name, member.assignment))
+            self._answer(waiter, SyncResult(ErrorCode.NONE, self.protocol_type, self.protocol_name, member.assignment))
             return
         if member.sync_waiter is not None:  # the client has asked again, on another connection
-            self._answer(member.sync_waiter, SyncResult(REBALANCE_IN_PROGRESS))
+            self._answer(member.sync_waiter, SyncResult(ErrorCode.REBALANCE_IN_PROGRESS))
         member.sync_waiter = waiter
         if member_id == self.leader_id:
             assigned = {known: assignments.get(known, b"") for known in self.members}
@@ -286,17 +276,17 @@ class ClassicGroup(GroupState):
         protocol_name: str | None,
     ) -> int:
         if self.state is State.DEAD:
-            return COORDINATOR_NOT_AVAILABLE
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
         error = self.member_error(member_id, instance_id)
         if error:
             return error
         if generation != self.generation:
-            return ILLEGAL_GENERATION
+            return ErrorCode.ILLEGAL_GENERATION
         if protocol_type not in (None, self.protocol_type) or protocol_name not in (None, self.protocol_name):
-            return INCONSISTENT_GROUP_PROTOCOL
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if self.state is State.EMPTY:
-            return UNKNOWN_MEMBER_ID
-        return REBALANCE_IN_PROGRESS if self.state is State.PREPARING_REBALANCE else NONE
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        return ErrorCode.REBALANCE_IN_PROGRESS if self.state is State.PREPARING_REBALANCE else ErrorCode.NONE
 
     def _assignment_stored(self, assigned: dict[str, bytes]) -> Callable[[int, int], None]:
         generation = self.generation
@@ -308,7 +298,7 @@ class ClassicGroup(GroupState):
                 self._propagate({}, error, now_ms)
                 self._rebalance_or_complete(now_ms)
             else:
-                self._propagate(assigned, NONE, now_ms)
+                self._propagate(assigned, ErrorCode.NONE, now_ms)
                 self._go(State.STABLE)
 
         return stored
@@ -328,16 +318,16 @@ class ClassicGroup(GroupState):
     def heartbeat(self, member_id: str, instance_id: str | None, generation: int, now_ms: int) -> int:
         """The error to answer. Checks come in Kafka's order: member 25, generation 22, rebalance 27."""
         if self.state is State.DEAD:
-            return COORDINATOR_NOT_AVAILABLE
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
         error = self.member_error(member_id, instance_id)
         if error:
             return error
         if generation != self.generation:
-            return ILLEGAL_GENERATION
+            return ErrorCode.ILLEGAL_GENERATION
         if self.state is State.EMPTY:
-            return UNKNOWN_MEMBER_ID
+            return ErrorCode.UNKNOWN_MEMBER_ID
         self._touch(self.members[member_id], now_ms)
-        return REBALANCE_IN_PROGRESS if self.state is State.PREPARING_REBALANCE else NONE
+        return ErrorCode.REBALANCE_IN_PROGRESS if self.state is State.PREPARING_REBALANCE else ErrorCode.NONE
 
     def leave(self, leaving: Sequence[tuple[str, str | None]], now_ms: int) -> list[int]:
         """Remove members, given by id and instance id, or by instance id alone; answers an error for each."""
@@ -346,11 +336,11 @@ class ClassicGroup(GroupState):
         for member_id, instance_id in leaving:
             if member_id == UNKNOWN_MEMBER:
                 current = self.instances.get(instance_id) if instance_id is not None else None
-                error = UNKNOWN_MEMBER_ID if current is None else NONE
+                error: int = ErrorCode.UNKNOWN_MEMBER_ID if current is None else ErrorCode.NONE
                 target = current or ""
             else:
                 pending = member_id in self.pending_joins
-                error = NONE if pending else self.member_error(member_id, instance_id)
+                error = ErrorCode.NONE if pending else self.member_error(member_id, instance_id)
                 target = member_id
             if not error:
                 self._remove(target)
@@ -419,16 +409,16 @@ class ClassicGroup(GroupState):
         member.rebalance_timeout_ms = request.rebalance_timeout_ms
         member.session_timeout_ms = request.session_timeout_ms
         # The client may have lost its connection and ask again; nobody reads the answer to the first.
-        self._answer(self._take_join_waiter(member), JoinResult(REBALANCE_IN_PROGRESS, member.member_id))
+        self._answer(self._take_join_waiter(member), JoinResult(ErrorCode.REBALANCE_IN_PROGRESS, member.member_id))
         member.join_waiter = waiter
         self.awaiting_join += 1
 
     def _replace_static(self, instance_id: str, member_id: str) -> Member:
         """Give a static member a new id; who waits under the old one is fenced."""
         old = self.members.pop(self.instances[instance_id])
-        self._answer(self._take_join_waiter(old), JoinResult(FENCED_INSTANCE_ID, old.member_id))
+        self._answer(self._take_join_waiter(old), JoinResult(ErrorCode.FENCED_INSTANCE_ID, old.member_id))
         waiter, old.sync_waiter = old.sync_waiter, None
-        self._answer(waiter, SyncResult(FENCED_INSTANCE_ID))
+        self._answer(waiter, SyncResult(ErrorCode.FENCED_INSTANCE_ID))
         self.pending_syncs.discard(old.member_id)
         member = old.successor(member_id)
         self.members[member_id] = member
@@ -445,9 +435,9 @@ class ClassicGroup(GroupState):
         if member is None:
             return
         self._support(member, -1)
-        self._answer(self._take_join_waiter(member), JoinResult(UNKNOWN_MEMBER_ID))
+        self._answer(self._take_join_waiter(member), JoinResult(ErrorCode.UNKNOWN_MEMBER_ID))
         waiter, member.sync_waiter = member.sync_waiter, None
-        self._answer(waiter, SyncResult(UNKNOWN_MEMBER_ID))
+        self._answer(waiter, SyncResult(ErrorCode.UNKNOWN_MEMBER_ID))
         if member.instance_id is not None:
             del self.instances[member.instance_id]
         if self.leader_id == member_id:

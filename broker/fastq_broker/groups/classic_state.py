@@ -12,22 +12,12 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
+from fastq.errors import ErrorCode
 from fastq.protocol.messages import GroupMetadataKey
 from fastq_broker.coordinator.records import encode_key
 
 from .classic_member import JoinRequest, JoinResult, Member, SyncResult, Waiter
-from .group import (
-    COORDINATOR_NOT_AVAILABLE,
-    FENCED_INSTANCE_ID,
-    GROUP_ID_NOT_FOUND,
-    ILLEGAL_GENERATION,
-    NON_EMPTY_GROUP,
-    NONE,
-    REBALANCE_IN_PROGRESS,
-    UNKNOWN_MEMBER,
-    UNKNOWN_MEMBER_ID,
-    Committer,
-)
+from .group import UNKNOWN_MEMBER, Committer
 from .subscriptions import CONSUMER_PROTOCOL_TYPE
 
 if TYPE_CHECKING:
@@ -171,45 +161,45 @@ class GroupState:
         if instance_id is not None:
             current = self.instances.get(instance_id)
             if current is None:
-                return UNKNOWN_MEMBER_ID
+                return ErrorCode.UNKNOWN_MEMBER_ID
             if current != member_id:
-                return FENCED_INSTANCE_ID
-        return NONE if member_id in self.members else UNKNOWN_MEMBER_ID
+                return ErrorCode.FENCED_INSTANCE_ID
+        return ErrorCode.NONE if member_id in self.members else ErrorCode.UNKNOWN_MEMBER_ID
 
     def check_commit(
         self, committer: Committer, topic_partitions: Iterable[tuple[str, int]], *, transactional: bool, version: int
     ) -> int:
         if self.state is State.DEAD:
-            return COORDINATOR_NOT_AVAILABLE
+            return ErrorCode.COORDINATOR_NOT_AVAILABLE
         member_id, generation, instance_id = committer
         if generation < 0 and self.state is State.EMPTY:
-            return NONE
+            return ErrorCode.NONE
         if generation >= 0 or member_id != UNKNOWN_MEMBER or instance_id is not None:
             error = self.member_error(member_id, instance_id)
             if error:
                 return error
             if generation != self.generation:
-                return ILLEGAL_GENERATION
+                return ErrorCode.ILLEGAL_GENERATION
         elif not transactional and self.state is not State.EMPTY:
-            return UNKNOWN_MEMBER_ID
+            return ErrorCode.UNKNOWN_MEMBER_ID
         if not transactional and self.state is State.COMPLETING_REBALANCE:
-            return REBALANCE_IN_PROGRESS
-        return NONE
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
 
     def check_fetch(self, committer: Committer) -> int:
-        return GROUP_ID_NOT_FOUND if self.state is State.DEAD else NONE
+        return ErrorCode.GROUP_ID_NOT_FOUND if self.state is State.DEAD else ErrorCode.NONE
 
     def check_delete(self) -> int:
         if self.state is State.DEAD:
-            return GROUP_ID_NOT_FOUND
-        return NONE if self.state is State.EMPTY else NON_EMPTY_GROUP
+            return ErrorCode.GROUP_ID_NOT_FOUND
+        return ErrorCode.NONE if self.state is State.EMPTY else ErrorCode.NON_EMPTY_GROUP
 
     def check_offset_delete(self) -> int:
         if self.state is State.DEAD:
-            return GROUP_ID_NOT_FOUND
+            return ErrorCode.GROUP_ID_NOT_FOUND
         if self.state is State.EMPTY or self.protocol_type == CONSUMER_PROTOCOL_TYPE:
-            return NONE
-        return NON_EMPTY_GROUP
+            return ErrorCode.NONE
+        return ErrorCode.NON_EMPTY_GROUP
 
     def is_subscribed_to(self, topic: str) -> bool:
         if self.subscribed is None:
@@ -288,7 +278,9 @@ class GroupState:
     def _joined(self, member: Member, members: Sequence[tuple[str, str | None, bytes]] = ()) -> JoinResult:
         """The answer that lets a member into the generation."""
         name, leader = self.protocol_name, self.leader_id or ""
-        return JoinResult(NONE, member.member_id, self.generation, self.protocol_type, name, leader, members=members)
+        return JoinResult(
+            ErrorCode.NONE, member.member_id, self.generation, self.protocol_type, name, leader, members=members
+        )
 
     def _metadata_of_all(self) -> list[tuple[str, str | None, bytes]]:
         name = self.protocol_name or ""

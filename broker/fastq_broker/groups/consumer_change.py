@@ -11,6 +11,7 @@ Source: GroupMetadataManager (the steps of consumerGroupHeartbeat), TargetAssign
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,14 +19,18 @@ from typing import TYPE_CHECKING
 
 from . import consumer_records as records
 from .assignors import ASSIGNORS, MemberSpec
-from .consumer_group import ConsumerGroup, ResolvedRegex, hash_of_topics
+from .consumer_group import ConsumerGroup, ResolvedRegex
 from .consumer_member import Member, MemberState, copied
+from .metadata_hash import hash_of_topics
 from .reconciliation import Owned, Target, reconcile
 from .regex import TopicPattern, compile_pattern
 
 if TYPE_CHECKING:
     from fastq_broker.controller import MetadataImage
     from fastq_broker.coordinator.shard import CoordinatorRecord
+
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -72,6 +77,7 @@ class GroupChange:
         now_ms: int,
         settings: ConsumerGroupSettings,
         written: Iterable[CoordinatorRecord] = (),
+        record_bytes_max: int = 1 << 20,
     ) -> None:
         self.draft = group.copy()
         self.records: list[CoordinatorRecord] = list(written)
@@ -80,6 +86,7 @@ class GroupChange:
         self._image = image
         self._now_ms = now_ms
         self._settings = settings
+        self._record_bytes_max = record_bytes_max
 
     # --- members ---
 
@@ -150,8 +157,19 @@ class GroupChange:
             known = self.draft.regexes.get(regex)
             resolved = self._resolve(regex)
             due_ms = 0 if known is None else known.timestamp_ms + self._settings.regex_refresh_interval_ms
-            if known is None or known.topics != resolved.topics or due_ms <= self._now_ms:
-                self._put_resolved(regex, resolved)
+            if known is not None and known.topics == resolved.topics and due_ms > self._now_ms:
+                continue
+            record = records.regex_record(self.draft.group_id, regex, resolved)
+            size = len(record[0]) + len(record[1] or b"")
+            if known is not None and size > self._record_bytes_max:
+                # Its members did not ask for more topics: they go on with those they have, and are not refused for ever.
+                logger.warning(
+                    "group %s: the pattern %r stands for %d topics by now, whose record of %d bytes is above the max.message.bytes of the "
+                    "coordinator's topic; its members go on with the %d that they had. Raise it, or have narrower patterns",
+                    *(self.draft.group_id, regex, len(resolved.topics), size, len(known.topics)),
+                )
+                resolved = ResolvedRegex(known.topics, known.version, self._now_ms)
+            self._put_resolved(regex, resolved)
 
     # --- epochs ---
 

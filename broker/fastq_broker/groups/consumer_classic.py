@@ -18,24 +18,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastq._native.wire import DecodeError
-from fastq.errors import KafkaError
+from fastq.errors import ErrorCode, KafkaError
 
 from .classic_member import JoinRequest, JoinResult, SyncResult
 from .consumer_change import GroupChange, is_waiting
 from .consumer_group import ConsumerGroup
 from .consumer_member import ClassicMember, ClassicProtocol, Member, MemberState, copied
 from .errors import store_error
-from .group import (
-    GROUP_MAX_SIZE_REACHED,
-    ILLEGAL_GENERATION,
-    INCONSISTENT_GROUP_PROTOCOL,
-    MEMBER_ID_REQUIRED,
-    NONE,
-    REBALANCE_IN_PROGRESS,
-    UNKNOWN_MEMBER,
-    UNKNOWN_MEMBER_ID,
-    Committer,
-)
+from .group import UNKNOWN_MEMBER, Committer
 from .migration import assignment_of, can_downgrade
 from .subscriptions import CONSUMER_PROTOCOL_TYPE, decode_subscription
 
@@ -61,25 +51,25 @@ class ClassicMembers:
         member_id = request.member_id or f"{request.client_id}-{uuid.uuid4()}"
         error = self._refusal(group, member_id, request)
         if error:
-            answer(JoinResult(error, member_id if error == MEMBER_ID_REQUIRED else request.member_id))
+            answer(JoinResult(error, member_id if error == ErrorCode.MEMBER_ID_REQUIRED else request.member_id))
             return
         try:
             subscription = decode_subscription(request.protocols[0][1])
             self._join(group, member_id, request, subscription, answer)
         except DecodeError:
-            answer(JoinResult(INCONSISTENT_GROUP_PROTOCOL, request.member_id))
+            answer(JoinResult(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, request.member_id))
         except KafkaError as refused:
             answer(JoinResult(int(refused.code), request.member_id))
 
     def _refusal(self, group: ConsumerGroup, member_id: str, request: JoinRequest) -> int:
         if len(group.members) >= self._consumers.settings.max_size and member_id not in group.members:
-            return GROUP_MAX_SIZE_REACHED
+            return ErrorCode.GROUP_MAX_SIZE_REACHED
         shared = any(group.classic_protocols[name] == group.classic_count for name, _ in request.protocols)
         if request.protocol_type != CONSUMER_PROTOCOL_TYPE or not shared:
-            return INCONSISTENT_GROUP_PROTOCOL
+            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if request.member_id == UNKNOWN_MEMBER and request.instance_id is None and request.requires_member_id:
-            return MEMBER_ID_REQUIRED
-        return NONE
+            return ErrorCode.MEMBER_ID_REQUIRED
+        return ErrorCode.NONE
 
     def _join(
         self,
@@ -108,7 +98,7 @@ class ClassicMembers:
         if not (down and changed):
             after = change.reconcile(member_id, owned, changed)
         result = JoinResult(
-            NONE,
+            ErrorCode.NONE,
             member_id,
             after.member_epoch,
             CONSUMER_PROTOCOL_TYPE,
@@ -157,13 +147,13 @@ class ClassicMembers:
         assert member.classic is not None
         name = member.classic.protocols[0].name
         if protocol_type not in (None, CONSUMER_PROTOCOL_TYPE) or protocol_name not in (None, name):
-            return SyncResult(INCONSISTENT_GROUP_PROTOCOL)
+            return SyncResult(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if group.group_epoch > member.member_epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
             self._must_join(group, member)
-            return SyncResult(REBALANCE_IN_PROGRESS)
+            return SyncResult(ErrorCode.REBALANCE_IN_PROGRESS)
         self._consumers.start_session(group, member)
         group.deadlines[member.member_id].rebalance_ms = 0
-        return SyncResult(NONE, CONSUMER_PROTOCOL_TYPE, name, assignment_of(member, self._consumers.image()))
+        return SyncResult(ErrorCode.NONE, CONSUMER_PROTOCOL_TYPE, name, assignment_of(member, self._consumers.image()))
 
     def heartbeat(self, group: ConsumerGroup, committer: Committer) -> int:
         """The error of a Heartbeat."""
@@ -177,8 +167,8 @@ class ClassicMembers:
             or (member.state is MemberState.UNRELEASED_PARTITIONS and not is_waiting(group, member))
         ):
             self._must_join(group, member)
-            return REBALANCE_IN_PROGRESS
-        return NONE
+            return ErrorCode.REBALANCE_IN_PROGRESS
+        return ErrorCode.NONE
 
     def _classic_member(self, group: ConsumerGroup, committer: Committer) -> tuple[Member | None, int]:
         """The member, or the error: who it is first, then its generation."""
@@ -187,10 +177,10 @@ class ClassicMembers:
         except KafkaError as error:
             return None, int(error.code)
         if member.classic is None:
-            return None, UNKNOWN_MEMBER_ID
+            return None, ErrorCode.UNKNOWN_MEMBER_ID
         if committer.generation != member.member_epoch:
-            return None, ILLEGAL_GENERATION
-        return member, NONE
+            return None, ErrorCode.ILLEGAL_GENERATION
+        return member, ErrorCode.NONE
 
     def _must_join(self, group: ConsumerGroup, member: Member) -> None:
         """A member is told to join again; the time it has for that begins with the first time it is told."""
@@ -219,14 +209,14 @@ class ClassicMembers:
     def _leaving(self, group: ConsumerGroup, member_id: str, instance_id: str | None) -> tuple[int, str | None]:
         if member_id == UNKNOWN_MEMBER:
             member = group.static_member(instance_id) if instance_id is not None else None
-            return (UNKNOWN_MEMBER_ID, None) if member is None else (NONE, member.member_id)
+            return (ErrorCode.UNKNOWN_MEMBER_ID, None) if member is None else (ErrorCode.NONE, member.member_id)
         try:
             member = group.member(member_id, instance_id)
         except KafkaError as error:
             return int(error.code), None
         if member.classic is None and instance_id is None:
-            return UNKNOWN_MEMBER_ID, None
-        return NONE, member.member_id
+            return ErrorCode.UNKNOWN_MEMBER_ID, None
+        return ErrorCode.NONE, member.member_id
 
 
 def _updated(member: Member, request: JoinRequest, subscription: ConsumerProtocolSubscription) -> Member:

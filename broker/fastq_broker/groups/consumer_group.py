@@ -14,13 +14,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fastq.errors import FencedInstanceId, KafkaError, UnknownMemberId
+from fastq.errors import ErrorCode, FencedInstanceId, KafkaError, UnknownMemberId
 
 from .consumer_member import NONE_ASSIGNED, Member, copied
-from .group import ILLEGAL_GENERATION, NON_EMPTY_GROUP, NONE, UNKNOWN_MEMBER, UNKNOWN_MEMBER_ID, Committer
+from .group import UNKNOWN_MEMBER, Committer
 
 if TYPE_CHECKING:
     from fastq_broker.controller import MetadataImage
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from .assignors import Assignment
     from .consumer_member import Epochs
 
-UNSUPPORTED_VERSION = 35
-STALE_MEMBER_EPOCH = 113
 FIRST_COMMIT_VERSION_WITH_EPOCH = 9
 """Members of the consumer protocol commit with this version of OffsetCommit or a later one."""
 
@@ -304,17 +301,17 @@ class ConsumerGroup:
         """
         member_id, epoch, instance_id = committer
         if epoch < 0 and not self.members:
-            return NONE
+            return ErrorCode.NONE
         if transactional and epoch < 0 and member_id == UNKNOWN_MEMBER and instance_id is None:
-            return NONE
+            return ErrorCode.NONE
         member = self.members.get(member_id)
         if member is None:
-            return UNKNOWN_MEMBER_ID
+            return ErrorCode.UNKNOWN_MEMBER_ID
         if not transactional and member.classic is None and version < FIRST_COMMIT_VERSION_WITH_EPOCH:
-            return UNSUPPORTED_VERSION
+            return ErrorCode.UNSUPPORTED_VERSION
         if epoch == member.member_epoch:
-            return NONE
-        stale = STALE_MEMBER_EPOCH if member.classic is None else ILLEGAL_GENERATION
+            return ErrorCode.NONE
+        stale = ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
         if epoch > member.member_epoch or epoch < 0:
             return stale
         image = self.image()
@@ -323,7 +320,7 @@ class ConsumerGroup:
             assigned_at = None if topic is None else member.holds(topic.topic_id, partition)
             if assigned_at is None or assigned_at > epoch:
                 return stale
-        return NONE
+        return ErrorCode.NONE
 
     def note_commit(self, committer: Committer, now_ms: int) -> None:
         """Nothing: only heartbeats keep a session alive."""
@@ -331,21 +328,21 @@ class ConsumerGroup:
     def check_fetch(self, committer: Committer) -> int:
         """Why committed offsets may not be read in the name of a member; 0 when they may."""
         if committer.generation < 0 and committer.member_id == UNKNOWN_MEMBER:
-            return NONE
+            return ErrorCode.NONE
         member = self.members.get(committer.member_id)
         if member is None:
-            return UNKNOWN_MEMBER_ID
+            return ErrorCode.UNKNOWN_MEMBER_ID
         if committer.generation == member.member_epoch:
-            return NONE
-        return STALE_MEMBER_EPOCH if member.classic is None else ILLEGAL_GENERATION
+            return ErrorCode.NONE
+        return ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
 
     def check_delete(self) -> int:
         """Only an empty group may be deleted."""
-        return NON_EMPTY_GROUP if self.members else NONE
+        return ErrorCode.NON_EMPTY_GROUP if self.members else ErrorCode.NONE
 
     def check_offset_delete(self) -> int:
         """Always: those of subscribed topics are refused one by one."""
-        return NONE
+        return ErrorCode.NONE
 
     def offsets_expire_after(self, commit_timestamp_ms: int) -> int | None:
         """Retention counts from the commit; offsets of topics that are subscribed to do not expire."""
@@ -366,23 +363,6 @@ def _add(counts: Counter[str], names: Iterable[str], step: int) -> None:
         counts[name] += step
         if counts[name] <= 0:
             del counts[name]
-
-
-def hash_of_topics(names: Iterable[str], image: MetadataImage) -> int:
-    """A number that changes when any of these topics comes, goes, gets partitions, or its replicas other racks.
-
-    Kafka reckons its own number in this field; a different one makes it look at the topics anew, which does no harm.
-    """
-    digest = blake2b(digest_size=8)
-    for name in sorted(names):
-        topic = image.topic(name)
-        if topic is None:
-            continue
-        digest.update(f"{name}\0{len(topic.partitions)}\0".encode() + topic.topic_id)
-        for partition in topic.partitions:
-            racks = {broker.rack for node in partition.replicas if (broker := image.brokers.get(node)) and broker.rack}
-            digest.update(",".join(sorted(racks)).encode() + b"\0")
-    return int.from_bytes(digest.digest(), "big", signed=True)
 
 
 def without_assignment(member: Member, epoch: int) -> Member:

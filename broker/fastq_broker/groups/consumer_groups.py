@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from fastq.errors import (
+    ErrorCode,
     FencedMemberEpoch,
     GroupIdNotFound,
     GroupMaxSizeReached,
@@ -39,7 +40,7 @@ from fastq.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroup
 from .classic_group import ClassicGroup
 from .consumer_change import ConsumerGroupSettings, GroupChange, needs_rebalance_deadline, pattern_of
 from .consumer_group import ConsumerGroup, MemberDeadlines, as_plain
-from .consumer_member import LEAVE_EPOCH, STATIC_LEAVE_EPOCH, Member, copied
+from .consumer_member import LEAVE_EPOCH, STATIC_LEAVE_EPOCH, Member, MemberState, copied
 from .consumer_records import group_of_record, group_records, take_record
 from .migration import can_downgrade, downgrade, upgrade
 from .reconciliation import is_subset
@@ -57,6 +58,12 @@ FIRST_VERSION_WITH_CLIENT_IDS: Final = 1
 """From this version on the client makes its member id, and may send a pattern."""
 RETRY_MS: Final = 1000
 """A change by a time-out that could not be written is tried again."""
+SETTLING_MS: Final = 250
+"""Between the heartbeats of a member that waits for partitions which others have to let go of first, in a small group."""
+SETTLING_MS_PER_MEMBER: Final = 12
+"""The same for each member there is, so that a group makes some 80 of these heartbeats a second at most."""
+AFTER_ASSIGNMENT_MS: Final = 20
+"""A heartbeat for an assignment comes this long after it is due: the one before it would hear nothing."""
 
 Answer: TypeAlias = "Callable[[ConsumerGroupHeartbeatResponse | None, KafkaError | None], None]"
 _Assignment = ConsumerGroupHeartbeatResponse.Assignment
@@ -195,7 +202,7 @@ class ConsumerGroups:
         if deadlines is None:
             return None
         deadlines.session_ms = self.monotonic_ms() + deadlines.session_timeout_ms
-        return self._response(group.group_id, member, None)
+        return self._response(group, member, None)
 
     def _beat(self, request: ConsumerGroupHeartbeatRequest, client: Client, answer: Answer) -> None:
         """Create or update the member, then its group's target, then reconcile it."""
@@ -218,7 +225,7 @@ class ConsumerGroups:
         change.refresh_target()
         after = change.reconcile(member_id, owned, changed)
         whole = request.member_epoch == 0 or _is_full(request) or as_plain(before.assigned) != as_plain(after.assigned)
-        response = self._response(request.group_id, after, after.assigned if whole else None)
+        response = self._response(draft, after, after.assigned if whole else None)
         self.upgrading = upgraded
         try:
             in_force = self.commit(change, lambda error: answer(None if error else response, error))
@@ -289,11 +296,30 @@ class ConsumerGroups:
             "partitions and join again",
         )
 
-    def _response(self, group_id: str, member: Member, assigned: Epochs | None) -> ConsumerGroupHeartbeatResponse:
+    def _interval_ms(self, group: ConsumerGroup, member: Member) -> int:
+        """When to come again: sooner than usual while there is an assignment to be heard of.
+
+        That is while others have partitions of the member, and until the group's target may be worked out anew: what has changed in
+        the time since the last one waits for that, and who joined first hears then what to give up.
+        """
+        settings = self.settings_of(group.group_id)
+        interval_ms = settings.heartbeat_interval_ms
+        if member.state is MemberState.UNRELEASED_PARTITIONS:
+            wait_ms = 0
+        else:
+            wait_ms = group.target_timestamp_ms + settings.assignment_interval_ms - self._context.now_ms()
+            if not 0 < wait_ms <= settings.assignment_interval_ms:
+                return interval_ms
+            wait_ms += AFTER_ASSIGNMENT_MS
+        return min(interval_ms, max(wait_ms, SETTLING_MS, SETTLING_MS_PER_MEMBER * len(group.members)))
+
+    def _response(
+        self, group: ConsumerGroup, member: Member, assigned: Epochs | None
+    ) -> ConsumerGroupHeartbeatResponse:
         return ConsumerGroupHeartbeatResponse(
             member_id=member.member_id,
             member_epoch=member.member_epoch,
-            heartbeat_interval_ms=self.settings_of(group_id).heartbeat_interval_ms,
+            heartbeat_interval_ms=self._interval_ms(group, member),
             assignment=None
             if assigned is None
             else _Assignment(
@@ -344,6 +370,23 @@ class ConsumerGroups:
         change.bump_epoch(True)
         return self.commit(change, written)
 
+    def _fence_in_parts(self, group: ConsumerGroup, member_ids: list[str]) -> bool:
+        """`fence`, in as many changes as it takes to fit a batch each. Whether all that could be written."""
+        if self.groups.get(group.group_id) is not group:
+            return True  # it has become a classic group, which has sessions of its own
+        too_large = False
+
+        def written(error: KafkaError | None) -> None:
+            nonlocal too_large
+            too_large = error is not None and error.code == ErrorCode.MESSAGE_TOO_LARGE
+
+        if self.fence(group, member_ids, written):
+            return True
+        half = len(member_ids) // 2
+        if not too_large or not half:
+            return False
+        return self._fence_in_parts(group, member_ids[:half]) and self._fence_in_parts(group, member_ids[half:])
+
     def go_down(
         self,
         group: ConsumerGroup,
@@ -363,7 +406,8 @@ class ConsumerGroups:
 
     def change(self, group: ConsumerGroup, written: Iterable[CoordinatorRecord] = ()) -> GroupChange:
         """A change of a group, to be worked out; `written` are records that come before it."""
-        return GroupChange(group, self.image(), self._context.now_ms(), self.settings_of(group.group_id), written)
+        settings, bytes_max = self.settings_of(group.group_id), self._context.record_bytes_max
+        return GroupChange(group, self.image(), self._context.now_ms(), settings, written, bytes_max)
 
     def commit(self, change: GroupChange, written: Callable[[KafkaError | None], None]) -> bool:
         """Write a change; whether it is in force. `written` is called once, with the error where it is not, when it is durable else."""
@@ -433,7 +477,7 @@ class ConsumerGroups:
         now_ms = self.monotonic_ms()
         expired = [member_id for member_id in group.deadlines if self._is_expired(group, member_id, now_ms)]
         if expired:
-            if not self.fence(group, expired, lambda error: None):
+            if not self._fence_in_parts(group, expired):
                 self._wake_at(group, now_ms + RETRY_MS)
                 return
         elif group.assignment_due_ms and group.assignment_due_ms <= now_ms:

@@ -84,6 +84,11 @@ class Offsets:
         wanted = known if partitions is None else [item for item in partitions if item in known]
         return [(encode_offset_key(group_id, *item), None) for item in wanted]
 
+    def topics(self) -> set[str]:
+        """The topics of all offsets, pending ones too."""
+        tables: list[Mapping[TopicPartition, object]] = [*self._groups.values(), *self._waiting.values()]
+        return {topic for items in tables for topic, _ in items}
+
     def tombstones_of_topics(self, topics: frozenset[str]) -> list[CoordinatorRecord]:
         """Records that delete all offsets of topics that are gone."""
         group_ids = dict.fromkeys([*self._groups, *self._waiting])

@@ -1,17 +1,20 @@
 """The group coordinator of a broker: which shard a group is in, and the settings and timers of all shards.
 
 Rules: shards are made by leadership of `__consumer_offsets` (see coordinator.runtime). What is asked of all groups at once (lists,
-expiry, deleted topics) asks the loaded shards. Source: GroupCoordinatorService.
+expiry, deleted topics) asks the loaded shards. Offsets of a deleted topic go after its deletion is on disk, and are gone from the disk
+before a topic of that name is made: else it would be read from where the older one was left. Source: GroupCoordinatorService.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from fastq.errors import ErrorCode, error_for_code
 from fastq_broker import group_config
 from fastq_broker.config_keys import ResourceType
 from fastq_broker.controller.topics import OFFSETS_TOPIC
@@ -19,14 +22,16 @@ from fastq_broker.coordinator import CoordinatorRuntime, ShardContext
 
 from .classic_state import Settings
 from .consumer_change import ConsumerGroupSettings
-from .group import INVALID_GROUP_ID, INVALID_SESSION_TIMEOUT, NONE
 from .shard import GroupShard, ShardSettings
 
 if TYPE_CHECKING:
     from fastq.errors import KafkaError
-    from fastq_broker.broker import Broker
     from fastq_broker.config import BrokerConfig
     from fastq_broker.controller import MetadataDelta, MetadataImage
+    from fastq_broker.log import PartitionLog
+    from fastq_broker.ports import Ports
+
+    from .group import Group
 
 logger = logging.getLogger(__name__)
 
@@ -37,16 +42,26 @@ R = TypeVar("R")
 class GroupCoordinator:
     """All groups that this node coordinates. Loop thread only."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
-        self.settings = shard_settings(broker.config)
-        self.runtime: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(broker, OFFSETS_TOPIC, self._make_shard)
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self.settings = shard_settings(ports.config)
+        self.runtime: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(ports, OFFSETS_TOPIC, self._make_shard)
         self._expiry: asyncio.TimerHandle | None = None
         self._settings_of: dict[str, ConsumerGroupSettings] = {}
-        broker.controller.subscribe(self._metadata_changed)
+        self._deleted: dict[int, set[str]] = {}
+        """Topics that were deleted while a partition was not loaded, which sees to their offsets when it is."""
+        self._leaving: list[_Leaving] = []
+        ports.controller.subscribe(self._metadata_changed)
+        ports.controller.before_creation = self._before_creation
 
     def _make_shard(self, context: ShardContext) -> GroupShard:
-        return GroupShard(context, self.settings, lambda: self._broker.controller.image, self.settings_of)
+        return GroupShard(
+            context,
+            self.settings,
+            lambda: self._ports.image,
+            self.settings_of,
+            lambda: self._deleted.pop(context.partition, set()),
+        )
 
     # --- life ---
 
@@ -67,21 +82,34 @@ class GroupCoordinator:
     @property
     def serves_consumer_protocol(self) -> bool:
         """Whether groups of KIP-848 are served: the feature is finalized, and the configuration does not turn them off."""
-        finalized = self._broker.controller.finalized_features.get("group.version", 0)
-        return finalized >= 1 and "consumer" in self._broker.config.group_coordinator_rebalance_protocols
+        finalized = self._ports.controller.finalized_features.get("group.version", 0)
+        return finalized >= 1 and "consumer" in self._ports.config.group_coordinator_rebalance_protocols
 
     def shard(self, group_id: str) -> GroupShard:
         """The shard of a group. Raises CoordinatorNotAvailable, NotCoordinator, CoordinatorLoadInProgress."""
         return self.runtime.shard_for(group_id)
 
+    def partition_for(self, group_id: str) -> int:
+        """The partition of `__consumer_offsets` that a group is in."""
+        return self.runtime.partition_for(group_id)
+
+    @property
+    def loading(self) -> bool:
+        """Whether a partition is not loaded yet: a list of all groups would be short."""
+        return self.runtime.loading
+
+    def groups(self) -> Iterator[Group]:
+        """All groups that are loaded here, of both kinds."""
+        return (group for shard in self.runtime.shards() for group in shard.groups.values())
+
     def join_error(self, group_id: str, session_timeout_ms: int) -> int:
         """Why a JoinGroup cannot be right, whatever its group says."""
-        config = self._broker.config
+        config = self._ports.config
         if not group_id:
-            return INVALID_GROUP_ID
+            return ErrorCode.INVALID_GROUP_ID
         if not config.group_min_session_timeout_ms <= session_timeout_ms <= config.group_max_session_timeout_ms:
-            return INVALID_SESSION_TIMEOUT
-        return NONE
+            return ErrorCode.INVALID_SESSION_TIMEOUT
+        return ErrorCode.NONE
 
     def answer(self, ask: Callable[[Callable[[A], None]], object], respond: Callable[[A], R]) -> R | Awaitable[R]:
         """Call `ask(answer)`; what `answer` is told makes the response: at once, or awaited when it comes later.
@@ -100,7 +128,7 @@ class GroupCoordinator:
         ask(take)
         if got:
             return respond(got[0])
-        waiting.append(self._broker.loop.create_future())
+        waiting.append(self._ports.loop.create_future())
 
         async def later() -> R:
             return respond(await waiting[0])
@@ -131,12 +159,12 @@ class GroupCoordinator:
 
     def settings_of(self, group_id: str) -> ConsumerGroupSettings:
         """What holds for one group of the consumer protocol: its own settings, else the broker's as altered."""
-        overrides = self._broker.controller.image.configs_of(ResourceType.GROUP, group_id)
+        overrides = self._ports.image.configs_of(ResourceType.GROUP, group_id)
         if not overrides:
             group_id = ""  # no group's id, so it stands for all those without settings of their own
         known = self._settings_of.get(group_id)
         if known is None:
-            values = group_config.in_force(overrides, self._broker.controller.layers)
+            values = group_config.in_force(overrides, self._ports.controller.layers)
             known = self._settings_of[group_id] = replace(
                 self.settings.consumer,
                 session_timeout_ms=values[group_config.SESSION],
@@ -148,8 +176,8 @@ class GroupCoordinator:
     # --- upkeep ---
 
     def _schedule_expiry(self) -> None:
-        interval_ms = self._broker.config.offsets_retention_check_interval_ms
-        self._expiry = self._broker.loop.call_later(interval_ms / 1000, self._expire)
+        interval_ms = self._ports.config.offsets_retention_check_interval_ms
+        self._expiry = self._ports.loop.call_later(interval_ms / 1000, self._expire)
 
     def _expire(self) -> None:
         self._schedule_expiry()
@@ -178,8 +206,57 @@ class GroupCoordinator:
                 shard.consumer.settings_changed(altered)
         deleted = frozenset(topic.name for topic in delta.deleted_topics) - {OFFSETS_TOPIC}
         if deleted:
-            for shard in self.runtime.shards():
-                shard.topics_deleted(deleted)
+            leaving = _Leaving(deleted)
+            self._leaving.append(leaving)
+            self._ports.controller.when_durable(partial(self._topics_deleted, leaving))
+
+    def _topics_deleted(self, leaving: _Leaving, error: KafkaError | None) -> None:
+        """Their deletion is on disk: before that, a loss of power would bring them back without their offsets."""
+        if error is not None:
+            return
+        logs = [shard.context.replica.log for shard in self.runtime.shards() if shard.topics_deleted(leaving.names)]
+        for partition in self.runtime.not_loaded():
+            self._deleted.setdefault(partition, set()).update(leaving.names)
+        leaving.logs = {log: log.log_end_offset for log in logs}
+        for log, end in list(leaving.logs.items()):
+            log.durability.wait(end, partial(self._offsets_gone, leaving, log))
+        self._forget_left()
+
+    def _offsets_gone(self, leaving: _Leaving, log: PartitionLog, error: KafkaError | None) -> None:
+        """What a log had of these topics is gone from the disk; with an error it is asked for again when one of them is made."""
+        if error is None and leaving.logs is not None:
+            leaving.logs.pop(log, None)
+            self._forget_left()
+
+    def _forget_left(self) -> None:
+        self._leaving = [leaving for leaving in self._leaving if leaving.logs is None or leaving.logs]
+
+    def _before_creation(self, names: frozenset[str]) -> None:
+        """Have offsets of older topics of these names gone from the disk, in this call. Raises KafkaStorageError."""
+        if not any(leaving.names & names for leaving in self._leaving):
+            return
+        self._ports.controller.settle()
+        for leaving in [leaving for leaving in self._leaving if leaving.names & names]:
+            for log, end in list((leaving.logs or {}).items()):
+                if not log.flushed_now(end):
+                    raise error_for_code(
+                        ErrorCode.KAFKA_STORAGE_ERROR,
+                        f"offsets that groups have committed for a deleted topic of that name (one of {', '.join(sorted(leaving.names))}) "
+                        "are not deleted from the disk yet; try it again",
+                        topic=log.topic,
+                        partition=log.partition,
+                    )
+
+
+class _Leaving:
+    """Deleted topics, and the logs that their offsets are not gone from on disk, each with the offset behind its tombstones; None: the
+    deletion itself is not on disk yet."""
+
+    __slots__ = ("logs", "names")
+
+    def __init__(self, names: frozenset[str]) -> None:
+        self.names = names
+        self.logs: dict[PartitionLog, int] | None = None
 
 
 def shard_settings(config: BrokerConfig) -> ShardSettings:

@@ -11,16 +11,17 @@ Source: GroupCoordinatorShard.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastq._native.commit_path import encode_offset_key, encode_offset_value
-from fastq.errors import KafkaError
+from fastq.errors import ErrorCode, KafkaError
 from fastq.protocol.messages import GroupMetadataKey
 from fastq_broker.controller import MetadataImage
 from fastq_broker.coordinator.deadlines import Deadlines
 from fastq_broker.coordinator.records import decode_key, record_type
+from fastq_broker.log import failures
 
 from .classic_group import ClassicGroup
 from .classic_member import JoinRequest, JoinResult, SyncResult
@@ -32,19 +33,7 @@ from .consumer_group import ConsumerGroup
 from .consumer_groups import ConsumerGroups
 from .consumer_records import RECORD_TYPES as CONSUMER_TYPES
 from .errors import store_error
-from .group import (
-    GROUP_ID_NOT_FOUND,
-    GROUP_SUBSCRIBED_TO_TOPIC,
-    ILLEGAL_GENERATION,
-    NONE,
-    NOT_COORDINATOR,
-    OFFSET_METADATA_TOO_LARGE,
-    REBALANCE_IN_PROGRESS,
-    UNKNOWN_MEMBER,
-    UNKNOWN_MEMBER_ID,
-    Committer,
-    Group,
-)
+from .group import UNKNOWN_MEMBER, Committer, Group
 from .offsets import Offsets, TopicPartition
 
 if TYPE_CHECKING:
@@ -107,11 +96,15 @@ class GroupShard:
         settings: ShardSettings = DEFAULTS,
         image: Callable[[], MetadataImage] = MetadataImage,
         settings_of: Callable[[str], ConsumerGroupSettings] | None = None,
+        deleted: Callable[[], Set[str]] = frozenset,
     ) -> None:
+        """`image` answers the metadata as it is, `deleted` the topics that were deleted while this shard was not loaded."""
         self.context = context
         self.settings = settings
         self.groups: dict[str, Group] = {}
         self.offsets = Offsets()
+        self._image = image
+        self._deleted = deleted
         self.consumer = ConsumerGroups(
             self.groups, context, settings.consumer, image, self._became_classic, settings_of
         )
@@ -147,7 +140,7 @@ class GroupShard:
             group = self.groups.get(group_id)
             if isinstance(group, ClassicGroup):
                 # Whoever waits for it; in an upgrade, its members are to join what it has become.
-                group.kill(REBALANCE_IN_PROGRESS if self.consumer.upgrading else GROUP_ID_NOT_FOUND)
+                group.kill(ErrorCode.REBALANCE_IN_PROGRESS if self.consumer.upgrading else ErrorCode.GROUP_ID_NOT_FOUND)
                 self._run(group)
                 del self.groups[group_id]
 
@@ -164,13 +157,19 @@ class GroupShard:
                 group.rebalance_if_too_large(now_ms)
                 self._run(group)
         self.consumer.loaded()
+        # Topics may have been deleted while nobody was here to forget their offsets: the broker was down, or this was loading.
+        topics = self.offsets.topics()
+        gone = frozenset((topics - self._image().topics_by_name.keys()) | (topics & self._deleted()))
+        if gone:
+            logger.info("offsets of topics that are gone are deleted: %s", ", ".join(sorted(gone)[:20]))
+            self.topics_deleted(gone)
 
     def unloaded(self) -> None:
         """Turn away who waits."""
         self._deadlines.clear()
         for group in self.groups.values():
             if isinstance(group, ClassicGroup):
-                group.kill(NOT_COORDINATOR)
+                group.kill(ErrorCode.NOT_COORDINATOR)
                 self._run(group)
         self.groups.clear()
 
@@ -185,7 +184,7 @@ class GroupShard:
         created = not isinstance(group, ClassicGroup)
         if not isinstance(group, ClassicGroup):
             if request.member_id != UNKNOWN_MEMBER:
-                answer(JoinResult(UNKNOWN_MEMBER_ID, request.member_id))
+                answer(JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id))
                 return
             left = [] if group is None else group.tombstones()
             group = ClassicGroup(group_id, self.settings.classic, wall_clock=self.context.now_ms)
@@ -214,7 +213,7 @@ class GroupShard:
             answer(self._classic_members.sync(group, committer, protocol_type, protocol_name))
             return
         if not isinstance(group, ClassicGroup):
-            answer(SyncResult(UNKNOWN_MEMBER_ID))
+            answer(SyncResult(ErrorCode.UNKNOWN_MEMBER_ID))
             return
         group.sync(
             committer.member_id,
@@ -234,7 +233,7 @@ class GroupShard:
         if isinstance(group, ConsumerGroup):
             return self._classic_members.heartbeat(group, committer)
         if not isinstance(group, ClassicGroup):
-            return UNKNOWN_MEMBER_ID
+            return ErrorCode.UNKNOWN_MEMBER_ID
         member_id, generation, instance_id = committer
         error = group.heartbeat(member_id, instance_id, generation, self.context.monotonic_ms())
         if group.effects:
@@ -247,7 +246,7 @@ class GroupShard:
         if isinstance(group, ConsumerGroup):
             return self._classic_members.leave(group, leaving)
         if not isinstance(group, ClassicGroup):
-            return UNKNOWN_MEMBER_ID
+            return ErrorCode.UNKNOWN_MEMBER_ID
         errors = group.leave(leaving, self.context.monotonic_ms())
         self._run(group)
         return errors
@@ -283,9 +282,11 @@ class GroupShard:
                 commit.committer, partitions, transactional=commit.transactional, version=commit.version
             )
         if commit.committer.generation < 0:
-            return NONE  # a consumer without group management: the group comes with its offsets
+            return ErrorCode.NONE  # a consumer without group management: the group comes with its offsets
         return (
-            GROUP_ID_NOT_FOUND if commit.version >= NEW_IDS_VERSION and not commit.transactional else ILLEGAL_GENERATION
+            ErrorCode.GROUP_ID_NOT_FOUND
+            if commit.version >= NEW_IDS_VERSION and not commit.transactional
+            else ErrorCode.ILLEGAL_GENERATION
         )
 
     def _commit(self, commit: Commit, answer: Errors) -> None:
@@ -295,9 +296,9 @@ class GroupShard:
         records: list[CoordinatorRecord] = []
         for topic, partition, offset, leader_epoch, metadata in commit.offsets:
             if metadata is not None and len(metadata) > self.settings.offset_metadata_bytes_max:
-                errors[topic, partition] = OFFSET_METADATA_TOO_LARGE
+                errors[topic, partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
-            errors[topic, partition] = NONE
+            errors[topic, partition] = ErrorCode.NONE
             value = encode_offset_value(offset, leader_epoch, metadata or "", now_ms, expires_ms)
             records.append((encode_offset_key(commit.group_id, topic, partition), value))
 
@@ -308,7 +309,7 @@ class GroupShard:
                     errors[item] = errors[item] or code
             answer(errors)
 
-        self.context.append(
+        self.context.append_in_parts(
             records,
             done,
             producer_id=commit.producer_id,
@@ -320,9 +321,9 @@ class GroupShard:
         """Why a group's offsets may not be read; one that does not exist has none, which is no error."""
         group = self.groups.get(group_id)
         if group is None:
-            return NONE
+            return ErrorCode.NONE
         error = group.check_fetch(committer)
-        return NONE if error == GROUP_ID_NOT_FOUND else error
+        return ErrorCode.NONE if error == ErrorCode.GROUP_ID_NOT_FOUND else error
 
     def delete_offsets(
         self,
@@ -332,14 +333,17 @@ class GroupShard:
     ) -> None:
         """OffsetDelete: `answer` is told an error for all, and one for each partition."""
         group = self.groups.get(group_id)
-        error = GROUP_ID_NOT_FOUND if group is None else group.check_offset_delete()
+        error = ErrorCode.GROUP_ID_NOT_FOUND if group is None else group.check_offset_delete()
         if group is None or error:
             answer(error, {})
             return
-        errors = {item: GROUP_SUBSCRIBED_TO_TOPIC if group.is_subscribed_to(item[0]) else NONE for item in partitions}
+        errors: dict[tuple[str, int], int] = {
+            item: ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if group.is_subscribed_to(item[0]) else ErrorCode.NONE
+            for item in partitions
+        }
         records = self.offsets.tombstones(group_id, [item for item, code in errors.items() if not code])
-        self.context.append(
-            records, lambda error: answer(NONE, errors) if error is None else answer(store_error(error), {})
+        self.context.append_in_parts(
+            records, lambda error: answer(ErrorCode.NONE, errors) if error is None else answer(store_error(error), {})
         )
 
     # --- groups ---
@@ -347,12 +351,15 @@ class GroupShard:
     def delete_group(self, group_id: str, answer: Callable[[int], None]) -> None:
         """DeleteGroups, for one of them."""
         group = self.groups.get(group_id)
-        error = GROUP_ID_NOT_FOUND if group is None else group.check_delete()
+        error = ErrorCode.GROUP_ID_NOT_FOUND if group is None else group.check_delete()
         if group is None or error:
             answer(error)
             return
+        # Its offsets first: a deletion that is cut short leaves a group that can be deleted again.
         records = [*self.offsets.tombstones(group_id), *group.tombstones()]
-        self.context.append(records, lambda error: answer(NONE if error is None else store_error(error)))
+        self.context.append_in_parts(
+            records, lambda error: answer(ErrorCode.NONE if error is None else store_error(error))
+        )
 
     def expire_offsets(self) -> int:
         """Delete offsets whose time is over, and groups that have nothing left; answers how many records that took."""
@@ -367,11 +374,12 @@ class GroupShard:
                 self._write(records, f"expiring offsets of group {group_id}")
         return count
 
-    def topics_deleted(self, topics: frozenset[str]) -> None:
-        """Topics are gone, and so are their offsets."""
+    def topics_deleted(self, topics: frozenset[str]) -> bool:
+        """Topics are gone, and so are their offsets: a topic that comes under one of these names begins anew. Whether there were any."""
         records = self.offsets.tombstones_of_topics(topics)
         if records:
             self._write(records, "deleting offsets of deleted topics")
+        return bool(records)
 
     # --- the world ---
 
@@ -385,17 +393,19 @@ class GroupShard:
         codes: list[int] = []
         self._writing_own = True
         try:
-            self.context.append(records, lambda error: codes.append(NONE if error is None else store_error(error)))
+            self.context.append(
+                records, lambda error: codes.append(ErrorCode.NONE if error is None else store_error(error))
+            )
         finally:
             self._writing_own = False
-        return codes[0] if codes else NONE
+        return codes[0] if codes else ErrorCode.NONE
 
     def _write(self, records: list[CoordinatorRecord], what: str) -> None:
         def done(error: KafkaError | None) -> None:
             if error is not None:
-                logger.warning("%s failed: %s", what, error)
+                failures.say(logger.warning, f"{what} in {self.context.partition}", "%s failed: %s", what, error)
 
-        self.context.append(records, done)
+        self.context.append_in_parts(records, done)
 
     def _run(self, group: Any) -> None:
         """Carry out what a classic group wants; groups of the other kind want nothing this way."""
@@ -415,9 +425,10 @@ class GroupShard:
         """Write a group, and tell it how that went: perhaps later, when the disk has it."""
 
         def done(error: KafkaError | None) -> None:
-            code = NONE if error is None else store_error(error)
+            code = ErrorCode.NONE if error is None else store_error(error)
             if error is not None:
-                logger.warning("group %s could not be stored: %s", group.group_id, error)
+                place = f"storing groups in {self.context.partition}"
+                failures.say(logger.warning, place, "group %s could not be stored: %s", group.group_id, error)
             effect.then(code, self.context.monotonic_ms())
             if not self._writing_own:
                 self._run(group)

@@ -19,12 +19,27 @@ CONSUMER_PROTOCOL_TYPE = "consumer"
 
 
 def decode_subscription(metadata: bytes) -> ConsumerProtocolSubscription:
-    """A consumer's subscription; a version above those known is read as the highest known. Raises DecodeError."""
-    reader = Reader(metadata)
-    version = reader.read_int16()
+    """A consumer's subscription; a version above those known is read as the highest known, and one that ends where version 0 does as
+    that: some clients leave out what came later. Raises DecodeError."""
+    version = min(_version(metadata), ConsumerProtocolSubscription.MAX_VERSION)
+    reader = Reader(metadata, 2)
+    first = ConsumerProtocolSubscription.decode(reader, 0)
+    if version == 0 or not reader.remaining:
+        return first
+    return ConsumerProtocolSubscription.decode(Reader(metadata, 2), version)
+
+
+def _version(metadata: bytes) -> int:
+    version = Reader(metadata).read_int16()
     if version < 0:
         raise DecodeError("a version of 0 or more", 0, f"got {version}", "ConsumerProtocolSubscription")
-    return ConsumerProtocolSubscription.decode(reader, min(version, ConsumerProtocolSubscription.MAX_VERSION))
+    return version
+
+
+def _topics(metadata: bytes) -> list[str]:
+    """The topics of a subscription, which every version begins with. Raises DecodeError."""
+    _version(metadata)
+    return ConsumerProtocolSubscription.decode(Reader(metadata, 2), 0).topics
 
 
 def subscribed_topics(
@@ -39,8 +54,6 @@ def subscribed_topics(
     if protocol_name is None:
         return None
     try:
-        return frozenset(
-            topic for member in found for topic in decode_subscription(member.metadata(protocol_name)).topics
-        )
+        return frozenset(topic for member in found for topic in _topics(member.metadata(protocol_name)))
     except DecodeError:
         return None

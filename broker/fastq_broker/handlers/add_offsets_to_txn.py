@@ -27,10 +27,9 @@ def handle(
     """Add the partition that the group's offsets are in."""
     if not request.transactional_id:
         return AddOffsetsToTxnResponse(error_code=int(ErrorCode.INVALID_REQUEST))
-    broker = context.broker
-    partitions = frozenset({(OFFSETS_TOPIC, broker.groups.runtime.partition_for(request.group_id))})
+    partitions = frozenset({(OFFSETS_TOPIC, context.groups.partition_for(request.group_id))})
     producer = request.producer_id, request.producer_epoch
-    add = partial(broker.transactions.add_partitions, request.transactional_id, *producer, partitions, 0)
+    add = partial(context.transactions.add_partitions, request.transactional_id, *producer, partitions, 0)
     return answered(add, partial(_respond, context.api_version))
 
 

@@ -19,7 +19,7 @@ from fastq_broker.transactions.transaction import VERSION_2, Partition, Transact
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from fastq_broker.broker import Broker
+    from fastq_broker.controller import MetadataImage
     from fastq_broker.router import RequestContext
 
     Asked: TypeAlias = AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction
@@ -75,11 +75,11 @@ def _respond(asked: Asked, codes: Codes) -> AddPartitionsToTxnResponse:
 def _codes(context: RequestContext, asked: Asked) -> Codes | Awaitable[Codes]:
     """The error code of each partition, 0 where there is none; at once where nothing has to be waited for."""
     wanted = frozenset((topic.name, index) for topic in asked.topics for index in topic.partitions)
-    transactions = context.broker.transactions
+    transactions = context.transactions
     version = context.api_version
     if not asked.transactional_id:
         return dict.fromkeys(wanted, int(ErrorCode.INVALID_REQUEST))
-    unknown = {partition for partition in wanted if not _exists(context.broker, partition)}
+    unknown = {partition for partition in wanted if not _exists(context.image, partition)}
     if unknown:
         return {
             partition: int(
@@ -90,7 +90,7 @@ def _codes(context: RequestContext, asked: Asked) -> Codes | Awaitable[Codes]:
     producer = asked.producer_id, asked.producer_epoch
     if asked.verify_only:
         try:
-            shard = transactions.runtime.shard_for(asked.transactional_id)
+            shard = transactions.shard(asked.transactional_id)
             missing = shard.verify(asked.transactional_id, *producer, wanted)
         except KafkaError as error:
             return dict.fromkeys(wanted, fenced_code(error, version, FIRST_VERSION_WITH_FENCED))
@@ -104,8 +104,8 @@ def _codes(context: RequestContext, asked: Asked) -> Codes | Awaitable[Codes]:
     return answered(partial(transactions.add_partitions, asked.transactional_id, *producer, wanted, level), respond)
 
 
-def _exists(broker: Broker, partition: Partition) -> bool:
-    topic = broker.controller.image.topic(partition[0])
+def _exists(image: MetadataImage, partition: Partition) -> bool:
+    topic = image.topic(partition[0])
     return topic is not None and 0 <= partition[1] < len(topic.partitions)
 
 

@@ -19,11 +19,11 @@ VERSIONS = (0, 2)
 
 async def handle(context: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
     """One result a resource, in the order asked for."""
-    controller = context.broker.controller
+    controller = context.controller
     changes = [_change(resource) for resource in request.resources]
     results = controller.alter_configs(changes, validate_only=request.validate_only)
     if not request.validate_only:
-        await controller.flushed()
+        results = await controller.durable(results)
     return AlterConfigsResponse(
         responses=[
             AlterConfigsResponse.AlterConfigsResourceResponse(

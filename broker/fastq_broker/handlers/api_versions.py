@@ -13,13 +13,13 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from fastq.errors import ErrorCode
 from fastq.protocol.message import Message
 from fastq.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
 from fastq_broker.controller import features
 
 if TYPE_CHECKING:
     from fastq._native.wire import Writer
-    from fastq_broker.broker import Broker
     from fastq_broker.router import RequestContext
 
 API_KEY = 18
@@ -28,7 +28,6 @@ VERSIONS = (0, 4)
 PRODUCE = 0
 FIRST_VERSION_WITH_SOFTWARE = 3
 FIRST_VERSION_WITH_LEVEL_0 = 4
-INVALID_REQUEST = 42
 
 _SOFTWARE_NAME = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
@@ -69,34 +68,34 @@ def handle(context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsR
     if version >= FIRST_VERSION_WITH_SOFTWARE:
         software = (request.client_software_name, request.client_software_version)
         if not all(map(_SOFTWARE_NAME.fullmatch, software)):
-            return ApiVersionsResponse(error_code=INVALID_REQUEST)
+            return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
         context.connection.software = software
-    controller = context.broker.controller
+    controller = context.controller
     image = controller.image
     told = _Told(image.offset, image.features, controller.log.kraft_version)
     answer = _latest.get(version)
     if answer is None or answer.told != told:
-        answer = _latest[version] = _Answer(told, _table(context.broker, version))
+        answer = _latest[version] = _Answer(told, _table(context, version))
     return answer
 
 
-def _table(broker: Broker, version: int) -> ApiVersionsResponse:
+def _table(context: RequestContext, version: int) -> ApiVersionsResponse:
     """All APIs and features."""
     return ApiVersionsResponse(
         api_keys=[
             ApiVersionsResponse.ApiVersion(
                 api_key=key, min_version=0 if key == PRODUCE else versions[0], max_version=versions[1]
             )
-            for key, versions in broker.router.versions().items()
+            for key, versions in context.router.versions().items()
         ],
         supported_features=[
             ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=low, max_version=high)
             for name, (low, high) in _supported(version).items()
         ],
-        finalized_features_epoch=broker.controller.image.offset,
+        finalized_features_epoch=context.image.offset,
         finalized_features=[
             ApiVersionsResponse.FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
-            for name, level in broker.controller.finalized_features.items()
+            for name, level in context.controller.finalized_features.items()
         ],
     )
 

@@ -39,7 +39,7 @@ def handle(context: RequestContext, request: ConsumerGroupDescribeRequest) -> Co
 
 
 def _describe(context: RequestContext, group_id: str) -> _Group:
-    groups = context.broker.groups
+    groups = context.groups
     if not groups.serves_consumer_protocol:
         return _Group(group_id=group_id, error_code=ErrorCode.UNSUPPORTED_VERSION)
     if not group_id:
@@ -57,7 +57,7 @@ def _describe(context: RequestContext, group_id: str) -> _Group:
             error_message=f"Group {group_id} is {kind}.",
             group_state="Dead",
         )
-    image = context.broker.controller.image
+    image = context.image
     return _Group(
         group_id=group_id,
         group_state=group.state_name,

@@ -27,7 +27,7 @@ def handle(
     context: RequestContext, request: ConsumerGroupHeartbeatRequest
 ) -> ConsumerGroupHeartbeatResponse | Awaitable[ConsumerGroupHeartbeatResponse]:
     """Take a heartbeat; a change that it makes is answered once it is durable."""
-    groups = context.broker.groups
+    groups = context.groups
     if not groups.serves_consumer_protocol:
         return ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
     client = Client(context.client_id, f"/{context.peer[0]}")

@@ -19,11 +19,11 @@ VERSIONS = (0, 3)
 
 async def handle(context: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
     """One result a topic, in the order asked for."""
-    controller = context.broker.controller
+    controller = context.controller
     wanted = [_wanted(topic) for topic in request.topics]
     results = controller.create_partitions(wanted, validate_only=request.validate_only)
     if not request.validate_only:
-        await controller.flushed()
+        results = await controller.durable(results)
     by_name = {item.name: result for item, result in zip(wanted, results, strict=True)}
     return CreatePartitionsResponse(
         results=[

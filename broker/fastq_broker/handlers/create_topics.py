@@ -20,12 +20,12 @@ VERSIONS = (2, 7)
 
 async def handle(context: RequestContext, request: CreateTopicsRequest) -> CreateTopicsResponse:
     """One result a topic, in the order asked for."""
-    controller = context.broker.controller
+    controller = context.controller
     results = controller.create_topics(
         [_wanted(topic) for topic in request.topics], validate_only=request.validate_only
     )
     if not request.validate_only:
-        await controller.flushed()
+        results = await controller.durable(results)
     layers = controller.layers
     seen: set[str] = set()
     topics = []

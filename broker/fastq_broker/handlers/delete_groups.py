@@ -29,7 +29,7 @@ async def handle(context: RequestContext, request: DeleteGroupsRequest) -> Delet
 
 
 def _delete(context: RequestContext, group_id: str) -> int | Awaitable[int]:
-    groups = context.broker.groups
+    groups = context.groups
     try:
         shard = groups.shard(group_id)
     except KafkaError as unavailable:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from fastq.errors import ErrorCode, KafkaError
 from fastq.protocol.messages import DeleteRecordsRequest, DeleteRecordsResponse
+from fastq_broker.log import failures
 
 if TYPE_CHECKING:
     from fastq_broker.router import RequestContext
@@ -42,7 +43,8 @@ def _partition(
     try:
         error, watermark = _delete(context, topic, item.partition_index, item.offset)
     except KafkaError as failure:
-        logger.warning("DeleteRecords of %s-%d before %d: %s", topic, item.partition_index, item.offset, failure)
+        place = f"DeleteRecords of {topic}-{item.partition_index}"
+        failures.say(logger.warning, place, "%s before %d: %s", place, item.offset, failure)
         error = failure.code
     return DeleteRecordsResponse.DeleteRecordsPartitionResult(
         partition_index=item.partition_index, low_watermark=watermark, error_code=error
@@ -50,12 +52,11 @@ def _partition(
 
 
 def _delete(context: RequestContext, topic: str, number: int, offset: int) -> tuple[ErrorCode, int]:
-    broker = context.broker
-    partition = broker.controller.image.partition(topic, number)
+    partition = context.image.partition(topic, number)
     if partition is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, NO_WATERMARK
-    log = broker.logs.get(topic, number)
-    if partition.leader != broker.controller.node_id or log is None:
+    log = context.logs.get(topic, number)
+    if partition.leader != context.node_id or log is None:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER, NO_WATERMARK
     if "delete" not in log.config.cleanup_policy:
         return ErrorCode.POLICY_VIOLATION, NO_WATERMARK

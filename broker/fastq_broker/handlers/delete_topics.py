@@ -34,18 +34,17 @@ class _Named(NamedTuple):
 
 async def handle(context: RequestContext, request: DeleteTopicsRequest) -> DeleteTopicsResponse:
     """One result a topic, in the order asked for."""
-    broker = context.broker
     wanted = Counter(_wanted(context.api_version, request))
     found: list[tuple[_Named, bytes]] = []
     responses = []
     for item in wanted:
         try:
-            _check_enabled(broker.config.delete_topic_enable, context.api_version)
-            found.append((item, _resolve(broker.controller.image, item, wanted)))
+            _check_enabled(context.config.delete_topic_enable, context.api_version)
+            found.append((item, _resolve(context.image, item, wanted)))
         except Refused as refused:
             responses.append(_response(item, refused.error, refused.message))
-    results = broker.controller.delete_topics([topic_id for _, topic_id in found])
-    await broker.controller.flushed()
+    controller = context.controller
+    results = await controller.durable(controller.delete_topics([topic_id for _, topic_id in found]))
     for (item, topic_id), result in zip(found, results, strict=True):
         responses.append(_response(item._replace(topic_id=topic_id), result.error, result.message))
     return DeleteTopicsResponse(responses=responses)

@@ -20,7 +20,7 @@ CONTROLLERS = 2
 
 def handle(context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
     """Answer the brokers that are live (or, in version 2 on request, the fenced ones too) on the request's listener."""
-    controller = context.broker.controller
+    controller = context.controller
     if request.endpoint_type != BROKERS:
         known = request.endpoint_type == CONTROLLERS
         return DescribeClusterResponse(
@@ -42,7 +42,7 @@ def handle(context: RequestContext, request: DescribeClusterRequest) -> Describe
 
 def _brokers(context: RequestContext, with_fenced: bool) -> list[DescribeClusterResponse.DescribeClusterBroker]:
     found = []
-    for broker in context.broker.controller.image.brokers.values():
+    for broker in context.image.brokers.values():
         endpoint = broker.endpoint(context.listener)
         if endpoint is None or (broker.fenced and not with_fenced):
             continue

@@ -1,6 +1,7 @@
 """DescribeConfigs: every key of topics, groups, brokers and loggers, with its source and, on request, synonyms and description.
 
-Rules: a sensitive value is always null. A broker tells its own configuration, and (name "") what was set for all brokers.
+Rules: a sensitive value is always null. Keys that are named come once each, in the order asked for (Kafka: in any).
+A broker tells its own configuration, and (name "") what was set for all brokers.
 Source: ConfigHelper.
 """
 
@@ -43,13 +44,15 @@ def _result(
         result.error_code = refused.error
         result.error_message = refused.message
         return result
-    names = resource.configuration_keys
-    result.configs = [_response(entry, request) for entry in entries if not names or entry.key.name in names]
+    if resource.configuration_keys:
+        by_name = {entry.key.name: entry for entry in entries}
+        entries = [by_name[name] for name in dict.fromkeys(resource.configuration_keys) if name in by_name]
+    result.configs = [_response(entry, request) for entry in entries]
     return result
 
 
 def _entries(context: RequestContext, resource_type: int, name: str) -> Iterable[ConfigEntry]:
-    controller = context.broker.controller
+    controller = context.controller
     if resource_type == ResourceType.TOPIC:
         check_resource(controller.image, resource_type, name, controller.node_id)
         return topic_config.describe(controller.image.topic_configs(name), controller.layers)
@@ -96,6 +99,7 @@ def _response(
         is_sensitive=entry.key.sensitive,
         config_type=entry.key.type,
         synonyms=[],
+        documentation=entry.key.documentation if request.include_documentation else None,
     )
     if request.include_synonyms:
         response.synonyms = [
@@ -106,6 +110,4 @@ def _response(
             )
             for layer in entry.synonyms
         ]
-    if request.include_documentation:
-        response.documentation = entry.key.documentation
     return response

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fastq.errors import KafkaError
+from fastq.errors import ErrorCode, KafkaError
 from fastq.protocol.messages import DescribeGroupsRequest, DescribeGroupsResponse
 from fastq_broker.groups.classic_group import ClassicGroup
 from fastq_broker.groups.classic_state import State
-from fastq_broker.groups.group import GROUP_ID_NOT_FOUND
 from fastq_broker.handlers import operations
 
 if TYPE_CHECKING:
@@ -36,14 +35,14 @@ def handle(context: RequestContext, request: DescribeGroupsRequest) -> DescribeG
 
 def _describe(context: RequestContext, group_id: str) -> DescribeGroupsResponse.DescribedGroup:
     try:
-        group = context.broker.groups.shard(group_id).groups.get(group_id)
+        group = context.groups.shard(group_id).groups.get(group_id)
     except KafkaError as unavailable:
         return DescribeGroupsResponse.DescribedGroup(error_code=unavailable.code, group_id=group_id, members=[])
     if isinstance(group, ClassicGroup):
         return _described(group)
     described = DescribeGroupsResponse.DescribedGroup(group_id=group_id, group_state=State.DEAD.value, members=[])
     if context.api_version >= FIRST_VERSION_WITH_NOT_FOUND:
-        described.error_code = GROUP_ID_NOT_FOUND
+        described.error_code = ErrorCode.GROUP_ID_NOT_FOUND
         kind = "not found" if group is None else f"a {group.kind} group, not a classic one"
         described.error_message = f"Group {group_id} is {kind}."
     return described

@@ -25,12 +25,12 @@ Result = DescribeLogDirsResponse.DescribeLogDirsResult
 
 def handle(context: RequestContext, request: DescribeLogDirsRequest) -> DescribeLogDirsResponse:
     """One result a directory, in the order of log.dirs."""
-    logs = context.broker.logs
+    logs = context.logs
     by_directory: dict[str, list[PartitionLog]] = {}
     for log in _asked(logs.logs.values(), request):
         by_directory.setdefault(log.dir.path, []).append(log)
     results = []
-    for path in map(os.path.abspath, context.broker.config.log_dirs):
+    for path in map(os.path.abspath, context.config.log_dirs):
         if path in logs.offline_dirs:
             results.append(Result(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=path, topics=[]))
         else:

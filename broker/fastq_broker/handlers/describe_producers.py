@@ -8,7 +8,7 @@ from fastq.errors import KafkaError
 from fastq.protocol.messages import DescribeProducersRequest, DescribeProducersResponse
 
 if TYPE_CHECKING:
-    from fastq_broker.broker import Broker
+    from fastq_broker.replicas import ReplicaTable
     from fastq_broker.router import RequestContext
 
 API_KEY = 61
@@ -21,16 +21,16 @@ def handle(context: RequestContext, request: DescribeProducersRequest) -> Descri
         topics=[
             DescribeProducersResponse.TopicResponse(
                 name=topic.name,
-                partitions=[_describe(context.broker, topic.name, index) for index in topic.partition_indexes],
+                partitions=[_describe(context.replicas, topic.name, index) for index in topic.partition_indexes],
             )
             for topic in request.topics
         ]
     )
 
 
-def _describe(broker: Broker, topic: str, index: int) -> DescribeProducersResponse.PartitionResponse:
+def _describe(replicas: ReplicaTable, topic: str, index: int) -> DescribeProducersResponse.PartitionResponse:
     answer = DescribeProducersResponse.PartitionResponse(partition_index=index)
-    replica = broker.replicas.leader(topic, index)
+    replica = replicas.leader(topic, index)
     if isinstance(replica, int):
         answer.error_code = replica
         return answer

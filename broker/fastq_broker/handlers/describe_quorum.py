@@ -26,7 +26,7 @@ PartitionData = DescribeQuorumResponse.PartitionData
 
 def handle(context: RequestContext, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
     """Answer the state of the quorum; any other partition is unknown here."""
-    controller = context.broker.controller
+    controller = context.controller
     with_directories = context.api_version >= FIRST_VERSION_WITH_DIRECTORIES
     return DescribeQuorumResponse(
         topics=[

@@ -27,14 +27,14 @@ Partition = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseParti
 
 def handle(context: RequestContext, request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
     """Answer one page; INVALID_REQUEST for every topic when the cursor points nowhere."""
-    image = context.broker.controller.image
+    image = context.image
     asked = {topic.name for topic in request.topics}
     first_topic, first_partition = "", 0
     if request.cursor is not None:
         first_topic, first_partition = request.cursor.topic_name, request.cursor.partition_index
         if first_partition < 0 or (asked and first_topic not in asked):
             return DescribeTopicPartitionsResponse(topics=[_refused(name) for name in sorted(asked)])
-    limit = context.broker.config.max_request_partition_size_limit
+    limit = context.config.max_request_partition_size_limit
     room = max(1, min(limit, request.response_partition_limit))
     live = {broker.broker_id for broker in image.live_brokers()}
     response = DescribeTopicPartitionsResponse(topics=[])

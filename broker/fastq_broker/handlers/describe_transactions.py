@@ -8,8 +8,8 @@ from fastq.errors import ErrorCode, KafkaError
 from fastq.protocol.messages import DescribeTransactionsRequest, DescribeTransactionsResponse
 
 if TYPE_CHECKING:
-    from fastq_broker.broker import Broker
     from fastq_broker.router import RequestContext
+    from fastq_broker.transactions import TransactionCoordinator
 
 API_KEY = 65
 VERSIONS = (0, 0)
@@ -18,17 +18,19 @@ VERSIONS = (0, 0)
 def handle(context: RequestContext, request: DescribeTransactionsRequest) -> DescribeTransactionsResponse:
     """Each id for itself."""
     return DescribeTransactionsResponse(
-        transaction_states=[_describe(context.broker, name) for name in request.transactional_ids]
+        transaction_states=[_describe(context.transactions, name) for name in request.transactional_ids]
     )
 
 
-def _describe(broker: Broker, transactional_id: str) -> DescribeTransactionsResponse.TransactionState:
+def _describe(
+    transactions: TransactionCoordinator, transactional_id: str
+) -> DescribeTransactionsResponse.TransactionState:
     answer = DescribeTransactionsResponse.TransactionState(transactional_id=transactional_id)
     if not transactional_id:
         answer.error_code = int(ErrorCode.INVALID_REQUEST)
         return answer
     try:
-        txn = broker.transactions.runtime.shard_for(transactional_id).describe(transactional_id)
+        txn = transactions.shard(transactional_id).describe(transactional_id)
     except KafkaError as error:
         answer.error_code = int(error.code)
         return answer

@@ -30,7 +30,7 @@ def handle(context: RequestContext, request: EndTxnRequest) -> EndTxnResponse | 
         return EndTxnResponse(error_code=int(ErrorCode.INVALID_REQUEST))
     version = VERSION_2 if context.api_version >= FIRST_VERSION_WITH_EPOCHS else 0
     producer = request.producer_id, request.producer_epoch
-    end = partial(context.broker.transactions.end, request.transactional_id, *producer, request.committed, version)
+    end = partial(context.transactions.end, request.transactional_id, *producer, request.committed, version)
     return answered(end, partial(_respond, context.api_version))
 
 

@@ -6,10 +6,11 @@ the answer waits until its creation is on disk. Share coordinators (key type 2, 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING, NamedTuple
 
-from fastq.errors import ErrorCode
+from fastq.errors import ErrorCode, KafkaStorageError
 from fastq.protocol.messages import FindCoordinatorRequest, FindCoordinatorResponse
 from fastq_broker.controller.topics import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from fastq_broker.coordinator.hashing import partition_of
@@ -42,9 +43,9 @@ def handle(
 ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
     """Look the keys up, having the topic created first where it is not there."""
     topic = TOPICS.get(request.key_type)
-    if topic is None or context.broker.controller.image.topic(topic) is not None:
+    if topic is None or context.image.topic(topic) is not None:
         return _respond(context, request, topic)
-    if not create_topic(context.broker, topic):
+    if not create_topic(context.controller, topic):
         return _respond(context, request, topic)
     return _when_durable(context, request, topic)
 
@@ -52,7 +53,8 @@ def handle(
 async def _when_durable(
     context: RequestContext, request: FindCoordinatorRequest, topic: str
 ) -> FindCoordinatorResponse:
-    await context.broker.controller.flushed()
+    with contextlib.suppress(KafkaStorageError):  # which the coordinator says of whatever it is asked next
+        await context.controller.flushed()
     return _respond(context, request, topic)
 
 
@@ -85,7 +87,7 @@ def _respond(context: RequestContext, request: FindCoordinatorRequest, topic: st
 def _find(context: RequestContext, name: str | None, key: str) -> Found:
     if name is None:
         return Found(key, error=ErrorCode.INVALID_REQUEST, message="nothing is coordinated by this key type")
-    image = context.broker.controller.image
+    image = context.image
     topic = image.topic(name)
     if topic is None:
         message = f"{name} cannot be created, the broker's log says why: ask again"

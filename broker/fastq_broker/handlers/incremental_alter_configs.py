@@ -22,12 +22,13 @@ VERSIONS = (0, 1)
 
 async def handle(context: RequestContext, request: IncrementalAlterConfigsRequest) -> IncrementalAlterConfigsResponse:
     """One result a resource, in the order asked for."""
-    controller = context.broker.controller
+    controller = context.controller
     changes = [_change(resource) for resource in request.resources]
     stored = [change for change in changes if change.resource_type != ResourceType.BROKER_LOGGER]
-    results = iter(controller.alter_configs(stored, validate_only=request.validate_only))
+    answers = controller.alter_configs(stored, validate_only=request.validate_only)
     if not request.validate_only:
-        await controller.flushed()
+        answers = await controller.durable(answers)
+    results = iter(answers)
     responses = []
     for change in changes:
         if change.resource_type == ResourceType.BROKER_LOGGER:

@@ -27,7 +27,7 @@ async def handle(context: RequestContext, request: InitProducerIdRequest) -> Ini
     """Answer a fresh id with epoch 0, or what the coordinator makes of the transactional id."""
     if request.transactional_id is not None:
         return await _initialize(context, request)
-    controller = context.broker.controller
+    controller = context.controller
     producer_id = controller.next_producer_id()
     await controller.flushed()  # an id is given away only once its block is on disk
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
@@ -39,10 +39,10 @@ async def _initialize(context: RequestContext, request: InitProducerIdRequest) -
     if not request.transactional_id or (expected.count(NONE) == 1):
         return _refusal(ErrorCode.INVALID_REQUEST)
     timeout_ms = request.transaction_timeout_ms
-    if not 0 < timeout_ms <= context.broker.config.transaction_max_timeout_ms:
+    if not 0 < timeout_ms <= context.config.transaction_max_timeout_ms:
         return _refusal(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
     try:
-        answer = context.broker.transactions.initialize(
+        answer = context.transactions.initialize(
             request.transactional_id, timeout_ms, None if expected == (NONE, NONE) else expected
         )
         txn = await answer if inspect.isawaitable(answer) else answer

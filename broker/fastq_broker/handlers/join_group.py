@@ -27,7 +27,7 @@ FIRST_VERSION_WITH_SKIP_ASSIGNMENT = 9
 
 def handle(context: RequestContext, request: JoinGroupRequest) -> JoinGroupResponse | Awaitable[JoinGroupResponse]:
     """Join, or say why not."""
-    groups = context.broker.groups
+    groups = context.groups
     respond = partial(_respond, context.api_version)
     error = groups.join_error(request.group_id, request.session_timeout_ms)
     if error:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fastq.errors import KafkaError
+from fastq.errors import ErrorCode, KafkaError
 from fastq.protocol.messages import LeaveGroupRequest, LeaveGroupResponse
-from fastq_broker.groups.group import INVALID_GROUP_ID
 
 if TYPE_CHECKING:
     from fastq_broker.router import RequestContext
@@ -20,13 +19,13 @@ FIRST_VERSION_WITH_MEMBERS = 3
 def handle(context: RequestContext, request: LeaveGroupRequest) -> LeaveGroupResponse:
     """Remove the members; each has its own error."""
     if not request.group_id:
-        return LeaveGroupResponse(error_code=INVALID_GROUP_ID, members=[])
+        return LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID, members=[])
     if context.api_version < FIRST_VERSION_WITH_MEMBERS:
         leaving: list[tuple[str, str | None]] = [(request.member_id, None)]
     else:
         leaving = [(member.member_id, member.group_instance_id) for member in request.members]
     try:
-        errors = context.broker.groups.shard(request.group_id).leave(request.group_id, leaving)
+        errors = context.groups.shard(request.group_id).leave(request.group_id, leaving)
     except KafkaError as unavailable:
         errors = unavailable.code
     if isinstance(errors, int):

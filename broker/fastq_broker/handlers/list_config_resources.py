@@ -39,7 +39,7 @@ def handle(context: RequestContext, request: ListConfigResourcesRequest) -> List
 
 
 def _names(context: RequestContext, kind: int) -> list[str]:
-    image = context.broker.controller.image
+    image = context.image
     if kind == ResourceType.TOPIC:
         return sorted(image.topics_by_name)
     if kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):

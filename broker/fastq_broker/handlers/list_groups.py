@@ -19,8 +19,7 @@ VERSIONS = (0, 5)
 
 def handle(context: RequestContext, request: ListGroupsRequest) -> ListGroupsResponse:
     """List what passes the filters."""
-    runtime = context.broker.groups.runtime
-    if runtime.loading:
+    if context.groups.loading:
         return ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, groups=[])
     states = {state.lower() for state in request.states_filter}
     types = {kind.lower() for kind in request.types_filter}
@@ -32,8 +31,7 @@ def handle(context: RequestContext, request: ListGroupsRequest) -> ListGroupsRes
                 group_state=group.state_name,
                 group_type=group.kind,
             )
-            for shard in runtime.shards()
-            for group in shard.groups.values()
+            for group in context.groups.groups()
             if (not states or group.state_name.lower() in states) and (not types or group.kind in types)
         ]
     )

@@ -3,6 +3,7 @@
 Rules (Kafka's Partition.fetchOffsetForTimestamp)
 - A time finds the first record that is not older; none answers -1/-1 without an error.
 - What lies beyond the reader's view (the high watermark, or the last stable offset for read_committed) is not found.
+- Whether a replica id belongs to the partition is not looked at, as Kafka does not: some clients send 0.
 - Nothing is tiered here: the earliest local offset is the log's start, the latest tiered and the earliest pending
   upload are -1.
 """
@@ -14,8 +15,9 @@ from collections import Counter
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING
 
-from fastq.errors import KafkaError
+from fastq.errors import ErrorCode, KafkaError
 from fastq.protocol.messages import ListOffsetsRequest, ListOffsetsResponse
+from fastq_broker.log import failures
 from fastq_broker.log.scan import CorruptSegment
 
 if TYPE_CHECKING:
@@ -41,10 +43,6 @@ FIRST_VERSION_WITH_LEADER_EPOCH = 4
 
 READ_COMMITTED = 1
 CONSUMER = -1
-CORRUPT_MESSAGE = 2
-UNSUPPORTED_VERSION = 35
-INVALID_REQUEST = 42
-KAFKA_STORAGE_ERROR = 56
 
 logger = logging.getLogger(__name__)
 
@@ -84,17 +82,16 @@ def _answer(
     """One partition's answer; what has to be searched for in the log is added to `searches`."""
     answer = ListOffsetsResponse.ListOffsetsPartitionResponse(partition_index=asked.partition_index)
     if (topic, asked.partition_index) in repeated:
-        answer.error_code = INVALID_REQUEST
+        answer.error_code = ErrorCode.INVALID_REQUEST
         return answer
     if asked.timestamp < EARLIEST_PENDING_UPLOAD or FIRST_VERSION_OF.get(asked.timestamp, 0) > context.api_version:
-        answer.error_code = UNSUPPORTED_VERSION
+        answer.error_code = ErrorCode.UNSUPPORTED_VERSION
         return answer
-    replica = context.broker.replicas.leader(topic, asked.partition_index)
+    replica = context.replicas.leader(topic, asked.partition_index)
     if isinstance(replica, int):
         answer.error_code = replica
         return answer
-    epoch = asked.current_leader_epoch
-    answer.error_code = replica.epoch_error(epoch) or replica.follower_error(request.replica_id, epoch)
+    answer.error_code = replica.epoch_error(asked.current_leader_epoch)
     if answer.error_code == 0:
         try:
             if asked.timestamp >= 0 or asked.timestamp == MAX_TIMESTAMP:
@@ -136,13 +133,16 @@ async def _search_all(
                 timestamp = max(filled, default=-1)
             if timestamp < 0:
                 continue
-            found = await context.broker.read_ahead.call(replica.log.timestamp_query(timestamp).run)
+            found = await context.read_ahead.call(replica.log.timestamp_query(timestamp).run)
         except KafkaError as error:
             answer.error_code = int(error.code)
             continue
         except (CorruptSegment, OSError) as error:
-            logger.error("list offsets of %s-%d: %s", replica.topic, replica.partition, error)
-            answer.error_code = CORRUPT_MESSAGE if isinstance(error, CorruptSegment) else KAFKA_STORAGE_ERROR
+            place = f"list offsets of {replica.topic}-{replica.partition}"
+            failures.say(logger.error, place, "%s: %s", place, error)
+            answer.error_code = (
+                ErrorCode.CORRUPT_MESSAGE if isinstance(error, CorruptSegment) else ErrorCode.KAFKA_STORAGE_ERROR
+            )
             continue
         if found is not None and found.offset < _end_for(request, replica):
             answer.timestamp, answer.offset, answer.leader_epoch = found

@@ -24,14 +24,13 @@ VERSIONS = (0, 2)
 
 def handle(context: RequestContext, request: ListTransactionsRequest) -> ListTransactionsResponse:
     """List what passes all filters."""
-    runtime = context.broker.transactions.runtime
-    if runtime.loading:
+    if context.transactions.loading:
         return ListTransactionsResponse(error_code=int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
     try:
-        wanted = _filter(request, context.broker.clock())
+        wanted = _filter(request, context.clock())
     except KafkaError as error:
         return ListTransactionsResponse(error_code=int(error.code))
-    found = [txn for shard in runtime.shards() for txn in shard.transactions.values() if wanted(txn)]
+    found = [txn for txn in context.transactions.transactions() if wanted(txn)]
     return ListTransactionsResponse(
         unknown_state_filters=[label for label in request.state_filters if label not in BY_LABEL],
         transaction_states=[

@@ -1,7 +1,8 @@
 """Metadata: who the brokers are, and where the partitions of topics are; may create the topics it is asked for.
 
 Rules
-- Topics are named, or (version 12 and later) given by id; null, or the empty list in version 0, means all of them.
+- Topics are named, or (version 12 and later) given by id; null, or the empty list in version 0, means all of them. Versions 10 and 11 have
+  the ids, but may not use them: INVALID_REQUEST for the whole request.
 - A topic that is not there is created when the request and auto.create.topics.enable both allow it, never for "all".
 - Addresses are those of the listener on which the request came in.
 Source: KafkaApis.handleTopicMetadataRequest, KRaftMetadataCache.
@@ -28,19 +29,25 @@ VERSIONS = (0, 13)
 
 # Before this version a partition whose listener is not found was told to have no leader.
 FIRST_VERSION_WITH_LISTENER_ERROR = 6
+FIRST_VERSION_WITH_IDS = 12
 
 
 def handle(context: RequestContext, request: MetadataRequest) -> MetadataResponse | Awaitable[MetadataResponse]:
     """Answer at once, or, when topics are created on the way, once they are on disk."""
+    if context.api_version < FIRST_VERSION_WITH_IDS and any(
+        item.name is None or item.topic_id != ZERO_UUID for item in request.topics or ()
+    ):
+        return _refused(request)
     missing = _to_create(context, request)
     return _create_first(context, request, missing) if missing else _answer(context, request, {})
 
 
 async def _create_first(context: RequestContext, request: MetadataRequest, names: Sequence[str]) -> MetadataResponse:
-    controller = context.broker.controller
+    controller = context.controller
     live = sum(1 for _ in controller.image.live_brokers())
-    results = controller.create_topics([internal_topic(context.broker.config, name, live) for name in names])
-    await controller.flushed()
+    results = await controller.durable(
+        controller.create_topics([internal_topic(context.config, name, live) for name in names])
+    )
     return _answer(context, request, {item.name: item.error for item in results if item.error})
 
 
@@ -48,20 +55,20 @@ def _to_create(context: RequestContext, request: MetadataRequest) -> list[str]:
     """Names asked for that are not there, may be a topic's, and may be created."""
     if not request.topics or not request.allow_auto_topic_creation:
         return []
-    if not context.broker.config.auto_create_topics_enable:
+    if not context.config.auto_create_topics_enable:
         return []
-    known = context.broker.controller.image.topics_by_name
+    known = context.image.topics_by_name
     names = (item.name for item in request.topics if item.name is not None and item.topic_id == ZERO_UUID)
     new = dict.fromkeys(name for name in names if name not in known and name != METADATA_TOPIC)
     return [name for name in new if name_problem(name) is None]
 
 
 def _answer(context: RequestContext, request: MetadataRequest, failed: dict[str, ErrorCode]) -> MetadataResponse:
-    image = context.broker.controller.image
+    image = context.image
     response = MetadataResponse(
         brokers=_brokers(image, context.listener),
         cluster_id=image.cluster_id,
-        controller_id=context.broker.controller.node_id,
+        controller_id=context.node_id,
         topics=_topics(context, request, image, failed),
     )
     if request.include_cluster_authorized_operations:
@@ -93,9 +100,21 @@ def _topics(
             topic = image.topic_of_id(item.topic_id)
             found.append(view.topic(topic, asked) if topic else _unknown_id(item.topic_id))
             continue
-        topic = image.topic(item.name)
+        topic = image.topic(item.name) if item.name not in failed else None
         found.append(view.topic(topic, asked) if topic else _unknown_name(item.name, failed))
     return found
+
+
+def _refused(request: MetadataRequest) -> MetadataResponse:
+    """Kafka's answer to ids where there are none yet; a response of such a version cannot do without a name."""
+    return MetadataResponse(
+        topics=[
+            MetadataResponse.MetadataResponseTopic(
+                error_code=ErrorCode.INVALID_REQUEST, name=item.name or "", topic_id=item.topic_id, partitions=[]
+            )
+            for item in request.topics or ()
+        ]
+    )
 
 
 def _unknown_id(topic_id: bytes) -> MetadataResponse.MetadataResponseTopic:

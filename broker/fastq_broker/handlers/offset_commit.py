@@ -11,33 +11,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fastq._native.commit_path import decode_commit_request, encode_commit_response
-from fastq.errors import KafkaError
+from fastq.errors import ErrorCode, KafkaError
 from fastq_broker.groups.group import Committer
 from fastq_broker.groups.offsets import TopicPartition
 from fastq_broker.groups.shard import Commit, CommitEntry
 from fastq_broker.router import Deferred
 
 if TYPE_CHECKING:
-    from fastq_broker.broker import Broker
     from fastq_broker.connection import Connection
     from fastq_broker.controller import MetadataImage
+    from fastq_broker.ports import Ports
     from fastq_broker.router import Header, Result
 
 API_KEY = 8
 VERSIONS = (2, 10)
 
 FIRST_VERSION_WITH_TOPIC_IDS = 10
-UNKNOWN_TOPIC_OR_PARTITION = 3
-UNKNOWN_TOPIC_ID = 100
 
 
-def handle_frame(connection: Connection, broker: Broker, buffer: bytearray, header: Header) -> Result:
+def handle_frame(connection: Connection, ports: Ports, buffer: bytearray, header: Header) -> Result:
     """Commit, and answer an error for each partition."""
     version = header[1]
     group_id, generation, member_id, instance_id, retention_ms, asked = decode_commit_request(
         buffer, header[4], header[5], version
     )
-    image = broker.controller.image
+    image = ports.image
     names = _names(image, asked) if version >= FIRST_VERSION_WITH_TOPIC_IDS else None
     offsets, refused = _known_partitions(image, asked if names is None else _named(asked, names))
 
@@ -47,7 +45,11 @@ def handle_frame(connection: Connection, broker: Broker, buffer: bytearray, head
             results = [(entry[0], entry[1], codes[entry[0], entry[1]]) for entry in asked]
         else:
             results = [
-                (entry[0], entry[1], codes[names[entry[0]], entry[1]] if entry[0] in names else UNKNOWN_TOPIC_ID)
+                (
+                    entry[0],
+                    entry[1],
+                    codes[names[entry[0]], entry[1]] if entry[0] in names else ErrorCode.UNKNOWN_TOPIC_ID,
+                )
                 for entry in asked
             ]
         return encode_commit_response(version, header[2], results)
@@ -55,7 +57,7 @@ def handle_frame(connection: Connection, broker: Broker, buffer: bytearray, head
     if not offsets:
         return respond({})
     try:
-        shard = broker.groups.shard(group_id)
+        shard = ports.groups.shard(group_id)
     except KafkaError as unavailable:
         return respond(dict.fromkeys(((entry[0], entry[1]) for entry in offsets), unavailable.code))
     committer = Committer(member_id, generation, instance_id)
@@ -90,8 +92,8 @@ def _known_partitions(
     image: MetadataImage, named: list[CommitEntry]
 ) -> tuple[list[CommitEntry], dict[TopicPartition, int]]:
     """What can be committed, and the errors of the named partitions that cannot."""
-    refused = {
-        (entry[0], entry[1]): UNKNOWN_TOPIC_OR_PARTITION
+    refused: dict[TopicPartition, int] = {
+        (entry[0], entry[1]): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         for entry in named
         if image.partition(entry[0], entry[1]) is None
     }

@@ -6,9 +6,8 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fastq.errors import KafkaError
+from fastq.errors import ErrorCode, KafkaError
 from fastq.protocol.messages import OffsetDeleteRequest, OffsetDeleteResponse
-from fastq_broker.groups.group import INVALID_GROUP_ID
 from fastq_broker.groups.offsets import TopicPartition
 
 if TYPE_CHECKING:
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 API_KEY = 47
 VERSIONS = (0, 0)
 
-UNKNOWN_TOPIC_OR_PARTITION = 3
 
 Outcome = tuple[int, dict[TopicPartition, int]]
 
@@ -27,15 +25,15 @@ def handle(
 ) -> OffsetDeleteResponse | Awaitable[OffsetDeleteResponse]:
     """Delete the offsets; topics that do not exist and those that are read are refused one by one."""
     if not request.group_id:
-        return OffsetDeleteResponse(error_code=INVALID_GROUP_ID, topics=[])
+        return OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID, topics=[])
     try:
-        shard = context.broker.groups.shard(request.group_id)
+        shard = context.groups.shard(request.group_id)
     except KafkaError as unavailable:
         return OffsetDeleteResponse(error_code=unavailable.code, topics=[])
-    image = context.broker.controller.image
+    image = context.image
     named = [(topic.name, item.partition_index) for topic in request.topics for item in topic.partitions]
     known = [item for item in named if image.partition(*item) is not None]
-    return context.broker.groups.answer(
+    return context.groups.answer(
         lambda answer: shard.delete_offsets(request.group_id, known, lambda *outcome: answer(outcome)),
         partial(_respond, request),
     )
@@ -52,7 +50,7 @@ def _respond(request: OffsetDeleteRequest, outcome: Outcome) -> OffsetDeleteResp
                 partitions=[
                     OffsetDeleteResponse.OffsetDeleteResponsePartition(
                         partition_index=item.partition_index,
-                        error_code=codes.get((topic.name, item.partition_index), UNKNOWN_TOPIC_OR_PARTITION),
+                        error_code=codes.get((topic.name, item.partition_index), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
                     )
                     for item in topic.partitions
                 ],

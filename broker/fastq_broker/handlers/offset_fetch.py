@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from fastq.errors import KafkaError
+from fastq.errors import ErrorCode, KafkaError
 from fastq.protocol.messages import OffsetFetchRequest, OffsetFetchResponse
 from fastq.protocol.uuid import ZERO_UUID
 from fastq_broker.groups.errors import store_error
@@ -27,8 +27,6 @@ VERSIONS = (1, 10)
 FIRST_VERSION_WITH_GROUP_ERROR = 2
 FIRST_VERSION_WITH_GROUPS = 8
 FIRST_VERSION_WITH_TOPIC_IDS = 10
-UNSTABLE_OFFSET_COMMIT = 88
-UNKNOWN_TOPIC_ID = 100
 
 NOTHING = CommittedOffset(-1)
 
@@ -59,7 +57,7 @@ def handle(
     def respond(error: KafkaError | None) -> OffsetFetchResponse:
         return found if error is None else _look_up(context, request, store_error(error))
 
-    return context.broker.groups.once_durable(group_ids, respond)
+    return context.groups.once_durable(group_ids, respond)
 
 
 def _look_up(context: RequestContext, request: OffsetFetchRequest, refusal: int = 0) -> OffsetFetchResponse:
@@ -103,7 +101,7 @@ def _one_group(context: RequestContext, request: OffsetFetchRequest, refusal: in
 def _group(
     context: RequestContext, group: OffsetFetchRequest.OffsetFetchRequestGroup, require_stable: bool, refusal: int
 ) -> OffsetFetchResponse.OffsetFetchResponseGroup:
-    image = context.broker.controller.image
+    image = context.image
     asked: list[Asked] | None = None
     if group.topics is not None:
         asked = []
@@ -149,7 +147,7 @@ def _fetch(
     if refusal:
         return refusal, []
     try:
-        shard = context.broker.groups.shard(group_id)
+        shard = context.groups.shard(group_id)
     except KafkaError as unavailable:
         return unavailable.code, []
     error = shard.fetch_error(group_id, committer)
@@ -170,7 +168,7 @@ def _all_of(context: RequestContext, shard: GroupShard, group_id: str) -> list[A
     by_topic: dict[str, list[int]] = {}
     for topic, partition in shard.offsets.of_group(group_id):
         by_topic.setdefault(topic, []).append(partition)
-    image = context.broker.controller.image
+    image = context.image
     asked = []
     for name, partitions in by_topic.items():
         known = image.topic(name)
@@ -183,7 +181,7 @@ def _lookup(
     shard: GroupShard, group_id: str, topic: Asked, partition: int, require_stable: bool
 ) -> tuple[CommittedOffset, int]:
     if topic.name is None:
-        return NOTHING, UNKNOWN_TOPIC_ID
+        return NOTHING, ErrorCode.UNKNOWN_TOPIC_ID
     if require_stable and shard.offsets.is_pending(group_id, topic.name, partition):
-        return NOTHING, UNSTABLE_OFFSET_COMMIT
+        return NOTHING, ErrorCode.UNSTABLE_OFFSET_COMMIT
     return shard.offsets.get(group_id, topic.name, partition) or NOTHING, 0

@@ -34,7 +34,7 @@ def _end_offset(
     context: RequestContext, topic: str, asked: OffsetForLeaderEpochRequest.OffsetForLeaderPartition
 ) -> OffsetForLeaderEpochResponse.EpochEndOffset:
     answer = OffsetForLeaderEpochResponse.EpochEndOffset(partition=asked.partition)
-    replica = context.broker.replicas.leader(topic, asked.partition)
+    replica = context.replicas.leader(topic, asked.partition)
     if isinstance(replica, int):
         answer.error_code = replica
         return answer

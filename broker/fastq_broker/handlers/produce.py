@@ -14,28 +14,28 @@ import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from fastq._native.produce_path import decode_produce, encode_produce_response
-from fastq.errors import FastqError, KafkaError
+from fastq._native.produce_path import PartitionResponse, decode_produce, encode_produce_response
+from fastq.errors import ErrorCode, FastqError, KafkaError
 from fastq.protocol.frames import encode_response
 from fastq.protocol.messages import ProduceResponse
+from fastq.protocol.uuid import uuid_to_str
+from fastq_broker.config_keys import shown
 from fastq_broker.connection import ProtocolViolation
 from fastq_broker.leaders import current_leader, endpoints
+from fastq_broker.log import failures
 from fastq_broker.router import Deferred
 from fastq_broker.transactions import Operation, operation
 from fastq_broker.transactions.batches import admit_batches, unverified_batches
 
 if TYPE_CHECKING:
-    from typing import TypeAlias
-
-    from fastq_broker.broker import Broker
     from fastq_broker.connection import Connection
+    from fastq_broker.ports import Ports
     from fastq_broker.replicas import Replica
     from fastq_broker.router import Header, Result
 
-    PartitionResult: TypeAlias = tuple[bytes, int, int, int, int, int, list[tuple[int, str | None]] | None, str | None]
 
 API_KEY = 0
 VERSIONS = (3, 13)
@@ -49,29 +49,21 @@ ZSTD = 4
 ATTRIBUTES_POSITION = 21
 """Of the int16 attributes in a batch; the codec is in the low bits of its second byte."""
 
-UNKNOWN_SERVER_ERROR = -1
-INVALID_TOPIC_EXCEPTION = 17
-NOT_ENOUGH_REPLICAS = 19
-INVALID_REQUIRED_ACKS = 21
-NOT_LEADER_OR_FOLLOWER = 6
-KAFKA_STORAGE_ERROR = 56
-UNSUPPORTED_COMPRESSION_TYPE = 76
-INVALID_RECORD = 87
 
 logger = logging.getLogger(__name__)
 
 
-def handle_frame(connection: Connection, broker: Broker, buffer: bytearray, header: Header) -> Result:
+def handle_frame(connection: Connection, ports: Ports, buffer: bytearray, header: Header) -> Result:
     """Serve one request from its frame."""
     transactional_id, acks, _, partitions = decode_produce(buffer, header[4], header[5], header[1])
     if transactional_id is not None:
-        return _append_transactional(connection, broker, buffer, header, None)
-    return _append_all(connection, broker, buffer, header, acks, partitions)
+        return _append_transactional(connection, ports, buffer, header, transactional_id, acks, partitions, None)
+    return _append_all(connection, ports, buffer, header, acks, partitions)
 
 
 def _append_all(
     connection: Connection,
-    broker: Broker,
+    ports: Ports,
     buffer: bytearray,
     header: Header,
     acks: int,
@@ -85,11 +77,11 @@ def _append_all(
     `deferred`: the answer that has been promised already; a later one comes through it.
     """
     version = header[1]
-    replicas = broker.replicas
+    replicas = ports.replicas
     table = replicas.by_id if version >= FIRST_VERSION_WITH_TOPIC_IDS else replicas.by_name
-    now_ms = broker.clock()
+    now_ms = ports.clock()
     view = memoryview(buffer)
-    results: list[PartitionResult] = []
+    results: list[PartitionResponse] = []
     waiting: list[tuple[int, Replica, int]] = []
     for topic, index, start, end in partitions:
         hosted = table.get(topic)
@@ -97,9 +89,9 @@ def _append_all(
         if replica is None:
             code = replicas.missing_error(topic, index, version >= FIRST_VERSION_WITH_TOPIC_IDS)
         else:
-            code = _precheck(replica, broker.node_id, acks, version, view, start, end)
+            code = _precheck(replica, ports.node_id, acks, version, view, start, end)
         if replica is None or code != 0:
-            results.append((topic, index, code, -1, -1, -1, None, _PRECHECK_MESSAGES.get(code)))
+            results.append(PartitionResponse(topic, index, code, error_message=_PRECHECK_MESSAGES.get(code)))
             continue
         if refused and (topic, index) in refused:
             results.append(_refused(topic, index, refused[topic, index], connection))
@@ -116,25 +108,32 @@ def _append_all(
             continue
         if replica.synchronous and acks != 0:
             waiting.append((len(results), replica, done.last_offset + 1))
-        results.append((topic, index, 0, done.base_offset, done.log_append_time_ms, done.log_start_offset, None, None))
+        results.append(
+            PartitionResponse(topic, index, 0, done.base_offset, done.log_append_time_ms, done.log_start_offset)
+        )
     if waiting:
-        return _answer_when_durable(connection, broker, header, results, waiting, deferred)
+        return _answer_when_durable(connection, ports, header, results, waiting, deferred)
     if acks == 0:
-        _close_on_error(results)
+        _close_on_error(results, version >= FIRST_VERSION_WITH_TOPIC_IDS)
         return None
-    return _encode(connection, broker, header, results)
+    return _encode(connection, ports, header, results)
 
 
 def _append_transactional(
-    connection: Connection, broker: Broker, buffer: bytearray, header: Header, deferred: Deferred | None
+    connection: Connection,
+    ports: Ports,
+    buffer: bytearray,
+    header: Header,
+    transactional_id: str,
+    acks: int,
+    partitions: Sequence[tuple[bytes, int, int, int]],
+    deferred: Deferred | None,
 ) -> Result:
     """Ask the transaction coordinator first; `deferred` is the promised answer of a request that has waited for it."""
     version = header[1]
-    transactional_id, acks, _, partitions = decode_produce(buffer, header[4], header[5], version)
-    assert transactional_id is not None
     wanted = operation(version, FIRST_VERSION_THAT_ADDS)
     by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
-    table = broker.replicas.by_id if by_id else broker.replicas.by_name
+    table = ports.replicas.by_id if by_id else ports.replicas.by_name
     batches = unverified_batches(table, memoryview(buffer), partitions)
 
     def again() -> None:
@@ -142,59 +141,64 @@ def _append_transactional(
         if deferred.cancelled:
             return
         try:
-            result = _append_transactional(connection, broker, kept, (*header[:4], 0, len(kept)), deferred)
+            result = _append_transactional(connection, ports, kept, moved, transactional_id, acks, places, deferred)
         except ProtocolViolation as violation:
             deferred.refuse(str(violation))
             return
         if not isinstance(result, Deferred):
             deferred.complete(result)
 
-    refused = admit_batches(broker.transactions, transactional_id, batches, wanted, again)
+    refused = admit_batches(ports.transactions, transactional_id, batches, wanted, again)
     if refused is None:
-        kept = buffer if deferred is not None else buffer[header[4] : header[5]]
-        deferred = deferred or Deferred(connection)
+        kept, moved, places = buffer, header, partitions
+        if deferred is None:  # the frame's buffer is used for the next one
+            start, deferred = header[4], Deferred(connection)
+            kept, moved = buffer[start : header[5]], (*header[:4], 0, header[5] - start)
+            places = [(t, index, at - start if at >= 0 else -1, end - start) for t, index, at, end in partitions]
         return deferred
     transaction_version = 2 if wanted is Operation.ADD else 1
-    return _append_all(connection, broker, buffer, header, acks, partitions, transaction_version, refused, deferred)
+    return _append_all(connection, ports, buffer, header, acks, partitions, transaction_version, refused, deferred)
 
 
-def _encode(connection: Connection, broker: Broker, header: Header, results: list[PartitionResult]) -> bytes:
+def _encode(connection: Connection, ports: Ports, header: Header, results: list[PartitionResponse]) -> bytes:
     """The response; where a partition is led elsewhere it tells by whom."""
     version, elsewhere = header[1], False
     for result in results:
-        if result[2]:
-            broker.router.partition_failed(header[0], result[2])
-            elsewhere = elsewhere or result[2] == NOT_LEADER_OR_FOLLOWER
+        if result.error_code:
+            ports.router.partition_failed(header[0], result.error_code)
+            elsewhere = elsewhere or result.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     if elsewhere and version >= FIRST_VERSION_WITH_LEADERS:
-        return _encode_with_leaders(connection, broker, header, results)
+        return _encode_with_leaders(connection, ports, header, results)
     return encode_produce_response(version, header[2], results)
 
 
 def _encode_with_leaders(
-    connection: Connection, broker: Broker, header: Header, results: list[PartitionResult]
+    connection: Connection, ports: Ports, header: Header, results: list[PartitionResponse]
 ) -> bytes:
     """The response with leaders and their addresses, by way of the generated message: this is rare."""
     version = header[1]
-    image, by_id = broker.controller.image, version >= FIRST_VERSION_WITH_TOPIC_IDS
+    image, by_id = ports.image, version >= FIRST_VERSION_WITH_TOPIC_IDS
     response = ProduceResponse(responses=[], node_endpoints=[])
     leaders = set()
-    for topic, partitions in groupby(results, key=itemgetter(0)):
+    for topic, partitions in groupby(results, key=attrgetter("topic")):
         named = {"topic_id": topic} if by_id else {"name": topic.decode("utf-8", "replace")}
         answers = []
-        for _, index, code, base_offset, append_time_ms, start_offset, record_errors, message in partitions:
+        for result in partitions:
+            code = result.error_code
             answer = ProduceResponse.PartitionProduceResponse(
-                index=index,
+                index=result.partition,
                 error_code=code,
-                base_offset=base_offset,
-                log_append_time_ms=append_time_ms,
-                log_start_offset=start_offset,
+                base_offset=result.base_offset,
+                log_append_time_ms=result.log_append_time_ms,
+                log_start_offset=result.log_start_offset,
                 record_errors=[
                     ProduceResponse.BatchIndexAndErrorMessage(batch_index=at, batch_index_error_message=what)
-                    for at, what in record_errors or ()
+                    for at, what in result.record_errors or ()
                 ],
-                error_message=message,
+                error_message=result.error_message,
             )
-            leader = current_leader(image, topic, by_id, index) if code == NOT_LEADER_OR_FOLLOWER else None
+            elsewhere = code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            leader = current_leader(image, topic, by_id, result.partition) if elsewhere else None
             if leader is not None:
                 leaders.add(leader[0])
                 answer.current_leader = ProduceResponse.LeaderIdAndEpoch(leader_id=leader[0], leader_epoch=leader[1])
@@ -207,29 +211,29 @@ def _encode_with_leaders(
     return encode_response(header[2], response, version)
 
 
-_PRECHECK_MESSAGES = {
-    INVALID_REQUIRED_ACKS: "acks must be 0, 1 or -1",
-    INVALID_TOPIC_EXCEPTION: "only the broker writes to an internal topic",
-    NOT_ENOUGH_REPLICAS: "fewer replicas are in sync than min.insync.replicas demands",
-    UNSUPPORTED_COMPRESSION_TYPE: "zstd needs a Produce request of version 7 or later",
-    INVALID_RECORD: "a partition needs exactly one record batch",
+_PRECHECK_MESSAGES: dict[int, str] = {
+    ErrorCode.INVALID_REQUIRED_ACKS: "acks must be 0, 1 or -1",
+    ErrorCode.INVALID_TOPIC_EXCEPTION: "only the broker writes to an internal topic",
+    ErrorCode.NOT_ENOUGH_REPLICAS: "fewer replicas are in sync than min.insync.replicas demands",
+    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE: "zstd needs a Produce request of version 7 or later",
+    ErrorCode.INVALID_RECORD: "a partition needs exactly one record batch",
 }
 
 
 def _precheck(replica: Replica, node_id: int, acks: int, version: int, view: memoryview, start: int, end: int) -> int:
     """What is wrong before the log looks at the batch: an error code or 0."""
     if acks not in (-1, 0, 1):
-        return INVALID_REQUIRED_ACKS
+        return ErrorCode.INVALID_REQUIRED_ACKS
     if replica.internal:
-        return INVALID_TOPIC_EXCEPTION
+        return ErrorCode.INVALID_TOPIC_EXCEPTION
     if replica.leader_id != node_id:
-        return NOT_LEADER_OR_FOLLOWER
+        return ErrorCode.NOT_LEADER_OR_FOLLOWER
     if acks == -1 and replica.isr_size < replica.min_insync_replicas:
-        return NOT_ENOUGH_REPLICAS
+        return ErrorCode.NOT_ENOUGH_REPLICAS
     if start < 0 or start == end:
-        return INVALID_RECORD
+        return ErrorCode.INVALID_RECORD
     if version < FIRST_VERSION_WITH_ZSTD and _codec(view[start:end]) == ZSTD:
-        return UNSUPPORTED_COMPRESSION_TYPE
+        return ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
     return 0
 
 
@@ -238,45 +242,51 @@ def _codec(batch: memoryview) -> int:
     return batch[ATTRIBUTES_POSITION + 1] & 7 if len(batch) > ATTRIBUTES_POSITION + 1 else -1
 
 
-def _refused(topic: bytes, index: int, error: Exception, connection: Connection) -> PartitionResult:
+def _refused(topic: bytes, index: int, error: Exception, connection: Connection) -> PartitionResponse:
     """The result of an append that the log refused, with record errors where there are some."""
-    code = int(error.code) if isinstance(error, KafkaError) else UNKNOWN_SERVER_ERROR
+    code = int(error.code) if isinstance(error, KafkaError) else ErrorCode.UNKNOWN_SERVER_ERROR
     if not isinstance(error, FastqError):
         logger.error(
             "append to %s-%d from %s failed", topic.decode("utf-8", "replace"), index, connection.peer, exc_info=error
         )
     record_errors = getattr(error, "record_errors", None)
-    return topic, index, code, -1, -1, -1, list(record_errors) if record_errors else None, str(error)
+    errors = list(record_errors) if record_errors else None
+    return PartitionResponse(topic, index, code, record_errors=errors, error_message=str(error))
 
 
-def _close_on_error(results: list[PartitionResult]) -> None:
+def _close_on_error(results: list[PartitionResponse], by_id: bool) -> None:
     """acks=0: the client sees an error only as a closed connection."""
-    for topic, index, code, *_, message in results:
-        if code != 0:
-            name = topic.decode("utf-8", "replace")
-            raise ProtocolViolation(f"a produce request with acks=0 failed for {name}-{index}: {message or code}")
+    for result in results:
+        if result.error_code != 0:
+            name = uuid_to_str(result.topic) if by_id else shown(result.topic.decode("utf-8", "replace"))
+            why = result.error_message or result.error_code
+            raise ProtocolViolation(f"a produce request with acks=0 failed for {name}-{result.partition}: {why}")
 
 
 def _answer_when_durable(
     connection: Connection,
-    broker: Broker,
+    ports: Ports,
     header: Header,
-    results: list[PartitionResult],
+    results: list[PartitionResponse],
     waiting: list[tuple[int, Replica, int]],
     promised: Deferred | None,
 ) -> Deferred:
-    """Answer once every log has its records on disk; one that fails to get there answers KAFKA_STORAGE_ERROR."""
+    """Answer once every log has its records on disk; one that fails to get there answers why."""
     deferred = promised or Deferred(connection)
     left = len(waiting)
 
     def durable(position: int, error: KafkaError | None) -> None:
         nonlocal left
         if error is not None:
-            topic, index = results[position][:2]
-            results[position] = (topic, index, KAFKA_STORAGE_ERROR, -1, -1, -1, None, str(error))
+            failed = results[position]
+            results[position] = PartitionResponse(failed.topic, failed.partition, error.code, error_message=str(error))
         left -= 1
         if left == 0:
-            deferred.complete(_encode(connection, broker, header, results))
+            try:
+                deferred.complete(_encode(connection, ports, header, results))
+            except Exception as failure:
+                failures.report("answering a produce", failure)
+                deferred.refuse(f"Produce failed: {failure}")
 
     for position, replica, offset in waiting:
         replica.log.wait_durable(offset, partial(durable, position))

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
-from fastq.errors import KafkaError
+from fastq.errors import ErrorCode, KafkaError
 from fastq.protocol.messages import SyncGroupRequest, SyncGroupResponse
 from fastq_broker.groups.classic_member import SyncResult
-from fastq_broker.groups.group import INCONSISTENT_GROUP_PROTOCOL, INVALID_GROUP_ID, Committer
+from fastq_broker.groups.group import Committer
 
 if TYPE_CHECKING:
     from fastq_broker.router import RequestContext
@@ -24,12 +24,12 @@ FIRST_VERSION_WITH_PROTOCOL = 5
 
 def handle(context: RequestContext, request: SyncGroupRequest) -> SyncGroupResponse | Awaitable[SyncGroupResponse]:
     """Take assignments in and give them out."""
-    groups = context.broker.groups
+    groups = context.groups
     if not request.group_id:
-        return _respond(SyncResult(INVALID_GROUP_ID))
+        return _respond(SyncResult(ErrorCode.INVALID_GROUP_ID))
     unnamed = request.protocol_type is None or request.protocol_name is None
     if context.api_version >= FIRST_VERSION_WITH_PROTOCOL and unnamed:
-        return _respond(SyncResult(INCONSISTENT_GROUP_PROTOCOL))
+        return _respond(SyncResult(ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
     try:
         shard = groups.shard(request.group_id)
     except KafkaError as unavailable:

@@ -14,7 +14,7 @@ from fastq.errors import ErrorCode, KafkaError
 from fastq.protocol.messages import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from fastq_broker.controller.topics import OFFSETS_TOPIC
 from fastq_broker.groups.errors import store_error
-from fastq_broker.groups.group import INVALID_GROUP_ID, Committer
+from fastq_broker.groups.group import Committer
 from fastq_broker.groups.offsets import TopicPartition
 from fastq_broker.groups.shard import Commit
 from fastq_broker.transactions.verification import operation
@@ -33,7 +33,7 @@ Codes = dict[TopicPartition, int]
 
 async def handle(context: RequestContext, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
     """Write the offsets as part of the transaction."""
-    image = context.broker.controller.image
+    image = context.image
     codes: Codes = {}
     offsets: list[tuple[str, int, int, int, str | None]] = []
     for topic in request.topics:
@@ -57,11 +57,11 @@ async def _commit(
 ) -> Codes | int:
     """The errors of the partitions, or one for all."""
     if not request.group_id:
-        return INVALID_GROUP_ID
-    broker, version = context.broker, context.api_version
+        return ErrorCode.INVALID_GROUP_ID
+    version = context.api_version
     try:
-        shard = broker.groups.shard(request.group_id)
-        await broker.transactions.check(
+        shard = context.groups.shard(request.group_id)
+        await context.transactions.check(
             request.transactional_id,
             request.producer_id,
             request.producer_epoch,
@@ -69,7 +69,7 @@ async def _commit(
             shard.context.partition,
             operation(version, FIRST_VERSION_ADDING),
         )
-        shard = broker.groups.shard(request.group_id)  # it may have moved meanwhile
+        shard = context.groups.shard(request.group_id)  # it may have moved meanwhile
     except KafkaError as error:
         code = store_error(error)
         loading = code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -82,7 +82,7 @@ async def _commit(
         producer_id=request.producer_id,
         producer_epoch=request.producer_epoch,
     )
-    answer = broker.groups.answer(partial(shard.commit, commit), Codes)
+    answer = context.groups.answer(partial(shard.commit, commit), Codes)
     return await answer if isinstance(answer, Awaitable) else answer
 
 

@@ -35,11 +35,11 @@ async def _write(
         asked.coordinator_epoch,
         asked.transaction_version,
     )
-    writer = context.broker.transactions.markers
+    writer = context.transactions.markers
     pending = []
     for topic in asked.topics:
         for index in topic.partition_indexes:
-            done: asyncio.Future[int] = context.broker.loop.create_future()
+            done: asyncio.Future[int] = context.loop.create_future()
             writer.write(topic.name, index, marker, partial(_settle, done))
             pending.append(done)
     codes = iter([await done for done in pending])

@@ -2,8 +2,9 @@
 
 from .cleaner import LogCleaner
 from .config import UNLIMITED, CleanerConfig, LogConfig
+from .failures import FailureReports, failures
 from .files import Files
-from .log_dir import LogDir
+from .log_dir import LogDir, system_monotonic_ms
 from .log_manager import LogManager
 from .partition_log import AppendResult, PartitionLog
 from .scan import CorruptSegment, LogSlice
@@ -14,6 +15,7 @@ __all__ = [
     "AppendResult",
     "CleanerConfig",
     "CorruptSegment",
+    "FailureReports",
     "Files",
     "LogCleaner",
     "LogConfig",
@@ -23,4 +25,6 @@ __all__ = [
     "PartitionLog",
     "TimestampOffset",
     "TimestampQuery",
+    "failures",
+    "system_monotonic_ms",
 ]

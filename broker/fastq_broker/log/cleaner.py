@@ -32,6 +32,7 @@ from .checkpoints import TopicPartition
 from .cleaner_job import CleaningJob, CleaningResult
 from .cleaner_swap import remove_cleaned
 from .config import CleanerConfig
+from .failures import failures
 from .files import READ, FileHandle
 from .log_manager import LogManager
 from .partition_log import PartitionLog
@@ -237,9 +238,16 @@ class LogCleaner:
         return bool(self._rounds)
 
     def tick(self, now_ms: int) -> None:
-        """A bounded step: take over what has been done, look at some logs, start a round."""
+        """A bounded step: take over what has been done, look at some logs, start a round. `now_ms` is what the times of records are
+        compared with; retries and back-offs count on the manager's monotonic clock."""
         for round_ in list(self._rounds):
-            self._advance(round_, now_ms)
+            try:
+                self._advance(round_)
+            except Exception as error:
+                failures.report(f"compacting {round_.log.name}", error)
+                self._failed(round_.log, Failure(f"taking over what was made: {error!r}", False))
+                if round_ in self._rounds and not round_.syncing:
+                    self._drop(round_)
         if self.config.enabled and len(self._rounds) < self.config.threads:
             self._look(now_ms)
 
@@ -253,7 +261,7 @@ class LogCleaner:
 
     def _look(self, now_ms: int) -> None:
         if not self._to_look_at:
-            if now_ms < self._look_at_ms:
+            if self.manager.monotonic_ms() < self._look_at_ms:
                 return
             self._to_look_at.extend(self.manager.logs.values())
             self._best = None
@@ -264,7 +272,7 @@ class LogCleaner:
             return
         best, self._best = self._best, None
         if best is None:
-            self._look_at_ms = now_ms + self.config.backoff_ms
+            self._look_at_ms = self.manager.monotonic_ms() + self.config.backoff_ms
         else:
             self._start(best, now_ms)
 
@@ -283,14 +291,14 @@ class LogCleaner:
             or log.dir.offline is not None
             or log in self.uncleanable
             or self.manager.logs.get(key) is not log
-            or self._failures.get(key, (0, 0))[1] > now_ms
+            or (key in self._failures and self._failures[key][1] > self.manager.monotonic_ms())
             or any(round_.log.path == log.path for round_ in self._rounds)
         ):
             return
         try:
             candidate = candidate_of(log, now_ms)
         except OSError as error:
-            log.dir.fail("looking at a log to compact it", error.filename or log.path, error)
+            log.dir.refuse("looking at a log to compact it", error.filename or log.path, error)
             return
         if candidate is not None and (self._best is None or candidate.ratio > self._best.ratio):
             self._best = candidate
@@ -300,7 +308,7 @@ class LogCleaner:
         try:
             worker = self._start_worker(job)
         except OSError as error:
-            self._failed(candidate.log, Failure(f"starting the cleaner's process: {error}", False), now_ms)
+            self._failed(candidate.log, Failure(f"starting the cleaner's process: {error}", False))
             return
         logger.info(
             "%s: compacting %d bytes, %d of them dirty, up to offset %d",
@@ -337,7 +345,7 @@ class LogCleaner:
 
     # -- taking over
 
-    def _advance(self, round_: _Round, now_ms: int) -> None:
+    def _advance(self, round_: _Round) -> None:
         log = round_.log
         if round_.syncing:
             return
@@ -347,7 +355,7 @@ class LogCleaner:
             return
         if round_.is_stale():
             logger.info("%s: the log has changed while it was compacted: that is done again later", log.name)
-            self._look_at_ms = now_ms + self.config.backoff_ms
+            self._look_at_ms = self.manager.monotonic_ms() + self.config.backoff_ms
             self._drop(round_)
             return
         if round_.result is None:
@@ -357,7 +365,7 @@ class LogCleaner:
             round_.worker.close()
             if isinstance(outcome, Failure):
                 self._drop(round_)
-                self._failed(log, outcome, now_ms)
+                self._failed(log, outcome)
                 return
             round_.result = outcome
             round_.groups.extend(outcome.groups)
@@ -376,8 +384,12 @@ class LogCleaner:
             self._drop(round_)  # the directory is offline, and has said why
             return
         if not round_.groups:
+            try:
+                handle = FileHandle(log.files, log.path, READ)
+            except OSError as error:
+                log.dir.refuse("opening a log's directory", log.path, error)  # a shortage: the next tick tries it again
+                return
             round_.syncing = True
-            handle = FileHandle(log.files, log.path, READ)
             log.dir.flusher.submit([handle], lambda error: self._synced(round_, error))
 
     def _synced(self, round_: _Round, error: OSError | None) -> None:
@@ -396,7 +408,7 @@ class LogCleaner:
         try:
             self.manager.write_cleaned_offsets(log.dir)
         except OSError as failure:
-            log.dir.fail("writing the cleaner's checkpoint", failure.filename or log.dir.path, failure)
+            log.dir.refuse("writing the cleaner's checkpoint", failure.filename or log.dir.path, failure)
         _report(log, result)
 
     def _drop(self, round_: _Round) -> None:
@@ -410,7 +422,7 @@ class LogCleaner:
             except OSError as error:
                 logger.warning("%s: what a compaction has left cannot be removed yet: %s", log.name, error)
 
-    def _failed(self, log: PartitionLog, failure: Failure, now_ms: int) -> None:
+    def _failed(self, log: PartitionLog, failure: Failure) -> None:
         if failure.uncleanable:
             self.uncleanable[log] = failure.reason
             logger.error(
@@ -422,7 +434,7 @@ class LogCleaner:
         key = log.topic, log.partition
         count = self._failures.get(key, (0, 0))[0]
         wait_ms = min(_RETRY_MS << min(count, 20), _RETRY_MS_MAX)
-        self._failures[key] = count + 1, now_ms + wait_ms
+        self._failures[key] = count + 1, self.manager.monotonic_ms() + wait_ms
         logger.warning("%s: compaction failed, next attempt in %.0f s: %s", log.name, wait_ms / 1000, failure.reason)
 
 

@@ -193,7 +193,10 @@ class Cleaning:
     def _aborted_transactions(self) -> list[AbortedTransaction]:
         found: list[AbortedTransaction] = []
         for base in self.job.aborted_bases:
-            found += txn_index.read_entries(self._files, self._path(base, TXN_INDEX_SUFFIX))
+            try:
+                found += txn_index.read_whole(self._files, self._path(base, TXN_INDEX_SUFFIX), base)
+            except CorruptSegment as error:
+                raise UncleanableLog(str(error)) from error
         return found
 
     def _build_map(self, aborted: Sequence[AbortedTransaction]) -> OffsetMap:

@@ -7,6 +7,8 @@ Rules
 - What a roll asks for is begun ROLL_FLUSH_DELAY_MS after it, with all rolls since: the disk has its own pace, and a burst of
   records need not wait for it. The recovery point is written down once a minute, so that a crash costs no more of recovery for it.
 - After a failed sync nothing is tried again: the directory is offline, and whoever waits gets its error.
+- A job vouches for what the log held when it began: a truncation under way takes from it what was cut off.
+- Settings may change at any moment, under a job or with waiters: `settings_changed` brings everyone to the new promise.
 """
 
 from __future__ import annotations
@@ -17,9 +19,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from fastq.errors import KafkaError
+from fastq.errors import ErrorCode, KafkaError, error_for_code
 
 from .checkpoints import PARTITION_METADATA
+from .failures import failures
 from .files import READ, FileHandle
 from .segment import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, offset_file_name
 
@@ -35,8 +38,9 @@ ROLL_FLUSH_DELAY_MS: Final = 5_000
 class Durability:
     """The sync jobs of one log.
 
-    Invariants: records below `on_disk_offset` are on disk; `recovery_point` of the log is at or below it after a full job. Once the log
-    is deleted (`_deleted` says so to those who ask) no job begins: its files have other names.
+    Invariants: records below `on_disk_offset` are on disk; `recovery_point` of the log is at or below it after a full job. Indexes of
+    segments below the one at `_settled_from` wait for no job, so that a full one looks at few segments of many. Once the log
+    is deleted (`_deleted` says so to those who ask) no job begins: its files have other names. Nor while it is `_held`.
     Event-loop thread only.
     """
 
@@ -44,10 +48,14 @@ class Durability:
         "_again",
         "_deleted",
         "_flushing",
+        "_held",
         "_later",
         "_log",
         "_name_synced",
+        "_retry",
+        "_settled_from",
         "_snapshot_offset",
+        "_target",
         "_topic_id_unsynced",
         "_waiters",
         "is_new",
@@ -60,12 +68,16 @@ class Durability:
         self.is_new = False
         """Whether this broker made the directory since it started: its name, and all that is in it, wait for the first jobs."""
         self._flushing = False
+        self._held = False  # the topic's own record is not on disk yet
+        self._target = 0  # the job in flight covers the records below it
         self._again: bool | None = None  # None: no further job is asked for; else whether it is a full one
         self._later = False
+        self._retry: bool | None = None  # as `_again`, for a job that could not be prepared
         self._deleted: KafkaError | None = None
         self._name_synced = False
         self._topic_id_unsynced = False
         self._snapshot_offset = -1
+        self._settled_from = 0
         self._waiters: deque[tuple[int, Waiter]] = deque()
 
     @property
@@ -79,7 +91,7 @@ class Durability:
             and log.recovery_point >= log.log_end_offset
             and not any(
                 segment.index.unsynced or segment.time_index.unsynced or segment.txn_index_unsynced
-                for segment in log.segments
+                for segment in log.segments_from(self._settled_from)
             )
         )
 
@@ -93,6 +105,10 @@ class Durability:
             segment.name_synced = True
             segment.index.unsynced = segment.time_index.unsynced = segment.txn_index_unsynced = False
         self._advance(log.log_end_offset, full=True)
+
+    def unsettle(self, offset: int) -> None:
+        """Indexes of the segment that holds `offset`, or of any above it, may have changed."""
+        self._settled_from = min(self._settled_from, offset)
 
     def name_is_synced(self) -> None:
         """The log's directory was there before this broker started."""
@@ -115,11 +131,11 @@ class Durability:
         elif self._again is None:
             self._again = False
 
-    def request_later(self, now_ms: int) -> None:
+    def request_later(self) -> None:
         """The same with the indexes, ROLL_FLUSH_DELAY_MS from now."""
         if not self._later:
             self._later = True
-            self._log.dir.flush_later(now_ms + ROLL_FLUSH_DELAY_MS, self._request_now)
+            self._log.dir.flush_later(ROLL_FLUSH_DELAY_MS, self._request_now)
 
     def _request_now(self) -> None:
         self._later = False
@@ -146,15 +162,70 @@ class Durability:
         self._deleted = error
         self._fail(error)
 
+    def hold(self) -> None:
+        """Begin no job until `release`: what the log holds counts as on disk only when its topic's own record is."""
+        self._held = True
+
+    def release(self, error: KafkaError | None) -> None:
+        """The topic's record is on disk: begin what was asked for meanwhile. With an error it never will be: who waits, or will,
+        gets that."""
+        if not self._held:
+            return
+        self._held = False
+        if error is not None:
+            self.abandon(error)
+        elif self._again is not None:
+            again, self._again = self._again, None
+            self._start(again)
+
     def _fail(self, error: KafkaError) -> None:
         """Tell all who wait that it will not happen."""
         waiters, self._waiters = self._waiters, deque()
         for _, callback in waiters:
+            self._tell(callback, error)
+
+    def _tell(self, callback: Waiter, error: KafkaError | None) -> None:
+        try:
             callback(error)
+        except Exception as failure:  # those that wait behind it have done nothing wrong
+            failures.report(f"answering who waited for the disk of {self._log.name}", failure)
+
+    def settings_changed(self) -> None:
+        """Act upon what the log's settings promise now: nobody waits for more than that, and what it takes is begun.
+
+        Nothing is begun, and nobody is told that all is well, in a directory that is offline: who waited there has heard of it.
+        """
+        log = self._log
+        if log.dir.offline is not None or self._deleted is not None:
+            return
+        behind = log.log_end_offset - self.on_disk_offset
+        if log.config.synchronous:
+            if (
+                behind and not self._flushing
+            ):  # what was acknowledged from the page cache shall be as safe as what follows
+                self._start(full=False)
+            return
+        while self._waiters:
+            self._tell(self._waiters.popleft()[1], None)
+        if behind >= log.config.flush_messages:
+            self.request(full=True)
 
     def truncated(self, end: int) -> None:
-        """The log ends at `end` now, which was below its end before."""
+        """The log ends at `end` now, which was below its end before: what comes there next has not been synced by any job."""
         self.on_disk_offset = min(self.on_disk_offset, end)
+        self._target = min(self._target, end)
+        gone = deque(waiter for waiter in self._waiters if waiter[0] > end)
+        self._waiters = deque(waiter for waiter in self._waiters if waiter[0] <= end)
+        log = self._log
+        for offset, callback in gone:
+            detail = f"the records below offset {offset} were cut off at {end} before they were on disk"
+            error = error_for_code(ErrorCode.NOT_LEADER_OR_FOLLOWER, detail, topic=log.topic, partition=log.partition)
+            self._tell(callback, error)
+
+    def emptied(self, start: int) -> None:
+        """The log has no records any more and begins at `start`, which may lie above its end before."""
+        self.truncated(start)
+        self.on_disk_offset = start
 
     # -- jobs
 
@@ -164,53 +235,81 @@ class Durability:
         if refusal is not None:
             self._fail(refusal)
             return
+        if self._held:
+            self._again = bool(self._again) or full
+            return
         target = log.log_end_offset
         try:
             handles = self._handles(full)
         except OSError as error:
-            self._fail(log.dir.fail("preparing a flush", error.filename or log.path, error))
+            failure = log.dir.refuse("preparing a flush", error.filename or log.path, error)
+            if log.dir.offline is not None:
+                self._fail(failure)
+            else:
+                self._start_soon(full)
             return
         self._flushing = True
-        log.dir.flusher.submit(handles, lambda error: self._ended(target, full, error))
+        self._target = target
+        log.dir.flusher.submit(handles, lambda error: self._ended(full, error))
+
+    def _start_soon(self, full: bool) -> None:
+        """For want of descriptors the job begins at the directory's next tick; who waits goes on waiting."""
+        if self._retry is None:
+            self._log.dir.soon(self._retry_now)
+        self._retry = full or bool(self._retry)
+
+    def _retry_now(self) -> None:
+        full, self._retry = bool(self._retry), None
+        self.request(full=full)
 
     def _handles(self, full: bool) -> list[FileHandle]:
-        """The files of one job, in the order in which they are synced: records first, names last."""
+        """The files of one job, in the order in which they are synced: records first, names last.
+
+        What is marked as synced by it is marked once all are open. Raises OSError.
+        """
         log = self._log
         files = log.files
         since = min(log.recovery_point, self.on_disk_offset) if full else self.on_disk_offset
         handles: list[FileHandle] = []
+        marks: list[tuple[object, str, int]] = []
         new_names = not self._name_synced
         for segment in log.segments_from(since):
             handles.append(segment.log.handle())
             if not segment.name_synced:
-                new_names = segment.name_synced = True
+                new_names = True
+                marks.append((segment, "name_synced", True))
         if full:
-            for segment in log.segments:  # a roll may have changed the indexes of a segment that was flushed before it
+            # A roll may have changed the indexes of a segment that was flushed before it.
+            for segment in log.segments_from(self._settled_from):
                 for index in (segment.index, segment.time_index):
                     index.write_pending()
                     if index.unsynced:
-                        index.unsynced = False
+                        marks.append((index, "unsynced", False))
                         handles.append(FileHandle(files, index.path, READ))
                 if segment.txn_index_unsynced:
-                    segment.txn_index_unsynced = False
+                    segment.write_aborts()
+                    marks.append((segment, "txn_index_unsynced", False))
                     handles.append(FileHandle(files, segment.path_of(TXN_INDEX_SUFFIX), READ))
             snapshot = self.take_snapshot()
             if snapshot is not None:
                 handles.append(FileHandle(files, snapshot, READ))
             if log.epochs.unsynced:
                 log.epochs.write_if_behind()
-                log.epochs.unsynced = False
+                marks.append((log.epochs, "unsynced", False))
                 handles.append(FileHandle(files, log.epochs.path, READ))
+            marks.append((self, "_settled_from", log.active_segment.base_offset))
             new_names = True
         if self._topic_id_unsynced:
-            self._topic_id_unsynced = False
+            marks.append((self, "_topic_id_unsynced", False))
             handles.append(FileHandle(files, os.path.join(log.path, PARTITION_METADATA), READ))
             new_names = True
         if new_names:
             handles.append(FileHandle(files, log.path, READ))
         if not self._name_synced:
-            self._name_synced = True
+            marks.append((self, "_name_synced", True))
             handles.append(FileHandle(files, log.dir.path, READ))
+        for holder, name, value in marks:
+            setattr(holder, name, value)
         return handles
 
     def take_snapshot(self) -> str | None:
@@ -228,16 +327,17 @@ class Durability:
             log.files.remove_if_exists(os.path.join(log.path, offset_file_name(previous, SNAPSHOT_SUFFIX)))
         return path
 
-    def _ended(self, target: int, full: bool, error: OSError | None) -> None:
+    def _ended(self, full: bool, error: OSError | None) -> None:
         self._flushing = False
         log = self._log
         if error is not None:
             self._fail(log.dir.fail("syncing", error.filename or log.path, error))
             return
-        self._advance(min(target, log.log_end_offset), full)  # a truncation may have come between
+        self._advance(self._target, full)
         if self._flushing or self._deleted is not None:  # a callback has appended; the log was deleted meanwhile
             return
-        if self._again is not None or (log.config.synchronous and log.log_end_offset > self.on_disk_offset):
+        behind = log.log_end_offset > self.on_disk_offset and (log.config.synchronous or self._waiters)
+        if self._again is not None or behind:
             again, self._again = bool(self._again), None
             self._start(again)
 
@@ -250,7 +350,7 @@ class Durability:
         log.on_disk(self.on_disk_offset)
         waiters = self._waiters
         while waiters and waiters[0][0] <= self.on_disk_offset:
-            waiters.popleft()[1](None)
+            self._tell(waiters.popleft()[1], None)
 
 
 def first_segment_from(bases: list[int], offset: int) -> int:

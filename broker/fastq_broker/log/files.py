@@ -5,6 +5,7 @@ Rules
 - A `FileHandle` closes its descriptor when the last reference to it goes. So a fetch response that is still being sent keeps the
   descriptor of a segment which the budget has closed or retention has deleted meanwhile.
 - What holds a descriptor that can be opened again is `Evictable`, and known to one `FdBudget`.
+- A shortage (SHORTAGES) says nothing about the disk: an open that lacks a descriptor has others closed and is tried once more.
 """
 
 from __future__ import annotations
@@ -13,24 +14,39 @@ import contextlib
 import errno
 import mmap
 import os
+import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from fastq._native.flusher import sync_filesystem, write_range
 
-READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0)
+READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+"""Not blocking says nothing of files; but a pipe in a file's place would hold the loop up until somebody writes into it."""
 READ_WRITE = os.O_RDWR | getattr(os, "O_CLOEXEC", 0)
 READ_WRITE_CREATE = READ_WRITE | os.O_CREAT
 _RWF_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 
 _sync_data = getattr(os, "fdatasync", os.fsync)
 
+SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN})
+"""What the process or the machine is short of for now. Of a sync they say that pages may be lost, as any other error does: the kernel
+reports the error of the write-back there, so a failed sync is never taken for a shortage."""
+
+
+def is_shortage(error: OSError) -> bool:
+    """Whether an operation may succeed later, its file and disk being fine: descriptors or memory are short, or it was interrupted."""
+    return error.errno in SHORTAGES
+
 
 class Files:
     """The operating system's file operations, as they are. Errors are OSError.
 
-    Subclasses change single operations; every write, truncation and sync of the log passes here.
+    Subclasses change single operations; every write, truncation and sync of the log passes here. `make_room`, where there is one, gives
+    descriptors back when there are no more; it answers whether there were any to give.
     """
+
+    make_room: Callable[[], bool] | None = None
 
     pwrite = staticmethod(os.pwrite)
     pread = staticmethod(os.pread)
@@ -43,6 +59,11 @@ class Files:
     listdir = staticmethod(os.listdir)
 
     def open(self, path: str, flags: int) -> int:
+        try:
+            return os.open(path, flags, 0o644)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE) or self.make_room is None or not self.make_room():
+                raise
         return os.open(path, flags, 0o644)
 
     def size_bytes(self, path: str) -> int:
@@ -75,6 +96,9 @@ class Files:
                 chunks.append(chunk)
                 position += len(chunk)
             return b"".join(chunks)
+        except OSError as error:
+            error.filename = error.filename or path
+            raise
         finally:
             os.close(fd)
 
@@ -86,6 +110,9 @@ class Files:
             self.write_all(fd, data, 0)
             if sync:
                 self.sync_data(fd)
+        except OSError as error:
+            error.filename = error.filename or path
+            raise
         finally:
             os.close(fd)
         self.rename(temporary, path)
@@ -173,6 +200,9 @@ class Evictable(Protocol):
     def is_open(self) -> bool: ...
 
 
+ROOM_FILES = 16
+
+
 class FdBudget:
     """Keeps the number of open files and maps of all logs at or below a limit, closing those that were not used lately.
 
@@ -185,6 +215,7 @@ class FdBudget:
             raise ValueError(f"a budget of {limit} descriptors cannot hold one open file beside another")
         self.limit = limit
         self._ring: deque[Evictable] = deque()
+        self._thread = threading.get_ident()
 
     def opened(self, holder: Evictable) -> None:
         """Say that `holder` has opened its file; may close others."""
@@ -201,6 +232,23 @@ class FdBudget:
                 candidate.release()
         ring.append(holder)
 
+    def make_room(self) -> bool:
+        """Close the files that come next, ROOM_FILES at most, because the process has no descriptor left; whether any was open.
+
+        For the thread that made the budget; another one's open fails.
+        """
+        if threading.get_ident() != self._thread:
+            return False
+        closed = 0
+        for _ in range(len(self._ring)):
+            holder = self._ring.popleft()
+            if holder.is_open():
+                holder.release()
+                closed += 1
+                if closed == ROOM_FILES:
+                    break
+        return closed > 0
+
     def open_count(self) -> int:
         """Open files and maps now."""
         return sum(holder.is_open() for holder in self._ring)
@@ -209,4 +257,8 @@ class FdBudget:
 def map_file(files: Files, path: str, size: int) -> mmap.mmap:
     """Map the first `size` (> 0) bytes of a file for reading. The map keeps a descriptor of its own."""
     handle = FileHandle(files, path, READ)
-    return mmap.mmap(handle.fd, size, access=mmap.ACCESS_READ)
+    try:
+        return mmap.mmap(handle.fd, size, access=mmap.ACCESS_READ)
+    except OSError as error:
+        error.filename = path
+        raise

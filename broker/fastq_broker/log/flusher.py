@@ -5,6 +5,7 @@ Rules
   or None.
 - A job covers every write that was made before it was submitted. Group commit is the log's: it submits one job at a time and the
   next one covers all appends that came meanwhile.
+- A callback that raises is reported with the file of its job; the callbacks of other logs run.
 - The native flusher never needs the GIL: a Python thread that ends an fsync may wait 5 ms for it.
 """
 
@@ -18,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Protocol
 
+from .failures import failures
 from .files import FileHandle, Files
 
 Done = Callable[[OSError | None], None]
@@ -55,6 +57,15 @@ class Flusher(Protocol):
         """Wait for all jobs, run their callbacks, and stop."""
 
 
+def deliver(done: Done, error: OSError | None, files: Sequence[FileHandle] | Sequence[str]) -> None:
+    """Run the callback of a job that has ended; one that raises concerns nobody else."""
+    try:
+        done(error)
+    except Exception as failure:
+        first = files[0] if files else "no file"
+        failures.report(f"what follows a job on {first if isinstance(first, str) else first.path}", failure)
+
+
 def _sync(files: Files, handles: Sequence[FileHandle]) -> None:
     for handle in handles:
         files.sync_data(handle.fd)
@@ -80,13 +91,13 @@ class ManualFlusher:
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        self._jobs: deque[tuple[Callable[[], None], Done]] = deque()
+        self._jobs: deque[tuple[Callable[[], None], Done, Sequence[FileHandle] | Sequence[str]]] = deque()
 
     def submit(self, handles: Sequence[FileHandle], done: Done) -> None:
-        self._jobs.append((partial(_sync, self._files, handles), done))
+        self._jobs.append((partial(_sync, self._files, handles), done, handles))
 
     def remove(self, paths: Sequence[str], directory: str | None, done: Done) -> None:
-        self._jobs.append((partial(_remove, self._files, paths, directory), done))
+        self._jobs.append((partial(_remove, self._files, paths, directory), done, paths))
 
     def fileno(self) -> int:
         return -1
@@ -94,8 +105,8 @@ class ManualFlusher:
     def drain(self) -> int:
         count = 0
         for _ in range(len(self._jobs)):
-            work, done = self._jobs.popleft()
-            done(_error_of(work))
+            work, done, files = self._jobs.popleft()
+            deliver(done, _error_of(work), files)
             count += 1
         return count
 
@@ -116,19 +127,19 @@ class ThreadFlusher:
         os.set_blocking(self._read, False)
         os.set_blocking(self._write, False)
         self._executor = ThreadPoolExecutor(threads, thread_name_prefix="fastq-flush")
-        self._ended: deque[tuple[Done, OSError | None]] = deque()
+        self._ended: deque[tuple[Done, OSError | None, Sequence[FileHandle] | Sequence[str]]] = deque()
         self._pending = 0
 
     def submit(self, handles: Sequence[FileHandle], done: Done) -> None:
         self._pending += 1
-        self._executor.submit(self._run, partial(_sync, self._files, handles), done)
+        self._executor.submit(self._run, partial(_sync, self._files, handles), done, handles)
 
     def remove(self, paths: Sequence[str], directory: str | None, done: Done) -> None:
         self._pending += 1
-        self._executor.submit(self._run, partial(_remove, self._files, paths, directory), done)
+        self._executor.submit(self._run, partial(_remove, self._files, paths, directory), done, paths)
 
-    def _run(self, work: Callable[[], None], done: Done) -> None:
-        self._ended.append((done, _error_of(work)))
+    def _run(self, work: Callable[[], None], done: Done, files: Sequence[FileHandle] | Sequence[str]) -> None:
+        self._ended.append((done, _error_of(work), files))
         try:
             os.write(self._write, b"\0")
         except BlockingIOError:
@@ -144,10 +155,10 @@ class ThreadFlusher:
             pass
         count = 0
         while self._ended:
-            done, error = self._ended.popleft()
+            done, error, files = self._ended.popleft()
             self._pending -= 1
             count += 1
-            done(error)
+            deliver(done, error, files)
         return count
 
     def wait(self) -> None:

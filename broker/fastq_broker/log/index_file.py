@@ -15,7 +15,7 @@ import mmap
 import os
 from typing import ClassVar, Final
 
-from .files import READ_WRITE_CREATE, FdBudget, FileHandle, Files, map_file
+from .files import READ_WRITE_CREATE, FdBudget, FileHandle, Files, is_shortage, map_file
 
 SPILL_BYTES: Final = 4096
 
@@ -115,7 +115,11 @@ class IndexFile:
     def _append(self, entry: bytes) -> None:
         self._pending += entry
         if len(self._pending) >= SPILL_BYTES:
-            self.write_pending()
+            try:
+                self.write_pending()
+            except OSError as error:
+                if not is_shortage(error):  # else they wait on: for the next entry, or for a flush
+                    raise
 
     def write_pending(self) -> None:
         """Write the entries that wait in memory. After an OSError they still wait."""

@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from itertools import pairwise
 
 from .checkpoints import LEADER_EPOCHS, CorruptCheckpoint, format_epochs, parse_epochs
-from .files import Files
+from .files import Files, is_shortage
 
 NO_EPOCH = -1
 
@@ -74,8 +74,14 @@ class LeaderEpochs:
         del self._epochs[keep:], self._offsets[keep:]
         self._epochs.append(epoch)
         self._offsets.append(start_offset)
-        if write:
+        if not write:
+            return
+        try:
             self.write()
+        except OSError as error:
+            if not is_shortage(error):
+                raise
+            self._behind = self.unsynced = True  # the next flush writes it; until then a load takes it from the batches
 
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """The largest epoch at or below `epoch`, and the offset where it ends; (-1, -1) when that is not known."""

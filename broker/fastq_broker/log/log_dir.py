@@ -3,7 +3,10 @@
 Rules
 - The first failed write, sync, rename or truncation takes the directory offline: nothing is appended to any of its logs until the
   broker has been started again. Its data stays readable as far as the disk allows. Other directories go on.
+- A shortage of descriptors or memory is no failure of the disk: what can be done again later is refused with the same retriable error, or
+  put off to the next tick, and the directory stays online. What a shortage would leave half done is a failure.
 - Files are deleted by the flusher's threads: that may wait for the disk.
+- What comes later is counted on a clock that nobody sets: when the system's time jumps, nothing is late or early.
 - A failed sync is never tried again: the kernel may have dropped the pages, so that a second one would succeed without them.
 """
 
@@ -12,26 +15,56 @@ from __future__ import annotations
 import errno
 import logging
 import os
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from fastq.errors import KafkaError, error_for_code
+from fastq.errors import ErrorCode, KafkaError, error_for_code
 
-from .files import FdBudget, Files
+from .failures import failures
+from .files import FdBudget, Files, is_shortage
 from .flusher import Flusher
 
 logger = logging.getLogger(__name__)
 
-KAFKA_STORAGE_ERROR = 56
 
+_MORE_FILES = "raise the limit of open files (ulimit -n, LimitNOFILE=), or have fewer clients and partitions"
+_SHORTAGE_LINE_MS = 10_000
+"""Shortages are said at most this often."""
+
+_IN_THE_WAY = frozenset(
+    {errno.ENOTEMPTY, errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.EPERM, errno.EACCES, errno.EBUSY}
+)
+"""Why a file or directory cannot be removed although the disk is fine: somebody has put something there, or forbidden it."""
+_WRONG_KIND = "something else lies where this file or directory should be: move it away, then restart the broker"
 _ADVICE = {
+    errno.EISDIR: _WRONG_KIND,
+    errno.ENOTDIR: _WRONG_KIND,
+    errno.ENODEV: _WRONG_KIND,  # a map of a directory
+    errno.ESPIPE: _WRONG_KIND,  # a pipe
+    errno.ELOOP: _WRONG_KIND,
+    errno.ENOENT: "somebody has removed it: restore it from a copy, then restart the broker",
     errno.ENOSPC: "free space on that file system, then restart the broker",
     errno.EDQUOT: "raise the disk quota, then restart the broker",
     errno.EROFS: "the file system is read-only: check its health, remount it writable, then restart the broker",
     errno.EIO: "the disk reports errors: check it, then restart the broker",
-    errno.EMFILE: "raise the limit of open files (ulimit -n), then restart the broker",
+    errno.EMFILE: _MORE_FILES,
+    errno.ENFILE: _MORE_FILES,
+    errno.ENOMEM: "the machine is short of memory: give the broker more, or less to do",
+    errno.EAGAIN: "the machine is short of memory or processes: give the broker more, or less to do",
+    errno.EFBIG: "raise the limit of file sizes (ulimit -f, LimitFSIZE=), or use a file system that takes larger files",
     errno.EACCES: "give the broker's user read and write access, then restart the broker",
 }
+
+
+def advice_for(error: OSError) -> str:
+    """What to do about an error of the disk, or of what it takes to reach one."""
+    return _ADVICE.get(error.errno or 0, "check the disk and its mount, then restart the broker")
+
+
+def system_monotonic_ms() -> int:
+    """Milliseconds on a clock that never jumps; it begins anywhere."""
+    return time.monotonic_ns() // 1_000_000
 
 
 class LogDir:
@@ -40,28 +73,33 @@ class LogDir:
     `offline` is the error that took it offline, None while it is fine; `on_offline` is called once with the directory.
     """
 
-    def __init__(self, path: str, files: Files, budget: FdBudget, flusher: Flusher) -> None:
+    def __init__(
+        self,
+        path: str,
+        files: Files,
+        budget: FdBudget,
+        flusher: Flusher,
+        *,
+        monotonic_ms: Callable[[], int] = system_monotonic_ms,
+    ) -> None:
         self.path = path
         self.files = files
         self.budget = budget
         self.flusher = flusher
+        self.monotonic_ms = monotonic_ms
         self.offline: KafkaError | None = None
         self.on_offline: Callable[[LogDir], None] | None = None
+        self.on_recovery_read: Callable[[int], None] | None = None
+        """Hears of each piece of a log that a recovery has read."""
+        self._untold_shortages = 0
+        self._next_line_ms = monotonic_ms()  # from then on a shortage is said again
+        self._soon: list[Callable[[], None]] = []
         self._deletions: list[tuple[int, str]] = []
         self._flushes: deque[tuple[int, Callable[[], None]]] = deque()
 
     def fail(self, action: str, path: str, error: OSError) -> KafkaError:
         """Take the directory offline and answer the error to raise: what failed, on which file, why, and what to do."""
-        name = errno.errorcode.get(error.errno or 0, "?")
-        advice = _ADVICE.get(error.errno or 0, "check the disk and its mount, then restart the broker")
-        failure = error_for_code(
-            KAFKA_STORAGE_ERROR,
-            f"{action} failed: {error.strerror or error}; the log directory is offline and nothing of this was acknowledged",
-            log_dir=self.path,
-            file=path,
-            errno=name,
-            hint=advice[0].upper() + advice[1:],
-        )
+        failure = self._error(action, path, error, "the log directory is offline and nothing of this was acknowledged")
         if self.offline is None:
             self.offline = failure
             logger.error("%s", failure)
@@ -69,21 +107,66 @@ class LogDir:
                 self.on_offline(self)
         return failure
 
+    def refuse(self, action: str, path: str, error: OSError) -> KafkaError:
+        """Answer the error to raise of something that changed nothing and may be tried again: a shortage leaves the directory online, and
+        is said at a bounded rate; for all else the same as `fail`."""
+        if not is_shortage(error):
+            return self.fail(action, path, error)
+        refusal = self._error(action, path, error, "nothing of this was acknowledged; try it again")
+        now_ms = self.monotonic_ms()
+        if now_ms < self._next_line_ms:
+            self._untold_shortages += 1
+        else:
+            self._next_line_ms = now_ms + _SHORTAGE_LINE_MS
+            self._tell_shortages()
+            logger.warning("%s", refusal)
+        return refusal
+
+    def _tell_shortages(self) -> None:
+        if self._untold_shortages:
+            logger.warning(
+                "%s: %d more operations met a shortage of descriptors or memory", self.path, self._untold_shortages
+            )
+        self._untold_shortages = 0
+
+    def _error(self, action: str, path: str, error: OSError, outcome: str) -> KafkaError:
+        advice = advice_for(error)
+        return error_for_code(
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            f"{action} failed: {error.strerror or error}; {outcome}",
+            log_dir=self.path,
+            file=path,
+            errno=errno.errorcode.get(error.errno or 0, "?"),
+            hint=advice[0].upper() + advice[1:],
+        )
+
     # -- what comes later
 
-    def tick(self, now_ms: int) -> None:
-        """Begin the flushes and the deletions that are due."""
+    def tick(self) -> None:
+        """Begin the flushes and the deletions that are due, and what a shortage has put off."""
+        now_ms = self.monotonic_ms()
+        if self._untold_shortages and now_ms >= self._next_line_ms:
+            self._tell_shortages()
+            self._next_line_ms = now_ms + _SHORTAGE_LINE_MS
+        soon, self._soon = self._soon, []
+        for work in soon:
+            failures.attempt(f"what a shortage has put off in {self.path}", work)
         flushes = self._flushes
         while flushes and flushes[0][0] <= now_ms:
-            flushes.popleft()[1]()
+            failures.attempt(f"beginning a flush in {self.path}", flushes.popleft()[1])
         self._run_deletions(now_ms)
 
-    def flush_later(self, at_ms: int, start: Callable[[], None]) -> None:
-        """Call `start` once `at_ms` has come, after those that were asked for before."""
-        self._flushes.append((at_ms, start))
+    def soon(self, work: Callable[[], None]) -> None:
+        """Call `work` at the next tick: a shortage may be over then."""
+        self._soon.append(work)
 
-    def delete_later(self, paths: Sequence[str], at_ms: int) -> None:
-        """Unlink files once `at_ms` has come."""
+    def flush_later(self, delay_ms: int, start: Callable[[], None]) -> None:
+        """Call `start` when `delay_ms` are over, after those that were asked for before; all have the same delay."""
+        self._flushes.append((self.monotonic_ms() + delay_ms, start))
+
+    def delete_later(self, paths: Sequence[str], delay_ms: int) -> None:
+        """Unlink files when `delay_ms` are over."""
+        at_ms = self.monotonic_ms() + delay_ms
         self._deletions.extend((at_ms, path) for path in paths)
 
     def _run_deletions(self, now_ms: int) -> None:
@@ -96,12 +179,26 @@ class LogDir:
             self._remove(due, None)
 
     def remove_directory(self, path: str) -> None:
-        """Have a directory of files removed. Raises OSError."""
-        self._remove([os.path.join(path, name) for name in self.files.listdir(path)], path)
+        """Have a directory of files removed; one that is gone already is done. Raises OSError."""
+        try:
+            names = self.files.listdir(path)
+        except FileNotFoundError:
+            return
+        self._remove([os.path.join(path, name) for name in names], path)
 
     def _remove(self, paths: list[str], directory: str | None) -> None:
         def removed(error: OSError | None) -> None:
-            if error is not None:
-                self.fail("deleting a file", error.filename or directory or paths[0], error)
+            if error is None or error.errno == errno.ENOENT:
+                return
+            if error.errno in _IN_THE_WAY:
+                logger.warning(
+                    "%s cannot be deleted: %s; it is of no use any more, and stays until somebody removes it",
+                    directory or error.filename or paths[0],
+                    error.strerror,
+                )
+                return
+            self.refuse("deleting a file", error.filename or directory or paths[0], error)
+            if self.offline is None:
+                self.soon(lambda: self._remove(paths, directory))
 
         self.flusher.remove(paths, directory, removed)

@@ -5,12 +5,15 @@ Rules
   are they all loaded, and so recovered, at once.
 - `tick()` does a bounded amount of work per call, so that the event loop can call it often.
 - A directory that fails goes offline with its logs; the others go on.
+- Timers count on a monotonic clock; the wall clock is for what is compared with the times of records (retention, producers).
+- A piece of work that raises for one log, or a directory, is reported and holds up no other.
 - Nothing but Kafka's own files is kept. Source: LogManager.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -19,11 +22,12 @@ import re
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final
 
-from fastq.errors import ErrorCode, KafkaError, error_for_code
+from fastq.errors import ConfigError, KafkaError
 
 from .checkpoints import (
     CLEANED,
@@ -31,18 +35,18 @@ from .checkpoints import (
     LOG_START,
     PARTITION_METADATA,
     RECOVERY_POINT,
-    CorruptCheckpoint,
     TopicPartition,
-    format_offsets,
     format_partition_metadata,
-    read_offsets,
 )
 from .config import UNLIMITED, LogConfig
-from .files import READ_WRITE_CREATE, FdBudget, FileHandle, Files
+from .dir_checkpoints import DirCheckpoints
+from .failures import failures
+from .files import READ_WRITE_CREATE, FdBudget, FileHandle, Files, is_shortage
 from .flusher import Flusher, open_flusher
-from .log_dir import LogDir
+from .log_dir import LogDir, system_monotonic_ms
 from .partition_log import PartitionLog
 from .recovery import topic_id_on_disk
+from .recovery_progress import RecoveryProgress
 from .retention import apply_retention
 
 try:
@@ -54,13 +58,19 @@ logger = logging.getLogger(__name__)
 
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 LOCK: Final = ".lock"
+META_PROPERTIES: Final = "meta.properties"
+"""A data directory has it, a log has not."""
 METADATA_TOPIC: Final = "__cluster_metadata"
 """Its log is the controller's, which opens it before any other."""
-_LOG_NAME = re.compile(r"^(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>\d+)$")
-_DELETED_NAME = re.compile(r"^[a-zA-Z0-9._-]+\.[0-9a-f]{32}-delete$")
+_LOG_NAME = re.compile(r"^(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>0|[1-9][0-9]{0,8})\Z")
+"""As logs are named: another spelling of a partition's number is somebody else's directory."""
+_DELETED_NAME = re.compile(r"^[a-zA-Z0-9._-]+\.[0-9a-f]{32}-delete\Z")
 _LOGS_PER_TICK: Final = 20
 _SYNCED_ONE_BY_ONE: Final = 32
+_BITS_OF_A_LETTER: Final = 6
 _FLUSH_CHECK_INTERVAL_MS: Final = 500
+_CLOCK_JUMP_MS: Final = 10_000
+"""What the wall clock gains or loses between two ticks before it counts as set by hand."""
 
 
 def system_clock_ms() -> int:
@@ -79,6 +89,45 @@ def default_fd_budget() -> int:
     return max(16, min(soft // 2, 50_000))
 
 
+def _unusable(setting: str, directory: str, error: OSError) -> str:
+    """Why a directory cannot be used, and what to do."""
+    where = "" if error.filename in (None, directory) else f" ({error.filename})"
+    return (
+        f"{setting}={directory} cannot be used: {error.strerror or error}{where}; it takes a directory that the broker's user may make, "
+        "read and write: choose another, or move away what is there, or mend its permissions or its disk"
+    )
+
+
+def _check_nesting(directories: Sequence[str]) -> None:
+    """A directory within another must not be taken for a log there, or for what is left of one. Raises ConfigError."""
+    for outer in directories:
+        root = os.path.join(os.path.realpath(outer), "")
+        for inner in directories:
+            path = os.path.realpath(inner)
+            name = path[len(root) :].partition(os.sep)[0] if path.startswith(root) else ""
+            if _LOG_NAME.match(name) or _DELETED_NAME.match(name):
+                raise ConfigError(
+                    f"{inner} lies within the log directory {outer}, where {name} is the name of a topic's log: put it elsewhere, or give "
+                    "it a name without a number at its end"
+                )
+
+
+def _check_no_brokers(directory: str, names: Iterable[str]) -> None:
+    """What has the name of a log must not be another broker's data directory. Raises ConfigError."""
+    for name in names:
+        path = os.path.join(directory, name)
+        if _LOG_NAME.match(name) and os.path.exists(os.path.join(path, META_PROPERTIES)):
+            raise ConfigError(
+                f"{path} is the data directory of a broker (it has {META_PROPERTIES}), and has the name of a topic's log in {directory}: "
+                "move one of them, or give it a name without a number at its end"
+            )
+
+
+def _is_nearly(one: bytes, other: bytes) -> bool:
+    """Whether two ids differ, and by so few bits (one letter of their text) that they were the same: random ones never come that close."""
+    return 0 < (int.from_bytes(one, "big") ^ int.from_bytes(other, "big")).bit_count() <= _BITS_OF_A_LETTER
+
+
 class LogManager:
     """The logs of all partitions on this broker. Event-loop thread only.
 
@@ -91,6 +140,7 @@ class LogManager:
         *,
         default_config: LogConfig | None = None,
         clock: Callable[[], int] = system_clock_ms,
+        monotonic_ms: Callable[[], int] | None = None,
         files: Files | None = None,
         flusher: Flusher | None = None,
         fd_budget: int | None = None,
@@ -100,11 +150,15 @@ class LogManager:
         producer_expiration_check_interval_ms: int = 600_000,
         randomness: random.Random | None = None,
     ) -> None:
-        """Times in ms. `files` and `flusher` are for tests and the simulator; the lock file always is the system's own."""
+        """Times in ms. `monotonic_ms` is what timers count on; None: the system's, or `clock` where that is another than the system's.
+        `files` and `flusher` are for tests and the simulator; the lock file always is the system's own."""
         self.files = files or Files()
         self.default_config = default_config or LogConfig()
         self.clock = clock
+        self.monotonic_ms = monotonic_ms or (system_monotonic_ms if clock is system_clock_ms else clock)
+        self._wall_ahead_ms = clock() - self.monotonic_ms()
         self.budget = FdBudget(fd_budget or default_fd_budget())
+        self.files.make_room = self.budget.make_room
         self.flusher = flusher or open_flusher(self.files)
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.offline_dirs: dict[str, KafkaError] = {}
@@ -126,11 +180,19 @@ class LogManager:
         self._deleted_dirs: deque[tuple[int, LogDir, str]] = deque()
         self._unmade: deque[PartitionLog] = deque()  # new logs whose files the maker's thread has to make
         self._maker: ThreadPoolExecutor | None = None
-        self._replacing: set[str] = set()  # checkpoints whose new content is being synced
+        self.recovery = RecoveryProgress(self.monotonic_ms)
+        self._unclean: list[tuple[LogDir, list[PartitionLog]]] = []  # what `recover` has to load
+        self._checkpoints = {log_dir.path: DirCheckpoints(log_dir) for log_dir in self.dirs}
+        self._doubles: dict[TopicPartition, list[PartitionLog]] = {}
+        """Logs that were found in a second directory: which one is the topic's, its id decides."""
+        self._retired: dict[TopicPartition, PartitionLog] = {}
+        """Logs of deleted topics whose files stay until the deletion is on disk."""
+        self.settle: Callable[[], None] = lambda: None
+        """Has everything that was decided so far put on disk and carried out, in this call. Raises KafkaStorageError."""
         self._loop: Any = None
 
     def _make_dir(self, path: str) -> LogDir:
-        log_dir = LogDir(path, self.files, self.budget, self.flusher)
+        log_dir = LogDir(path, self.files, self.budget, self.flusher, monotonic_ms=self.monotonic_ms)
         log_dir.on_offline = self._dir_went_offline
         return log_dir
 
@@ -142,29 +204,43 @@ class LogManager:
 
     # -- start and stop
 
-    def lock(self) -> None:
-        """Make the directories and lock them against other processes; `start` does it where it has not been done.
+    def lock(self, metadata_dir: str | None = None) -> None:
+        """Make the directories and lock them against other processes, that of the metadata too where it is none of them; `start` does it
+        where it has not been done.
 
-        Raises KafkaStorageError when another process holds one, or none can be used.
+        Raises ConfigError when another process holds one, or none can be used.
         """
         if self._locks:
             return
+        _check_nesting([*self._checkpoints, *([] if metadata_dir is None else [metadata_dir])])
+        if metadata_dir is not None and os.path.realpath(metadata_dir) not in map(os.path.realpath, self._checkpoints):
+            self._lock_metadata(os.path.abspath(metadata_dir))
+        unusable: list[tuple[LogDir, OSError]] = []
         for log_dir in self.dirs:
             try:
-                os.makedirs(log_dir.path, exist_ok=True)
-                self._lock(log_dir)
+                self._lock(log_dir.path)
             except OSError as error:
-                log_dir.fail("opening the log directory", error.filename or log_dir.path, error)
-        if len(self.offline_dirs) == len(self.dirs):
-            raise next(iter(self.offline_dirs.values()))
+                if is_shortage(error):
+                    raise  # the logs in it are not known: a new one might be made in the place of an old one
+                unusable.append((log_dir, error))
+        if len(unusable) == len(self.dirs):
+            raise ConfigError("; ".join(_unusable("log.dirs", log_dir.path, error) for log_dir, error in unusable))
+        for log_dir, problem in unusable:
+            log_dir.fail("opening the log directory", problem.filename or log_dir.path, problem)
 
     def start(self, topic_configs: Mapping[str, LogConfig] | None = None) -> None:
-        """Lock the directories and find the logs in them; recover them when the last stop was not clean.
+        """`find` the logs and `recover` them."""
+        self.find(topic_configs)
+        self.recover()
+
+    def find(self, topic_configs: Mapping[str, LogConfig] | None = None) -> None:
+        """Lock the directories and find the logs in them; `recover` has to follow when the last stop was not clean.
 
         `topic_configs` are the settings of topics that do not have the default ones. A directory that cannot be read goes offline.
-        Raises KafkaStorageError when another process holds a directory, or all are offline.
+        Raises ConfigError when another process holds a directory, or none can be used, or one holds another broker's data directory where
+        logs of topics are looked for; KafkaStorageError when all are offline; OSError for want of descriptors or memory.
         """
-        now = self.clock()
+        now = self.monotonic_ms()
         self._due = {name: now + interval for name, interval in self._intervals.items()}
         self.lock()
         for log_dir in self.dirs:
@@ -173,41 +249,59 @@ class LogManager:
             try:
                 self._find_logs(log_dir, topic_configs or {})
             except OSError as error:
+                if is_shortage(error):
+                    raise  # the logs in it are not known: a new one might be made in the place of an old one
                 log_dir.fail("opening the log directory", error.filename or log_dir.path, error)
         if len(self.offline_dirs) == len(self.dirs):
             raise next(iter(self.offline_dirs.values()))
 
-    def _lock(self, log_dir: LogDir) -> None:
-        path = os.path.join(log_dir.path, LOCK)
+    def _lock_metadata(self, directory: str) -> None:
+        """Two brokers over one metadata log would both write to it, whatever other directories they have."""
+        try:
+            self._lock(directory)
+        except OSError as error:
+            if is_shortage(error):
+                raise
+            raise ConfigError(_unusable("metadata.log.dir", directory, error)) from error
+
+    def _lock(self, directory: str) -> None:
+        if os.path.lexists(directory) and not os.path.isdir(directory):
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory)
+        os.makedirs(directory, exist_ok=True)
+        path = os.path.join(directory, LOCK)
         handle = FileHandle(Files(), path, READ_WRITE_CREATE)
         if fcntl is not None:
             try:
                 fcntl.flock(handle.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                raise error_for_code(
-                    ErrorCode.KAFKA_STORAGE_ERROR,
-                    f"another process holds the lock {path}: a directory serves one broker; stop that one or choose another directory",
+                raise ConfigError(
+                    f"another process holds the lock {path}: a directory serves one broker, or one `fastq-broker repair`; stop that one, "
+                    "or choose another directory"
                 ) from None
-        self._locks[log_dir.path] = handle
+        self._locks[directory] = handle
 
     def _find_logs(self, log_dir: LogDir, topic_configs: Mapping[str, LogConfig]) -> None:
         names = self.files.listdir(log_dir.path)
+        _check_no_brokers(log_dir.path, names)
         clean = CLEAN_SHUTDOWN in names
         if clean:
             # From here on a crash is one: the marker goes before the first write.
-            self.files.unlink(os.path.join(log_dir.path, CLEAN_SHUTDOWN))
-        recovery_points = self._read_checkpoint(log_dir, RECOVERY_POINT)
-        start_offsets = self._read_checkpoint(log_dir, LOG_START)
-        cleaned_offsets = self._read_checkpoint(log_dir, CLEANED)
-        found = []
+            self.files.remove_if_exists(os.path.join(log_dir.path, CLEAN_SHUTDOWN))
+        checkpoints = self._checkpoints[log_dir.path]
+        checkpoints.check_kinds()
+        recovery_points = checkpoints.read(RECOVERY_POINT)
+        start_offsets = checkpoints.read(LOG_START)
+        cleaned_offsets = checkpoints.read(CLEANED)
+        found: dict[TopicPartition, PartitionLog] = {}
         for name in names:
+            if not os.path.isdir(os.path.join(log_dir.path, name)):
+                if _LOG_NAME.match(name) or _DELETED_NAME.match(name):
+                    logger.warning("%s is no directory, and no log: it is left alone", os.path.join(log_dir.path, name))
+                continue
             match = _LOG_NAME.match(name)
             if match and match["topic"] != METADATA_TOPIC:
                 key = match["topic"], int(match["partition"])
-                if key in self.logs:
-                    logger.error("%s is in two log directories; %s is ignored", name, log_dir.path)
-                    continue
-                log = self._make_log(
+                found[key] = self._make_log(
                     log_dir,
                     key,
                     config=topic_configs.get(key[0], self.default_config),
@@ -216,27 +310,45 @@ class LogManager:
                     cleaned_offset=cleaned_offsets.get(key, 0),
                     clean=clean,
                 )
-                self.logs[key] = log
-                found.append(log)
             elif _DELETED_NAME.match(name):
                 self._deleted_dirs.append((0, log_dir, os.path.join(log_dir.path, name)))
+        for key, log in found.items():
+            if key in self.logs:
+                logger.warning(
+                    "%s is there beside %s: the one with the topic's id counts", log.path, self.logs[key].path
+                )
+                self._doubles.setdefault(key, []).append(log)
+            else:
+                self.logs[key] = log
         if not clean and found:
-            self._recover(log_dir, found)
+            self._unclean.append((log_dir, list(found.values())))
+            self.recovery.logs += len(found)
 
-    def _read_checkpoint(self, log_dir: LogDir, name: str) -> dict[TopicPartition, int]:
-        try:
-            return read_offsets(self.files, log_dir.path, name)
-        except CorruptCheckpoint as error:
-            logger.error("%s: recovery, or compaction, starts at the begin of every log", error)
-            return {}
+    def recover(self) -> None:
+        """Load, and so recover, the logs of directories that were not closed cleanly; `recovery` tells how far it is.
+
+        Any thread, as long as nobody else uses the logs. Raises RecoveryStopped when `recovery` was told to stop: then what was found is
+        as after a crash. Raises KafkaStorageError when no directory is left online.
+        """
+        unclean, self._unclean = self._unclean, []
+        for log_dir, logs in unclean:
+            log_dir.on_recovery_read = self.recovery.read
+            try:
+                self._recover(log_dir, logs)
+            finally:
+                log_dir.on_recovery_read = None
+        if len(self.offline_dirs) == len(self.dirs):
+            raise next(iter(self.offline_dirs.values()))
 
     def _recover(self, log_dir: LogDir, logs: list[PartitionLog]) -> None:
         started = time.monotonic()
         for log in logs:
+            self.recovery.begin(log.name)
             with contextlib.suppress(
                 KafkaError
             ):  # the directory is offline then, or the log has a failure: both say so
                 log.load()
+            self.recovery.done += 1
         logs = [log for log in logs if log.loaded]
         if log_dir.offline is None:
             logger.warning(
@@ -271,53 +383,56 @@ class LogManager:
         """Run the callbacks of flushes that have ended."""
         self.flusher.drain()
 
-    def close(self, broker_epoch: int = -1) -> None:
-        """Flush and close all logs, write the checkpoints and, in the directories that are whole, the clean-shutdown marker."""
+    def close(self, broker_epoch: int = -1) -> bool:
+        """Flush and close all logs, write the checkpoints and, in the directories that are whole, the clean-shutdown marker; whether all
+        of them are: in the others the next start recovers."""
+        marked = 0
         if self._loop is not None:
             self._loop.remove_reader(self.flusher.fileno())
             self._loop = None
+        self._unmade.clear()  # the next start makes what has no directory by now
         if self._maker is not None:
-            self._unmade.clear()  # the next start makes what has no directory by now
             self._maker.shutdown()
         self.flusher.wait()
         for log_dir in self.dirs:
-            self._finish_logs(log_dir)
+            whole = self._finish_logs(log_dir)
             if log_dir.offline is not None:
                 continue
             try:
                 self.write_checkpoints(log_dir, wait=True)
-                if any(log.dir is log_dir and log.failure is not None for log in self.logs.values()):
-                    continue  # that log is not whole, so the next start has to recover as this one did
+                if not whole or any(log.dir is log_dir and log.failure is not None for log in self.logs.values()):
+                    continue  # a log is not whole, so the next start has to recover
                 marker = os.path.join(log_dir.path, CLEAN_SHUTDOWN)
                 self.files.write_file(
                     marker, json.dumps({"version": 0, "brokerEpoch": broker_epoch}).encode(), sync=True
                 )
+                marked += 1
             except OSError as error:
-                log_dir.fail("closing the log directory", error.filename or log_dir.path, error)
+                log_dir.refuse("closing the log directory", error.filename or log_dir.path, error)
         self.flusher.close()
         self.release_locks()
+        return marked == len(self.dirs)
 
-    def _finish_logs(self, log_dir: LogDir) -> None:
-        """Finish the files of a directory's logs and sync them: each, or all at once where they are many."""
+    def _finish_logs(self, log_dir: LogDir) -> bool:
+        """Finish the files of a directory's logs and sync them: each, or all at once where they are many. Whether all are whole."""
         logs = [log for log in self.logs.values() if log.dir is log_dir and log.loaded]
-        for log in logs:
-            if log_dir.offline is None:
-                log.finish()
+        finished = [log.finish() for log in logs if log_dir.offline is None]
         unsettled = [log for log in logs if not log.durability.settled]
         if log_dir.offline is not None:
-            return
+            return False
         if len(unsettled) <= _SYNCED_ONE_BY_ONE:
             for log in unsettled:
                 log.flush()
-            self.flusher.wait()
-            return
+                self.flusher.wait()
+            return all(finished) and all(log.durability.settled for log in unsettled)
         try:
             self.files.sync_filesystem(self._locks[log_dir.path].fd)
         except OSError as error:
             log_dir.fail("syncing the file system", log_dir.path, error)
-            return
+            return False
         for log in unsettled:
             log.durability.all_on_disk()
+        return all(finished)
 
     def release_locks(self) -> None:
         """Let others have the directories. Without a `close` before it, what they find is what a crash leaves."""
@@ -330,16 +445,25 @@ class LogManager:
         return self.logs.get((topic, partition))
 
     def create(
-        self, topic: str, partition: int, topic_id: bytes | None = None, config: LogConfig | None = None
+        self,
+        topic: str,
+        partition: int,
+        topic_id: bytes | None = None,
+        config: LogConfig | None = None,
+        *,
+        decided: bool = True,
     ) -> PartitionLog:
         """The log of a partition, made when there is none, in the online directory with the fewest logs.
 
         `topic_id` has 16 bytes and is the controller's word: a log that belongs to another topic of that name, which was deleted, is
-        set aside and a new one made. Raises KafkaStorageError, also for a log that cannot be loaded.
+        set aside and a new one made. `decided` False: the topic's own record is not on disk yet; until `confirm` says so a new log is made
+        only if it is touched, and none of its records count as on disk. Raises KafkaStorageError, also for a log that cannot be loaded.
         """
         key = topic, partition
-        log = self.logs.get(key)
-        if log is not None:
+        if key in self._retired:  # the deletion comes before the creation, on disk too
+            self.settle()
+            self.bury(topic, partition)
+        while (log := self.logs.get(key) or self._take_double(key)) is not None:
             if self._adopt(log, topic_id):
                 if log.failure is not None:
                     raise log.failure.with_traceback(None)
@@ -348,14 +472,30 @@ class LogManager:
                 return log
             self._set_aside(log, topic_id)
         log_dir = self._choose_dir()
+        if self._checkpoints[log_dir.path].names(key):
+            try:
+                self.write_checkpoints(log_dir, wait=True)
+            except OSError as error:
+                raise log_dir.refuse("writing checkpoints", error.filename or log_dir.path, error) from error
         log = self._make_log(log_dir, key, config=config or self.default_config, topic_id=topic_id)
         log.unmade = True
-        if self._loop is None:
+        if not decided:
+            log.durability.hold()
+        elif self._loop is None:
             log.load()
         else:
             self._make_later(log)
         self.logs[key] = log
         return log
+
+    def confirm(self, log: PartitionLog, error: KafkaError | None = None) -> None:
+        """The record of a new log's topic is on disk, or (`error`) never will be: then nobody is told that something of it is."""
+        log.durability.release(error)
+        if error is None and log.unmade and self.logs.get((log.topic, log.partition)) is log:
+            if self._loop is None:
+                log.load()
+            else:
+                self._make_later(log)
 
     def _make_later(self, log: PartitionLog) -> None:
         """Have a thread make the files of a new log, once the change that brings it is through: hundreds come at once, and each file
@@ -365,9 +505,15 @@ class LogManager:
             self._loop.call_soon(self._begin_making)
 
     def _begin_making(self) -> None:
+        if self._loop is None:
+            return  # closed since: nothing is made below somebody else's lock
         if self._maker is None:
             self._maker = ThreadPoolExecutor(1, thread_name_prefix="fastq-make-logs")
-        self._maker.submit(self._make_all)
+        try:
+            self._maker.submit(self._make_all)
+        except RuntimeError:  # no thread can be started: who touches a log makes its files
+            self._unmade.clear()
+            self._maker = None
 
     def _make_all(self) -> None:
         """Runs in the maker's thread."""
@@ -390,13 +536,20 @@ class LogManager:
         try:
             if log.topic_id is None and not log.loaded:
                 log.topic_id = topic_id_on_disk(self.files, log.path)
+            if log.topic_id is not None and _is_nearly(log.topic_id, topic_id):
+                logger.error(
+                    "%s says topic id %s, but for some bits that of its topic: it is damaged",
+                    log.path,
+                    log.topic_id.hex(),
+                )
+                log.topic_id = None
             if log.topic_id is None:
                 log.topic_id = topic_id
                 if log.dir.offline is None:
                     self._write_topic_id(log, topic_id, sync=True)
                     logger.warning("%s had no readable topic id: it is %s now", log.path, topic_id.hex())
         except OSError as error:
-            raise log.dir.fail("reading or writing a log's topic id", error.filename or log.path, error) from error
+            raise log.dir.refuse("reading or writing a log's topic id", error.filename or log.path, error) from error
         return log.topic_id == topic_id
 
     def _write_topic_id(self, log: PartitionLog, topic_id: bytes, *, sync: bool) -> None:
@@ -424,7 +577,9 @@ class LogManager:
     def _out_of_use(self, log: PartitionLog, suffix: str, action: str) -> str | None:
         """Forget a log and rename its directory to `<topic>-<partition>.<uuid>-<suffix>`; answers that path, or None for a log that
         has no directory yet. Raises KafkaStorageError."""
-        self.logs.pop((log.topic, log.partition))
+        key = log.topic, log.partition
+        if self.logs.get(key) is log:
+            del self.logs[key]
         unique = uuid.UUID(int=self._random.getrandbits(128)).hex
         target = os.path.join(log.dir.path, f"{log.topic[:200]}-{log.partition}.{unique}-{suffix}")
         log.abandon()
@@ -432,11 +587,22 @@ class LogManager:
             return None
         try:
             self.files.rename(log.path, target)
-            if log.cleaned_offset:  # or a later log of that name would be taken for compacted
-                self.write_cleaned_offsets(log.dir)
+        except FileNotFoundError:
+            logger.warning("%s was removed by somebody: there is nothing to rename any more", log.path)
+            return None
         except OSError as error:
             raise log.dir.fail(action, log.path, error) from error
         return target
+
+    def _take_double(self, key: TopicPartition) -> PartitionLog | None:
+        """Nothing of that name is in use: what was found under it in another directory may be the topic's."""
+        others = self._doubles.pop(key, None)
+        if others:
+            log = self.logs[key] = others.pop(0)
+            if others:
+                self._doubles[key] = others
+            return log
+        return None
 
     def _choose_dir(self) -> LogDir:
         online = [log_dir for log_dir in self.dirs if log_dir.offline is None]
@@ -450,19 +616,31 @@ class LogManager:
                 counts[id(log.dir)] += 1
         return min(online, key=lambda log_dir: counts[id(log_dir)])
 
-    def delete(self, topic: str, partition: int) -> bool:
-        """Delete a log: its directory is renamed at once and emptied later, in small steps. False when there is none.
-
-        Raises KafkaStorageError.
-        """
-        log = self.logs.get((topic, partition))
+    def retire(self, topic: str, partition: int) -> bool:
+        """Take a log out of use whose topic is deleted: who waits for it gets an error. Its files stay until `bury`. False when there
+        is none."""
+        log = self.logs.pop((topic, partition), None)
         if log is None:
             return False
-        config = log.config
+        log.abandon()
+        self._retired[topic, partition] = log
+        return True
+
+    def bury(self, topic: str, partition: int) -> None:
+        """Delete the files of a retired log, now that the deletion is on disk: the directory is renamed at once and emptied later,
+        in small steps. Raises KafkaStorageError."""
+        log = self._retired.pop((topic, partition), None)
+        if log is None:
+            return
         target = self._out_of_use(log, "delete", "deleting a log")
         if target is not None:
-            self._deleted_dirs.append((self.clock() + config.file_delete_delay_ms, log.dir, target))
-        return True
+            self._deleted_dirs.append((self.monotonic_ms() + log.config.file_delete_delay_ms, log.dir, target))
+
+    def delete(self, topic: str, partition: int) -> bool:
+        """Retire and bury a log. False when there is none. Raises KafkaStorageError."""
+        found = self.retire(topic, partition)
+        self.bury(topic, partition)
+        return found
 
     def update_config(self, topic: str, config: LogConfig) -> None:
         """Use other settings for all logs of a topic."""
@@ -472,25 +650,39 @@ class LogManager:
 
     # -- background work
 
-    def tick(self, now_ms: int | None = None) -> None:
+    def tick(self) -> None:
         """Do what is due, in a bounded amount: flushes by time, retention, expiry of producers, checkpoints, deletions."""
-        now = self.clock() if now_ms is None else now_ms
+        now, wall_ms = self.monotonic_ms(), self.clock()
+        self._follow_wall_clock(wall_ms - now)
         self.flusher.drain()
         if self._is_due("flush", now):
             self._sweeps["flush"] = deque(log for log in self.logs.values() if log.config.flush_ms != UNLIMITED)
-        self._sweep("flush", now, _LOGS_PER_TICK * 10, lambda log: log.flush_if_due(now), only_loaded=True)
+        self._sweep("flush", _LOGS_PER_TICK * 10, lambda log: log.flush_if_due(), only_loaded=True)
         if self._is_due("retention", now):
             self._sweeps["retention"] = deque(self.logs.values())
-        self._sweep("retention", now, _LOGS_PER_TICK, lambda log: apply_retention(log, now))
+        self._sweep("retention", _LOGS_PER_TICK, lambda log: apply_retention(log, wall_ms))
         if self._is_due("producers", now):
             self._sweeps["producers"] = deque(self.logs.values())
-        self._sweep("producers", now, _LOGS_PER_TICK * 10, lambda log: log.producers.expire(now), only_loaded=True)
+        self._sweep("producers", _LOGS_PER_TICK * 10, lambda log: log.producers.expire(wall_ms), only_loaded=True)
         if self._is_due("checkpoint", now):
             for log_dir in self.dirs:
-                self._checkpoint(log_dir)
+                failures.attempt(f"writing the checkpoints of {log_dir.path}", partial(self._checkpoint, log_dir))
         for log_dir in self.dirs:
-            log_dir.tick(now)
+            log_dir.tick()
         self._delete_directories(now)
+
+    def _follow_wall_clock(self, ahead_ms: int) -> None:
+        """Notice that somebody has set the wall clock, or no producer that is at work would be remembered after a jump forward."""
+        jump_ms = ahead_ms - self._wall_ahead_ms
+        if abs(jump_ms) < _CLOCK_JUMP_MS:
+            return
+        self._wall_ahead_ms = ahead_ms
+        logger.warning(
+            "the system's clock was set by %+.0f s: retention by time follows it, timers do not", jump_ms / 1000
+        )
+        for log in self.logs.values():
+            if log.loaded:
+                log.producers.shift_times(jump_ms)
 
     def _is_due(self, name: str, now: int) -> bool:
         if now < self._due.get(name, now + 1):
@@ -499,7 +691,7 @@ class LogManager:
         return True
 
     def _sweep(
-        self, name: str, now: int, limit: int, work: Callable[[PartitionLog], object], *, only_loaded: bool = False
+        self, name: str, limit: int, work: Callable[[PartitionLog], object], *, only_loaded: bool = False
     ) -> None:
         """Do a piece of work for the next logs of a round over all of them."""
         queue = self._sweeps[name]
@@ -509,15 +701,21 @@ class LogManager:
                 continue
             if only_loaded and not log.loaded:
                 continue
-            with contextlib.suppress(KafkaError):  # the directory is offline then, and says so
+            try:
                 work(log)
+            except KafkaError:
+                pass  # the directory is offline, or has told of a shortage
+            except OSError as error:
+                log.dir.refuse(f"the {name} round", error.filename or log.path, error)
+            except Exception as error:
+                failures.report(f"the {name} round of {log.name}", error)
 
     def _checkpoint(self, log_dir: LogDir) -> None:
         if log_dir.offline is None:
             try:
                 self.write_checkpoints(log_dir, wait=False)
             except OSError as error:
-                log_dir.fail("writing checkpoints", error.filename or log_dir.path, error)
+                log_dir.refuse("writing checkpoints", error.filename or log_dir.path, error)
         for log in self.logs.values():
             if log.dir is log_dir and log.loaded and log.config.synchronous and log.recovery_point < log.log_end_offset:
                 log.flush()  # what is acknowledged is on disk already; this moves the recovery point
@@ -528,9 +726,7 @@ class LogManager:
         points: dict[TopicPartition, int] = {}
         watermarks: dict[TopicPartition, int] = {}
         starts: dict[TopicPartition, int] = {}
-        for key, log in self.logs.items():
-            if log.dir is not log_dir:
-                continue
+        for key, log in self._logs_in(log_dir):
             points[key] = log.recovery_point
             if log.loaded:
                 watermarks[key] = log.high_watermark
@@ -540,45 +736,34 @@ class LogManager:
                 watermarks[key] = log.recovery_point
                 if log.checkpointed_start_offset:
                     starts[key] = log.checkpointed_start_offset
-        for name, offsets in ((RECOVERY_POINT, points), (HIGH_WATERMARK, watermarks), (LOG_START, starts)):
-            self._write_offsets(log_dir, name, offsets, wait=wait)
-        self.write_cleaned_offsets(log_dir, wait=wait)
-
-    def write_cleaned_offsets(self, log_dir: LogDir, *, wait: bool = False) -> None:
-        """Write down how far the logs of a directory are compacted, where any is; waits as `write_checkpoints`. Raises OSError."""
-        offsets = {
-            key: log.cleaned_offset for key, log in self.logs.items() if log.dir is log_dir and log.cleaned_offset
-        }
-        if offsets or os.path.exists(os.path.join(log_dir.path, CLEANED)):
-            self._write_offsets(log_dir, CLEANED, offsets, wait=wait)
-
-    def _write_offsets(self, log_dir: LogDir, name: str, offsets: Mapping[TopicPartition, int], *, wait: bool) -> None:
-        path = os.path.join(log_dir.path, name)
+        contents = {RECOVERY_POINT: points, HIGH_WATERMARK: watermarks, LOG_START: starts}
+        if (cleaned := self._cleaned_offsets(log_dir)) is not None:
+            contents[CLEANED] = cleaned
+        checkpoints = self._checkpoints[log_dir.path]
         if wait:
-            self.files.write_file(path, format_offsets(offsets), sync=True)
-        else:
-            self._replace_later(log_dir, path, format_offsets(offsets))
+            checkpoints.write_now(contents)
+            return
+        for name, offsets in contents.items():
+            checkpoints.write_later(name, offsets)
 
-    def _replace_later(self, log_dir: LogDir, path: str, data: bytes) -> None:
-        """Replace a file once its new content has been synced, without waiting for the disk. Raises OSError."""
-        temporary = path + ".tmp"
-        if temporary in self._replacing:
-            return  # a disk that slow gets the next one
-        handle = FileHandle(self.files, temporary, READ_WRITE_CREATE)
-        self.files.truncate(handle.fd, 0)
-        self.files.write_all(handle.fd, data, 0)
-        self._replacing.add(temporary)
+    def _logs_in(self, log_dir: LogDir) -> Iterator[tuple[TopicPartition, PartitionLog]]:
+        """The logs that have files in a directory: those of a deletion that is not on disk yet may be needed again."""
+        for key, log in (*self.logs.items(), *self._retired.items()):
+            if log.dir is log_dir:
+                yield key, log
+        for key, others in self._doubles.items():
+            yield from ((key, log) for log in others if log.dir is log_dir)
 
-        def synced(error: OSError | None) -> None:
-            self._replacing.discard(temporary)
-            try:
-                if error is not None:
-                    raise error
-                self.files.rename(temporary, path)
-            except OSError as failure:
-                log_dir.fail("writing a checkpoint", path, failure)
+    def _cleaned_offsets(self, log_dir: LogDir) -> dict[TopicPartition, int] | None:
+        """How far the logs of a directory are compacted; None where none ever was."""
+        offsets = {key: log.cleaned_offset for key, log in self._logs_in(log_dir) if log.cleaned_offset}
+        return offsets if offsets or os.path.exists(os.path.join(log_dir.path, CLEANED)) else None
 
-        self.flusher.submit([handle], synced)
+    def write_cleaned_offsets(self, log_dir: LogDir) -> None:
+        """Have it written down how far the logs of a directory are compacted, where any is. Raises OSError."""
+        offsets = self._cleaned_offsets(log_dir)
+        if offsets is not None:
+            self._checkpoints[log_dir.path].write_later(CLEANED, offsets)
 
     def _delete_directories(self, now: int) -> None:
         """Have the next renamed directories of deleted logs removed, those that are due."""
@@ -590,4 +775,6 @@ class LogManager:
             try:
                 log_dir.remove_directory(path)
             except OSError as error:
-                log_dir.fail("deleting a log's directory", path, error)
+                log_dir.refuse("deleting a log's directory", path, error)
+                if log_dir.offline is None:
+                    self._deleted_dirs.append((at_ms, log_dir, path))

@@ -17,7 +17,8 @@ from typing import NoReturn
 from fastq.errors import ErrorCode, KafkaError, error_for_code
 
 from . import txn_index
-from .durability import first_segment_from
+from .durability import Durability, first_segment_from
+from .failures import failures
 from .files import Files
 from .log_dir import LogDir
 from .recovery import RecoveryReport, rebuild_indexes
@@ -37,10 +38,12 @@ class LogReads:
     _bases: list[int]
     _recent: deque[tuple[int, int]]
     dir: LogDir
+    durability: Durability
     files: Files
     log_end_offset: int
     log_start_offset: int
     partition: int
+    path: str
     segments: list[Segment]
     topic: str
 
@@ -98,7 +101,7 @@ class LogReads:
         except CorruptSegment as error:
             raise self._corrupt(error) from error
         except OSError as error:
-            raise self.dir.fail("reading", segment.log.path, error) from error
+            raise self.dir.refuse("reading", segment.log.path, error) from error
         return LogSlice(self.files, handle, position, size, offset)
 
     def _indexed_position(self, segment: Segment, offset: int) -> int:
@@ -107,10 +110,11 @@ class LogReads:
             return position
         logger.error("%s has position %d outside of the segment: rebuilding it", segment.index.path, position)
         rebuild_indexes(self.files, segment, RecoveryReport())
+        self.durability.unsettle(segment.base_offset)
         return segment.index.lookup(offset)
 
     def _corrupt(self, error: CorruptSegment) -> KafkaError:
-        logger.error("corrupt segment: %s", error)
+        failures.say(logger.error, f"corrupt {error.path}", "corrupt segment: %s", error)
         return error_for_code(
             ErrorCode.CORRUPT_MESSAGE,
             f"corrupt segment: {error}",
@@ -129,25 +133,51 @@ class LogReads:
         )
 
     def aborted_transactions(self, first_offset: int, upper_offset: int) -> list[txn_index.AbortedTransaction]:
-        """Aborted transactions with records between the two offsets (the upper one excluded), for read_committed."""
+        """Aborted transactions with records between the two offsets (the upper one excluded), for read_committed.
+
+        A marker may lie far above its records, so later segments are asked too, until one says that nothing can follow; of those
+        without aborted transactions nothing is read. Raises KafkaStorageError, CorruptMessage.
+        """
         found: list[txn_index.AbortedTransaction] = []
-        for segment in self.segments[first_segment_from(self._bases, first_offset) :]:
-            for entry in txn_index.read_entries(self.files, segment.path_of(TXN_INDEX_SUFFIX)):
-                if entry.last_offset >= first_offset and entry.first_offset < upper_offset:
-                    found.append(entry)
-                if entry.last_stable_offset >= upper_offset:
-                    return found
+        segments = self.segments
+        for number in range(first_segment_from(self._bases, first_offset), len(segments)):
+            try:
+                entries, complete = segments[number].aborted(first_offset, upper_offset)
+            except OSError as error:
+                path = segments[number].path_of(TXN_INDEX_SUFFIX)
+                raise self.dir.refuse("reading the transaction index", path, error) from error
+            except CorruptSegment as error:  # aborted records would be read as committed ones
+                raise self._corrupt(error) from error
+            found += entries
+            if complete:
+                break
         return found
+
+    def upper_offset_of(self, piece: LogSlice) -> int:
+        """An offset above all records of a slice that was read from this log, as near to them as the index tells."""
+        bases = self._bases
+        file = piece.file
+        for number in range(first_segment_from(bases, piece.first_offset), len(bases)):
+            segment = self.segments[number]
+            if file is not None and segment.log.path == file.path:
+                following = segment.index.offset_from(piece.position + piece.size)
+                if following is not None:
+                    return following
+                return bases[number + 1] if number + 1 < len(bases) else self.log_end_offset
+        return self.log_end_offset  # compaction or retention has replaced the segment since
 
     # -- times
 
     def timestamp_query(self, timestamp_ms: int) -> TimestampQuery:
         """A search for the first record at or after a time; its `run()` may wait for the disk, in any thread."""
-        segments = [s for s in self.segments if s.size and s.largest_timestamp() >= timestamp_ms]
         starts = []
-        for segment in segments:
-            offset = max(segment.time_index.lookup(timestamp_ms), self.log_start_offset)
-            starts.append((segment.log.handle(), segment.index.lookup(offset), segment.size))
+        try:
+            for segment in self.segments:
+                if segment.size and segment.largest_timestamp() >= timestamp_ms:
+                    offset = max(segment.time_index.lookup(timestamp_ms), self.log_start_offset)
+                    starts.append((segment.log.handle(), segment.index.lookup(offset), segment.size))
+        except OSError as error:
+            raise self.dir.refuse("searching by time", error.filename or self.path, error) from error
         return TimestampQuery(self.files, timestamp_ms, self.log_start_offset, tuple(starts))
 
     def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
@@ -162,5 +192,8 @@ class LogReads:
         filled = [segment for segment in self.segments if segment.size]
         if not filled:
             return None
-        largest = max(segment.largest_timestamp() for segment in filled)
+        try:
+            largest = max(segment.largest_timestamp() for segment in filled)
+        except OSError as error:
+            raise self.dir.refuse("searching by time", error.filename or self.path, error) from error
         return self.offset_for_timestamp(largest)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from fastq._native.flusher import SyncThreads, supported
 
 from .files import FileHandle
-from .flusher import Done, wait_readable
+from .flusher import Done, deliver, wait_readable
 
 
 class NativeFlusher:
@@ -47,10 +47,11 @@ class NativeFlusher:
         for job, code, at in ended:
             files, done = self._jobs.pop(job)
             if not code:
-                done(None)
+                deliver(done, None, files)
                 continue
             failed = files[at]
-            done(OSError(code, os.strerror(code), failed if isinstance(failed, str) else failed.path))
+            error = OSError(code, os.strerror(code), failed if isinstance(failed, str) else failed.path)
+            deliver(done, error, files)
         return len(ended)
 
     def wait(self) -> None:

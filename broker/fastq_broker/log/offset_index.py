@@ -53,6 +53,11 @@ class OffsetIndex(IndexFile):
         rank = self._rank(position)
         return self.entry_at(rank - 1)[1] if rank else 0
 
+    def offset_from(self, position: int) -> int | None:
+        """An offset above those of all batches that end at or before `position`, by the entry that follows; None when none does."""
+        rank = self._rank(position - 1)
+        return self.entry_at(rank)[0] if rank < self.entry_count else None
+
     def trusted_count(self, position: int, offset: int | None = None) -> int:
         """How many entries from the first on ascend and point below `position` (with `offset`: and lie below that offset).
 

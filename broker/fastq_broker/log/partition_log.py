@@ -16,6 +16,7 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from fastq._native.batch_validation import InvalidBatch, validate_batch
@@ -35,6 +36,8 @@ from .admission import Admission
 from .cleaner_swap import swap_in
 from .config import UNLIMITED, LogConfig
 from .durability import Durability, first_segment_from
+from .failures import failures
+from .files import is_shortage
 from .leader_epochs import LeaderEpochs
 from .log_dir import LogDir
 from .log_reads import LogReads
@@ -84,6 +87,7 @@ class PartitionLog(LogReads):
         "_admission",
         "_bases",
         "_flush_messages",
+        "_flushed_at_ms",
         "_listeners",
         "_loading",
         "_making",
@@ -101,7 +105,6 @@ class PartitionLog(LogReads):
         "failure",
         "files",
         "high_watermark",
-        "last_flush_ms",
         "last_stable_offset",
         "leader_epoch",
         "loaded",
@@ -179,7 +182,7 @@ class PartitionLog(LogReads):
         self._loading = False
         self.__class__ = _NotLoaded
         self.pending_leader_epoch = -1
-        self.last_flush_ms = 0
+        self._flushed_at_ms = log_dir.monotonic_ms()
         self._listeners: tuple[Callable[[PartitionLog], None], ...] = ()
         self.durability = Durability(self)
         self.apply_config(config)
@@ -212,7 +215,7 @@ class PartitionLog(LogReads):
             load_log(self)
             self.loaded = True
         except OSError as error:
-            raise self.dir.fail("loading a log", error.filename or self.path, error) from error
+            raise self.dir.refuse("loading a log", error.filename or self.path, error) from error
         except UnrecoverableLog as error:
             logger.error("%s", error)
             self.failure = error_for_code(
@@ -240,9 +243,15 @@ class PartitionLog(LogReads):
             return unmade
 
     def install(
-        self, segments: list[Segment], epochs: LeaderEpochs, producers: ProducerState, end: int, start: int
+        self,
+        segments: list[Segment],
+        epochs: LeaderEpochs,
+        producers: ProducerState,
+        end: int,
+        start: int,
+        watermark: int | None = None,
     ) -> None:
-        """Take over what loading or a truncation has found."""
+        """Take over what loading or a truncation has found; all of it is visible, or what lies below `watermark`."""
         self.segments = segments
         self._bases = [segment.base_offset for segment in segments]
         self._active = segments[-1]
@@ -252,11 +261,16 @@ class PartitionLog(LogReads):
         self.producers = producers
         self.log_start_offset = start
         self.log_end_offset = end
-        self.high_watermark = end
+        self.durability.unsettle(0)
+        self.high_watermark = end if watermark is None else watermark
         self.last_stable_offset = self._stable_offset()
 
     def apply_config(self, config: LogConfig) -> None:
-        """Use other settings from now on."""
+        """Use other settings from now on.
+
+        Records that the new settings call acknowledged become visible, and who waits for them is told, before this returns. The high
+        watermark never goes back. In a directory that is offline nothing becomes visible.
+        """
         self.config = config
         self._segment_bytes = config.segment_bytes
         self._synchronous = config.synchronous
@@ -268,6 +282,9 @@ class PartitionLog(LogReads):
                 index_bytes_max=config.segment_index_bytes,
                 index_interval_bytes=config.index_interval_bytes,
             )
+            if not self._synchronous and self.dir.offline is None and self.high_watermark < self.log_end_offset:
+                self._show(self.log_end_offset)
+            self.durability.settings_changed()
 
     def make_segment(self, base_offset: int, *, size: int, created_ms: int) -> Segment:
         """A segment object with this log's settings; no file is touched."""
@@ -321,15 +338,18 @@ class PartitionLog(LogReads):
         base_offset = self.log_end_offset
         last_offset = base_offset + header.last_offset_delta
         active = self._active
-        if (
-            active.log.size + size > self._segment_bytes
-            or active.indexes_full
-            or last_offset - active.base_offset > INT32_MAX
-            or active.time_to_roll(now_ms, max_timestamp)
-        ):
-            if from_client:
-                admission.check_segment_size(size)
-            active = self.roll(now_ms)
+        try:
+            if (
+                active.log.size + size > self._segment_bytes
+                or active.indexes_full
+                or last_offset - active.base_offset > INT32_MAX
+                or active.time_to_roll(now_ms, max_timestamp)
+            ):
+                if from_client:
+                    admission.check_segment_size(size)
+                active = self.roll(now_ms)
+        except OSError as error:
+            raise self._not_read(active, error) from error
         if leader_epoch > self.leader_epoch:
             self.assign_leader_epoch(leader_epoch)
         stamp(batch, 0, base_offset, leader_epoch)
@@ -372,6 +392,10 @@ class PartitionLog(LogReads):
         )
         return self.append(marker, leader_epoch=leader_epoch, now_ms=now_ms, from_client=False)
 
+    def _not_read(self, segment: Segment, error: OSError) -> KafkaError:
+        """The error of an append that could not read when its segment begins."""
+        return self.dir.refuse("reading a segment's first batch", error.filename or segment.log.path, error)
+
     def append_as_follower(self, batches: bytes | bytearray | memoryview, *, now_ms: int) -> int:
         """Append batches that carry their offsets and epochs already; answers the new log end offset.
 
@@ -401,13 +425,16 @@ class PartitionLog(LogReads):
             )
         active = self._active
         size = len(batch)
-        if (
-            active.log.size + size > self._segment_bytes
-            or active.indexes_full
-            or last_offset - active.base_offset > INT32_MAX
-            or active.time_to_roll(now_ms, header.max_timestamp)
-        ):
-            active = self.roll(now_ms, base_offset)
+        try:
+            if (
+                active.log.size + size > self._segment_bytes
+                or active.indexes_full
+                or last_offset - active.base_offset > INT32_MAX
+                or active.time_to_roll(now_ms, header.max_timestamp)
+            ):
+                active = self.roll(now_ms, base_offset)
+        except OSError as error:
+            raise self._not_read(active, error) from error
         if header.partition_leader_epoch > self.leader_epoch:
             self.epochs.assign(header.partition_leader_epoch, base_offset)
             self.leader_epoch = header.partition_leader_epoch
@@ -454,12 +481,15 @@ class PartitionLog(LogReads):
                 raise self.dir.fail("writing the transaction index", path, error) from error
 
     def _append_failed(self, segment: Segment, position: int, error: OSError) -> KafkaError:
-        """Cut a batch that is not wholly written off again, and take the directory offline."""
+        """Cut a batch that is not wholly written off again, and take the directory offline, unless it was for a shortage."""
         segment.log.size = position
-        failure = self.dir.fail("writing a batch", segment.log.path, error)
+        failure = self.dir.refuse("writing a batch", error.filename or segment.log.path, error)
         try:
             segment.log.truncate(position)
         except OSError as second:
+            if is_shortage(second) and self.dir.offline is None:
+                return failure  # the next batch is written over it
+            self.dir.fail("cutting a partial batch off", segment.log.path, second)
             logger.error(
                 "%s: cutting a partial batch off at byte %d failed too: %s; recovery will do it",
                 segment.log.path,
@@ -481,12 +511,25 @@ class PartitionLog(LogReads):
             self.last_stable_offset = end if not self.producers.has_transactions else self._stable_offset()
             if end - self.durability.on_disk_offset >= self._flush_messages:
                 self.flush()
+        self._announce()
+
+    def _show(self, watermark: int) -> None:
+        """The records below `watermark` become visible."""
+        self.high_watermark = watermark
+        self.last_stable_offset = self._stable_offset()
+        self._announce()
+
+    def _announce(self) -> None:
         for callback in self._listeners:
-            callback(self)
+            try:
+                callback(self)
+            except Exception as error:  # the append is done, whatever becomes of those who wait for it
+                failures.report(f"telling the readers of {self.name}", error)
 
     def _stable_offset(self) -> int:
+        """The first offset that a transaction holds back, but not below the log's start (its records may be deleted by then)."""
         first = self.producers.first_unstable_offset(self.high_watermark)
-        return self.high_watermark if first < 0 else min(first, self.high_watermark)
+        return self.high_watermark if first < 0 else min(max(first, self.log_start_offset), self.high_watermark)
 
     def on_advance(self, callback: Callable[[PartitionLog], None]) -> None:
         """Have `callback(log)` called after each move of the log end or the high watermark, until `remove_listener`."""
@@ -527,12 +570,19 @@ class PartitionLog(LogReads):
         """Start to sync everything that has been appended, with its indexes; the recovery point moves when that is done."""
         self.durability.request(full=True)
 
-    def flush_if_due(self, now_ms: int) -> None:
-        """Start a flush when flush.ms has passed since the last one and there is something to flush."""
+    def flushed_now(self, offset: int) -> bool:
+        """Have the records below `offset` synced, and wait for it in this thread; whether they are on disk."""
+        self.durability.wait(offset, lambda error: None)
+        self.dir.flusher.wait()
+        return self.on_disk_offset >= offset
+
+    def flush_if_due(self) -> None:
+        """Start a flush when flush.ms has passed since the last one (at first: since the start) and there is something to flush."""
         if self.config.flush_ms == UNLIMITED or self.durability.flushing or self.recovery_point >= self.log_end_offset:
             return
-        if now_ms - self.last_flush_ms >= self.config.flush_ms:
-            self.last_flush_ms = now_ms
+        now_ms = self.dir.monotonic_ms()
+        if now_ms - self._flushed_at_ms >= self.config.flush_ms:
+            self._flushed_at_ms = now_ms
             self.flush()
 
     def on_disk(self, offset: int) -> None:
@@ -540,10 +590,9 @@ class PartitionLog(LogReads):
         if not self._synchronous:
             return
         if offset > self.high_watermark:
-            self.high_watermark = offset
-            self.last_stable_offset = self._stable_offset()
-        for callback in self._listeners:
-            callback(self)
+            self._show(offset)
+        else:
+            self._announce()
 
     @property
     def on_disk_offset(self) -> int:
@@ -569,23 +618,31 @@ class PartitionLog(LogReads):
             self.durability.take_snapshot()
             segment.create_files(self._segment_bytes if self.config.preallocate else 0)
         except OSError as error:
-            raise self.dir.fail("rolling a segment", error.filename or segment.log.path, error) from error
+            raise self.dir.refuse("rolling a segment", error.filename or segment.log.path, error) from error
         self.segments.append(segment)
         self._bases.append(base)
         self._active = segment
         self._recent.clear()
-        self.durability.request_later(now_ms)
+        self.durability.request_later()
         return segment
 
     def drop_oldest(self, count: int) -> None:
         """Remove the files of the first `count` segments, which are not all; the log starts at the next one. Raises KafkaStorageError."""
+        gone = self.segments[:count]
+        del self.segments[:count], self._bases[:count]
+        self._raise_start(max(self.log_start_offset, self._bases[0]))
+        for segment in gone:
+            self._remove_dropped(segment)
+
+    def _remove_dropped(self, segment: Segment) -> None:
+        """Remove the files of a segment that is no part of the log any more, at a shortage later. Raises KafkaStorageError."""
         try:
-            for segment in self.segments[:count]:
-                self.remove_files(segment)
-            del self.segments[:count], self._bases[:count]
-            self._raise_start(max(self.log_start_offset, self._bases[0]))
+            self.remove_files(segment)
         except OSError as error:
-            raise self.dir.fail("deleting segments", error.filename or self.path, error) from error
+            failure = self.dir.refuse("deleting segments", error.filename or self.path, error)
+            if self.dir.offline is not None:
+                raise failure from error
+            self.dir.soon(partial(self._remove_dropped, segment))
 
     def replace_segments(self, old: Sequence[Segment]) -> None:
         """Put the cleaned segment that lies beside consecutive closed ones, under the first one's offset, in their place.
@@ -601,6 +658,7 @@ class PartitionLog(LogReads):
             raise self.dir.fail("replacing compacted segments", error.filename or self.path, error) from error
         self.segments[first : first + len(old)] = [cleaned]
         self._bases[first : first + len(old)] = [cleaned.base_offset]
+        self.durability.unsettle(cleaned.base_offset)
 
     def delete_records_before(self, offset: int) -> int:
         """Let the log start at `offset` (-1: at the high watermark); answers the new start. Files go with the next retention.
@@ -630,6 +688,9 @@ class PartitionLog(LogReads):
     def _raise_start(self, offset: int) -> None:
         self.log_start_offset = offset
         self.epochs.truncate_from_start(offset)
+        stable, self.last_stable_offset = self.last_stable_offset, self._stable_offset()
+        if stable != self.last_stable_offset:
+            self._announce()
 
     # -- truncation and closing
 
@@ -653,8 +714,10 @@ class PartitionLog(LogReads):
         except OSError as error:
             raise self.dir.fail("truncating", error.filename or self.path, error) from error
 
-    def finish(self) -> None:
-        """Leave the files as Kafka's clean stop does; a sync still has to follow. Failures take the directory offline."""
+    def finish(self) -> bool:
+        """Leave the files as Kafka's clean stop does; a sync still has to follow. Whether that went well: failures take the directory
+        offline."""
+        self.durability.unsettle(0)
         try:
             for segment in self.segments:
                 if segment is self._active or segment.log.is_open():
@@ -662,7 +725,9 @@ class PartitionLog(LogReads):
             self.durability.take_snapshot()
             self.epochs.write_if_behind()
         except OSError as error:
-            self.dir.fail("closing a log", error.filename or self.path, error)
+            self.dir.refuse("closing a log", error.filename or self.path, error)
+            return False
+        return True
 
     def close(self) -> None:
         """Finish the files of a log that stands alone and start their sync; the caller waits for the flusher."""
@@ -701,7 +766,7 @@ class PartitionLog(LogReads):
             except FileNotFoundError:
                 continue
             renamed.append(path + DELETED_SUFFIX)
-        self.dir.delete_later(renamed, self.clock() + self.config.file_delete_delay_ms)
+        self.dir.delete_later(renamed, self.config.file_delete_delay_ms)
 
     # -- size
 

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from fastq._native.crc32c import crc32c
 from fastq._native.records import BatchHeader
-from fastq.errors import KafkaError, error_for_code
+from fastq.errors import ErrorCode, KafkaError, error_for_code
 
 INT32_MAX: Final = (1 << 31) - 1
 NO_SEQUENCE: Final = -1
@@ -27,10 +27,6 @@ WINDOW: Final = 5
 EPOCH_PER_TRANSACTION: Final = 2
 """From this transaction version on each transaction has an epoch of its own (KIP-890)."""
 
-INVALID_PRODUCER_EPOCH: Final = 47
-OUT_OF_ORDER_SEQUENCE_NUMBER: Final = 45
-INVALID_TXN_STATE: Final = 48
-TRANSACTION_COORDINATOR_FENCED: Final = 52
 
 _PREFIX = struct.Struct(">hIi")
 _ENTRY = struct.Struct(">qhiqiqiq")
@@ -149,7 +145,7 @@ class ProducerState:
                 raise self._out_of_order(header, f"expected sequence {entry.next_sequence}")
         elif epoch < entry.epoch:
             raise self._error(
-                INVALID_PRODUCER_EPOCH,
+                ErrorCode.INVALID_PRODUCER_EPOCH,
                 f"producer {header.producer_id} came with epoch {epoch}, but epoch {entry.epoch} has been seen: "
                 "a newer producer with the same transactional id has taken over",
             )
@@ -157,7 +153,7 @@ class ProducerState:
             raise self._out_of_order(header, f"expected sequence 0, as epoch {epoch} is new")
         if entry.txn_first_offset >= 0 and not header.is_transactional:
             raise self._error(
-                INVALID_TXN_STATE,
+                ErrorCode.INVALID_TXN_STATE,
                 f"producer {header.producer_id} sent a batch outside of its transaction that is open since offset "
                 f"{entry.txn_first_offset}",
             )
@@ -165,7 +161,7 @@ class ProducerState:
 
     def _out_of_order(self, header: BatchHeader, expectation: str) -> KafkaError:
         return self._error(
-            OUT_OF_ORDER_SEQUENCE_NUMBER,
+            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
             f"producer {header.producer_id} epoch {header.producer_epoch}: {expectation}, got {header.base_sequence}",
         )
 
@@ -202,13 +198,13 @@ class ProducerState:
         late = entry.txn_first_offset >= 0 and transaction_version >= EPOCH_PER_TRANSACTION and epoch == entry.epoch
         if epoch < entry.epoch or late:
             raise self._error(
-                INVALID_PRODUCER_EPOCH,
+                ErrorCode.INVALID_PRODUCER_EPOCH,
                 f"a marker of producer {producer_id} has epoch {epoch}, but epoch {entry.epoch} has been seen"
                 + (" in the transaction that is open now" if late else ""),
             )
         if coordinator_epoch < entry.coordinator_epoch:
             raise self._error(
-                TRANSACTION_COORDINATOR_FENCED,
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
                 f"a marker of producer {producer_id} comes from coordinator epoch {coordinator_epoch}, "
                 f"but {entry.coordinator_epoch} has been seen",
             )
@@ -252,6 +248,11 @@ class ProducerState:
         return bool(self._ongoing or self._completed)
 
     # -- expiry and snapshots
+
+    def shift_times(self, jump_ms: int) -> None:
+        """The system's clock was set by `jump_ms`: count the silence of producers from where it would have been."""
+        for entry in self._producers.values():
+            entry.last_seen_ms += jump_ms
 
     def expire(self, now_ms: int) -> int:
         """Forget producers that have been silent for `expiration_ms` and have no open transaction; answers how many."""

@@ -11,11 +11,14 @@ Source: LogLoader, LogSegment.recover.
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
+import stat
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from fastq._native.records import (
@@ -28,6 +31,7 @@ from fastq._native.records import (
     verify_crc,
 )
 
+from . import txn_index
 from .checkpoints import PARTITION_METADATA, CorruptCheckpoint, format_partition_metadata, read_topic_id
 from .cleaner_swap import BrokenSwap, is_leftover, recover_swaps
 from .files import READ_WRITE_CREATE, FileHandle, Files
@@ -40,6 +44,7 @@ from .segment import (
     SNAPSHOT_SUFFIX,
     SWAP_SUFFIX,
     TIME_INDEX_SUFFIX,
+    TXN_INDEX_SUFFIX,
     Segment,
     offset_file_name,
 )
@@ -51,6 +56,7 @@ logger = logging.getLogger(__name__)
 
 _CHUNK_BYTES: Final = 1 << 20
 _WINDOW_ENTRIES: Final = 8
+_RELATIVE_OFFSET_MAX: Final = 0x7FFFFFFF
 """Index entries to go back for the batches that precede a producer snapshot: each is worth a batch or index.interval.bytes."""
 
 
@@ -64,6 +70,14 @@ class RecoveryReport:
 
     bytes_read: int = 0
     cut: list[tuple[str, int, int]] = field(default_factory=list)
+    on_read: Callable[[int], None] | None = None
+    """Hears how many bytes were read, piece by piece; what it raises ends the loading."""
+
+    def read(self, size: int) -> None:
+        """So many bytes more were read."""
+        self.bytes_read += size
+        if self.on_read is not None:
+            self.on_read(size)
 
 
 def iter_batches(
@@ -86,7 +100,7 @@ def iter_batches(
                 raise CorruptSegment(handle.path, position, f"a batch of {size} bytes passes the file's end")
             data, start = files.pread(handle.fd, min(max(_CHUNK_BYTES, size), end - position), position), position
             if report is not None:
-                report.bytes_read += len(data)
+                report.read(len(data))
             if len(data) < min(size, end - position):
                 raise CorruptSegment(handle.path, position, "the file ends early")
             continue
@@ -129,12 +143,16 @@ def load_log(log: PartitionLog) -> RecoveryReport:
     names = _tidy_up(log)
     if log.topic_id is None and PARTITION_METADATA in names:
         log.topic_id = topic_id_on_disk(files, log.path)
-    report = RecoveryReport()
+    report = RecoveryReport(on_read=log.dir.on_recovery_read)
     segments = []
     for base in sorted(int(name[: -len(LOG_SUFFIX)]) for name in names if is_offset_file(name, LOG_SUFFIX)):
         path = os.path.join(log.path, f"{base:020d}{LOG_SUFFIX}")
-        stat = os.stat(path)
-        segments.append(log.make_segment(base, size=stat.st_size, created_ms=int(stat.st_mtime * 1000)))
+        found = os.stat(path)
+        if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):  # a directory is refused when it is opened
+            raise OSError(errno.ESPIPE, os.strerror(errno.ESPIPE), path)
+        segments.append(log.make_segment(base, size=found.st_size, created_ms=int(found.st_mtime * 1000)))
+    _name_emptied(log, segments)
+    _name_missing(log, segments, names)
     if segments:
         if not log.durability.is_new:
             log.durability.name_is_synced()
@@ -144,16 +162,42 @@ def load_log(log: PartitionLog) -> RecoveryReport:
         segments.append(segment)
         names |= {segment.log.path, segment.index.path}
     epochs = LeaderEpochs(files, log.path)
-    epochs_lost = not _load_epochs(epochs)
+    epochs_lost = not _load_epochs(epochs, missing=os.path.basename(epochs.path) not in names and segments[0].size > 0)
     epochs.unsynced = log.durability.is_new and len(epochs) > 0
     producers = ProducerState(log.name, expiration_ms=log.producer_expiration_ms)
+    damaged = [
+        segment
+        for segment in segments
+        if os.path.basename(segment.path_of(TXN_INDEX_SUFFIX)) in names and _aborts_damaged(files, segment)
+    ]
     snapshots = sorted(int(name[: -len(SNAPSHOT_SUFFIX)]) for name in names if is_offset_file(name, SNAPSHOT_SUFFIX))
+    for segment in damaged:
+        _rebuild_aborts(log, segment, producers, segments, snapshots, report)
     end = find_end(files, segments[-1]) if log.clean else None
+    if end is not None and end < log.recovery_point:
+        logger.error(
+            "recovering %s although it was closed cleanly: it ends at offset %d, not %d",
+            log.path,
+            end,
+            log.recovery_point,
+        )
+        end = None
     if end is not None:
         _rebuild_missing_indexes(log, segments, names, report)
         load_producers(log, producers, segments, snapshots, end)
     else:
+        point = log.recovery_point
         end = _recover(log, segments, epochs, producers, snapshots, report)
+        if end < point:
+            logger.warning(
+                "%s ends at offset %d, below its recovery point %d: what was said to be on disk is gone, or the point is another log's; "
+                "all of it is checked",
+                log.path,
+                end,
+                point,
+            )
+            log.recovery_point = 0
+            end = _recover(log, segments, epochs, producers, snapshots, report)
     start = max(log.checkpointed_start_offset, segments[0].base_offset)
     if start > end:
         logger.warning("%s: the log start offset %d lies past the end %d: starting anew there", log.path, start, end)
@@ -215,7 +259,11 @@ def topic_id_on_disk(files: Files, directory: str) -> bytes | None:
         return None
 
 
-def _load_epochs(epochs: LeaderEpochs) -> bool:
+def _load_epochs(epochs: LeaderEpochs, *, missing: bool) -> bool:
+    """False where they cannot be read, or are `missing` although there are records."""
+    if missing:
+        logger.error("%s is missing; the leader epochs are rebuilt from the log", epochs.path)
+        return False
     try:
         epochs.load()
     except CorruptCheckpoint as error:
@@ -226,6 +274,7 @@ def _load_epochs(epochs: LeaderEpochs) -> bool:
 
 def _rebuild_epochs(files: Files, segments: list[Segment], epochs: LeaderEpochs) -> None:
     """Take the leader epochs from all batch headers: only when the file was lost."""
+    epochs.truncate_from_end(0, write=False)  # those of a recovery begin at its point
     for segment in segments:
         if not segment.size:
             continue
@@ -243,6 +292,8 @@ def find_end(files: Files, segment: Segment) -> int | None:
         return segment.base_offset
     offset, position = segment.index.last()
     try:
+        if position < 0:
+            raise CorruptSegment(segment.index.path, position, "the last index entry has a negative position")
         end = segment.base_offset
         for bounds in iter_bounds(files, segment.log.handle(), position, segment.size):
             if bounds.position == position and position and bounds.last_offset != offset:
@@ -269,11 +320,42 @@ def _rebuild_missing_indexes(
                 break
 
 
+def _aborts_damaged(files: Files, segment: Segment) -> bool:
+    path = segment.path_of(TXN_INDEX_SUFFIX)
+    problem = txn_index.damage(files.read_file(path), path, segment.base_offset)
+    if problem is not None:
+        logger.error("%s: it is made again from the segment", problem)
+    return problem is not None
+
+
+def _rebuild_aborts(
+    log: PartitionLog,
+    segment: Segment,
+    producers: ProducerState,
+    segments: list[Segment],
+    snapshots: list[int],
+    report: RecoveryReport,
+) -> None:
+    """Make the transaction index of a segment anew from its batches, and the producers as they were at its begin."""
+    log.files.remove_if_exists(segment.path_of(TXN_INDEX_SUFFIX))
+    _load_snapshot(log, producers, snapshots, segment.base_offset)
+    if producers.end_offset < segment.base_offset:
+        _replay(log, producers, segments, producers.end_offset, segment.base_offset)
+    try:
+        for _, header, data in iter_batches(log.files, segment.log.handle(), 0, segment.size, report):
+            if header.producer_id >= 0:
+                replay_batch(producers, header, data, segment, log.clock())
+    except CorruptSegment as error:
+        logger.error("rebuilding the transaction index: %s", error)
+    log.durability.unsettle(segment.base_offset)
+
+
 def rebuild_indexes(files: Files, segment: Segment, report: RecoveryReport) -> None:
     """Make both indexes of a segment anew from its batches, as far as they can be read."""
     segment.forget_indexes(0, segment.base_offset)
     try:
         for position, header, data in iter_batches(files, segment.log.handle(), 0, segment.size, report):
+            _check_range(segment, position, header)
             segment.note_batch(position, len(data), header.last_offset, header.max_timestamp)
     except CorruptSegment as error:
         logger.error("rebuilding indexes: %s", error)
@@ -368,6 +450,7 @@ def _recover_segment(
                 raise CorruptSegment(
                     segment.log.path, at, f"the checksum of the batch at offset {header.base_offset} is wrong"
                 )
+            _check_range(segment, at, header)
             segment.note_batch(at, len(data), header.last_offset, header.max_timestamp)
             epochs.assign(header.partition_leader_epoch, header.base_offset, write=False)
             if header.producer_id >= 0 and header.base_offset >= producers.end_offset:
@@ -381,6 +464,44 @@ def _recover_segment(
     segment.index.trim()
     segment.time_index.trim()
     return expected, valid, reason
+
+
+def _check_range(segment: Segment, position: int, header: BatchHeader) -> None:
+    """The offset of a batch, which its checksum does not cover, must be one that the indexes of its segment can hold."""
+    if not 0 <= header.last_offset - segment.base_offset <= _RELATIVE_OFFSET_MAX:
+        raise CorruptSegment(
+            segment.log.path,
+            position,
+            f"offset {header.last_offset} is too far from the segment's first, {segment.base_offset}",
+        )
+
+
+def _name_emptied(log: PartitionLog, segments: list[Segment]) -> None:
+    """Say which records are gone with the bytes of a rolled segment: only compaction takes them all."""
+    for segment, following in pairwise(segments):
+        if not segment.size and following.base_offset > segment.base_offset and not log.config.compacted:
+            logger.error(
+                "%s is empty, but the next segment begins at offset %d: the records from %d on are gone, and are passed over; restore the "
+                "file from a copy to have them back",
+                segment.log.path,
+                following.base_offset,
+                segment.base_offset,
+            )
+
+
+def _name_missing(log: PartitionLog, segments: list[Segment], names: set[str]) -> None:
+    """Say which segments are gone whose indexes are still there."""
+    if log.durability.is_new:  # a preallocated one has its first segment when it is loaded
+        return
+    there = {segment.base_offset for segment in segments}
+    indexes = (int(name[: -len(INDEX_SUFFIX)]) for name in names if is_offset_file(name, INDEX_SUFFIX))
+    for base in sorted(base for base in indexes if base not in there):
+        logger.error(
+            "%s is not there, but its index is: the records from offset %d on are gone, unless a deletion was cut short; restore the file "
+            "from a copy to have them back",
+            os.path.join(log.path, offset_file_name(base, LOG_SUFFIX)),
+            base,
+        )
 
 
 def _refuse_old_format(files: Files, segment: Segment, position: int) -> None:
@@ -472,6 +593,7 @@ def _load_snapshot(log: PartitionLog, producers: ProducerState, snapshots: list[
         except CorruptSnapshot as error:
             logger.error("%s: %s; an earlier snapshot is used", path, error)
             log.files.remove_if_exists(path)
+            snapshots.remove(offset)
     producers.clear(0)
 
 

@@ -14,7 +14,7 @@ import struct
 from typing import Final
 
 from . import txn_index
-from .files import READ_WRITE, READ_WRITE_CREATE, FdBudget, FileHandle, Files
+from .files import READ_WRITE, READ_WRITE_CREATE, FdBudget, FileHandle, Files, is_shortage
 from .offset_index import OffsetIndex
 from .producer_state import CompletedTransaction
 from .time_index import NO_TIMESTAMP, TimeIndex
@@ -82,6 +82,7 @@ class Segment:
         "_bytes_since_index_entry",
         "_files",
         "_first_timestamp",
+        "_has_aborts",
         "_index_entries_left",
         "_timestamps_known",
         "base_offset",
@@ -99,6 +100,7 @@ class Segment:
         "roll_ms",
         "time_index",
         "txn_index_unsynced",
+        "unwritten_aborts",
     )
 
     def __init__(
@@ -135,8 +137,11 @@ class Segment:
         self._index_entries_left = 0  # at least as many can be made before an index is full
         self.name_synced = size > 0
         """Whether the files' names are known to be on disk."""
+        self._has_aborts = True  # for all that is known
         self.txn_index_unsynced = False
         """Whether the `.txnindex` was changed since it was last synced."""
+        self.unwritten_aborts: list[CompletedTransaction] = []
+        """What a shortage of descriptors has kept from the `.txnindex`; written before it is synced."""
 
     def __repr__(self) -> str:
         return f"Segment({self.log.path!r}, size={self.log.size})"
@@ -203,8 +208,8 @@ class Segment:
 
     def load_max_timestamp(self) -> None:
         """Take the largest timestamp of a segment that was closed or rolled from its time index."""
-        self._timestamps_known = True
         timestamp, offset = self.time_index.last()
+        self._timestamps_known = True
         if timestamp > self.max_timestamp:
             self.max_timestamp, self.max_timestamp_offset = timestamp, offset
 
@@ -241,14 +246,49 @@ class Segment:
     # -- aborted transactions
 
     def note_abort(self, transaction: CompletedTransaction) -> None:
-        """Add an aborted transaction whose marker lies in this segment to its `.txnindex`. Raises OSError."""
-        self.txn_index_unsynced = True
-        txn_index.append_entry(self._files, self.path_of(TXN_INDEX_SUFFIX), transaction)
+        """Add an aborted transaction whose marker lies in this segment to its `.txnindex`. Raises OSError, but for a shortage: then it
+        waits in `unwritten_aborts`."""
+        self.txn_index_unsynced = self._has_aborts = True
+        self.unwritten_aborts.append(transaction)
+        try:
+            self.write_aborts()
+        except OSError as error:
+            if not is_shortage(error):
+                raise
+
+    def write_aborts(self) -> None:
+        """Write the aborted transactions that a shortage has kept from the `.txnindex`. Raises OSError."""
+        while self.unwritten_aborts:
+            txn_index.append_entry(self._files, self.path_of(TXN_INDEX_SUFFIX), self.unwritten_aborts[0])
+            del self.unwritten_aborts[0]
+
+    def aborted(self, first_offset: int, upper_offset: int) -> tuple[list[txn_index.AbortedTransaction], bool]:
+        """What txn_index.find says of the `.txnindex` file and of what waits for it; where there is none, that is remembered.
+
+        Raises OSError.
+        """
+        if not self._has_aborts:
+            return [], False
+        path = self.path_of(TXN_INDEX_SUFFIX)
+        try:
+            data = self._files.read_file(path)
+        except FileNotFoundError:
+            data = b""
+        if self.unwritten_aborts:
+            data += txn_index.encode(
+                (one.producer_id, one.first_offset, one.last_offset, one.last_stable_offset)
+                for one in self.unwritten_aborts
+            )
+        elif not data:
+            self._has_aborts = False
+            return [], False
+        return txn_index.find(data, path, first_offset, upper_offset)
 
     def forget_aborts(self, offset: int) -> None:
         """Drop the aborted transactions whose markers lie at or above `offset`. Raises OSError."""
-        if txn_index.truncate(self._files, self.path_of(TXN_INDEX_SUFFIX), offset):
-            self.txn_index_unsynced = True
+        self.unwritten_aborts = [one for one in self.unwritten_aborts if one.last_offset < offset]
+        left = txn_index.truncate(self._files, self.path_of(TXN_INDEX_SUFFIX), offset)
+        self.txn_index_unsynced = left or bool(self.unwritten_aborts)
 
     # -- rolling
 
@@ -283,6 +323,7 @@ class Segment:
         self.time_index.append_if_later(self.max_timestamp, self.max_timestamp_offset)
         self.index.trim()
         self.time_index.trim()
+        self.write_aborts()
         if self._files.size_bytes(self.log.path) != self.log.size:
             self.log.truncate(self.log.size)
 

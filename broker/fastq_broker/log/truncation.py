@@ -2,7 +2,8 @@
 
 Rules
 - Batches go whole: the one that holds the offset goes too.
-- Producers and leader epochs are set back with the records; the recovery point and the high watermark never lie past the end.
+- Producers and leader epochs are set back with the records; the recovery point and the high watermark never lie past the end. A log that
+  begins anew has its high watermark there. A marker that was cut off leaves its transaction open again.
 Source: UnifiedLog.truncateTo, truncateFullyAndStartAt.
 """
 
@@ -41,7 +42,8 @@ def truncate_log(log: PartitionLog, offset: int) -> None:
     if end is None:
         raise OSError(errno.EIO, "the rest of the segment cannot be read", segment.log.path)
     _note_tail(log.files, segment)
-    _finish_truncation(log, segments, end, min(log.log_start_offset, end))
+    _finish_truncation(log, segments, end, min(log.log_start_offset, end), min(log.high_watermark, end), end)
+    log.durability.truncated(end)
 
 
 def _note_tail(files: Files, segment: Segment) -> None:
@@ -56,23 +58,23 @@ def truncate_fully(log: PartitionLog, offset: int) -> None:
     """Remove all records; the log begins anew at `offset`. Raises OSError."""
     segments = start_anew(log, log.segments, offset)
     log.epochs.clear()
-    _finish_truncation(log, segments, offset, offset)
+    _finish_truncation(log, segments, offset, offset, offset, -1)
+    log.durability.emptied(offset)
 
 
-def _finish_truncation(log: PartitionLog, segments: list[Segment], end: int, start: int) -> None:
+def _finish_truncation(
+    log: PartitionLog, segments: list[Segment], end: int, start: int, watermark: int, snapshots_to: int
+) -> None:
+    """Set everything back to `end`; of the producers, what snapshots up to `snapshots_to` and the records after them say."""
     epochs, producers = log.epochs, log.producers
     epochs.truncate_from_end(end)
     names = log.files.listdir(log.path)
     snapshots = sorted(int(name[: -len(SNAPSHOT_SUFFIX)]) for name in names if is_offset_file(name, SNAPSHOT_SUFFIX))
     for snapshot in snapshots:
-        if snapshot > end:
+        if snapshot > snapshots_to:
             log.files.remove_if_exists(os.path.join(log.path, f"{snapshot:020d}{SNAPSHOT_SUFFIX}"))
-    load_producers(log, producers, segments, [snapshot for snapshot in snapshots if snapshot <= end], end)
-    watermark = min(log.high_watermark, end)
-    log.install(segments, epochs, producers, end, start)
-    log.high_watermark = watermark
-    log.last_stable_offset = min(log.last_stable_offset, watermark)
+    load_producers(log, producers, segments, [snapshot for snapshot in snapshots if snapshot <= snapshots_to], end)
+    log.install(segments, epochs, producers, end, start, watermark)
     log.recovery_point = min(log.recovery_point, end)
     log.cleaned_offset = min(log.cleaned_offset, end)
     log.truncations += 1
-    log.durability.truncated(end)

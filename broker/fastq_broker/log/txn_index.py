@@ -2,17 +2,20 @@
 
 An entry has 34 bytes, big-endian:
     0  version 2 (0)    2  producer id 8    10  first offset 8    18  last offset 8 (the marker's)    26  last stable offset 8
-Entries are in the order of their markers. Source: TransactionIndex, AbortedTxn.
+Entries are in the order of their markers. One that makes no sense is never passed over: what it stood for would be read as committed. A
+load makes such a file again from the segment. Source: TransactionIndex, AbortedTxn.
 """
 
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from .files import READ_WRITE_CREATE, FileHandle, Files
 from .producer_state import CompletedTransaction
+from .scan import CorruptSegment
 
 _ENTRY = struct.Struct(">hqqqq")
 ENTRY_BYTES: Final = _ENTRY.size
@@ -42,6 +45,64 @@ def read_entries(files: Files, path: str) -> list[AbortedTransaction]:
     return entries
 
 
+def damage(data: bytes, path: str, base_offset: int) -> CorruptSegment | None:
+    """What is wrong with a file's bytes, None for nothing; `base_offset` is its segment's."""
+    before = base_offset - 1
+    for at in range(0, len(data), ENTRY_BYTES):
+        if at + ENTRY_BYTES > len(data):
+            return CorruptSegment(path, at, f"an entry has {ENTRY_BYTES} bytes, {len(data) - at} are there")
+        version, _, first, last, _ = _ENTRY.unpack_from(data, at)
+        if problem := _problem(version, first, last, before):
+            return CorruptSegment(path, at, problem)
+        before = last
+    return None if data else CorruptSegment(path, 0, "the file is empty, one without aborted transactions is not there")
+
+
+def _problem(version: int, first: int, last: int, before: int) -> str:
+    """What is wrong with an entry behind one whose marker lies at `before`."""
+    if version != 0:
+        return f"the entry has version {version}, expected 0"
+    if last < first or last <= before:
+        return f"the transaction from {first} to {last} cannot follow one that ended at {before}"
+    return ""
+
+
+def read_whole(files: Files, path: str, base_offset: int) -> list[AbortedTransaction]:
+    """All entries of a file, none when it is absent. Raises OSError, CorruptSegment."""
+    try:
+        data = files.read_file(path)
+    except FileNotFoundError:
+        return []
+    if data and (problem := damage(data, path, base_offset)) is not None:
+        raise problem
+    return [AbortedTransaction(*_ENTRY.unpack_from(data, at)[1:]) for at in range(0, len(data), ENTRY_BYTES)]
+
+
+def find(data: bytes, path: str, first_offset: int, upper_offset: int) -> tuple[list[AbortedTransaction], bool]:
+    """From a file's bytes, the transactions with records at or above `first_offset` and below `upper_offset`, and whether these are all
+    that there can be: else the files of later segments may hold more. Raises CorruptSegment.
+
+    Source: TransactionIndex.collectAbortedTxns.
+    """
+    found: list[AbortedTransaction] = []
+    count = len(data) // ENTRY_BYTES
+    # In the order of the markers: those that end before the range are passed over unseen.
+    start = bisect_left(
+        range(count), first_offset, key=lambda number: _ENTRY.unpack_from(data, number * ENTRY_BYTES)[3]
+    )
+    before = first_offset - 1
+    for number in range(start, count):
+        version, producer_id, first, last, stable = _ENTRY.unpack_from(data, number * ENTRY_BYTES)
+        if problem := _problem(version, first, last, before):
+            raise CorruptSegment(path, number * ENTRY_BYTES, f"{problem}; the next start makes the file again")
+        before = last
+        if first < upper_offset:
+            found.append(AbortedTransaction(producer_id, first, last, stable))
+        if stable >= upper_offset:
+            return found, True
+    return found, False
+
+
 def encode(entries: Iterable[tuple[int, int, int, int]]) -> bytes:
     """The bytes of a file with these entries."""
     return b"".join(_ENTRY.pack(0, *entry) for entry in entries)
@@ -62,10 +123,13 @@ def append_entry(files: Files, path: str, transaction: CompletedTransaction) -> 
 
 
 def truncate(files: Files, path: str, end_offset: int) -> bool:
-    """Drop the entries whose marker lies at or above `end_offset`; whether there is a file to change. Raises OSError."""
+    """Drop the entries whose marker lies at or above `end_offset`; whether a file is left, which has to be synced. Raises OSError."""
     if not files.size_bytes(path):
         return False
     keep = [entry for entry in read_entries(files, path) if entry.last_offset < end_offset]
+    if not keep:
+        files.remove_if_exists(path)
+        return False
     handle = FileHandle(files, path, READ_WRITE_CREATE)
     files.truncate(handle.fd, len(keep) * ENTRY_BYTES)
     return True

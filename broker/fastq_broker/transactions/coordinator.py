@@ -13,13 +13,14 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from fastq.errors import KafkaError, error_for_code
 from fastq_broker.controller.topics import TRANSACTIONS_TOPIC
 from fastq_broker.coordinator import CoordinatorRuntime
+from fastq_broker.log import failures
 
 from .markers import MarkerWriter
 from .shard import NoProducerId, Reply, TransactionShard
@@ -29,7 +30,7 @@ from .verification import Operation, Refusals, admit, refusal_for
 if TYPE_CHECKING:
     from typing import TypeAlias
 
-    from fastq_broker.broker import Broker
+    from fastq_broker.ports import Ports
 
     Answer: TypeAlias = "Transaction | Awaitable[Transaction]"
 
@@ -45,12 +46,12 @@ class TransactionCoordinator:
     Invariant: every id in `_producer_ids` is from a block that is on disk.
     """
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, ports: Ports) -> None:
         self.runtime: CoordinatorRuntime[TransactionShard] = CoordinatorRuntime(
-            broker, TRANSACTIONS_TOPIC, lambda context: TransactionShard(context, self)
+            ports, TRANSACTIONS_TOPIC, lambda context: TransactionShard(context, self)
         )
-        self.markers = MarkerWriter(broker)
-        self._broker = broker
+        self.markers = MarkerWriter(ports)
+        self._ports = ports
         self._producer_ids: deque[int] = deque()
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
@@ -60,7 +61,7 @@ class TransactionCoordinator:
         """Leadership may have changed."""
         self.runtime.follow()
         if not self._timers:
-            config = self._broker.config
+            config = self._ports.config
             self._repeat("abort", config.transaction_abort_timed_out_transaction_cleanup_interval_ms, self._abort_late)
             self._repeat("expire", config.transaction_remove_expired_transaction_cleanup_interval_ms, self._expire)
 
@@ -70,28 +71,43 @@ class TransactionCoordinator:
             timer.cancel()
         self.runtime.close()
 
+    # -- all ids
+
+    def shard(self, transactional_id: str) -> TransactionShard:
+        """The shard of a transactional id. Raises CoordinatorNotAvailable, NotCoordinator, CoordinatorLoadInProgress."""
+        return self.runtime.shard_for(transactional_id)
+
+    @property
+    def loading(self) -> bool:
+        """Whether a partition is not loaded yet: a list of all ids would be short."""
+        return self.runtime.loading
+
+    def transactions(self) -> Iterator[Transaction]:
+        """All transactional ids that are loaded here."""
+        return (txn for shard in self.runtime.shards() for txn in shard.transactions.values())
+
     def _repeat(self, name: str, interval_ms: int, work: Callable[[], None]) -> None:
         def run() -> None:
-            self._timers[name] = self._broker.loop.call_later(interval_ms / 1000, run)
+            self._timers[name] = self._ports.loop.call_later(interval_ms / 1000, run)
             work()
 
-        self._timers[name] = self._broker.loop.call_later(interval_ms / 1000, run)
+        self._timers[name] = self._ports.loop.call_later(interval_ms / 1000, run)
 
     def _abort_late(self) -> None:
         for shard in self.runtime.shards():
-            shard.abort_timed_out()
+            failures.attempt("aborting transactions that are late", shard.abort_timed_out)
 
     def _expire(self) -> None:
-        expiration_ms = self._broker.config.transactional_id_expiration_ms
+        expiration_ms = self._ports.config.transactional_id_expiration_ms
         for shard in self.runtime.shards():
-            shard.expire(expiration_ms)
+            failures.attempt("expiring transactional ids", partial(shard.expire, expiration_ms))
 
     # -- what the shards need
 
     @property
     def transaction_version(self) -> int:
         """The cluster's level of the feature transaction.version."""
-        return self._broker.controller.finalized_features.get(FEATURE, 0)
+        return self._ports.controller.finalized_features.get(FEATURE, 0)
 
     def new_producer_id(self) -> int:
         """An id from a block that is on disk. Raises NoProducerId when none is at hand."""
@@ -101,7 +117,7 @@ class TransactionCoordinator:
 
     def soon(self, callback: Callable[[], None]) -> None:
         """Call in the loop's next turn."""
-        self._broker.loop.call_soon(callback)
+        self._ports.loop.call_soon(callback)
 
     def write_markers(
         self,
@@ -140,7 +156,7 @@ class TransactionCoordinator:
 
     def _ask(self, transactional_id: str, request: Callable[[TransactionShard, Reply], None]) -> Answer:
         shard = self.runtime.shard_for(transactional_id)
-        done: asyncio.Future[Transaction] = self._broker.loop.create_future()
+        done: asyncio.Future[Transaction] = self._ports.loop.create_future()
         try:
             request(shard, partial(_settle, done))
         except NoProducerId:
@@ -151,7 +167,7 @@ class TransactionCoordinator:
         self, transactional_id: str, request: Callable[[TransactionShard, Reply], None]
     ) -> Transaction:
         """Fetch producer ids, then ask again; others may have taken them meanwhile."""
-        controller = self._broker.controller
+        controller = self._ports.controller
         fetched = [controller.next_producer_id() for _ in range(PRODUCER_IDS_AT_HAND)]
         await controller.flushed()
         self._producer_ids.extend(fetched)
@@ -182,7 +198,7 @@ class TransactionCoordinator:
         """Make sure that a partition is in the producer's open transaction. Raises what an append of the producer would answer."""
         partitions = frozenset({(topic, partition)})
         while True:
-            again: asyncio.Future[None] = self._broker.loop.create_future()
+            again: asyncio.Future[None] = self._ports.loop.create_future()
             refused = self.admit(transactional_id, producer_id, epoch, partitions, wanted, partial(_wake, again))
             if refused is None:
                 await again

@@ -3,6 +3,8 @@
 Rules
 - A partition that this node leads gets its marker by a call; what cannot be reached now is tried again by who asked.
 - A partition that is gone, or has seen a newer epoch of the producer, has no transaction to end: it counts as done.
+- What cannot be written is said at once, and then once in UNTOLD_MS with the number of those left out: a partition that is away is tried
+  again for each transaction that ends.
 - A marker in a partition of a coordinator's topic is told to that coordinator once it is durable: pending offsets become real.
 Source: TransactionMarkerChannelManager, KafkaApis.handleWriteTxnMarkersRequest.
 """
@@ -12,7 +14,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fastq.errors import ErrorCode, KafkaError, error_for_code
 
@@ -20,9 +22,11 @@ from .states import TransactionState
 from .transaction import Partition, Transaction
 
 if TYPE_CHECKING:
-    from fastq_broker.broker import Broker
+    from fastq_broker.ports import Ports
 
 logger = logging.getLogger(__name__)
+
+UNTOLD_MS: Final = 10_000
 
 Done = Callable[["KafkaError | None"], None]
 
@@ -48,8 +52,10 @@ class Marker(NamedTuple):
 class MarkerWriter:
     """Writes markers into the partitions of this node. Loop thread only."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self._quiet_until_ms = ports.monotonic_ms()
+        self._untold = 0
 
     def write_all(
         self,
@@ -70,13 +76,7 @@ class MarkerWriter:
                 dropped = error.code in _NOTHING_TO_END
                 if not dropped:
                     left.add(partition)
-                logger.warning(
-                    "transactional id %r: no marker into %s-%d, %s: %s",
-                    txn.transactional_id,
-                    *partition,
-                    "left out" if dropped else "trying again",
-                    error,
-                )
+                self._say(txn.transactional_id, partition, "left out" if dropped else "trying again", error)
             if not waiting:
                 on_done(frozenset(left))
 
@@ -85,9 +85,25 @@ class MarkerWriter:
         for partition in sorted(partitions):
             self.write(*partition, marker, partial(done, partition))
 
+    def _say(self, transactional_id: str, partition: Partition, outcome: str, error: KafkaError) -> None:
+        now_ms = self._ports.monotonic_ms()
+        if now_ms < self._quiet_until_ms:
+            self._untold += 1
+            return
+        self._quiet_until_ms = now_ms + UNTOLD_MS
+        more, self._untold = self._untold, 0
+        logger.warning(
+            "transactional id %r: no marker into %s-%d, %s: %s%s",
+            transactional_id,
+            *partition,
+            outcome,
+            error,
+            f" ({more} times more, of any transaction, since this was last said)" if more else "",
+        )
+
     def write(self, topic: str, partition: int, marker: Marker, on_done: Done) -> None:
         """Write one marker; `on_done` when it is as durable as the log promises, or with the error."""
-        replica = self._broker.replicas.leader(topic, partition)
+        replica = self._ports.replicas.leader(topic, partition)
         if isinstance(replica, int):
             on_done(error_for_code(replica, "no marker can be written here", topic=topic, partition=partition))
             return
@@ -98,7 +114,7 @@ class MarkerWriter:
                 coordinator_epoch=marker.coordinator_epoch,
                 commit=marker.committed,
                 leader_epoch=replica.leader_epoch,
-                now_ms=self._broker.clock(),
+                now_ms=self._ports.clock(),
                 transaction_version=marker.transaction_version,
             )
         except KafkaError as error:
@@ -112,7 +128,7 @@ class MarkerWriter:
         self, topic: str, partition: int, marker: Marker, on_done: Done, error: KafkaError | None
     ) -> None:
         if error is None:
-            for coordinator in self._broker.coordinators:
+            for coordinator in (self._ports.groups, self._ports.transactions):
                 if coordinator.runtime.topic == topic:
                     coordinator.runtime.marker_written(
                         partition, marker.producer_id, marker.producer_epoch, marker.committed

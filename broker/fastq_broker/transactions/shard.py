@@ -17,6 +17,7 @@ from functools import partial
 from typing import Final, Protocol
 
 from fastq.errors import ErrorCode, KafkaError, error_for_code
+from fastq_broker.log import failures as reports
 
 from . import transaction as rules
 from .records import decode_key, decode_value, encode_key, encode_value
@@ -28,9 +29,9 @@ logger = logging.getLogger(__name__)
 RETRY_S: Final = 0.1
 """Before markers, or the end of a transaction, are tried again after a failure; doubles up to the other."""
 RETRY_MAX_S: Final = 10.0
-TOMBSTONES_MAX: Final = 500
-"""In one batch: ids may have 32 KiB each, and a batch has its limit; one that passes it is told and tried again next time."""
-
+SPARE_BYTES: Final = 64
+"""Left below the largest batch when partitions are added: the record that ends the transaction names them all, and is a little longer
+(another producer id, a version). A transaction that could not be ended would never be."""
 Reply = Callable[["Transaction | None", "KafkaError | None"], None]
 """Gets the state that has been written, or the error."""
 
@@ -49,6 +50,13 @@ class Context(Protocol):
     @property
     def leader_epoch(self) -> int: ...
     def append(
+        self,
+        records: Sequence[tuple[bytes, bytes | None]],
+        on_done: Callable[[KafkaError | None], None],
+        *,
+        spare_bytes: int = 0,
+    ) -> None: ...
+    def append_in_parts(
         self, records: Sequence[tuple[bytes, bytes | None]], on_done: Callable[[KafkaError | None], None]
     ) -> None: ...
     def now_ms(self) -> int: ...
@@ -179,12 +187,12 @@ class TransactionShard:
     ) -> None:
         """AddPartitionsToTxn. Raises the refusals of `transaction.add_partitions`."""
         txn = self._known(transactional_id)
-        changed = rules.add_partitions(txn, producer_id, epoch, partitions, self._context.now_ms(), version)
         self._check_idle(transactional_id)
+        changed = rules.add_partitions(txn, producer_id, epoch, partitions, self._context.now_ms(), version)
         if changed is txn:
             reply(txn, None)
         else:
-            self._write(changed, reply)
+            self._write(changed, reply, SPARE_BYTES)
 
     def verify(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: frozenset[Partition]
@@ -247,10 +255,8 @@ class TransactionShard:
             for name, txn in self.transactions.items()
             if txn.expired(now_ms, expiration_ms) and name not in self._writing
         ]
-        for first in range(0, len(old), TOMBSTONES_MAX):
-            names = old[first : first + TOMBSTONES_MAX]
-            self._writing.update(dict.fromkeys(names))
-            self._context.append([(encode_key(name), None) for name in names], partial(self._expired, names))
+        self._writing.update(dict.fromkeys(old))
+        self._context.append_in_parts([(encode_key(name), None) for name in old], partial(self._expired, old))
         return len(old)
 
     def _expired(self, transactional_ids: list[str], error: KafkaError | None) -> None:
@@ -277,12 +283,12 @@ class TransactionShard:
                 "an earlier operation is being written: try again",
             )
 
-    def _write(self, txn: Transaction, reply: Reply) -> None:
+    def _write(self, txn: Transaction, reply: Reply, spare_bytes: int = 0) -> None:
         """Put a transition into the log; `reply` when it is there."""
         transactional_id = txn.transactional_id
         self._writing[transactional_id] = txn
         records = [(encode_key(transactional_id), encode_value(txn))]
-        self._context.append(records, partial(self._written, txn, reply))
+        self._context.append(records, partial(self._written, txn, reply), spare_bytes=spare_bytes)
 
     def _written(self, txn: Transaction, reply: Reply, error: KafkaError | None) -> None:
         del self._writing[txn.transactional_id]
@@ -317,7 +323,8 @@ class TransactionShard:
         if error is None:
             self._failures.pop(prepared.transactional_id, None)
         elif self._is_current(prepared):
-            logger.warning("the end of a transaction could not be written: %s", error)
+            place = f"ending transactions of partition {self._context.partition}"
+            reports.say(logger.warning, place, "the end of a transaction could not be written: %s", error)
             self._later(prepared, partial(self._complete, prepared))
 
     def _later(self, txn: Transaction, step: Callable[[], None]) -> None:
@@ -340,12 +347,13 @@ class TransactionShard:
 
     def _wake(self, transactional_id: str) -> None:
         for callback in self._waiting.pop(transactional_id, ()):
-            callback()
+            reports.attempt("going on after the end of a transaction", callback)
 
 
 def _ignore(txn: Transaction | None, error: KafkaError | None) -> None:
     if error is not None:
-        logger.warning("a transition could not be written: %s", error)
+        place = "transitions of transactions"
+        reports.say(logger.warning, place, "a transition could not be written: %s", error)
 
 
 def _reply_concurrent(reply: Reply, txn: Transaction | None, error: KafkaError | None) -> None:

@@ -143,10 +143,9 @@ def initialize(
     `expected` (id, epoch) is what a producer goes on from (KIP-360); it is fenced when another has come since.
     Raises ProducerFenced, ConcurrentTransactions, and what `new_producer_id` raises.
     """
+    _check_settled(txn)
     if expected is not None and not _may_go_on(txn, *expected):
         raise _fenced(txn, *expected)
-    if txn.state in DECIDED:
-        raise concurrent(txn)
     if txn.state == TransactionState.ONGOING:
         if expected is not None and expected[1] != txn.producer_epoch:
             raise _fenced(txn, *expected)  # Kafka would abort the transaction of the producer that came later
@@ -184,9 +183,8 @@ def add_partitions(
 
     Raises InvalidProducerIdMapping, ProducerFenced, ConcurrentTransactions.
     """
+    _check_settled(txn)
     _check_producer(txn, producer_id, epoch)
-    if txn.state in DECIDED:
-        raise concurrent(txn)
     ongoing = txn.state == TransactionState.ONGOING
     if ongoing and partitions <= txn.partitions:
         return txn
@@ -245,18 +243,17 @@ def _end_version_2(
     now_ms: int,
     version: int,
 ) -> Transaction:
+    _check_settled(txn)
     rotated = (
         producer_id == txn.previous_producer_id != txn.producer_id
         and epoch == EPOCH_LAST_GIVEN
         and txn.producer_epoch == 0
     )
-    # A fenced producer's epoch ends at the maximum without an id that takes over: that is not a retry.
-    bumped = txn.producer_epoch == epoch + 1 and (txn.producer_epoch < EPOCH_MAX or txn.next_producer_id != NO_ID)
+    # A fenced producer's epoch ends at the maximum: that is not a retry.
+    bumped = txn.producer_epoch == epoch + 1 < EPOCH_MAX
     if producer_id != txn.producer_id and not rotated:
         raise _other_producer(txn, producer_id)
-    if txn.state in DECIDED and not bumped:
-        raise _fenced(txn, producer_id, epoch)
-    if txn.state in DECIDED or (txn.state in COMPLETED and (rotated or bumped)):
+    if txn.state in COMPLETED and (rotated or bumped):
         if _end_of_same_kind(txn, committed):
             return txn
         raise _cannot_end(txn, committed)
@@ -287,6 +284,13 @@ def _end_of_same_kind(txn: Transaction, committed: bool) -> bool:
 
 
 # -- refusals
+
+
+def _check_settled(txn: Transaction) -> None:
+    """Raises ConcurrentTransactions while the end of a transaction goes on. Asked first: its producer may already use the id and epoch
+    that are in force only when it is over."""
+    if txn.state in DECIDED:
+        raise concurrent(txn)
 
 
 def _check_producer(txn: Transaction, producer_id: int, epoch: int) -> None:

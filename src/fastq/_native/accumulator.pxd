@@ -24,6 +24,12 @@ cdef enum:
     SLOW_SYNC = 32
     SLOW_NOT_STARTED = 64   # the asyncio producer has not met its event loop yet
     SLOW_NO_TRANSACTION = 128   # a transactional producer takes records only while a transaction is open
+    SLOW_WAITING = 256      # of the asyncio producer: sends wait for their turn, and later ones go behind them
+
+    # Accumulator.key_hash: which partition a key goes to.
+    HASH_NONE = 0           # where keyless records go
+    HASH_MURMUR2 = 1        # Kafka's default
+    HASH_CRC32 = 2          # librdkafka's default; an empty key goes where keyless records go
 
 
 cdef struct Appended:
@@ -56,7 +62,8 @@ cdef class Accumulator(BatchOwner):
     cdef readonly int64_t full_total     # batches that closed because they were full
     cdef readonly int64_t bytes_total
     cdef bint adaptive
-    cdef bint ignore_keys
+    cdef int key_hash
+    cdef readonly Py_ssize_t wanted_bytes   # what the last append that answered NO_ROOM needs to be free; 0: a record's place
     cdef bint precise_clock
     cdef uint64_t random_state
 
@@ -64,6 +71,7 @@ cdef class Accumulator(BatchOwner):
     cdef TopicState find_topic(self, object name)
     cdef PartitionState pick_sticky(self, TopicState topic)
     cdef PartitionState pick(self, TopicState topic, const uint8_t* key, int32_t key_length)
+    cdef bint is_keyless(self, Py_ssize_t key_length) noexcept
     cdef Py_ssize_t record_bytes_max(self) noexcept
     cdef int open_batch(self, PartitionState partition, Py_ssize_t need) except -1
     cdef int close_batch(self, PartitionState partition, bint full) except -1

@@ -7,6 +7,8 @@ Follows Kafka's RecordAccumulator; its BufferPool is buffer_pool, its ProducerBa
 Rules
 - The GIL is the lock. Nothing between the room check and the last byte of an append runs Python code.
 - Per record only the append; everything else is per batch and callable from Python.
+- Making an object that the collector tracks may run a collection, and a __del__ that it runs may send. So nothing looked at before such
+  a point is taken for granted after it.
 """
 
 cimport cython
@@ -14,7 +16,7 @@ from cpython.list cimport PyList_GET_ITEM
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 from fastq._native.buffer_pool cimport BufferPool, rounded_capacity
-from fastq._native.hashing cimport kafka_murmur2
+from fastq._native.hashing cimport fastq_crc32, kafka_murmur2
 from fastq._native.producer_batch cimport (
     BATCH_CLOSING,
     BATCH_DONE,
@@ -39,6 +41,7 @@ PARTITIONER = SLOW_PARTITIONER
 SYNC = SLOW_SYNC
 NOT_STARTED = SLOW_NOT_STARTED
 NO_TRANSACTION = SLOW_NO_TRANSACTION
+WAITING = SLOW_WAITING
 
 # Uncompressed bytes that one batch may take however well its topic compresses.
 cdef Py_ssize_t RAW_BYTES_MAX = 1024 * 1024
@@ -91,7 +94,7 @@ cdef class Accumulator(BatchOwner):
         int64_t records_max=0,
         int32_t batch_records_max=0,
         bint adaptive_partitioning=True,
-        bint ignore_keys=False,
+        int key_hash=HASH_MURMUR2,
         bint precise_clock=False,
     ):
         self.pool = BufferPool(buffer_memory)
@@ -102,7 +105,7 @@ cdef class Accumulator(BatchOwner):
         self.records_max = records_max if records_max > 0 else (<int64_t>1 << 62)
         self.batch_records_max = batch_records_max if batch_records_max > 0 else INT32_MAX
         self.adaptive = adaptive_partitioning
-        self.ignore_keys = ignore_keys
+        self.key_hash = key_hash
         self.precise_clock = precise_clock
         self.clock = clock
         self.random_state = seed | 1
@@ -120,13 +123,26 @@ cdef class Accumulator(BatchOwner):
     def topic_names(self):
         return list(self.topics)
 
-    def update_topic(self, str name, int32_t partition_count, *, int codec=0):
-        """Make a topic known, or follow its growth; partitions never become fewer. Answers its TopicState."""
+    def update_topic(self, str name, int32_t partition_count, *, codec=0):
+        """Make a topic known, or follow its growth, or its being made anew with fewer partitions. Answers its TopicState.
+
+        A partition that is gone keeps its batches and numbers in `TopicState.gone`, and goes on with them if it comes back.
+        """
         cdef TopicState topic = self.topics.get(name)
         if topic is None:
             topic = TopicState(name, codec, self.batch_size_max)
         while len(topic.partitions) < partition_count:
-            topic.partitions.append(PartitionState(topic, len(topic.partitions), self.batch_size))
+            if topic.gone:
+                topic.partitions.append(topic.gone.pop())
+            else:
+                topic.partitions.append(PartitionState(topic, len(topic.partitions), self.batch_size))
+        if 0 < partition_count < len(topic.partitions):
+            topic.partition_count = partition_count     # before the list is cut: who picks one goes by it
+            topic.available = [partition for partition in topic.available if partition.index < partition_count]
+            if topic.sticky is not None and topic.sticky.index >= partition_count:
+                topic.sticky = None
+            while len(topic.partitions) > partition_count:
+                topic.gone.append(topic.partitions.pop())
         topic.partition_count = len(topic.partitions)
         if partition_count > 0:
             self.topics[name] = topic
@@ -171,12 +187,19 @@ cdef class Accumulator(BatchOwner):
         topic.sticky = partition
         return partition
 
+    cdef bint is_keyless(self, Py_ssize_t key_length) noexcept:
+        """Whether a key of this length (-1: null) has no say in where its record goes."""
+        return key_length < 0 or self.key_hash == HASH_NONE or (key_length == 0 and self.key_hash == HASH_CRC32)
+
     cdef PartitionState pick(self, TopicState topic, const uint8_t* key, int32_t key_length):
-        """The partition of a record by Kafka's default: murmur2 of the key, or the sticky one."""
-        if key_length >= 0 and not self.ignore_keys:
-            return <PartitionState>PyList_GET_ITEM(
-                topic.partitions, <int32_t>(kafka_murmur2(key, key_length) & 0x7FFFFFFF) % topic.partition_count
-            )
+        """The partition of a record: by the hash of its key, or the sticky one."""
+        cdef uint32_t place
+        if not self.is_keyless(key_length):
+            if self.key_hash == HASH_MURMUR2:
+                place = (kafka_murmur2(key, key_length) & 0x7FFFFFFF) % <uint32_t>topic.partition_count
+            else:
+                place = fastq_crc32(key, key_length) % <uint32_t>topic.partition_count
+            return <PartitionState>PyList_GET_ITEM(topic.partitions, place)
         if topic.sticky is not None:
             return topic.sticky
         return self.pick_sticky(topic)
@@ -221,6 +244,7 @@ cdef class Accumulator(BatchOwner):
                 return code
             batch = partition.open_
         if self.buffered_records >= self.records_max:
+            self.wanted_bytes = 0
             return NO_ROOM
         if timestamp < 0:
             timestamp = fastq_now_ms(batch.count > 0 and not self.precise_clock)
@@ -252,9 +276,12 @@ cdef class Accumulator(BatchOwner):
         cdef Py_ssize_t capacity
         if need > self.record_bytes_max() + RECORD_OVERHEAD_MAX:
             return TOO_LARGE
+        batch = Batch.__new__(Batch)    # a collection may run here, and send
+        batch.created_s = self.clock()
         if partition.open_ is not None:
             self.close_batch(partition, True)
         if self.buffered_records >= self.records_max:
+            self.wanted_bytes = 0
             return NO_ROOM
         limit = partition.target_bytes
         if partition.topic.codec:
@@ -265,16 +292,15 @@ cdef class Accumulator(BatchOwner):
         capacity = rounded_capacity(limit)
         if capacity > self.pool.limit_bytes and limit <= self.pool.limit_bytes:
             capacity = limit
-        batch = Batch.__new__(Batch)
         batch.data = self.pool.take(capacity)
         if batch.data == NULL:
+            self.wanted_bytes = capacity
             return NO_ROOM
         batch.capacity = capacity
         batch.limit = limit
         batch.accumulator = self
         batch.partition = partition
         batch.codec = partition.topic.codec
-        batch.created_s = self.clock()
         partition.open_ = batch
         self.open_partitions[partition] = None
         self.incomplete[batch] = None
@@ -383,8 +409,14 @@ cdef class Accumulator(BatchOwner):
         for child in reversed(children):
             partition.queue.insert(place, child)
         del self.incomplete[batch]
-        self.incomplete.update(dict.fromkeys(children))
-        self.incomplete = dict.fromkeys(sorted(self.incomplete, key=_age))
+        for child in children:
+            self.incomplete[child] = None
+        ordered = []
+        while len(ordered) != len(self.incomplete):     # a collection may run here, and send
+            ordered = sorted(self.incomplete, key=_age)
+        for child in ordered:
+            del self.incomplete[child]
+            self.incomplete[child] = None
         self.attention = True
         return children
 
@@ -427,18 +459,20 @@ cdef class Accumulator(BatchOwner):
                 self._finish(batch.parent)
         return 0
 
-    def has_room(self, Py_ssize_t need):
-        """Whether a batch for a record of `need` bytes could be begun now."""
-        cdef Py_ssize_t capacity = rounded_capacity(max(need + BATCH_OVERHEAD_BYTES, self.batch_size_max))
+    def has_room(self, Py_ssize_t wanted_bytes):
+        """Whether what an append found no room for, its `wanted_bytes`, could be had now."""
         return (
-            self.pool.used_bytes + min(capacity, self.pool.limit_bytes) <= self.pool.limit_bytes
-            and self.buffered_records < self.records_max
+            self.pool.used_bytes + wanted_bytes <= self.pool.limit_bytes and self.buffered_records < self.records_max
         )
 
-    def has_ample_room(self, Py_ssize_t need):
+    def has_ample_room(self, Py_ssize_t wanted_bytes):
         """Whether an eighth of the buffer is free as well: who had to wait waits until going on is worth it."""
-        return not self.incomplete or (
-            self.has_room(need + self.pool.limit_bytes // 8) and self.buffered_records <= self.records_max // 8 * 7
+        return self.has_room(wanted_bytes) and (
+            not self.incomplete
+            or (
+                self.has_room(min(wanted_bytes + self.pool.limit_bytes // 8, self.pool.limit_bytes))
+                and self.buffered_records <= self.records_max // 8 * 7
+            )
         )
 
     def abort(self, object error):

@@ -1,7 +1,7 @@
 """The Arrow C Data Interface over fetched batches.
 
 Rules
-- One pass over the fetched bytes fills malloc'ed buffers without the GIL, sized by what ConsumerBatch measured. No Python
+- One pass over the fetched bytes fills buffers of kept memory without the GIL, sized by what ConsumerBatch measured. No Python
   object is made for a record.
 - Every exported ArrowArray owns its buffers alone: one release function serves them all, from any thread.
 - An Arrow binary column has 32-bit offsets: what would pass 2 GiB comes as several arrays of one stream.
@@ -17,8 +17,10 @@ from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 
+from fastq._native.arrow_abi cimport ArrowArray, ArrowArrayStream, ArrowSchema
 from fastq._native.columns cimport BatchSpan, ConsumerBatch, Totals
 from fastq._native.fetched_batches cimport timestamp_of
+from fastq._native.kept_memory cimport give_memory, take_memory
 from fastq._native.records cimport CRecord, CRecordHeader, parse_record, parse_record_header
 
 cdef enum:
@@ -33,54 +35,6 @@ cdef enum:
     COLUMNS = 8
 
     NULLABLE = 2                     # ARROW_FLAG_NULLABLE
-
-cdef extern from *:
-    """
-    #include <stdint.h>
-    #ifndef ARROW_C_DATA_INTERFACE
-    #define ARROW_C_DATA_INTERFACE
-    struct ArrowSchema {
-      const char *format, *name, *metadata; int64_t flags, n_children;
-      struct ArrowSchema **children, *dictionary; void (*release)(struct ArrowSchema *); void *private_data;
-    };
-    struct ArrowArray {
-      int64_t length, null_count, offset, n_buffers, n_children; const void **buffers;
-      struct ArrowArray **children, *dictionary; void (*release)(struct ArrowArray *); void *private_data;
-    };
-    #endif
-    #ifndef ARROW_C_STREAM_INTERFACE
-    #define ARROW_C_STREAM_INTERFACE
-    struct ArrowArrayStream {
-      int (*get_schema)(struct ArrowArrayStream *, struct ArrowSchema *);
-      int (*get_next)(struct ArrowArrayStream *, struct ArrowArray *);
-      const char *(*get_last_error)(struct ArrowArrayStream *);
-      void (*release)(struct ArrowArrayStream *); void *private_data;
-    };
-    #endif
-    """
-    struct ArrowSchema:
-        const char* format
-        const char* name
-        int64_t flags
-        int64_t n_children
-        ArrowSchema** children
-        void (*release)(ArrowSchema*) noexcept nogil
-
-    struct ArrowArray:
-        int64_t length
-        int64_t null_count
-        int64_t n_buffers
-        int64_t n_children
-        const void** buffers
-        ArrowArray** children
-        void (*release)(ArrowArray*) noexcept nogil
-
-    struct ArrowArrayStream:
-        int (*get_schema)(ArrowArrayStream*, ArrowSchema*) noexcept
-        int (*get_next)(ArrowArrayStream*, ArrowArray*) noexcept
-        const char* (*get_last_error)(ArrowArrayStream*) noexcept
-        void (*release)(ArrowArrayStream*) noexcept
-        void* private_data
 
 ctypedef const char* Text
 
@@ -275,7 +229,7 @@ cdef void release_array(ArrowArray* array) noexcept nogil:
             free(array.children[i])
     free(array.children)
     for i in range(array.n_buffers):
-        free(<void*>array.buffers[i])
+        give_memory(<void*>array.buffers[i])
     free(array.buffers)
     array.children = NULL
     array.buffers = NULL
@@ -329,7 +283,7 @@ cdef int start_array(ArrowArray* array, int64_t length, int64_t nulls, int64_t b
 
 cdef void* new_buffer(ArrowArray* array, int index, int64_t size) except NULL:
     """A buffer of `array`, which owns it."""
-    cdef void* data = malloc(size if size > 0 else 1)
+    cdef void* data = take_memory(size if size > 0 else 1)
     if data == NULL:
         raise MemoryError
     array.buffers[index] = data

@@ -38,7 +38,6 @@ from fastq._native.records cimport (
     wrapping_add,
 )
 
-from fastq._native.batch_codec import DECOMPRESSED_BYTES_MAX
 
 cdef enum:
     CODEC_MAX = 4                    # zstd
@@ -395,10 +394,10 @@ def validate_batch(
     bint check_crc=True,
     int timestamp_type=0,
     int64_t now_ms=-1,
-    int64_t before_max_ms=INT64_MAX,
-    int64_t after_max_ms=INT64_MAX,
+    int64_t before_max_ms=9223372036854775807,
+    int64_t after_max_ms=9223372036854775807,
     decompress=None,
-    Py_ssize_t limit_bytes=DECOMPRESSED_BYTES_MAX,
+    Py_ssize_t limit_bytes=268435456,  # batch_codec.DECOMPRESSED_BYTES_MAX: written out for the signature
 ):
     """Check the one batch that fills `data[position:end]` as a broker must, and return its header.
 

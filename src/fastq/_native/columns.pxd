@@ -33,6 +33,7 @@ cdef class ConsumerBatch:
     cdef list partitions_of_parts    # int
     cdef list owners
     cdef list ends                   # by part: the offset after its last record here, -1 without any
+    cdef list end_epochs             # and the leader epoch of that record
     cdef BatchSpan* spans
     cdef Py_ssize_t span_count
     cdef Py_ssize_t span_capacity

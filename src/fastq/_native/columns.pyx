@@ -7,8 +7,9 @@ Rules
 """
 
 cimport cython
+from cpython.bytearray cimport PyByteArray_AS_STRING
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memset
 
@@ -103,6 +104,7 @@ cdef class ConsumerBatch:
         self.partitions_of_parts = []
         self.owners = []
         self.ends = []
+        self.end_epochs = []
         self.columns = {}
 
     def __dealloc__(self):
@@ -160,7 +162,7 @@ cdef class ConsumerBatch:
             return 0
         return 1
 
-    def add(self, FetchedRecords chunk not None, *, int64_t bytes_max=INT64_MAX):
+    def add(self, FetchedRecords chunk not None, *, int64_t bytes_max=9223372036854775807):
         """Move what is left of `chunk` (below its limit) to the end of this batch, until `size_bytes` reaches `bytes_max`.
         Answers the count of records.
 
@@ -176,6 +178,7 @@ cdef class ConsumerBatch:
         self.encoded_topics.append(chunk.topic.encode())
         self.partitions_of_parts.append(chunk.partition)
         self.ends.append(-1)
+        self.end_epochs.append(-1)
         try:
             while self.size_bytes < bytes_max:
                 if chunk.span.count == 0:
@@ -191,6 +194,7 @@ cdef class ConsumerBatch:
                 raise
         if self.rows > before:
             self.ends[part] = chunk.position
+            self.end_epochs[part] = chunk.epoch_before(chunk.position)
         return self.rows - before
 
     @property
@@ -199,6 +203,16 @@ cdef class ConsumerBatch:
         return {
             (topic, partition): end
             for topic, partition, end in zip(self.topics_of_parts, self.partitions_of_parts, self.ends)
+            if end >= 0
+        }
+
+    @property
+    def next_positions(self):
+        """`next_offsets` with the leader epoch of the record before each: {(topic, partition): (offset, leader epoch or -1)}."""
+        return {
+            (topic, partition): (end, epoch)
+            for topic, partition, end, epoch
+            in zip(self.topics_of_parts, self.partitions_of_parts, self.ends, self.end_epochs)
             if end >= 0
         }
 
@@ -288,12 +302,12 @@ cdef class ConsumerBatch:
         cdef const BatchSpan* batch
         cdef const uint8_t* p
         cdef CRecord r
-        cdef uint8_t[::1] buffer
+        cdef char* buffer
         found = self.columns.get(name)
         if found is not None:
             return found
         data = bytearray(max(self.rows, 1) * (8 if wide else 4))
-        buffer = data
+        buffer = PyByteArray_AS_STRING(data)
         for i in range(self.span_count):
             batch = &self.spans[i]
             partition = self.partitions_of_parts[batch.part]
@@ -303,13 +317,13 @@ cdef class ConsumerBatch:
                 left -= 1
                 p = parse_record(p, batch.span.end, &r)
                 if which == OFFSETS:
-                    (<int64_t*>&buffer[0])[row] = batch.span.base_offset + r.offset_delta
+                    (<int64_t*>buffer)[row] = batch.span.base_offset + r.offset_delta
                 elif which == TIMESTAMPS:
-                    (<int64_t*>&buffer[0])[row] = timestamp_of(&batch.span, &r)
+                    (<int64_t*>buffer)[row] = timestamp_of(&batch.span, &r)
                 elif which == PARTITIONS:
-                    (<int32_t*>&buffer[0])[row] = partition
+                    (<int32_t*>buffer)[row] = partition
                 else:
-                    (<int32_t*>&buffer[0])[row] = batch.span.timestamp_type
+                    (<int32_t*>buffer)[row] = batch.span.timestamp_type
                 row += 1
         view = memoryview(data).cast("q" if wide else "i")[:self.rows].toreadonly()
         self.columns[name] = view

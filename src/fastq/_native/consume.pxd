@@ -23,10 +23,13 @@ cdef tuple decode_headers(const uint8_t* p, const uint8_t* end, int32_t count)
 
 
 cdef class FetchedRecords(FetchedBatches):
+    cdef readonly bint taking    # a `take` is under way
     cdef Record next_record(self)
+    cdef list take_records(self, Py_ssize_t count_max, object transform, bint quiet)
 
 
 cdef class RecordIterator:
+    cdef object __weakref__
     cdef FetchedRecords chunk
     cdef Progress progress
     cdef object advance

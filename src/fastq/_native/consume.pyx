@@ -17,8 +17,10 @@ from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t
 
 from fastq._native.bits cimport load_varint32, size_varint
 from fastq._native.fetched_batches cimport FetchedBatches, RecordSpan, timestamp_of
-from fastq._native.heartbeat cimport Progress
+from fastq._native.heartbeat cimport Progress, count_one
 from fastq._native.records cimport CRecord, CRecordHeader, parse_record, parse_record_header
+
+from types import GenericAlias
 
 cdef enum:
     RECORDS_PER_TURN = 1024          # that `async for` takes before it lets the event loop run
@@ -84,13 +86,15 @@ cdef tuple decode_headers(const uint8_t* p, const uint8_t* end, int32_t count):
 @cython.freelist(1024)
 @cython.no_gc
 cdef class Record:
-    """One record of a topic, immutable.
+    """One record of a topic, immutable. For type checkers it is a Record[K, V], of what the deserializers make.
 
     topic, partition, offset: where it is. timestamp_ms: milliseconds since 1970, -1 when it has none. timestamp_type: 0
     set by the producer, 1 by the broker at append, -1 none. key, value: bytes (or what a deserializer made of them), None
     when null. headers: a tuple of (str, bytes or None), decoded when first touched. leader_epoch: of the leader that
     appended it, -1 when unknown. Records are equal when all of it is but the leader epoch; hashed by their place.
     """
+
+    __class_getitem__ = classmethod(GenericAlias)
 
     def __init__(self, str topic not None, int32_t partition, int64_t offset, int64_t timestamp_ms=-1,
                  int8_t timestamp_type=0, object key=None, object value=None, object headers=(),
@@ -201,6 +205,11 @@ cdef class FetchedRecords(FetchedBatches):
             return self.position
         return min(self.position, self.span.base_offset + r.offset_delta)
 
+    @property
+    def finished_epoch(self):
+        """The leader epoch of the record before `finished_position`, -1 when it is not known."""
+        return self.epoch_before(self.finished_position)
+
     cdef Record next_record(self):
         """The next record, or None at the end or the limit."""
         cdef CRecord r
@@ -239,6 +248,14 @@ cdef class FetchedRecords(FetchedBatches):
         raises. The position is then behind a record that `transform` refused, and at a corrupt one, or one for which something
         has to be loaded first (LoadingWouldBlock). `quiet` keeps every error for a later call.
         """
+        self.taking = True
+        try:  # native, so that no interrupt, and not a second one either, leaves the mark behind
+            return self.take_records(count_max, transform, quiet)
+        finally:
+            self.taking = False
+
+    cdef list take_records(self, Py_ssize_t count_max, object transform, bint quiet):
+        """`take`, whose words hold."""
         cdef list records = []
         cdef Record record
         while count_max > 0:
@@ -254,7 +271,7 @@ cdef class FetchedRecords(FetchedBatches):
                 offset = record.offset
                 try:
                     record = transform(record)
-                except Exception as error:
+                except Exception as error:   # after an interrupt the consumer puts back what was taken
                     if records or quiet:
                         step_back(self, offset)
                         break
@@ -276,6 +293,11 @@ cdef int step_back(FetchedRecords chunk, int64_t offset) except -1:
     return 0
 
 
+cdef bint comes_again(object error) except -1:
+    """Whether the record that a transform raised for was not looked at: something has to be loaded, or an interrupt came."""
+    return not isinstance(error, Exception) or is_missing(error)
+
+
 cdef bint is_missing(object error) except -1:
     """Whether a transform raised for want of something that can be loaded."""
     from fastq.errors import LoadingWouldBlock
@@ -288,7 +310,7 @@ cdef class RecordIterator:
 
     advance: called with the chunk that has ended (or None), answers the next FetchedRecords, or None to end.
     transform: None, or called with every record; answers the record to hand over, or None to go on.
-    progress: counts the records that are handed out. Thread rule: that of the consumer, one thread at a time.
+    progress: counts the records that are handed out, and may say that `advance` is to be asked before the next. Thread rule: that of the consumer, one thread at a time.
     """
 
     def __init__(self, advance, transform=None, Progress progress=None):
@@ -308,17 +330,17 @@ cdef class RecordIterator:
         cdef FetchedRecords chunk
         while True:
             chunk = self.chunk
-            if chunk is not None:
+            if chunk is not None and self.progress.cell[1] == 0:
                 record = chunk.next_record()
                 if record is not None:
-                    self.progress.cell[0] += 1
+                    count_one(self.progress.cell)
                     if self.transform is None:
                         return record
                     offset = record.offset
                     try:
                         record = self.transform(record)
-                    except Exception as error:
-                        if is_missing(error):
+                    except BaseException as error:
+                        if comes_again(error):
                             step_back(chunk, offset)
                         raise
                     if record is not None:
@@ -340,6 +362,7 @@ cdef class AsyncRecordIterator:
     Invariant: `pending` is the running `advance` coroutine, or None. Thread rule: the event loop's.
     """
 
+    cdef object __weakref__
     cdef FetchedRecords chunk
     cdef object advance
     cdef object transform
@@ -376,19 +399,20 @@ cdef class AsyncRecordIterator:
     cdef Record at_hand(self):
         """The next record of the current chunk, or None when `advance` must be asked."""
         cdef Record record
-        while self.budget > 0 and self.chunk is not None:
+        while self.budget > 0 and self.chunk is not None and self.progress.cell[1] == 0:
             self.budget -= 1
-            self.progress.cell[0] += 1
+            count_one(self.progress.cell)
             record = self.chunk.next_record()
             if record is None or self.transform is None:
                 return record
             offset = record.offset
             try:
                 record = self.transform(record)
-            except Exception as error:
+            except BaseException as error:
+                if comes_again(error):
+                    step_back(self.chunk, offset)
                 if not is_missing(error):
                     raise
-                step_back(self.chunk, offset)
                 return None
             if record is not None:
                 return record

@@ -3,6 +3,73 @@ from typing import Any, final
 from typing_extensions import Buffer
 
 @final
+class FetchPartition:
+    def __init__(
+        self,
+        topic: bytes,
+        partition: int,
+        fetch_offset: int,
+        partition_max_bytes: int,
+        *,
+        current_leader_epoch: int = -1,
+        last_fetched_epoch: int = -1,
+        log_start_offset: int = -1,
+    ) -> None: ...
+    @property
+    def topic(self) -> bytes: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def current_leader_epoch(self) -> int: ...
+    @property
+    def fetch_offset(self) -> int: ...
+    @property
+    def last_fetched_epoch(self) -> int: ...
+    @property
+    def log_start_offset(self) -> int: ...
+    @property
+    def partition_max_bytes(self) -> int: ...
+
+@final
+class PartitionData:
+    current_leader: tuple[int, int] | None
+    def __init__(
+        self,
+        topic: bytes,
+        partition: int,
+        error_code: int = 0,
+        high_watermark: int = -1,
+        last_stable_offset: int = -1,
+        log_start_offset: int = -1,
+        records: Any = None,
+        aborted_transactions: list[tuple[int, int]] | None = None,
+        diverging_epoch: tuple[int, int] | None = None,
+        *,
+        current_leader: tuple[int, int] | None = None,
+        preferred_read_replica: int = -1,
+    ) -> None: ...
+    @property
+    def topic(self) -> bytes: ...
+    @property
+    def partition(self) -> int: ...
+    @property
+    def error_code(self) -> int: ...
+    @property
+    def high_watermark(self) -> int: ...
+    @property
+    def last_stable_offset(self) -> int: ...
+    @property
+    def log_start_offset(self) -> int: ...
+    @property
+    def records(self) -> Any: ...
+    @property
+    def aborted_transactions(self) -> list[tuple[int, int]] | None: ...
+    @property
+    def diverging_epoch(self) -> tuple[int, int] | None: ...
+    @property
+    def preferred_read_replica(self) -> int: ...
+
+@final
 class FetchBody:
     @property
     def replica_id(self) -> int: ...
@@ -21,7 +88,7 @@ class FetchBody:
     @property
     def session_epoch(self) -> int: ...
     @property
-    def partitions(self) -> list[tuple[bytes, int, int, int, int, int, int]]: ...
+    def partitions(self) -> list[FetchPartition]: ...
     @property
     def forgotten(self) -> list[tuple[bytes, int]]: ...
     @property
@@ -36,20 +103,6 @@ def encode_fetch_response(
     throttle_time_ms: int,
     error_code: int,
     session_id: int,
-    results: list[
-        tuple[
-            bytes,
-            int,
-            int,
-            int,
-            int,
-            int,
-            list[tuple[int, int]] | None,
-            int,
-            Any,
-            tuple[int, int] | None,
-            tuple[int, int] | None,
-        ]
-    ],
+    results: list[PartitionData],
     endpoints: list[tuple[int, str, int, str | None]] | None = None,
 ) -> list[Any]: ...

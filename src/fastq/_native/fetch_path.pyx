@@ -36,7 +36,7 @@ from fastq._native.cursor cimport (
     take_string,
     take_uvarint,
 )
-from fastq._native.texts cimport count_topics, fail, take_text
+from fastq._native.texts cimport fail, take_text
 
 cdef enum:
     FETCH_FLEXIBLE = 12    # first version with compact lengths and tagged fields
@@ -46,11 +46,97 @@ cdef enum:
 
 @cython.final
 @cython.auto_pickle(False)
+@cython.freelist(256)
+cdef class FetchPartition:
+    """What a FetchRequest asks of one partition, under Kafka's names; what its version leaves out has Kafka's default.
+
+    `topic` is its name, or from v13 on its id, as bytes. Nothing of it changes.
+    """
+
+    cdef readonly bytes topic
+    cdef readonly int32_t partition
+    cdef readonly int32_t current_leader_epoch
+    cdef readonly int64_t fetch_offset
+    cdef readonly int32_t last_fetched_epoch
+    cdef readonly int64_t log_start_offset
+    cdef readonly int32_t partition_max_bytes
+
+    def __init__(
+        self,
+        bytes topic not None,
+        int32_t partition,
+        int64_t fetch_offset,
+        int32_t partition_max_bytes,
+        *,
+        int32_t current_leader_epoch=-1,
+        int32_t last_fetched_epoch=-1,
+        int64_t log_start_offset=-1,
+    ):
+        self.topic = topic
+        self.partition = partition
+        self.fetch_offset = fetch_offset
+        self.partition_max_bytes = partition_max_bytes
+        self.current_leader_epoch = current_leader_epoch
+        self.last_fetched_epoch = last_fetched_epoch
+        self.log_start_offset = log_start_offset
+
+
+@cython.final
+@cython.auto_pickle(False)
+@cython.freelist(256)
+cdef class PartitionData:
+    """What a FetchResponse answers for one partition, under Kafka's names.
+
+    `records` is None (none) or any object with a `size` in bytes; `aborted_transactions` None (null) or a list of (producer id, first
+    offset); `diverging_epoch` None or (epoch, end offset); `current_leader` None or (id, epoch).
+    """
+
+    cdef readonly bytes topic
+    cdef readonly int32_t partition
+    cdef readonly int16_t error_code
+    cdef readonly int64_t high_watermark
+    cdef readonly int64_t last_stable_offset
+    cdef readonly int64_t log_start_offset
+    cdef readonly object records
+    cdef readonly list aborted_transactions
+    cdef readonly object diverging_epoch
+    cdef public object current_leader
+    cdef readonly int32_t preferred_read_replica
+
+    def __init__(
+        self,
+        bytes topic not None,
+        int32_t partition,
+        int16_t error_code=0,
+        int64_t high_watermark=-1,
+        int64_t last_stable_offset=-1,
+        int64_t log_start_offset=-1,
+        object records=None,
+        list aborted_transactions=None,
+        object diverging_epoch=None,
+        *,
+        object current_leader=None,
+        int32_t preferred_read_replica=-1,
+    ):
+        self.topic = topic
+        self.partition = partition
+        self.error_code = error_code
+        self.high_watermark = high_watermark
+        self.last_stable_offset = last_stable_offset
+        self.log_start_offset = log_start_offset
+        self.records = records
+        self.aborted_transactions = aborted_transactions
+        self.diverging_epoch = diverging_epoch
+        self.current_leader = current_leader
+        self.preferred_read_replica = preferred_read_replica
+
+
+@cython.final
+@cython.auto_pickle(False)
 cdef class FetchBody:
     """A decoded FetchRequest body.
 
-    `partitions`: tuples (topic, partition, current_leader_epoch, fetch_offset, last_fetched_epoch, log_start_offset,
-    partition_max_bytes), absent fields at their defaults; `forgotten`: tuples (topic, partition); both in the request's order.
+    `partitions`: FetchPartition objects; `forgotten`: tuples (topic, partition); both in the request's order.
     """
 
     cdef readonly int32_t replica_id
@@ -118,7 +204,7 @@ cdef int take_body(Cursor* c, int version, FetchBody body) except -1:
     return 0
 
 
-cdef object take_topic(Cursor* c, int version):
+cdef bytes take_topic(Cursor* c, int version):
     """A topic's name or id as bytes."""
     cdef int32_t size = 16
     cdef const uint8_t* p
@@ -134,23 +220,25 @@ cdef object take_topic(Cursor* c, int version):
 
 cdef int take_topics(Cursor* c, int version, list partitions) except -1:
     cdef bint flexible = version >= FETCH_FLEXIBLE
-    cdef int32_t topic_count, partition_count, index, leader_epoch, fetched_epoch, bytes_max
-    cdef int64_t offset, log_start
-    cdef object topic
+    cdef int32_t topic_count, partition_count
+    cdef bytes topic
+    cdef FetchPartition asked
     topic_count = take_count(c, flexible, 2)
     while topic_count > 0 and not c.failed:
         topic = take_topic(c, version)
         partition_count = take_count(c, flexible, 16)
         while partition_count > 0 and not c.failed:
-            index = take_i32(c)
-            leader_epoch = take_i32(c) if version >= 9 else -1
-            offset = take_i64(c)
-            fetched_epoch = take_i32(c) if flexible else -1
-            log_start = take_i64(c) if version >= 5 else -1
-            bytes_max = take_i32(c)
+            asked = FetchPartition.__new__(FetchPartition)
+            asked.topic = topic
+            asked.partition = take_i32(c)
+            asked.current_leader_epoch = take_i32(c) if version >= 9 else -1
+            asked.fetch_offset = take_i64(c)
+            asked.last_fetched_epoch = take_i32(c) if flexible else -1
+            asked.log_start_offset = take_i64(c) if version >= 5 else -1
+            asked.partition_max_bytes = take_i32(c)
             if flexible:
                 skip_tags(c)
-            partitions.append((topic, index, leader_epoch, offset, fetched_epoch, log_start, bytes_max))
+            partitions.append(asked)
             partition_count -= 1
         if flexible:
             skip_tags(c)
@@ -215,11 +303,8 @@ def encode_fetch_response(
 ):
     """Frame a whole FetchResponse (v4 to v18), its size field included; answers the list of its parts.
 
-    `results` holds (topic as bytes, partition, error_code, high_watermark, last_stable_offset, log_start_offset,
-    aborted, preferred_read_replica, records, diverging, leader) in the request's order, partitions of a topic as
-    neighbours. `records` is None (none) or any object with a `size` in bytes, and becomes a part of its own; `aborted` is None
-    (null) or a list of (producer id, first offset); `diverging` is None or (epoch, end offset); `leader` None or (id, epoch).
-    `endpoints` are (node id, host, port, rack or None) of the leaders named, sent from v16.
+    `results` holds PartitionData objects in the request's order, partitions of a topic as neighbours; their records become parts of
+    their own. `endpoints` are (node id, host, port, rack or None) of the leaders named, sent from v16.
     """
     cdef Output out
     cdef list cuts = []
@@ -270,12 +355,18 @@ cdef int put_topics(Output* out, int version, list results, list cuts) except -1
     cdef Py_ssize_t count = len(results)
     cdef Py_ssize_t i = 0
     cdef Py_ssize_t j
-    cdef bytes topic
-    put_count(out, flexible, count_topics(results))
+    cdef int32_t topics = 0
+    cdef bytes topic = None
+    cdef PartitionData result
+    for result in results:
+        if topic is None or result.topic != topic:
+            topics += 1
+            topic = result.topic
+    put_count(out, flexible, topics)
     while i < count:
-        topic = (<tuple>results[i])[0]
+        topic = (<PartitionData>results[i]).topic
         j = i + 1
-        while j < count and (<tuple>results[j])[0] == topic:
+        while j < count and (<PartitionData>results[j]).topic == topic:
             j += 1
         if output_reserve(out, PyBytes_GET_SIZE(topic) + 2 * MAX_VARINT32) == NULL:
             raise MemoryError
@@ -285,7 +376,7 @@ cdef int put_topics(Output* out, int version, list results, list cuts) except -1
             put_string(out, flexible, PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic))
         put_count(out, flexible, <int32_t>(j - i))
         while i < j:
-            put_result(out, version, <tuple>results[i], cuts)
+            put_result(out, version, <PartitionData>results[i], cuts)
             i += 1
         if flexible:
             if output_reserve(out, 1) == NULL:
@@ -294,34 +385,33 @@ cdef int put_topics(Output* out, int version, list results, list cuts) except -1
     return 0
 
 
-cdef int put_result(Output* out, int version, tuple result, list cuts) except -1:
+cdef int put_result(Output* out, int version, PartitionData result, list cuts) except -1:
     """One partition's answer up to its records, a cut, and its tagged fields."""
     cdef bint flexible = version >= FETCH_FLEXIBLE
-    cdef object aborted = result[6]
-    cdef object records = result[8]
+    cdef object records = result.records
     cdef int32_t size
     if output_reserve(out, 64) == NULL:
         raise MemoryError
-    put_i32(out, <int32_t>result[1])
-    put_i16(out, <int16_t>result[2])
-    put_i64(out, <int64_t>result[3])
-    put_i64(out, <int64_t>result[4])
+    put_i32(out, result.partition)
+    put_i16(out, result.error_code)
+    put_i64(out, result.high_watermark)
+    put_i64(out, result.last_stable_offset)
     if version >= 5:
-        put_i64(out, <int64_t>result[5])
-    if aborted is None:
+        put_i64(out, result.log_start_offset)
+    if result.aborted_transactions is None:
         put_count(out, flexible, -1)
     else:
-        put_aborted(out, flexible, aborted)
+        put_aborted(out, flexible, result.aborted_transactions)
         if output_reserve(out, 64) == NULL:
             raise MemoryError
     if version >= 11:
-        put_i32(out, <int32_t>result[7])
+        put_i32(out, result.preferred_read_replica)
     size = 0 if records is None else <int32_t>records.size
     put_count(out, flexible, size)
     if size > 0:
         cuts.append((out.length, records, size))
     if flexible:
-        put_tags(out, result[9], result[10])
+        put_tags(out, result.diverging_epoch, result.current_leader)
     return 0
 
 

@@ -43,6 +43,8 @@ cdef class FetchedBatches:
     cdef list aborted
     cdef set aborting
     cdef Py_ssize_t start        # of the records in the buffer
+    cdef int32_t before_epoch    # leader epoch of what lies before the span
+    cdef int32_t epoch_before(self, int64_t offset) noexcept
     cdef int skip_batch(self, const CBatchHeader* h) except -1
     cdef bint in_aborted_transaction(self, const CBatchHeader* h) except? -1
     cdef int open_span(self, const CBatchHeader* h, int64_t size) except -1

@@ -44,7 +44,8 @@ cdef enum:
 
 
 cdef class FetchedBatches:
-    """The batches of one partition of one fetch response, from `position` on; `span` is what is left of the open one.
+    """The batches of one partition of one fetch response, from `position` on; `span` is what is left of the open one, or the empty
+    rest of the last one. `leader_epoch`: of the record before `position`, -1 when unknown.
 
     Invariants: `position` only grows, from the fetch offset to `end_position`; the span belongs to the batch before
     `p`; records at or above `limit` are left where they are. Thread rule: one thread at a time; the GIL is released
@@ -52,8 +53,11 @@ cdef class FetchedBatches:
     """
 
     def __init__(self, FetchedPartition part not None, str topic not None, int64_t position, *, bint check_crcs=True,
-                 bint read_committed=False, Py_ssize_t decompressed_bytes_max=1 << 28, str broker=""):
+                 bint read_committed=False, Py_ssize_t decompressed_bytes_max=1 << 28, str broker="",
+                 int32_t leader_epoch=-1):
         cdef Py_buffer view
+        self.before_epoch = leader_epoch
+        self.span.base_offset = INT64_MAX
         self.topic = topic
         self.partition = part.partition
         self.position = position
@@ -79,6 +83,15 @@ cdef class FetchedBatches:
         """True when nothing is left, or nothing below `limit`."""
         return self.position >= self.end_position or self.position >= self.limit
 
+    cdef int32_t epoch_before(self, int64_t offset) noexcept:
+        """The leader epoch of the record before `offset`, which is the position, or that of the record handed out last."""
+        return self.span.leader_epoch if offset > self.span.base_offset else self.before_epoch
+
+    @property
+    def position_epoch(self):
+        """The leader epoch of the record before `position`, -1 when it is not known."""
+        return self.epoch_before(self.position)
+
     cdef int corrupt(self, str reason) except -1:
         """The cold end of every check. Nothing more comes of this chunk: its position is where to fetch again."""
         from fastq.errors import CorruptRecord
@@ -95,6 +108,8 @@ cdef class FetchedBatches:
 
     cdef int skip_batch(self, const CBatchHeader* h) except -1:
         """Go past a batch that holds nothing for the caller."""
+        self.before_epoch = h.partition_leader_epoch
+        self.span.base_offset = INT64_MAX
         self.p += LOG_OVERHEAD_BYTES + <int64_t>h.batch_length
         if h.base_offset + h.last_offset_delta >= self.position:
             self.position = h.base_offset + h.last_offset_delta + 1
@@ -179,6 +194,7 @@ cdef class FetchedBatches:
             or <int64_t>h.record_count * RECORD_BYTES_MIN > span.end - span.p
         ):
             self.corrupt(f"record count {h.record_count} in {span.end - span.p} bytes and {h.last_offset_delta + 1} offsets")
+        self.before_epoch = self.epoch_before(self.position)
         span.base_offset = h.base_offset
         span.base_timestamp = h.base_timestamp
         span.append_timestamp = h.max_timestamp
@@ -231,6 +247,7 @@ cdef class FetchedBatches:
             self.corrupt(f"{error}")
         span.p = <const uint8_t*>PyBytes_AS_STRING(owner)
         span.end = span.p + PyBytes_GET_SIZE(owner)
+        self.before_epoch = self.epoch_before(self.position)
         span.base_offset = base_offset
         span.base_timestamp = span.append_timestamp = base_timestamp
         span.next_offset = rows[len(rows) - 1].offset + 1

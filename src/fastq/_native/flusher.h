@@ -58,6 +58,7 @@ typedef struct flush_pool {
     int closing;
     int started;                  /* threads that run */
     int read_fd, write_fd;        /* the same descriptor when it is an eventfd */
+    pid_t owner;                  /* the process that has the threads: a forked child has none */
     pthread_t threads[64];
 } flush_pool;
 
@@ -174,6 +175,7 @@ static flush_pool *pool_open(int threads) {
         free(pool);
         return NULL;
     }
+    pool->owner = getpid();
     pthread_mutex_init(&pool->mutex, NULL);
     pthread_cond_init(&pool->wake, NULL);
     sigset_t all, old;
@@ -221,8 +223,9 @@ static inline void pool_clear(flush_pool *pool) {
     }
 }
 
-/* Finish the jobs that wait, end the threads, free everything. */
+/* Finish the jobs that wait, end the threads, free everything; in a forked child, leak it. */
 static void pool_close(flush_pool *pool) {
+    if (pool->owner != getpid()) return;
     pthread_mutex_lock(&pool->mutex);
     pool->closing = 1;
     pthread_cond_broadcast(&pool->wake);

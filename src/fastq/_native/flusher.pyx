@@ -86,7 +86,6 @@ cdef class SyncThreads:
     """
 
     cdef flush_pool* pool
-    cdef object owner
 
     def __cinit__(self, int threads=4):
         if not 1 <= threads <= THREADS_MAX:
@@ -96,10 +95,9 @@ cdef class SyncThreads:
         self.pool = pool_open(threads)
         if self.pool == NULL:
             raise OSError("sync threads cannot be started")
-        self.owner = os.getpid()
 
     def __dealloc__(self):
-        if self.pool != NULL and self.owner == os.getpid():
+        if self.pool != NULL:
             with nogil:
                 pool_close(self.pool)
             self.pool = NULL

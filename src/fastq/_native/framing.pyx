@@ -10,12 +10,13 @@ Rules of this file:
 """
 
 cimport cython
-from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
+from cpython.bytearray cimport PyByteArray_AS_STRING
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memcpy, memmove
 
 from fastq._native.bits cimport load_i32
+from fastq._native.kept_memory cimport KeptBuffer
 
 cdef extern from "exchange.h":
     int exchange_frames(
@@ -139,8 +140,8 @@ cdef class FrameReceiver:
 
     cdef int _begin_body(self, Py_ssize_t size, const uint8_t* start, Py_ssize_t available) except -1:
         """Take memory for a large frame, and what is there of it. It is not cleared: all of it will be received."""
-        cdef bytearray body = PyByteArray_FromStringAndSize(NULL, size)
-        memcpy(PyByteArray_AS_STRING(body), start, available)
+        cdef KeptBuffer body = KeptBuffer(size)
+        memcpy(body.data, start, available)
         self._body = memoryview(body)
         self._body_bytes = size
         self._filled = available

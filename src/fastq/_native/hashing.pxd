@@ -1,4 +1,6 @@
-"""Kafka's murmur2, inline for the producer's hot path (org.apache.kafka.common.utils.Utils.murmur2)."""
+"""Hashes of keys, inline for the producer's hot path: Kafka's murmur2 (org.apache.kafka.common.utils.Utils.murmur2), and the CRC32 of
+zlib, by which librdkafka's default partitioner goes.
+"""
 
 from libc.stdint cimport int32_t, uint8_t, uint32_t
 from libc.string cimport memcpy
@@ -13,6 +15,25 @@ cdef extern from *:
     #endif
     """
     uint32_t FASTQ_LE32(uint32_t v) noexcept nogil
+
+
+cdef extern from *:
+    """
+    static const uint32_t fastq_crc32_nibble[16] = {
+        0x00000000, 0x1DB71064, 0x3B6E20C8, 0x26D930AC, 0x76DC4190, 0x6B6B51F4, 0x4DB26158, 0x5005713C,
+        0xEDB88320, 0xF00F9344, 0xD6D6A3E8, 0xCB61B38C, 0x9B64C2B0, 0x86D3D2D4, 0xA00AE278, 0xBDBDF21C,
+    };
+    static inline uint32_t fastq_crc32(const uint8_t* p, size_t n) {
+        uint32_t crc = 0xFFFFFFFFu;
+        for (; n > 0; n--, p++) {
+            crc ^= *p;
+            crc = (crc >> 4) ^ fastq_crc32_nibble[crc & 15];
+            crc = (crc >> 4) ^ fastq_crc32_nibble[crc & 15];
+        }
+        return ~crc;
+    }
+    """
+    uint32_t fastq_crc32(const uint8_t* p, size_t n) noexcept nogil
 
 
 cdef inline uint32_t kafka_murmur2(const uint8_t* p, size_t n) noexcept nogil:

@@ -72,6 +72,7 @@ static inline void heart_close(heart *h) { (void)h; }
 typedef struct heart {
     pthread_mutex_t mutex;
     pthread_t thread;
+    pid_t owner;                  /* the process that has the thread: a forked child has none */
     int wake[2];                  /* a pipe: a byte ends the thread's wait */
     int closing;
     struct sockaddr_storage address;
@@ -249,6 +250,9 @@ static void heart_keep(heart *h, heart_answer *answer) {
     }
 }
 
+/* Of fastq.errors.ErrorCode, which a test compares with these. */
+enum { COORDINATOR_LOAD_IN_PROGRESS = 14, COORDINATOR_NOT_AVAILABLE = 15, REBALANCE_IN_PROGRESS = 27 };
+
 /* Take note of an answer, which is kept when it says something new. With the mutex. */
 static void heart_answered(heart *h, heart_answer *answer) {
     size_t at = h->beat.error_at, size = answer->size - 4;
@@ -257,8 +261,9 @@ static void heart_answered(heart *h, heart_answer *answer) {
         int32_t epoch = heart_epoch(answer, at + 2);
         if (epoch > 0) heart_put_i32(h->frame + h->beat.epoch_at, epoch);
     }
-    /* 14, 15: the coordinator is not there yet; 27: a rebalance, through which a member lives on. */
-    if (code != 0 && code != 14 && code != 15 && code != 27) h->armed = 0;
+    /* The coordinator is not there yet, or there is a rebalance, through which a member lives on. */
+    if (code != 0 && code != COORDINATOR_LOAD_IN_PROGRESS && code != COORDINATOR_NOT_AVAILABLE && code != REBALANCE_IN_PROGRESS)
+        h->armed = 0;
     if (h->previous_size == size && memcmp(h->previous, answer->bytes + 4, size) == 0) {
         free(answer);
         return;
@@ -316,6 +321,7 @@ static void *heart_run(void *argument) {
             if (limit > 0 && now - h->alive_ns >= limit) {
                 h->armed = 0;
                 h->overdue_ns = now - h->alive_ns;
+                __atomic_store_n(h->progress + 1, 1, __ATOMIC_SEQ_CST);
                 if (h->leave != NULL) heart_send(h, 1);
                 continue;
             }
@@ -369,6 +375,7 @@ static heart *heart_open(int64_t *progress) {
         fcntl(h->wake[i], F_SETFD, FD_CLOEXEC);
     }
     h->fd = -1;
+    h->owner = getpid();
     h->progress = progress;
     pthread_mutex_init(&h->mutex, NULL);
     sigset_t all, old;
@@ -494,8 +501,9 @@ static heart_answer *heart_take(heart *h) {
     return answers;
 }
 
-/* End the thread, also in the middle of a wait, and free everything. */
+/* End the thread, also in the middle of a wait, and free everything; in a forked child, leak it. */
 static void heart_close(heart *h) {
+    if (h->owner != getpid()) return;
     pthread_mutex_lock(&h->mutex);
     h->closing = 1;
     pthread_mutex_unlock(&h->mutex);

@@ -10,6 +10,7 @@ class Progress:
     def add(self) -> None: ...
     @property
     def count(self) -> int: ...
+    stopped: bool
 
 @final
 class HeartbeatThread:

@@ -11,6 +11,7 @@ Rules
 """
 
 cimport cython
+from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
 from libc.stddef cimport ptrdiff_t
 from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport calloc, free
@@ -49,8 +50,6 @@ cdef extern from "heartbeat.h" nogil:
     heart_answer* heart_take(heart* h) noexcept
     void heart_close(heart* h) noexcept
 
-import os
-
 cdef enum:
     HEADER_BYTES_MIN = 14
     NS_PER_MS = 1000000
@@ -69,10 +68,14 @@ cdef int closed() except -1:
 @cython.final
 @cython.auto_pickle(False)
 cdef class Progress:
-    """Counts records handed out. Whoever hands out adds; the heartbeat thread looks whether it grew."""
+    """Counts records handed out. Whoever hands out adds; the heartbeat thread looks whether it grew.
+
+    When the member's place is given up for want of such signs, whoever gives it up says so here first: iterators then hand out no more
+    of what they hold, which is somebody else's to handle.
+    """
 
     def __cinit__(self):
-        self.cell = <int64_t*>calloc(1, sizeof(int64_t))
+        self.cell = <int64_t*>calloc(2, sizeof(int64_t))
         if self.cell == NULL:
             raise MemoryError
 
@@ -81,25 +84,36 @@ cdef class Progress:
 
     def add(self):
         """A sign of life."""
-        self.cell[0] += 1
+        count_one(self.cell)
 
     @property
     def count(self):
         """How often there was one."""
         return self.cell[0]
 
+    @property
+    def stopped(self):
+        """Whether iterators ask before they hand out another record."""
+        return self.cell[1] != 0
+
+    @stopped.setter
+    def stopped(self, bint value):
+        self.cell[1] = value
+
 
 @cython.final
+@cython.no_gc
 @cython.auto_pickle(False)
 cdef class HeartbeatThread:
     """One thread, one connection of its own, one member. See the rules of the module.
 
     Raises OSError when a thread or a descriptor cannot be had. Thread rule: any thread, but not during `close`.
+    Invariant: nothing clears `progress` while the thread runs. So a collection must not: what it finds in a cycle it empties before
+    it is freed, but for what is not in its books, which this is not, as it refers to nothing that could refer back.
     """
 
     cdef heart* heart
     cdef Progress progress       # the thread reads its cell
-    cdef object owner
 
     def __cinit__(self, Progress progress not None):
         if not FASTQ_HEARTBEAT_SUPPORTED:
@@ -108,10 +122,9 @@ cdef class HeartbeatThread:
         self.heart = heart_open(progress.cell)
         if self.heart == NULL:
             raise OSError("a heartbeat thread cannot be started")
-        self.owner = os.getpid()
 
     def __dealloc__(self):
-        if self.heart != NULL and self.owner == os.getpid():
+        if self.heart != NULL:
             with nogil:
                 heart_close(self.heart)
             self.heart = NULL
@@ -124,8 +137,8 @@ cdef class HeartbeatThread:
         if not 0 < port < 65536 or heart_address(self.heart, text, port) != 0:
             raise ValueError(f"an IP address and a port are needed, got {ip!r} and {port}")
 
-    def arm(self, int64_t token, const uint8_t[::1] frame not None, *, size_t error_at, ptrdiff_t epoch_at=-1,
-            int64_t interval_ms, int64_t timeout_ms, int64_t poll_limit_ms=0, const uint8_t[::1] leave=None):
+    def arm(self, int64_t token, frame not None, *, size_t error_at, ptrdiff_t epoch_at=-1,
+            int64_t interval_ms, int64_t timeout_ms, int64_t poll_limit_ms=0, leave=None):
         """Send `frame` (size, header and body; any correlation id) at the interval, first after one and a half.
 
         token: comes back with the answers. error_at: where the error code lies in an answer, counted from the correlation id.
@@ -133,28 +146,38 @@ cdef class HeartbeatThread:
         for connecting and an answer. poll_limit_ms 0: the application may be away for ever. leave: the farewell.
         """
         cdef heart_beat beat
+        cdef Py_buffer frame_view
+        cdef Py_buffer leave_view
         if self.heart == NULL:
             closed()
-        if frame.shape[0] < HEADER_BYTES_MIN or epoch_at + 4 > frame.shape[0]:
-            raise ValueError(f"{frame.shape[0]} bytes are no request with an epoch at {epoch_at}")
-        if leave is not None and leave.shape[0] < HEADER_BYTES_MIN:
-            raise ValueError(f"{leave.shape[0]} bytes are no request")
         if interval_ms <= 0 or timeout_ms <= 0:
             raise ValueError("interval_ms and timeout_ms are above 0")
-        beat.frame = &frame[0]
-        beat.frame_size = frame.shape[0]
-        beat.leave = NULL
-        if leave is not None:
-            beat.leave = &leave[0]
-        beat.leave_size = 0 if leave is None else leave.shape[0]
-        beat.epoch_at = epoch_at
-        beat.error_at = error_at
-        beat.interval_ns = interval_ms * NS_PER_MS
-        beat.timeout_ns = timeout_ms * NS_PER_MS
-        beat.poll_limit_ns = poll_limit_ms * NS_PER_MS
-        beat.token = token
-        if heart_arm(self.heart, &beat) != 0:
-            raise MemoryError
+        PyObject_GetBuffer(frame, &frame_view, PyBUF_SIMPLE)
+        try:
+            PyObject_GetBuffer(b"" if leave is None else leave, &leave_view, PyBUF_SIMPLE)
+            try:
+                if frame_view.len < HEADER_BYTES_MIN or epoch_at + 4 > frame_view.len:
+                    raise ValueError(f"{frame_view.len} bytes are no request with an epoch at {epoch_at}")
+                if leave is not None and leave_view.len < HEADER_BYTES_MIN:
+                    raise ValueError(f"{leave_view.len} bytes are no request")
+                beat.frame = <const uint8_t*>frame_view.buf
+                beat.frame_size = frame_view.len
+                beat.leave = NULL
+                if leave is not None:
+                    beat.leave = <const uint8_t*>leave_view.buf
+                beat.leave_size = leave_view.len
+                beat.epoch_at = epoch_at
+                beat.error_at = error_at
+                beat.interval_ns = interval_ms * NS_PER_MS
+                beat.timeout_ns = timeout_ms * NS_PER_MS
+                beat.poll_limit_ns = poll_limit_ms * NS_PER_MS
+                beat.token = token
+                if heart_arm(self.heart, &beat) != 0:
+                    raise MemoryError
+            finally:
+                PyBuffer_Release(&leave_view)
+        finally:
+            PyBuffer_Release(&frame_view)
 
     def disarm(self):
         """Send nothing until armed again; an answer on its way is dropped."""
@@ -212,6 +235,6 @@ cdef class HeartbeatThread:
         """End the thread at once and close its connection. Idempotent."""
         cdef heart* mine = self.heart
         self.heart = NULL
-        if mine != NULL and self.owner == os.getpid():
+        if mine != NULL:
             with nogil:
                 heart_close(mine)

@@ -218,33 +218,6 @@ def decode_message_set(
 # --- LZ4 in v0
 
 
-cdef inline uint32_t rotate(uint32_t value, int bits) noexcept nogil:
-    return (value << bits) | (value >> (32 - bits))
-
-
-cdef uint32_t xxhash32_short(const uint8_t* p, Py_ssize_t n) noexcept nogil:
-    """XXH32, seed 0, of fewer than 16 bytes: what the checksum of an LZ4 frame's descriptor is made with."""
-    cdef uint32_t prime1 = 2654435761u
-    cdef uint32_t prime2 = 2246822519u
-    cdef uint32_t prime3 = 3266489917u
-    cdef uint32_t prime4 = 668265263u
-    cdef uint32_t prime5 = 374761393u
-    cdef uint32_t h = prime5 + <uint32_t>n
-    cdef uint32_t lane
-    while n >= 4:
-        lane = <uint32_t>p[0] | <uint32_t>p[1] << 8 | <uint32_t>p[2] << 16 | <uint32_t>p[3] << 24
-        h = rotate(h + lane * prime3, 17) * prime4
-        p += 4
-        n -= 4
-    while n > 0:
-        h = rotate(h + p[0] * prime5, 11) * prime1
-        p += 1
-        n -= 1
-    h = (h ^ (h >> 15)) * prime2
-    h = (h ^ (h >> 13)) * prime3
-    return h ^ (h >> 16)
-
-
 cdef object with_right_lz4_checksum(bytes frame):
     """Clients of v0 computed the descriptor's checksum over the magic as well (KAFKA-3160): put the right one in.
 
@@ -252,11 +225,13 @@ cdef object with_right_lz4_checksum(bytes frame):
     """
     cdef Py_ssize_t at
     cdef const uint8_t* p = frame
+    from xxhash import xxh32_intdigest
+
     if len(frame) < 7:
         return frame
     at = 14 if p[4] & 0x08 else 6
     if len(frame) <= at:
         return frame
     fixed = bytearray(frame)
-    fixed[at] = (xxhash32_short(p + 4, at - 4) >> 8) & 0xFF
+    fixed[at] = xxh32_intdigest(frame[4:at]) >> 8 & 0xFF
     return fixed

@@ -7,6 +7,7 @@ Rules
 - Bytes behind a body are let pass, as Apache Kafka does: some clients send a few too many.
 """
 
+cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
@@ -33,7 +34,7 @@ from fastq._native.cursor cimport (
     take_i32,
     take_string,
 )
-from fastq._native.texts cimport count_topics, fail, take_text
+from fastq._native.texts cimport fail, take_text
 
 cdef enum:
     PRODUCE_FLEXIBLE = 9     # first version with compact lengths and tagged fields
@@ -161,12 +162,50 @@ cdef int take_topics(Cursor* c, int version, const uint8_t* base, list partition
     return 0
 
 
+@cython.final
+@cython.auto_pickle(False)
+@cython.freelist(256)
+cdef class PartitionResponse:
+    """What a ProduceResponse answers for one partition, under Kafka's names.
+
+    `topic` is its name, or from v13 on its id, as bytes; `record_errors` None or a list of (batch index, message or None). Nothing of it
+    changes.
+    """
+
+    cdef readonly bytes topic
+    cdef readonly int32_t partition
+    cdef readonly int16_t error_code
+    cdef readonly int64_t base_offset
+    cdef readonly int64_t log_append_time_ms
+    cdef readonly int64_t log_start_offset
+    cdef readonly list record_errors
+    cdef readonly str error_message
+
+    def __init__(
+        self,
+        bytes topic not None,
+        int32_t partition,
+        int16_t error_code=0,
+        int64_t base_offset=-1,
+        int64_t log_append_time_ms=-1,
+        int64_t log_start_offset=-1,
+        list record_errors=None,
+        str error_message=None,
+    ):
+        self.topic = topic
+        self.partition = partition
+        self.error_code = error_code
+        self.base_offset = base_offset
+        self.log_append_time_ms = log_append_time_ms
+        self.log_start_offset = log_start_offset
+        self.record_errors = record_errors
+        self.error_message = error_message
+
+
 def encode_produce_response(int version, int32_t correlation_id, list results, int32_t throttle_time_ms=0):
     """Encode a whole ProduceResponse frame (v3 to v13), its size field included.
 
-    `results` holds (topic as bytes, partition, error_code, base_offset, log_append_time_ms, log_start_offset,
-    record_errors, error_message) in the request's order; record_errors is a list of (batch index, message or None) or
-    None, error_message a str or None. Partitions of a topic must be neighbours. Tagged fields (current leader, node
+    `results` holds PartitionResponse objects in the request's order. Partitions of a topic must be neighbours. Tagged fields (current leader, node
     endpoints) are left to the generated message.
     """
     cdef Output out
@@ -196,12 +235,18 @@ cdef int put_results(Output* out, int version, list results) except -1:
     cdef Py_ssize_t count = len(results)
     cdef Py_ssize_t i = 0
     cdef Py_ssize_t j
-    cdef bytes topic
-    put_count(out, flexible, count_topics(results))
+    cdef int32_t topics = 0
+    cdef bytes topic = None
+    cdef PartitionResponse result
+    for result in results:
+        if topic is None or result.topic != topic:
+            topics += 1
+            topic = result.topic
+    put_count(out, flexible, topics)
     while i < count:
-        topic = (<tuple>results[i])[0]
+        topic = (<PartitionResponse>results[i]).topic
         j = i + 1
-        while j < count and (<tuple>results[j])[0] == topic:
+        while j < count and (<PartitionResponse>results[j]).topic == topic:
             j += 1
         if output_reserve(out, PyBytes_GET_SIZE(topic) + 2 * MAX_VARINT32) == NULL:
             raise MemoryError
@@ -211,7 +256,7 @@ cdef int put_results(Output* out, int version, list results) except -1:
             put_string(out, flexible, PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic))
         put_count(out, flexible, <int32_t>(j - i))
         while i < j:
-            put_result(out, version, <tuple>results[i])
+            put_result(out, version, <PartitionResponse>results[i])
             i += 1
         if flexible:
             if output_reserve(out, 1) == NULL:
@@ -220,18 +265,18 @@ cdef int put_results(Output* out, int version, list results) except -1:
     return 0
 
 
-cdef int put_result(Output* out, int version, tuple result) except -1:
+cdef int put_result(Output* out, int version, PartitionResponse result) except -1:
     """One partition's answer."""
     cdef bint flexible = version >= PRODUCE_FLEXIBLE
-    cdef object record_errors = result[6]
+    cdef list record_errors = result.record_errors
     if output_reserve(out, 48) == NULL:
         raise MemoryError
-    put_i32(out, <int32_t>result[1])
-    put_i16(out, <int16_t>result[2])
-    put_i64(out, <int64_t>result[3])
-    put_i64(out, <int64_t>result[4])
+    put_i32(out, result.partition)
+    put_i16(out, result.error_code)
+    put_i64(out, result.base_offset)
+    put_i64(out, result.log_append_time_ms)
     if version >= 5:
-        put_i64(out, <int64_t>result[5])
+        put_i64(out, result.log_start_offset)
     if version >= 8:
         put_count(out, flexible, 0 if record_errors is None else <int32_t>len(record_errors))
         if record_errors is not None:
@@ -240,7 +285,7 @@ cdef int put_result(Output* out, int version, tuple result) except -1:
                     raise MemoryError
                 put_i32(out, <int32_t>index)
                 put_message(out, flexible, message)
-        put_message(out, flexible, result[7])
+        put_message(out, flexible, result.error_message)
     return 0
 
 

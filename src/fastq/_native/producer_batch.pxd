@@ -46,9 +46,9 @@ cdef class Batch:
     cdef readonly int64_t producer_id
     cdef readonly int16_t producer_epoch
     cdef readonly int32_t base_sequence
-    cdef readonly bint sequence_reset    # numbered anew, under a new epoch, at least once
     cdef readonly bint sealed            # the header in memory says what the fields say
     cdef public int attempts
+    cdef public bint in_doubt       # sent, and no answer has said for certain that it was not written
     cdef public double retry_at_s
     cdef public object last_error
     cdef readonly int64_t base_offset
@@ -85,8 +85,8 @@ cdef class PartitionState:
     cdef public int producer_epoch
     cdef public int next_sequence
     cdef public int last_acked_sequence
-    cdef public int64_t last_acked_offset
-    cdef public bint unresolved
+    cdef public bint unresolved         # a batch in doubt was given up: nothing new is numbered until it is known what became of it
+    cdef public int gap_sequence        # from this one on nothing can be written under this epoch; -1: no such
     cdef public object many             # the send_many call that appended last, and its segment number
     cdef public int many_segment
 
@@ -97,6 +97,7 @@ cdef class TopicState:
     cdef readonly bytes encoded_name
     cdef public bytes topic_id
     cdef readonly list partitions
+    cdef readonly list gone             # partitions that the topic had before it was made anew, the first of them last
     cdef public list available          # partitions with a leader: where keyless records go
     cdef int32_t partition_count
     cdef PartitionState sticky

@@ -26,8 +26,8 @@ class BatchOwner:
 
 @final
 class Batch:
-    sequence_reset: bool
     attempts: int
+    in_doubt: bool
     retry_at_s: float
     last_error: Any
     record_errors: Any
@@ -86,8 +86,8 @@ class PartitionState:
     producer_epoch: int
     next_sequence: int
     last_acked_sequence: int
-    last_acked_offset: int
     unresolved: bool
+    gap_sequence: int
     many: Any
     many_segment: int
     def __new__(cls, topic: TopicState, index: int, target_bytes: int) -> PartitionState: ...
@@ -115,6 +115,8 @@ class TopicState:
     def name(self) -> str: ...
     @property
     def encoded_name(self) -> bytes: ...
+    @property
+    def gone(self) -> list[PartitionState]: ...
     @property
     def partitions(self) -> list[PartitionState]: ...
     @property

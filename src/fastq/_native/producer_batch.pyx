@@ -133,11 +133,12 @@ cdef class Batch:
         self.sealed = True
 
     def renumber(self, int64_t producer_id, int producer_epoch, int32_t base_sequence):
-        """Give the batch another identity; its memory, which a connection may be sending, follows at the next stamp."""
+        """Give a batch that no broker has another identity; its memory, which a connection may still export, follows at the next
+        stamp."""
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
         self.base_sequence = base_sequence
-        self.sequence_reset = True
+        self.in_doubt = False
         self.sealed = False
 
     cdef void seal(
@@ -207,7 +208,7 @@ cdef class Batch:
         return 0
 
     cdef void release(self) noexcept:
-        if self.exports:
+        if self.exports or self.accumulator is None:  # None: emptied by a collection, after which a view goes too
             return
         if self.data != NULL:
             self.accumulator.pool.give(self.data, self.capacity)
@@ -297,7 +298,6 @@ cdef class Batch:
                 child.producer_id = self.producer_id
                 child.producer_epoch = self.producer_epoch
                 child.base_sequence = sequence
-                child.sequence_reset = self.sequence_reset
                 sequence = advance_sequence(sequence, child.count)
             child.codec = self.codec
             child.state_ = BATCH_READY if child.codec == 0 else BATCH_CLOSING
@@ -368,7 +368,7 @@ cdef class PartitionState:
         self.producer_id = -1
         self.producer_epoch = -1
         self.last_acked_sequence = -1
-        self.last_acked_offset = -1
+        self.gap_sequence = -1
 
     def __repr__(self):
         return f"<PartitionState {self.topic.name}-{self.index}>"
@@ -393,6 +393,7 @@ cdef class TopicState:
         self.topic_id = bytes(16)
         self.partitions = []
         self.available = []
+        self.gone = []
         self.codec = codec
         self.compression_ratio = 1.0
         self.batch_bytes_max = batch_bytes_max

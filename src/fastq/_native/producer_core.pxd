@@ -16,6 +16,7 @@ cdef struct Field:
 
 cdef int take_field(object value, Field* field, str name) except -1
 cdef void drop_field(Field* field) noexcept
+cdef object whole_number(object value, str name)
 cpdef bytes encode_headers(object headers)
 
 
@@ -43,6 +44,7 @@ cdef class AsyncDelivery(DeliveryBase):
 cdef class ProducerCore:
     cdef readonly Accumulator accumulator
 
+    cdef DeliveryBase handle(self, Appended* out, Field* key, Field* value)
     cdef PartitionState choose(self, TopicState topic, Field* key, object partition, Py_ssize_t need)
     cdef Py_ssize_t bytes_needed(self, Field* key, Field* value, Py_ssize_t headers_size) noexcept
     cdef int store(

@@ -80,6 +80,7 @@ class AsyncProducerCore(ProducerCore):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Awaitable[AsyncDelivery]: ...
+    def _sent(self, delivery: AsyncDelivery) -> Sent: ...
     def _try_enqueue(
         self,
         topic: str,
@@ -89,4 +90,11 @@ class AsyncProducerCore(ProducerCore):
         partition: int | None,
         timestamp_ms: int | None,
     ) -> AsyncDelivery | None: ...
-    def _close_full(self, topic: str, value: Buffer | None, key: Buffer | None, partition: int | None) -> bool: ...
+    def _close_full(
+        self,
+        topic: str,
+        value: Buffer | None,
+        key: Buffer | None,
+        headers: _Headers | None,
+        partition: int | None,
+    ) -> bool: ...

@@ -5,14 +5,18 @@ Rules
   leads to the long way (`_send_slow` of the Python class): serializers, interceptors, partitioners, closed, forked.
 - A hook is a Python method of the subclass, and is called only per batch or when there is no room:
   `_attend()` after a batch was begun or closed, `_wait_for_topic(name)`, `_wait_for_partition(topic, index)`,
-  `_wait_for_room(topic, partition, bytes)`.
+  `_wait_for_room(topic, bytes, deadline)`, which answers the deadline: one for all the waiting of a send.
 - A record is appended before its handle exists, and nothing after the append may fail.
 """
 
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_GET_SIZE
+from cpython.dict cimport PyDict_CheckExact
+from cpython.list cimport PyList_CheckExact
+from cpython.number cimport PyNumber_Index
 from cpython.object cimport PyObject
+from cpython.tuple cimport PyTuple_CheckExact
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
 
 from fastq._native.accumulator cimport APPENDED, NO_ROOM, SLOW_CLOSED, SLOW_FORKED, Accumulator, Appended
@@ -116,6 +120,10 @@ cpdef bytes encode_headers(object headers):
     return bytes(result[:size]) + b"".join(encoded)
 
 
+cdef extern from "look_ahead.h":
+    void fastq_look_at(object value) noexcept
+
+
 @cython.freelist(1024)
 @cython.no_gc
 cdef class DeliveryBase:
@@ -182,7 +190,7 @@ cdef class Delivery(DeliveryBase):
     def result(self, timeout=None):
         """Wait for the broker's answer, at most `timeout` seconds (None: until delivery_timeout_ms has decided).
 
-        Answers RecordMetadata; raises what the record failed with, or TimeoutError, after which the record is still
+        Answers RecordMetadata; raises what the record failed with, or WaitTimeout, after which the record is still
         on its way.
         """
         if self.batch.state_ != BATCH_DONE:
@@ -227,6 +235,16 @@ cdef class AsyncDelivery(DeliveryBase):
         return 0
 
 
+cdef inline void point_at(DeliveryBase delivery, Appended* out, Field* key, Field* value):
+    """Make it the handle of what has just been appended."""
+    delivery.batch = <Batch>out.batch
+    delivery.index = out.index
+    delivery.timestamp_ms = out.timestamp
+    delivery.key_size = <int32_t>key.length
+    delivery.value_size = <int32_t>value.length
+
+
+@cython.auto_pickle(False)
 cdef class ProducerCore:
     """What both producers share: arguments in, bytes in the open batch. See the hooks in this file's rules."""
 
@@ -239,19 +257,23 @@ cdef class ProducerCore:
             return self.accumulator.last_topic
         return self.accumulator.find_topic(topic)
 
+    cdef DeliveryBase handle(self, Appended* out, Field* key, Field* value):
+        """The handle of one record of a send_many, for those who have to hear of each."""
+        raise NotImplementedError
+
     cdef PartitionState choose(self, TopicState topic, Field* key, object partition, Py_ssize_t need):
         """The partition of a record: asked for, hashed from the key, or the sticky one (a new one when that is full)."""
         cdef PartitionState chosen
         cdef Accumulator accumulator = self.accumulator
         if partition is not None:
-            index = int(partition)
+            index = whole_number(partition, "partition")
             if not 0 <= index < topic.partition_count:
                 self._wait_for_partition(topic, index)
             return topic.partitions[index]
         if key.length > INT32_MAX:
             raise_too_large(accumulator, topic, key.length)
         chosen = accumulator.pick(topic, key.data, <int32_t>key.length)
-        if (key.length < 0 or accumulator.ignore_keys) and not accumulator.fits(chosen, need):
+        if accumulator.is_keyless(key.length) and not accumulator.fits(chosen, need):
             if chosen.open_ is not None and accumulator.buffered_records < accumulator.records_max:
                 accumulator.close_batch(chosen, True)
                 chosen = accumulator.pick(topic, key.data, <int32_t>key.length)
@@ -280,28 +302,43 @@ cdef class ProducerCore:
         )
 
 
+cdef object whole_number(object value, str name):
+    """An int, or what stands for one as numpy's do. Cython's own conversion cuts floats, and int() reads text."""
+    try:
+        return PyNumber_Index(value)
+    except TypeError:
+        raise TypeError(f"{name} is an int, got {value!r}") from None
+
+
 cdef int64_t checked_timestamp(object timestamp_ms) except -2:
     cdef int64_t timestamp
     if timestamp_ms is None:
         return -1
-    timestamp = timestamp_ms
+    timestamp = whole_number(timestamp_ms, "timestamp_ms")
     if timestamp < 0:
         raise ValueError(f"timestamp_ms is milliseconds since 1970, not below 0, got {timestamp}")
     return timestamp
 
 
+@cython.auto_pickle(False)
 cdef class SyncProducerCore(ProducerCore):
     """The blocking send."""
+
+    cdef DeliveryBase handle(self, Appended* out, Field* key, Field* value):
+        cdef Delivery delivery = Delivery.__new__(Delivery)
+        point_at(delivery, out, key, value)
+        return delivery
 
     def send(self, topic, value=None, key=None, headers=None, partition=None, timestamp_ms=None):
         """Queue one record and answer its handle; waits only for room (max_block_ms) or for a topic's metadata.
 
         topic: its name. value, key: bytes, bytearray, memoryview, any contiguous buffer, or None (what a serializer
-        takes, when the producer has one). headers: (str, bytes or None) pairs. partition: None lets the key decide,
-        or the sticky partition when there is none. timestamp_ms: milliseconds since 1970; None is now.
+        takes, when the producer has one). headers: (str, bytes or None) pairs, or a mapping. partition: None
+        lets the key decide, or the sticky partition when there is none. timestamp_ms: milliseconds since 1970; None is now.
         Raises MessageTooLarge, BufferTimeout, SerializationError, ClientClosed, ForkedClient, and the error of a
         topic that cannot be had.
         """
+        fastq_look_at(value)
         if self.accumulator.slow:
             return self._send_slow(topic, value, key, headers, partition, timestamp_ms)
         return self.enqueue(topic, value, key, headers, partition, timestamp_ms)
@@ -320,6 +357,7 @@ cdef class SyncProducerCore(ProducerCore):
         cdef bytes encoded = None
         cdef int64_t timestamp = -1
         cdef int code
+        cdef object deadline = None
         if state is None:
             state = self._wait_for_topic(topic)
         if headers is not None:
@@ -332,16 +370,10 @@ cdef class SyncProducerCore(ProducerCore):
             take_field(key, &key_field, "key")
             code = self.store(state, &key_field, &value_field, encoded, partition, timestamp, &out)
             while code == NO_ROOM:
-                self._wait_for_room(
-                    state, self.bytes_needed(&key_field, &value_field, 1 if encoded is None else len(encoded))
-                )
+                deadline = self._wait_for_room(state, accumulator.wanted_bytes, deadline)
                 code = self.store(state, &key_field, &value_field, encoded, partition, timestamp, &out)
             delivery = Delivery.__new__(Delivery)
-            delivery.batch = <Batch>out.batch
-            delivery.index = out.index
-            delivery.timestamp_ms = out.timestamp
-            delivery.key_size = <int32_t>key_field.length
-            delivery.value_size = <int32_t>value_field.length
+            point_at(delivery, &out, &key_field, &value_field)
         finally:
             drop_field(&value_field)
             drop_field(&key_field)
@@ -404,18 +436,26 @@ cdef extern from *:
 fastq_install_next(<PyTypeObject*>Sent, sent_next)
 
 
+@cython.auto_pickle(False)
 cdef class AsyncProducerCore(ProducerCore):
     """The asyncio send."""
+
+    cdef DeliveryBase handle(self, Appended* out, Field* key, Field* value):
+        cdef AsyncDelivery delivery = AsyncDelivery.__new__(AsyncDelivery)
+        point_at(delivery, out, key, value)
+        return delivery
 
     def send(self, topic, value=None, key=None, headers=None, partition=None, timestamp_ms=None):
         """Queue one record: `delivery = await producer.send(...)` waits only for room or for a topic's metadata.
 
-        Arguments and errors are those of Producer.send. Cancelling the await means that the record is not sent,
-        unless the await had ended; awaiting the delivery waits for the broker.
+        A record's place is taken by the call, in the order of the calls, and it is sent whether or not what the call answers is
+        awaited; a record that is refused then is told in the log. Cancelling the await takes the record back, unless the await
+        had ended; awaiting the delivery waits for the broker. Arguments and errors are those of Producer.send.
         """
         cdef TopicState state
         cdef AsyncDelivery delivery
         cdef Sent sent
+        fastq_look_at(value)
         if self.accumulator.slow == 0:
             state = self.topic_state(topic)
             if state is not None:
@@ -426,6 +466,12 @@ cdef class AsyncProducerCore(ProducerCore):
                     return sent
         return self._send_slow(topic, value, key, headers, partition, timestamp_ms)
 
+    def _sent(self, AsyncDelivery delivery not None):
+        """What `send` answers for a record that is in."""
+        cdef Sent sent = Sent.__new__(Sent)
+        sent.delivery = delivery
+        return sent
+
     def _try_enqueue(self, topic, value, key, headers, partition, timestamp_ms):
         """Append a record to a known topic, beginning a batch if need be; None when there is no room."""
         cdef TopicState state = self.topic_state(topic)
@@ -433,25 +479,35 @@ cdef class AsyncProducerCore(ProducerCore):
             return None
         return self.try_enqueue(state, value, key, headers, partition, timestamp_ms, False)
 
-    def _close_full(self, topic, value, key, partition):
+    cdef PartitionState pick_known(self, TopicState state, Field* key, object partition):
+        """Where a record goes; None where that is not known without waiting."""
+        if partition is not None:
+            index = whole_number(partition, "partition")
+            return state.partitions[index] if 0 <= index < state.partition_count else None
+        if key.length > INT32_MAX:
+            return None
+        return self.accumulator.pick(state, key.data, <int32_t>key.length)
+
+    def _close_full(self, topic, value, key, headers, partition):
         """Close the batch that such a record would go to and does not fit into; True when one was closed."""
         cdef TopicState state = self.topic_state(topic)
         cdef PartitionState chosen
         cdef Field key_field
         cdef Field value_field
+        cdef Py_ssize_t headers_size
         if state is None:
             return False
+        headers_size = len(encode_headers(headers))
         key_field.held = False
         take_field(value, &value_field, "value")
         try:
             take_field(key, &key_field, "key")
-            if partition is not None:
-                if not 0 <= partition < state.partition_count:
-                    return False
-                chosen = state.partitions[partition]
-            else:
-                chosen = self.accumulator.pick(state, key_field.data, <int32_t>key_field.length)
-            if chosen.open_ is None or self.accumulator.fits(chosen, self.bytes_needed(&key_field, &value_field, 1)):
+            chosen = self.pick_known(state, &key_field, partition)
+            if (
+                chosen is None
+                or chosen.open_ is None
+                or self.accumulator.fits(chosen, self.bytes_needed(&key_field, &value_field, headers_size))
+            ):
                 return False
             self.accumulator.close_batch(chosen, True)
             return True
@@ -470,8 +526,8 @@ cdef class AsyncProducerCore(ProducerCore):
         cdef bytes encoded = None
         cdef int64_t timestamp = -1
         if headers is not None:
-            if only_if_fits:
-                return None
+            if only_if_fits and not (PyList_CheckExact(headers) or PyTuple_CheckExact(headers) or PyDict_CheckExact(headers)):
+                return None     # what can be read only once is for the one who will surely use it
             encoded = encode_headers(headers)
         if timestamp_ms is not None:
             timestamp = checked_timestamp(timestamp_ms)
@@ -481,19 +537,15 @@ cdef class AsyncProducerCore(ProducerCore):
             take_field(key, &key_field, "key")
             if only_if_fits:
                 # The task must give way to the loop once per batch, and before its record is in.
-                if partition is not None or key_field.length > INT32_MAX:
-                    return None
-                chosen = self.accumulator.pick(state, key_field.data, <int32_t>key_field.length)
-                if not self.accumulator.fits(chosen, self.bytes_needed(&key_field, &value_field, 1)):
+                chosen = self.pick_known(state, &key_field, partition)
+                if chosen is None or not self.accumulator.fits(
+                    chosen, self.bytes_needed(&key_field, &value_field, 1 if encoded is None else PyBytes_GET_SIZE(encoded))
+                ):
                     return None
             if self.store(state, &key_field, &value_field, encoded, partition, timestamp, &out) == NO_ROOM:
                 return None
             delivery = AsyncDelivery.__new__(AsyncDelivery)
-            delivery.batch = <Batch>out.batch
-            delivery.index = out.index
-            delivery.timestamp_ms = out.timestamp
-            delivery.key_size = <int32_t>key_field.length
-            delivery.value_size = <int32_t>value_field.length
+            point_at(delivery, &out, &key_field, &value_field)
         finally:
             drop_field(&value_field)
             drop_field(&key_field)

@@ -8,17 +8,20 @@ Rules
 """
 
 cimport cython
-from cpython.bytes cimport PyBytes_GET_SIZE
 from cpython.list cimport PyList_CheckExact, PyList_GET_ITEM, PyList_GET_SIZE
+from cpython.long cimport PyLong_CheckExact
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint8_t
 from libc.stdlib cimport free, realloc
 
 from fastq._native.accumulator cimport NO_ROOM, Accumulator, Appended
 from fastq._native.arrow_source cimport COLUMN_ABSENT, ArrowSource
-from fastq._native.producer_batch cimport BATCH_DONE, RECORD_OVERHEAD_MAX, Batch, PartitionState, TopicState
-from fastq._native.producer_core cimport Field, ProducerCore, drop_field, encode_headers, take_field
+from fastq._native.producer_batch cimport BATCH_DONE, Batch, PartitionState, TopicState
+from fastq._native.producer_core cimport Field, ProducerCore, drop_field, encode_headers, take_field, whole_number
 
 from fastq._native.arrow_source import is_arrow
+
+cdef extern from "look_ahead.h":
+    void fastq_look_ahead(list items, Py_ssize_t next) noexcept
 
 cdef struct Segment:
     int32_t first           # index in the batch
@@ -95,7 +98,7 @@ cdef class ManyDelivery:
         """Wait for all answers, at most `timeout` seconds (None: until delivery_timeout_ms has decided).
 
         Answers SendManyResult, the offsets by partition; raises SendManyError, which says which records failed and why,
-        or TimeoutError, after which they are still on their way.
+        or WaitTimeout, after which they are still on their way.
         """
         self.wait(timeout)
         return self.outcome()
@@ -148,6 +151,9 @@ cdef class ManyDelivery:
         cdef Batch batch
         from time import monotonic
 
+        from fastq.timeouts import check_timeout
+
+        check_timeout(timeout)
         end = None if timeout is None else monotonic() + timeout
         for batch in self.batches:
             if batch.state_ != BATCH_DONE:
@@ -159,16 +165,22 @@ cdef class ManyDelivery:
 
     def outcome(self):
         """SendManyResult of a done call; raises SendManyError when records of it failed."""
-        from fastq.producer.delivery import SendManyError, SendManyResult
+        from fastq.producer.delivery import SendManyError, SendManyResult, TopicPartition
 
+        cdef PartitionState partition
         offsets = {}
+        elsewhere = {}
         failed = {}
         for place, batch in enumerate(self.batches):
             for error, start, first, count in leaves(batch, self.segments[place].first, self.segments[place].count):
                 if error is not None:
                     failed.setdefault(id(error), (error, []))[1].append((place, first, count))
                     continue
-                ranges = offsets.setdefault((<Batch>batch).partition.index, [])
+                partition = (<Batch>batch).partition
+                if partition.topic.name == self.topic:
+                    ranges = offsets.setdefault(partition.index, [])
+                else:
+                    ranges = elsewhere.setdefault(TopicPartition(partition.topic.name, partition.index), [])
                 last = ranges[len(ranges) - 1] if ranges else range(-1, -1)
                 if last.start >= 0 and last.stop == start:
                     ranges[len(ranges) - 1] = range(last.start, start + count)
@@ -178,7 +190,7 @@ cdef class ManyDelivery:
                     ranges.append(range(start, start + count))
         failures = [(error, self.positions(parts)) for error, parts in failed.values()]
         lost = sum([len(positions) for _, positions in failures])
-        delivered = SendManyResult(self.topic, self.count - lost, offsets)
+        delivered = SendManyResult(self.topic, self.count - lost, offsets, elsewhere)
         if not failures:
             return delivered
         causes = "; ".join(f"{len(positions)} from position {positions[0]} on: {error}" for error, positions in failures[:3])
@@ -237,17 +249,24 @@ def leaves(Batch batch, int32_t first, int32_t count):
 cdef class SendMany:
     """One call of send_many on its way.
 
-    Invariant: while `has_row`, the current row is read and not yet appended. Thread rule: one thread.
+    `convert` is None, or what stands between a row and its bytes: `convert(value, key, headers, partition, timestamp)` answers
+    (TopicState, value, key, headers, partition, timestamp, record), or the name of a topic that has to become known first;
+    where `record` is not None, `convert.appended(record, delivery)` or `convert.refused(record, error)` says what became of it.
+    Invariant: while `has_raw`, the current row is read and not yet converted; while `has_row`, it is not yet appended. Thread
+    rule: one thread.
     """
 
     cdef ProducerCore core
     cdef readonly TopicState topic
     cdef readonly ManyDelivery delivery
-    cdef readonly Py_ssize_t needs_room     # bytes that the next record takes, when step found no room; else 0
+    cdef readonly bint needs_room           # step found no room: `wanted_bytes` of the accumulator
+    cdef readonly str needs_topic           # step needs this topic to be known
     cdef list values                        # a list is read by index
     cdef Py_ssize_t next_value
     cdef object iterator                    # anything else row by row
     cdef ArrowSource arrow
+    cdef list listed_keys                   # keys in a list, read by index too
+    cdef Py_ssize_t next_key
     cdef object keys
     cdef ArrowSource arrow_keys
     cdef object headers
@@ -256,7 +275,11 @@ cdef class SendMany:
     cdef object convert
     cdef bint scattered
     cdef bint plain                         # values only: nothing to look up for a row
+    cdef bint has_raw
     cdef bint has_row
+    cdef TopicState row_topic
+    cdef object record                      # of the row, where somebody wants to hear of it
+    cdef set strangers                      # other topics that rows went to
     cdef object value_
     cdef object key_
     cdef object headers_
@@ -266,12 +289,11 @@ cdef class SendMany:
 
     def __cinit__(self, ProducerCore core, TopicState topic, values, keys, headers, partition, timestamps, convert):
         self.core = core
-        self.topic = topic
+        self.topic = self.row_topic = topic
+        self.strangers = set()
         self.delivery = ManyDelivery(core.accumulator, topic.name)
         self.partition = partition
         self.convert = convert
-        if isinstance(values, (str, bytes, bytearray, memoryview)):
-            raise TypeError(f"values is one {type(values).__name__}, expected a list or another iterable of records")
         if is_arrow(values):
             self.arrow = ArrowSource(values)
             if self.arrow.is_table and not (keys is None and headers is None and timestamps is None):
@@ -279,16 +301,18 @@ cdef class SendMany:
         elif PyList_CheckExact(values):
             self.values = values
         else:
-            self.iterator = iter(values)
+            self.iterator = each_of(values, "values")
         if keys is not None:
             if is_arrow(keys):
                 self.arrow_keys = ArrowSource(keys)
                 if self.arrow_keys.is_table:
                     raise TypeError("keys is an Arrow table, expected an array")
+            elif PyList_CheckExact(keys):
+                self.listed_keys = keys
             else:
-                self.keys = iter(keys)
-        self.headers = None if headers is None else iter(headers)
-        self.timestamps = None if timestamps is None else iter(as_rows(timestamps))
+                self.keys = each_of(keys, "keys")
+        self.headers = None if headers is None else each_of(headers, "headers")
+        self.timestamps = None if timestamps is None else each_of(as_rows(timestamps), "timestamps")
         self.scattered = keys is not None or convert is not None or (self.arrow is not None and self.arrow.is_table)
         self.plain = keys is None and headers is None and timestamps is None and convert is None and self.arrow is None
 
@@ -298,32 +322,60 @@ cdef class SendMany:
         return self.delivery.count
 
     def step(self):
-        """Append records; True when all are in, False when the producer has to wait (`needs_room`) or to drive."""
+        """Append records; True when all are in, False when the producer has to wait (`needs_room`, `needs_topic`) or to drive."""
         cdef Accumulator accumulator = self.core.accumulator
-        self.needs_room = 0
+        self.needs_room = False
+        self.needs_topic = None
         try:
             while True:
                 if not self.has_row:
-                    if not self.advance():
+                    if not self.has_raw and not self.advance():
                         self.finish()
                         return True
+                    if self.convert is not None and not self.run_convert():
+                        return False
                     self.has_row = True
                 if self.append_row() == NO_ROOM:
+                    self.needs_room = True
                     return False
                 self.has_row = False
                 if accumulator.attention:
                     accumulator.attention = False
                     return False
         except BaseException as error:
-            self.finish()
-            error.accepted = self.delivery.count
+            self.give_up(error)
             raise
+
+    def give_up(self, error):
+        """The call ends with `error`, which says how many records were accepted before it (`accepted`)."""
+        record = self.record
+        error.accepted = self.delivery.count
+        self.record = None
+        self.finish()
+        if record is not None:
+            self.convert.refused(record, error)
+
+    cdef int run_convert(self) except -1:
+        """Make bytes of the row; 0 when its topic has to become known first."""
+        self.has_raw = True
+        converted = self.convert(self.value_, self.key_, self.headers_, self.partition_, self.timestamp_)
+        if isinstance(converted, str):
+            self.needs_topic = converted
+            return 0
+        (
+            self.row_topic, self.value_, self.key_, self.headers_, self.partition_, self.timestamp_, self.record
+        ) = converted
+        self.has_raw = False
+        if self.row_topic is not self.topic:
+            self.strangers.add(self.row_topic)
+        return 1
 
     cdef int advance(self) except -1:
         """Read the next row; 0 after the last one. Columns of different length are an error."""
         if self.values is not None:
             if self.next_value >= PyList_GET_SIZE(self.values):
                 return self.check_end()
+            fastq_look_ahead(self.values, self.next_value)
             self.value_ = <object>PyList_GET_ITEM(self.values, self.next_value)
             self.next_value += 1
         elif self.arrow is not None:
@@ -343,13 +395,17 @@ cdef class SendMany:
             if column is not None:
                 for _ in column:
                     raise ValueError(f"{name} is longer than values, which has {self.delivery.count} records")
-        if self.arrow_keys is not None and self.arrow_keys.advance():
+        if (self.arrow_keys is not None and self.arrow_keys.advance()) or (
+            self.listed_keys is not None and self.next_key < PyList_GET_SIZE(self.listed_keys)
+        ):
             raise ValueError(f"keys is longer than values, which has {self.delivery.count} records")
         return 0
 
     cdef int read_columns(self) except -1:
         cdef Field field
         self.partition_ = self.partition
+        if self.convert is not None:    # what the row before became is not this row's
+            self.key_ = self.headers_ = self.timestamp_ = None
         if self.arrow is not None:
             if self.arrow.is_table:
                 if self.convert is None:
@@ -364,7 +420,13 @@ cdef class SendMany:
                 self.value_ = None if field.length < 0 else field.data[:field.length]
                 self.arrow.field(&self.arrow.key, &field)
                 self.key_ = None if field.length < 0 else field.data[:field.length]
-        if self.keys is not None:
+        if self.listed_keys is not None:
+            if self.next_key >= PyList_GET_SIZE(self.listed_keys):
+                raise ValueError(f"keys has {self.delivery.count} records, fewer than values")
+            fastq_look_ahead(self.listed_keys, self.next_key)
+            self.key_ = <object>PyList_GET_ITEM(self.listed_keys, self.next_key)
+            self.next_key += 1
+        elif self.keys is not None:
             self.key_ = self.next_of(self.keys, "keys")
         elif self.arrow_keys is not None:
             if not self.arrow_keys.advance():
@@ -376,10 +438,6 @@ cdef class SendMany:
             self.headers_ = self.next_of(self.headers, "headers")
         if self.timestamps is not None:
             self.timestamp_ = self.next_of(self.timestamps, "timestamps")
-        if self.convert is not None:
-            self.value_, self.key_, self.headers_, self.partition_, self.timestamp_ = self.convert(
-                self.value_, self.key_, self.headers_, self.partition_, self.timestamp_
-            )
         return 0
 
     cdef object next_of(self, object column, str name):
@@ -408,23 +466,28 @@ cdef class SendMany:
             if not self.plain:
                 if self.arrow_keys is not None and self.convert is None:
                     self.arrow_keys.field(&self.arrow_keys.value, &key)
-                elif self.arrow is None or self.convert is not None or self.keys is not None:
+                elif self.arrow is None or self.convert is not None or self.key_ is not None:
                     take_field(self.key_, &key, "key")
                 if self.headers_ is not None:
                     encoded = encode_headers(self.headers_)
                 else:
                     encoded = self.encoded_
                 if self.timestamp_ is not None:
+                    if not PyLong_CheckExact(self.timestamp_):
+                        self.timestamp_ = whole_number(self.timestamp_, "a timestamp")
                     timestamp = self.timestamp_
                     if timestamp < 0:
                         raise ValueError(f"timestamps are milliseconds since 1970, not below 0, got {timestamp}")
             code = self.core.store(
-                self.topic, &key, &value, encoded, self.partition if self.plain else self.partition_, timestamp, &out
+                self.row_topic, &key, &value, encoded, self.partition if self.plain else self.partition_, timestamp, &out
             )
             if code == NO_ROOM:
-                self.needs_room = self.core.bytes_needed(&key, &value, 1 if encoded is None else PyBytes_GET_SIZE(encoded))
                 return code
             self.delivery.add((<Batch>out.batch).partition, <Batch>out.batch, out.index, self.scattered)
+            if self.record is not None:
+                record = self.record
+                self.record = None
+                self.convert.appended(record, self.core.handle(&out, &key, &value))
             return code
         finally:
             drop_field(&value)
@@ -433,15 +496,30 @@ cdef class SendMany:
     cdef int finish(self) except -1:
         """Let go of what is not needed any more: partitions refer to the handle while the call lasts."""
         cdef PartitionState partition
-        for partition in self.topic.partitions:
-            if partition.many is self.delivery:
-                partition.many = None
+        cdef TopicState topic
+        for topic in (self.topic, *self.strangers):
+            for partition in topic.partitions + topic.gone:
+                if partition.many is self.delivery:
+                    partition.many = None
         self.value_ = self.key_ = self.headers_ = self.encoded_ = None
         return 0
 
 
+cdef object each_of(object column, str name):
+    """An iterator over one of the arguments. Bytes and text can be iterated over too, which nobody means."""
+    if not isinstance(column, (str, bytes, bytearray, memoryview)):
+        try:
+            return iter(column)
+        except TypeError:
+            pass
+    raise TypeError(f"{name} is one {type(column).__name__}, expected a list or another iterable of records")
+
+
 def as_rows(values):
-    """A column of numbers as something to iterate over: Arrow arrays give theirs."""
+    """A column of numbers as something to iterate over: Arrow arrays give theirs, and so does a buffer of numbers, as
+    `ConsumerBatch.timestamps` is; one of bytes is left to be refused."""
     if hasattr(values, "to_pylist"):
         return values.to_pylist()
+    if isinstance(values, memoryview) and values.itemsize > 1:
+        return values.tolist()
     return values

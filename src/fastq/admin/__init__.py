@@ -1,8 +1,10 @@
 """Administration of a Kafka-protocol cluster: `Admin` (blocking) and `AsyncAdmin`, and the types they take and give."""
 
+from typing import TYPE_CHECKING
+
 from fastq.admin.admin import Admin
 from fastq.admin.async_admin import AsyncAdmin
-from fastq.admin.config import AdminConfig, AdminOptions
+from fastq.admin.config import AdminConfig
 from fastq.admin.group_types import (
     CommittedOffset,
     GroupDescription,
@@ -42,6 +44,10 @@ from fastq.admin.types import (
     TopicDescription,
     TopicListing,
 )
+from fastq.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from fastq.admin.options import AdminOptions as AdminOptions
 
 __all__ = [
     "Admin",
@@ -82,3 +88,6 @@ __all__ = [
     "TransactionDescription",
     "TransactionListing",
 ]
+
+# For type checkers mostly, and it imports the ssl module.
+__getattr__, __dir__ = lazy_names(__name__, {"AdminOptions": "fastq.admin.options"})

@@ -1,20 +1,19 @@
 """The blocking admin client.
 
-Rules of this file: a method builds an operation of `core.py` and runs it; everything that is decided, is decided there.
+Rules of this file: a method builds an operation of `core.py` and runs it; everything that is decided, is decided there. The asyncio face
+is made from this file and `group_admin.py` (`make generate`): what waits is the whole of a statement, an assignment or a return.
 Time-outs are seconds, for the whole operation with its retries; None means `default_api_timeout_ms`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
-
-from typing_extensions import Self, Unpack
+from typing import TYPE_CHECKING, Any
 
 from fastq.admin import core
-from fastq.admin.config import AdminConfig, AdminOptions
+from fastq.admin.arguments import names_of, operations_of
+from fastq.admin.config import AdminConfig
 from fastq.admin.group_admin import GroupAdmin
-from fastq.admin.group_admin import names as names_of
 from fastq.admin.types import (
     AlterConfigOp,
     ApiVersion,
@@ -34,13 +33,12 @@ from fastq.admin.types import (
 )
 from fastq.metadata import TopicPartition
 from fastq.net.client import BlockingClient
+from fastq.timeouts import check_timeout
 
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
 
-def _as_operations(values: Mapping[str, str | None]) -> list[tuple[AlterConfigOp, str, str | None]]:
-    return [
-        (AlterConfigOp.DELETE if value is None else AlterConfigOp.SET, name, None if value is None else str(value))
-        for name, value in values.items()
-    ]
+    from fastq.admin.options import AdminOptions
 
 
 class Admin(GroupAdmin):
@@ -53,8 +51,7 @@ class Admin(GroupAdmin):
     def __init__(
         self, config: AdminConfig | Mapping[str, Any] | None = None, /, **options: Unpack[AdminOptions]
     ) -> None:
-        given = config.as_dict() if isinstance(config, AdminConfig) else config
-        self.config = AdminConfig.from_mapping(given, **options)
+        self.config = AdminConfig.of(config, options)
         self._client = BlockingClient(self.config, self.config.default_api_timeout_ms / 1000)
 
     def __reduce__(self) -> tuple[type[Admin], tuple[AdminConfig]]:
@@ -72,7 +69,8 @@ class Admin(GroupAdmin):
 
     def _timeout_ms(self, timeout: float | None) -> int:
         """What the broker is told; it is never less than a millisecond."""
-        return self.config.default_api_timeout_ms if timeout is None else max(1, int(timeout * 1000))
+        check_timeout(timeout)
+        return self.config.default_api_timeout_ms if timeout is None else max(1, int(min(timeout * 1000, 2**31 - 1)))
 
     def create_topic(
         self,
@@ -178,7 +176,7 @@ class Admin(GroupAdmin):
     ) -> None:
         """Set settings of one resource; None takes a setting back to its default. Raises InvalidConfig, ..."""
         outcomes = self.incremental_alter_configs(
-            {resource: _as_operations(values)}, validate_only=validate_only, timeout=timeout
+            {resource: operations_of(values)}, validate_only=validate_only, timeout=timeout
         )
         outcomes[resource].result()
 

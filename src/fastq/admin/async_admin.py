@@ -1,4 +1,5 @@
-"""The asyncio admin client: the same methods as `Admin`, awaited.
+# Made by tools/generate_async_admin.py: change admin.py, then `make generate`.
+"""The asyncio admin client: the methods of `Admin`, awaited.
 
 Rules of this file: a method builds an operation of `core.py` and runs it; everything that is decided, is decided there.
 Time-outs are seconds, for the whole operation with its retries; None means `default_api_timeout_ms`.
@@ -7,15 +8,12 @@ Time-outs are seconds, for the whole operation with its retries; None means `def
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
-
-from typing_extensions import Self, Unpack
+from typing import TYPE_CHECKING, Any
 
 from fastq.admin import core
-from fastq.admin.admin import _as_operations
+from fastq.admin.arguments import names_of, operations_of
 from fastq.admin.async_group_admin import AsyncGroupAdmin
-from fastq.admin.config import AdminConfig, AdminOptions
-from fastq.admin.group_admin import names as names_of
+from fastq.admin.config import AdminConfig
 from fastq.admin.types import (
     AlterConfigOp,
     ApiVersion,
@@ -35,10 +33,16 @@ from fastq.admin.types import (
 )
 from fastq.metadata import TopicPartition
 from fastq.net.client import AsyncClient
+from fastq.timeouts import check_timeout
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
+
+    from fastq.admin.options import AdminOptions
 
 
 class AsyncAdmin(AsyncGroupAdmin):
-    """Topics, configurations, records, groups, transactions and the state of the cluster; for one event loop.
+    """Topics, configurations, records, groups, transactions and the state of the cluster. For one event loop.
 
     Takes the fields of `AdminConfig` as keyword arguments, or a mapping with Kafka's names (or an `AdminConfig`) first:
     `AsyncAdmin({"bootstrap.servers": "host:9092"})`. Pickles as its configuration.
@@ -47,8 +51,7 @@ class AsyncAdmin(AsyncGroupAdmin):
     def __init__(
         self, config: AdminConfig | Mapping[str, Any] | None = None, /, **options: Unpack[AdminOptions]
     ) -> None:
-        given = config.as_dict() if isinstance(config, AdminConfig) else config
-        self.config = AdminConfig.from_mapping(given, **options)
+        self.config = AdminConfig.of(config, options)
         self._client = AsyncClient(self.config, self.config.default_api_timeout_ms / 1000)
 
     def __reduce__(self) -> tuple[type[AsyncAdmin], tuple[AdminConfig]]:
@@ -66,7 +69,8 @@ class AsyncAdmin(AsyncGroupAdmin):
 
     def _timeout_ms(self, timeout: float | None) -> int:
         """What the broker is told; it is never less than a millisecond."""
-        return self.config.default_api_timeout_ms if timeout is None else max(1, int(timeout * 1000))
+        check_timeout(timeout)
+        return self.config.default_api_timeout_ms if timeout is None else max(1, int(min(timeout * 1000, 2**31 - 1)))
 
     async def create_topic(
         self,
@@ -176,7 +180,7 @@ class AsyncAdmin(AsyncGroupAdmin):
     ) -> None:
         """Set settings of one resource; None takes a setting back to its default. Raises InvalidConfig, ..."""
         outcomes = await self.incremental_alter_configs(
-            {resource: _as_operations(values)}, validate_only=validate_only, timeout=timeout
+            {resource: operations_of(values)}, validate_only=validate_only, timeout=timeout
         )
         outcomes[resource].result()
 

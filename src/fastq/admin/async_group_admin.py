@@ -1,3 +1,4 @@
+# Made by tools/generate_async_admin.py: change group_admin.py, then `make generate`.
 """The part of the asyncio admin client that is about groups, transactions and producers.
 
 Rules of this file: as in `async_admin.py`, which it is a part of: a method builds an operation and runs it, nothing is decided here.
@@ -9,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fastq.admin import groups, transactions
-from fastq.admin.group_admin import REMOVAL_REASON, TRANSACTION_TIMEOUT_MAX_MS, clock_ms, names
+from fastq.admin.arguments import REMOVAL_REASON, TRANSACTION_TIMEOUT_MAX_MS, clock_ms, names_of
 from fastq.admin.group_types import (
     CommittedOffset,
     GroupDescription,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class AsyncGroupAdmin:
-    """Groups, transactions and producers. For one event loop."""
+    """Groups, transactions and producers. Thread rule as `AsyncAdmin`'s."""
 
     if TYPE_CHECKING:
         _client: AsyncClient
@@ -46,7 +47,7 @@ class AsyncGroupAdmin:
         self, *, states: Sequence[str] = (), types: Sequence[str] = (), timeout: float | None = None
     ) -> dict[str, GroupListing]:
         """All groups by id, in order; those in one of some states, of some types (see `GroupListing`)."""
-        return await self._client.run(groups.list_groups(names(states), names(types)), timeout)
+        return await self._client.run(groups.list_groups(names_of(states), names_of(types)), timeout)
 
     async def describe_group(self, group_id: str, *, timeout: float | None = None) -> GroupDescription:
         """One group with its members and their partitions; raises GroupIdNotFound."""
@@ -57,7 +58,7 @@ class AsyncGroupAdmin:
         self, group_ids: Sequence[str], *, timeout: float | None = None
     ) -> Outcomes[str, GroupDescription]:
         """Groups with their members, classic and KIP-848 ones; an outcome for each."""
-        return await self._client.run(groups.describe_groups(names(group_ids)), timeout)
+        return await self._client.run(groups.describe_groups(names_of(group_ids)), timeout)
 
     async def list_group_offsets(
         self,
@@ -119,7 +120,7 @@ class AsyncGroupAdmin:
 
     async def delete_groups(self, group_ids: Sequence[str], *, timeout: float | None = None) -> Outcomes[str, None]:
         """Delete groups with their offsets; NonEmptyGroup for one that has members."""
-        return await self._client.run(groups.delete_groups(names(group_ids)), timeout)
+        return await self._client.run(groups.delete_groups(names_of(group_ids)), timeout)
 
     async def delete_group_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition], *, timeout: float | None = None
@@ -140,7 +141,7 @@ class AsyncGroupAdmin:
 
         A member that still runs joins again.
         """
-        operation = groups.remove_members(group_id, names(instance_ids), names(member_ids), reason)
+        operation = groups.remove_members(group_id, names_of(instance_ids), names_of(member_ids), reason)
         return await self._client.run(operation, timeout)
 
     # -- transactions ----------------------------------------------------------------------------------------------------
@@ -157,7 +158,7 @@ class AsyncGroupAdmin:
         """Transactional ids in order: all, or those in some states, of some producers, open for longer than a time, or
         matching a regular expression. UnsupportedVersion where a broker is too old for a filter."""
         operation = transactions.list_transactions(
-            names(states), producer_ids, longer_than_ms=longer_than_ms, id_pattern=id_pattern
+            names_of(states), producer_ids, longer_than_ms=longer_than_ms, id_pattern=id_pattern
         )
         return await self._client.run(operation, timeout)
 
@@ -165,7 +166,7 @@ class AsyncGroupAdmin:
         self, transactional_ids: Sequence[str], *, timeout: float | None = None
     ) -> Outcomes[str, TransactionDescription]:
         """What the coordinators know of transactional ids; TransactionalIdNotFound for one that does not exist."""
-        return await self._client.run(transactions.describe_transactions(names(transactional_ids)), timeout)
+        return await self._client.run(transactions.describe_transactions(names_of(transactional_ids)), timeout)
 
     async def abort_transaction(
         self,
@@ -198,7 +199,7 @@ class AsyncGroupAdmin:
 
         Those with a batch within `max_transaction_timeout_ms`, the brokers' transaction.max.timeout.ms, are left out.
         """
-        wanted = None if topics is None else names(topics)
+        wanted = None if topics is None else names_of(topics)
         operation = transactions.find_hanging_transactions(
             wanted, node_id, max_timeout_ms=max_transaction_timeout_ms, clock_ms=clock_ms
         )
@@ -214,4 +215,4 @@ class AsyncGroupAdmin:
         self, transactional_ids: Sequence[str], *, timeout: float | None = None
     ) -> Outcomes[str, FencedProducer]:
         """Abort what transactional ids have open, and refuse their present producers from now on."""
-        return await self._client.run(transactions.fence_producers(names(transactional_ids)), timeout)
+        return await self._client.run(transactions.fence_producers(names_of(transactional_ids)), timeout)

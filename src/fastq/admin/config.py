@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from fastq.config import INT32_MAX, ClientConfig, ClientOptions, option
-
-
-class AdminOptions(ClientOptions, total=False):
-    """Keyword arguments of `Admin` and `AsyncAdmin`; the fields of `AdminConfig`."""
-
-    default_api_timeout_ms: int
+from fastq.config import ClientConfig
+from fastq.settings import INT32_MAX, option
 
 
-@dataclass(frozen=True, kw_only=True)
 class AdminConfig(ClientConfig):
     """`ClientConfig`, and how long an operation may take when its call does not say."""
 

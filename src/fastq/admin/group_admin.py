@@ -5,11 +5,11 @@ Rules of this file: as in `admin.py`, which it is a part of: a method builds an 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fastq.admin import groups, transactions
+from fastq.admin.arguments import REMOVAL_REASON, TRANSACTION_TIMEOUT_MAX_MS, clock_ms, names_of
 from fastq.admin.group_types import (
     CommittedOffset,
     GroupDescription,
@@ -31,22 +31,6 @@ from fastq.metadata import TopicPartition
 if TYPE_CHECKING:
     from fastq.net.client import BlockingClient
 
-REMOVAL_REASON = "removed by an administrator"
-TRANSACTION_TIMEOUT_MAX_MS = 900_000
-"""The longest that a transaction may take where brokers do not say otherwise (transaction.max.timeout.ms)."""
-
-
-def names(given: Sequence[str] | None) -> list[str]:
-    """A list of names; a str is a sequence of its letters, which is the most frequent slip there is."""
-    if isinstance(given, str):
-        raise TypeError(f"a list of names is needed, got the string {given!r}")
-    return list(given or ())
-
-
-def clock_ms() -> int:
-    """Milliseconds since the epoch."""
-    return time.time_ns() // 1_000_000
-
 
 class GroupAdmin:
     """Groups, transactions and producers. Thread rule as `Admin`'s."""
@@ -62,17 +46,18 @@ class GroupAdmin:
         self, *, states: Sequence[str] = (), types: Sequence[str] = (), timeout: float | None = None
     ) -> dict[str, GroupListing]:
         """All groups by id, in order; those in one of some states, of some types (see `GroupListing`)."""
-        return self._client.run(groups.list_groups(names(states), names(types)), timeout)
+        return self._client.run(groups.list_groups(names_of(states), names_of(types)), timeout)
 
     def describe_group(self, group_id: str, *, timeout: float | None = None) -> GroupDescription:
         """One group with its members and their partitions; raises GroupIdNotFound."""
-        return self.describe_groups([group_id], timeout=timeout)[group_id].result()
+        outcomes = self.describe_groups([group_id], timeout=timeout)
+        return outcomes[group_id].result()
 
     def describe_groups(
         self, group_ids: Sequence[str], *, timeout: float | None = None
     ) -> Outcomes[str, GroupDescription]:
         """Groups with their members, classic and KIP-848 ones; an outcome for each."""
-        return self._client.run(groups.describe_groups(names(group_ids)), timeout)
+        return self._client.run(groups.describe_groups(names_of(group_ids)), timeout)
 
     def list_group_offsets(
         self,
@@ -132,7 +117,7 @@ class GroupAdmin:
 
     def delete_groups(self, group_ids: Sequence[str], *, timeout: float | None = None) -> Outcomes[str, None]:
         """Delete groups with their offsets; NonEmptyGroup for one that has members."""
-        return self._client.run(groups.delete_groups(names(group_ids)), timeout)
+        return self._client.run(groups.delete_groups(names_of(group_ids)), timeout)
 
     def delete_group_offsets(
         self, group_id: str, partitions: Sequence[TopicPartition], *, timeout: float | None = None
@@ -153,7 +138,7 @@ class GroupAdmin:
 
         A member that still runs joins again.
         """
-        operation = groups.remove_members(group_id, names(instance_ids), names(member_ids), reason)
+        operation = groups.remove_members(group_id, names_of(instance_ids), names_of(member_ids), reason)
         return self._client.run(operation, timeout)
 
     # -- transactions ----------------------------------------------------------------------------------------------------
@@ -170,7 +155,7 @@ class GroupAdmin:
         """Transactional ids in order: all, or those in some states, of some producers, open for longer than a time, or
         matching a regular expression. UnsupportedVersion where a broker is too old for a filter."""
         operation = transactions.list_transactions(
-            names(states), producer_ids, longer_than_ms=longer_than_ms, id_pattern=id_pattern
+            names_of(states), producer_ids, longer_than_ms=longer_than_ms, id_pattern=id_pattern
         )
         return self._client.run(operation, timeout)
 
@@ -178,7 +163,7 @@ class GroupAdmin:
         self, transactional_ids: Sequence[str], *, timeout: float | None = None
     ) -> Outcomes[str, TransactionDescription]:
         """What the coordinators know of transactional ids; TransactionalIdNotFound for one that does not exist."""
-        return self._client.run(transactions.describe_transactions(names(transactional_ids)), timeout)
+        return self._client.run(transactions.describe_transactions(names_of(transactional_ids)), timeout)
 
     def abort_transaction(
         self,
@@ -211,7 +196,7 @@ class GroupAdmin:
 
         Those with a batch within `max_transaction_timeout_ms`, the brokers' transaction.max.timeout.ms, are left out.
         """
-        wanted = None if topics is None else names(topics)
+        wanted = None if topics is None else names_of(topics)
         operation = transactions.find_hanging_transactions(
             wanted, node_id, max_timeout_ms=max_transaction_timeout_ms, clock_ms=clock_ms
         )
@@ -227,4 +212,4 @@ class GroupAdmin:
         self, transactional_ids: Sequence[str], *, timeout: float | None = None
     ) -> Outcomes[str, FencedProducer]:
         """Abort what transactional ids have open, and refuse their present producers from now on."""
-        return self._client.run(transactions.fence_producers(names(transactional_ids)), timeout)
+        return self._client.run(transactions.fence_producers(names_of(transactional_ids)), timeout)

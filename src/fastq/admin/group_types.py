@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Literal
 
-from fastq.metadata import Node, TopicPartition
+from fastq.metadata import Node, OffsetAndMetadata, TopicPartition
 
 __all__ = [
     "CommittedOffset",
@@ -82,13 +82,8 @@ class GroupDescription:
         return self.state not in ("Empty", "Dead")
 
 
-@dataclass(frozen=True, slots=True)
-class CommittedOffset:
-    """An offset as a group has committed it: that of the next record to handle. `leader_epoch` is -1 where none is known."""
-
-    offset: int
-    metadata: str = ""
-    leader_epoch: int = -1
+CommittedOffset = OffsetAndMetadata
+"""An offset as a group has committed it, by the name that it has here."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from fastq.admin.group_types import (
 from fastq.admin.offset_reset import plan_reset
 from fastq.admin.types import OffsetSpec, Outcome, Outcomes
 from fastq.errors import ErrorCode, FastqError, GroupIdNotFound, KafkaError, UnsupportedVersion
-from fastq.metadata import Node, TopicPartition
+from fastq.metadata import Node, OffsetAndMetadata, TopicPartition
 from fastq.net.operations import Broker, Call, Coordinator, CoordinatorKind, Operation, Retry, find_coordinators
 from fastq.net.requests import VersionedRequest
 from fastq.protocol import messages as m
@@ -234,10 +234,9 @@ def _embedded(kind: type[Any], data: bytes) -> Any:
     """What consumers tell each other through the coordinator: version 2, then the message. None when it is not that."""
     if len(data) < 2:
         return None
-    version = int.from_bytes(data[:2], "big", signed=True)
     try:
-        # A newer version only adds fields at the end.
-        return kind.decode(Reader(data, 2), max(0, min(version, 3)))
+        # What is asked for is what every version begins with; newer ones add fields at the end, which some clients leave out.
+        return kind.decode(Reader(data, 2), 0)
     except DecodeError:
         return None
 
@@ -361,7 +360,8 @@ def alter_group_offsets(
 ) -> Operation[Outcomes[TopicPartition, None]]:
     """OffsetCommit from outside of the group: it must have no members."""
     wanted = {
-        tp: offset if isinstance(offset, CommittedOffset) else CommittedOffset(offset) for tp, offset in offsets.items()
+        tp: offset if isinstance(offset, OffsetAndMetadata) else CommittedOffset(offset)
+        for tp, offset in offsets.items()
     }
     for tp, committed in wanted.items():
         if committed.offset < 0:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Generic, TypeVar
+from typing import Generic, SupportsIndex, TypeVar
 
 from fastq.errors import FastqError, KafkaError
 from fastq.metadata import Node, TopicPartition
@@ -83,6 +83,12 @@ class Outcomes(Mapping[K, Outcome[V]]):
         return {key: outcome.result() for key, outcome in self._outcomes.items()}
 
 
+def check_kind(what: str, value: object, kind: type, words: str) -> None:
+    """TypeError for an argument of another kind, before an encoder cuts a float or stumbles over a text."""
+    if not isinstance(value, kind):
+        raise TypeError(f"{what}: {words} is expected, got {value!r}")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
     """A topic to create.
@@ -96,6 +102,12 @@ class NewTopic:
     replication_factor: int = -1
     configs: Mapping[str, str | None] = field(default_factory=dict)
     replica_assignments: Mapping[int, Sequence[int]] | None = None
+
+    def __post_init__(self) -> None:
+        check_kind("the name of a topic", self.name, str, "a str")
+        check_kind("partitions", self.partitions, SupportsIndex, "an int")
+        check_kind("replication_factor", self.replication_factor, SupportsIndex, "an int")
+        check_kind("configs", self.configs, Mapping, "a mapping")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +127,9 @@ class NewPartitions:
 
     total: int
     assignments: Sequence[Sequence[int]] | None = None
+
+    def __post_init__(self) -> None:
+        check_kind("the number of partitions", self.total, SupportsIndex, "an int")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
-"""`python -m fastq.cli` is the `fastq` command."""
+"""`python -m fastq.cli` is the `fastq` command, and so is `python -m fastq`."""
 
 import sys
 
-from fastq.cli.main import main
+from fastq.cli import main
 
 sys.exit(main())

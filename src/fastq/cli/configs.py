@@ -5,15 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from fastq.cli.output import (
-    Subparsers,
-    add_client_options,
-    add_json_option,
-    client_settings,
-    key_values,
-    print_json,
-    print_records,
-)
+from fastq.cli.clients import add_client_options, opened_admin
+from fastq.cli.output import Subparsers, UsageError, add_json_option, key_values, print_json, print_records
 
 if TYPE_CHECKING:
     from fastq.admin import ConfigResource
@@ -61,14 +54,14 @@ def _resource(options: argparse.Namespace) -> ConfigResource:
         return ConfigResource.topic(options.topic)
     if options.group is not None:
         return ConfigResource.group(options.group)
+    if options.broker != "default" and not options.broker.isdigit():
+        raise UsageError(f'--broker takes the id of a broker, or "default", not {options.broker!r}')
     return ConfigResource.broker(None if options.broker == "default" else int(options.broker))
 
 
 def run_show(options: argparse.Namespace) -> int:
-    from fastq import Admin
-
     resource = _resource(options)
-    with Admin(**client_settings(options)) as admin:
+    with opened_admin(options) as admin:
         entries = admin.describe_configs([resource])[resource].result()
     rows: list[dict[str, object]] = [
         {
@@ -85,11 +78,10 @@ def run_show(options: argparse.Namespace) -> int:
 
 
 def run_list(options: argparse.Namespace) -> int:
-    from fastq import Admin
     from fastq.admin import ResourceType
 
     types = [] if options.type is None else [ResourceType[options.type.upper()]]
-    with Admin(**client_settings(options)) as admin:
+    with opened_admin(options) as admin:
         found = admin.list_config_resources(types)
     rows: list[dict[str, object]] = [{"type": item.type.name.lower(), "name": item.name} for item in found]
     print_records(["type", "name"], rows, options.json)
@@ -97,11 +89,9 @@ def run_list(options: argparse.Namespace) -> int:
 
 
 def run_set(options: argparse.Namespace) -> int:
-    from fastq import Admin
-
     resource = _resource(options)
     values = {key: value or None for key, value in key_values(options.settings, "KEY=VALUE").items()}
-    with Admin(**client_settings(options)) as admin:
+    with opened_admin(options) as admin:
         admin.set_configs(resource, values)
     if options.json:
         print_json({"resource": str(resource), "set": values})

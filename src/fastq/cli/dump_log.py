@@ -15,7 +15,7 @@ from typing import Any
 
 from fastq._native.records import BatchHeader, decode_records, iter_headers, verify_crc
 from fastq._native.wire import DecodeError
-from fastq.cli.output import Subparsers, print_json, print_table
+from fastq.cli.output import Subparsers, UsageError, print_json, print_table
 from fastq.compression import Codec, decompress
 
 PRODUCER_ENTRY = struct.Struct(">qhiqiqiq")
@@ -43,7 +43,7 @@ def run(options: argparse.Namespace) -> int:
     for path in options.files:
         reader = READERS.get(path.suffix)
         if reader is None:
-            raise ValueError(f"{path}: a name ending in {', '.join(READERS)} is expected")
+            raise UsageError(f"{path}: a name ending in {', '.join(READERS)} is expected")
         rows: list[dict[str, Any]] = []
         fault: ValueError | None = None
         try:
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
         else:
             print(path)
             if rows:
-                print_table(list(rows[0]), [list(row.values()) for row in rows])
+                print_table(list(rows[0]), [[_cell(value) for value in row.values()] for row in rows])
         if fault is not None:
             faults += 1
             if not options.json:
@@ -104,15 +104,20 @@ def _records(data: memoryview, position: int, header: BatchHeader) -> Iterator[d
         yield {
             "offset": record.offset,
             "timestamp_ms": record.timestamp_ms,
-            "key": _text(record.key),
-            "value": _text(record.value),
-            "headers": " ".join(f"{key}={_text(value)}" for key, value in record.headers) or None,
+            "key": record.key,
+            "value": record.value,
+            "headers": record.headers,
             "control": header.is_control,
         }
 
 
-def _text(data: bytes | None) -> str | None:
-    return None if data is None else bytes(data).decode("utf-8", "backslashreplace")
+def _cell(value: Any) -> Any:
+    """What a table shows of keys, values and headers; JSON has them whole."""
+    if isinstance(value, bytes | memoryview):
+        return bytes(value).decode("utf-8", "backslashreplace")
+    if isinstance(value, tuple):
+        return " ".join(f"{key}={_cell(data)}" for key, data in value) or None
+    return value
 
 
 def read_offset_index(path: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:

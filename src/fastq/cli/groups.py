@@ -15,7 +15,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastq.cli.output import Subparsers, add_client_options, add_json_option, client_settings, print_json, print_records
+from fastq.cli.clients import add_client_options, opened_admin
+from fastq.cli.output import Subparsers, UsageError, add_json_option, complain, print_json, print_records
 
 if TYPE_CHECKING:
     from fastq import TopicPartition
@@ -111,9 +112,7 @@ def _add_reset_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_list(options: argparse.Namespace) -> int:
-    from fastq import Admin
-
-    with Admin(**client_settings(options)) as admin:
+    with opened_admin(options) as admin:
         found = admin.list_groups(states=options.state, types=options.type)
     rows = [
         {"group": group.group_id, "type": group.type, "protocol": group.protocol_type or None, "state": group.state}
@@ -124,9 +123,7 @@ def run_list(options: argparse.Namespace) -> int:
 
 
 def run_describe(options: argparse.Namespace) -> int:
-    from fastq import Admin
-
-    with Admin(**client_settings(options)) as admin:
+    with opened_admin(options) as admin:
         groups = admin.describe_groups(options.groups).results()
         if options.state:
             columns = ["group", "type", "state", "protocol", "assignor", "members", "coordinator", "epoch"]
@@ -195,12 +192,10 @@ def _lag_rows(admin: Admin, group: GroupDescription) -> list[dict[str, object]]:
 
 
 def run_reset(options: argparse.Namespace) -> int:
-    from fastq import Admin
-
     if options.export and options.json:
-        raise ValueError("--export and --json are two forms of the same output: give one")
+        raise UsageError("--export and --json are two forms of the same output: give one")
     reset = reset_of(options)
-    with Admin(**client_settings(options)) as admin:
+    with opened_admin(options) as admin:
         partitions = partitions_of(admin, options.topic) if options.topic else None
         plan = admin.reset_group_offsets(options.group, reset, partitions=partitions, dry_run=not options.execute)
     if options.export:
@@ -221,12 +216,12 @@ def run_reset(options: argparse.Namespace) -> int:
         print_records(["topic", "partition", "before", "after", "start", "end"], rows, options.json)
     for tp, change in plan.items():
         if change.clamped:
-            print(f"fastq: {tp}: what was asked for is not there, {change.after} is the nearest", file=sys.stderr)
+            complain(f"{tp}: what was asked for is not there, {change.after} is the nearest")
     if not plan:
-        print(f"fastq: group {options.group} has no offsets; name the topics with --topic", file=sys.stderr)
+        complain(f"group {options.group} has no offsets; name the topics with --topic")
         return 1
     if not options.execute:
-        print("fastq: nothing was changed; --execute does it", file=sys.stderr)
+        complain("nothing was changed; --execute does it")
     return 0
 
 
@@ -256,7 +251,7 @@ def _moment(text: str) -> datetime | int:
     try:
         return datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:
-        raise ValueError(f"a date like 2026-11-21T10:00:00 or milliseconds are expected, not {text!r}") from None
+        raise UsageError(f"a date like 2026-11-21T10:00:00 or milliseconds are expected, not {text!r}") from None
 
 
 _SHORT_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
@@ -272,7 +267,7 @@ def duration(text: str) -> timedelta:
         return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
     parts = _SHORT_DURATION.findall(text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
-        raise ValueError(f"a duration like 90s, 15m, 1h30m, 7d or PT1H30M is expected, not {text!r}")
+        raise UsageError(f"a duration like 90s, 15m, 1h30m, 7d or PT1H30M is expected, not {text!r}")
     return timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in parts))
 
 
@@ -286,7 +281,7 @@ def _read_file(path: Path) -> dict[TopicPartition, int]:
         if not row or row[0].startswith("#"):
             continue
         if len(row) != 3 or not row[1].strip().isdigit() or not row[2].strip().isdigit():
-            raise ValueError(f"{path}, line {number}: topic,partition,offset is expected, not {','.join(row)!r}")
+            raise UsageError(f"{path}, line {number}: topic,partition,offset is expected, not {','.join(row)!r}")
         offsets[TopicPartition(row[0].strip().strip('"'), int(row[1]))] = int(row[2])
     return offsets
 
@@ -303,7 +298,7 @@ def partitions_of(admin: Admin, topics: Sequence[str]) -> list[TopicPartition]:
             whole.append(name)
             continue
         if not all(number.isdigit() for number in numbers.split(",")):
-            raise ValueError(f"--topic takes TOPIC or TOPIC:0,1,2, not {text!r}")
+            raise UsageError(f"--topic takes TOPIC or TOPIC:0,1,2, not {text!r}")
         found += [TopicPartition(name, int(number)) for number in numbers.split(",")]
     for name, topic in admin.describe_topics(whole).results().items() if whole else ():
         found += [TopicPartition(name, part.index) for part in topic.partitions]
@@ -311,27 +306,21 @@ def partitions_of(admin: Admin, topics: Sequence[str]) -> list[TopicPartition]:
 
 
 def run_delete(options: argparse.Namespace) -> int:
-    from fastq import Admin
-
-    with Admin(**client_settings(options)) as admin:
+    with opened_admin(options) as admin:
         outcomes = admin.delete_groups(options.groups)
     return _tell_outcomes(options, "group", "deleted", outcomes)
 
 
 def run_delete_offsets(options: argparse.Namespace) -> int:
-    from fastq import Admin
-
-    with Admin(**client_settings(options)) as admin:
+    with opened_admin(options) as admin:
         outcomes = admin.delete_group_offsets(options.group, partitions_of(admin, options.topic))
     return _tell_outcomes(options, "partition", "deleted", outcomes)
 
 
 def run_remove(options: argparse.Namespace) -> int:
-    from fastq import Admin
-
     if options.all == bool(options.instance or options.member):
-        raise ValueError("say who: --instance ID or --member ID, or --all")
-    with Admin(**client_settings(options)) as admin:
+        raise UsageError("say who: --instance ID or --member ID, or --all")
+    with opened_admin(options) as admin:
         outcomes = admin.remove_members(options.group, instance_ids=options.instance, member_ids=options.member)
     return _tell_outcomes(options, "member", "removed", outcomes)
 
@@ -346,5 +335,5 @@ def _tell_outcomes(options: argparse.Namespace, what: str, done: str, outcomes: 
             if outcome.error is None:
                 print(f"{done} {key}")
             else:
-                print(f"fastq: {key}: {outcome.error}", file=sys.stderr)
+                complain(f"{key}: {outcome.error}")
     return 1 if outcomes.errors else 0

@@ -5,14 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from fastq.cli.output import (
-    Subparsers,
-    add_client_options,
-    add_json_option,
-    client_settings,
-    print_records,
-    shown_bytes,
-)
+from fastq.cli.clients import add_client_options, opened_admin
+from fastq.cli.output import Subparsers, add_json_option, print_records, shown_bytes
 
 
 def register(commands: Any) -> None:
@@ -27,9 +21,7 @@ def register(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    from fastq import Admin
-
-    with Admin(**client_settings(options)) as admin:
+    with opened_admin(options) as admin:
         found = admin.describe_log_dirs(options.broker, topics=options.topic).results()
     rows: list[dict[str, object]] = []
     offline = 0

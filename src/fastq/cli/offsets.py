@@ -6,7 +6,8 @@ import argparse
 from datetime import datetime
 from typing import Any
 
-from fastq.cli.output import Subparsers, add_client_options, add_json_option, client_settings, print_records
+from fastq.cli.clients import add_client_options, opened_admin
+from fastq.cli.output import Subparsers, UsageError, add_json_option, print_records
 
 
 def register(commands: Any) -> None:
@@ -38,16 +39,16 @@ def when(text: str) -> int:
         return int(datetime.fromisoformat(text).timestamp() * 1000)
     except ValueError:
         known = ", ".join(special)
-        raise ValueError(
+        raise UsageError(
             f"--at takes {known}, milliseconds, or a date like 2026-11-21T10:00:00, not {text!r}"
         ) from None
 
 
 def run(options: argparse.Namespace) -> int:
-    from fastq import Admin, TopicPartition
+    from fastq import TopicPartition
 
     at = when(options.at)
-    with Admin(**client_settings(options)) as admin:
+    with opened_admin(options) as admin:
         topics = admin.describe_topics(options.topics).results()
         places = [TopicPartition(name, part.index) for name, topic in topics.items() for part in topic.partitions]
         found = admin.list_offsets(dict.fromkeys(places, at)).results()

@@ -1,19 +1,56 @@
-"""What the commands share: connection options, tables, JSON, progress on standard error.
+"""What the commands share: tables, JSON, bytes as text, progress and complaints on standard error.
 
-Rules: nothing here talks to a broker. Sizes are shown in powers of 1024, rates in records a second.
+Rules: nothing here talks to a broker. Sizes are shown in powers of 1024, rates in records a second. In JSON, bytes that are UTF-8 are a
+string, and others an object `{"base64": "..."}`: what is shown can always be turned back.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import json
-import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+ENCODINGS = ("auto", "utf-8", "base64")
+
+
+class UsageError(ValueError):
+    """Arguments that make no sense together, or a value that is none; exit code 2."""
+
+
+def count(text: str) -> int:
+    """The type of options that take a number of things: 1 or more."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"a number of 1 or more is expected, not {text!r}")
+    return int(text)
+
+
+def seconds(text: str) -> float:
+    """The type of options that take a time."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < 1e9:
+        raise argparse.ArgumentTypeError(f"a number of seconds is expected, not {text!r}")
+    return found
+
+
+def complain(text: str) -> None:
+    """A line on standard error, over a line of progress if one is there."""
+    if sys.stderr is None:
+        return
+    start = "\r\x1b[K" if sys.stderr.isatty() else ""
+    print(f"{start}fastq: {text}", file=sys.stderr, flush=True)
+
+
+def counted(number: int, thing: str) -> str:
+    """A number of things in words: `1 record`, `2,000 records`."""
+    things = thing if number == 1 else f"{thing[:-1]}ies" if thing.endswith("y") else f"{thing}s"
+    return f"{number:,} {things}"
 
 
 class Subparsers:
@@ -33,23 +70,6 @@ class Subparsers:
         return parser
 
 
-def add_client_options(parser: argparse.ArgumentParser) -> None:
-    """Options of every command that talks to a broker."""
-    parser.add_argument(
-        "--bootstrap",
-        metavar="HOST:PORT[,...]",
-        default=os.environ.get("FASTQ_BOOTSTRAP", DEFAULT_BOOTSTRAP),
-        help=f"broker to start from (default: $FASTQ_BOOTSTRAP or {DEFAULT_BOOTSTRAP})",
-    )
-    parser.add_argument(
-        "--property",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        help="a client setting under Kafka's name, such as security.protocol=SSL; may be repeated",
-    )
-
-
 def add_json_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
 
@@ -60,18 +80,26 @@ def key_values(pairs: Sequence[str], option: str) -> dict[str, str]:
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals or not key:
-            raise ValueError(f"{option} takes KEY=VALUE, not {pair!r}")
+            raise UsageError(f"{option} takes KEY=VALUE, not {pair!r}")
         found[key.strip()] = value.strip()
     return found
 
 
-def client_settings(options: argparse.Namespace) -> dict[str, Any]:
-    """Keyword arguments for a client, from `--bootstrap` and `--property`."""
-    properties = key_values(options.property, "--property")
-    return {
-        "bootstrap_servers": options.bootstrap,
-        **{key.replace(".", "_"): value for key, value in properties.items()},
-    }
+def shown_in_json(data: bytes | None, encoding: str = "auto") -> str | dict[str, str] | None:
+    """Bytes as JSON shows them: text, or where they are no UTF-8 (or with `base64`: always) an object that says so. `utf-8`: always
+    text, with what cannot be read replaced."""
+    if data is None:
+        return None
+    if encoding != "base64":
+        try:
+            return bytes(data).decode("utf-8", "strict" if encoding == "auto" else "replace")
+        except UnicodeDecodeError:
+            pass
+    return {"base64": base64.b64encode(data).decode("ascii")}
+
+
+def add_encoding_option(parser: argparse.ArgumentParser, help_text: str) -> None:
+    parser.add_argument("--encoding", default="auto", choices=ENCODINGS, help=help_text)
 
 
 def print_json(document: Any) -> None:
@@ -80,7 +108,7 @@ def print_json(document: Any) -> None:
 
 def _jsonable(value: object) -> object:
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return bytes(value).decode("utf-8", "replace")
+        return shown_in_json(bytes(value))
     if isinstance(value, (set, frozenset, tuple)):
         return list(value)
     return str(value)
@@ -133,10 +161,10 @@ def shown_bytes(size: float) -> str:
 class Progress:
     """One line on standard error, rewritten at most ten times a second; silent where that is no terminal."""
 
-    def __init__(self, label: str, total: int | None = None) -> None:
+    def __init__(self, label: str, total: int | None = None, *, shown: bool = True) -> None:
         self._label = label
         self._total = total
-        self._live = sys.stderr.isatty()
+        self._live = shown and sys.stderr is not None and sys.stderr.isatty()
         self._started = self._shown = time.monotonic()
 
     def update(self, done: int) -> None:

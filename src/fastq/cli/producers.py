@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from fastq.cli.clients import add_client_options, opened_admin
 from fastq.cli.groups import add_topic_option, partitions_of
-from fastq.cli.output import Subparsers, add_client_options, add_json_option, client_settings, print_records
+from fastq.cli.output import Subparsers, add_json_option, print_records
 
 
 def register(commands: Any) -> None:
@@ -25,9 +26,7 @@ def register(commands: Any) -> None:
 
 
 def run_describe(options: argparse.Namespace) -> int:
-    from fastq import Admin
-
-    with Admin(**client_settings(options)) as admin:
+    with opened_admin(options) as admin:
         partitions = partitions_of(admin, options.topic)
         found = admin.describe_producers(partitions, node_id=options.broker).results()
     rows: list[dict[str, object]] = [

@@ -5,15 +5,19 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from fastq.cli.clients import add_client_options, opened_admin
 from fastq.cli.output import (
     Subparsers,
-    add_client_options,
+    UsageError,
     add_json_option,
-    client_settings,
+    complain,
+    count,
+    counted,
     key_values,
     print_json,
     print_records,
 )
+from fastq.errors import TopicAlreadyExists, UnknownTopicOrPartition
 
 
 def register(commands: Any) -> None:
@@ -34,23 +38,27 @@ def register(commands: Any) -> None:
         "create", "Make a topic.", "fastq topics create logs --partitions 6 --config retention.ms=3600000"
     )
     create.add_argument("topic")
-    create.add_argument("--partitions", type=int, default=-1, help="how many (default: the broker's)")
-    create.add_argument("--replication-factor", type=int, default=-1, help="copies of each (default: the broker's)")
+    create.add_argument("--partitions", type=count, metavar="N", default=-1, help="how many (default: the broker's)")
+    create.add_argument(
+        "--replication-factor", type=count, metavar="N", default=-1, help="copies of each (default: the broker's)"
+    )
     create.add_argument(
         "--config", metavar="KEY=VALUE", action="append", default=[], help="a topic setting; may be repeated"
     )
     create.add_argument("--validate-only", action="store_true", help="check all and make nothing")
+    create.add_argument("--if-not-exists", action="store_true", help="leave a topic that is there as it is; no failure")
     create.set_defaults(run=run_create)
 
     grow = kinds.add(
         "add-partitions", "Raise the number of partitions to a total.", "fastq topics add-partitions logs 12"
     )
     grow.add_argument("topic")
-    grow.add_argument("total", type=int, help="the new number of partitions; it cannot be lowered")
+    grow.add_argument("total", type=count, help="the new number of partitions; it cannot be lowered")
     grow.set_defaults(run=run_add_partitions)
 
     delete = kinds.add("delete", "Delete topics with all their records.", "fastq topics delete logs")
     delete.add_argument("topics", nargs="+", metavar="TOPIC")
+    delete.add_argument("--if-exists", action="store_true", help="a topic that is not there is no failure")
     delete.set_defaults(run=run_delete)
 
     records = kinds.add(
@@ -67,9 +75,7 @@ def register(commands: Any) -> None:
 
 
 def run_list(options: argparse.Namespace) -> int:
-    from fastq import Admin
-
-    with Admin(**client_settings(options)) as admin:
+    with opened_admin(options) as admin:
         names = sorted(admin.list_topics(include_internal=options.internal))
     if options.json:
         print_json(names)
@@ -79,11 +85,11 @@ def run_list(options: argparse.Namespace) -> int:
 
 
 def run_describe(options: argparse.Namespace) -> int:
-    from fastq import Admin, TopicPartition
+    from fastq import TopicPartition
     from fastq.admin import OffsetSpec
 
     rows: list[dict[str, object]] = []
-    with Admin(**client_settings(options)) as admin:
+    with opened_admin(options) as admin:
         topics = admin.describe_topics(options.topics).results()
         places = [TopicPartition(name, part.index) for name, topic in topics.items() for part in topic.partitions]
         first = admin.list_offsets(dict.fromkeys(places, OffsetSpec.EARLIEST))
@@ -110,56 +116,70 @@ def run_describe(options: argparse.Namespace) -> int:
 
 
 def run_create(options: argparse.Namespace) -> int:
-    from fastq import Admin
-
-    with Admin(**client_settings(options)) as admin:
-        made = admin.create_topic(
-            options.topic,
-            options.partitions,
-            options.replication_factor,
-            configs=dict(key_values(options.config, "--config")),
-            validate_only=options.validate_only,
-        )
+    with opened_admin(options) as admin:
+        try:
+            made = admin.create_topic(
+                options.topic,
+                options.partitions,
+                options.replication_factor,
+                configs=dict(key_values(options.config, "--config")),
+                validate_only=options.validate_only,
+            )
+        except TopicAlreadyExists:
+            if not options.if_not_exists:
+                raise
+            count = len(admin.describe_topics([options.topic])[options.topic].result().partitions)
+            _tell(
+                options,
+                {"topic": options.topic, "partitions": count, "existed": True},
+                f"{options.topic} is there, with {counted(count, 'partition')}; nothing was changed",
+            )
+            return 0
     if options.json:
         print_json({"topic": made.name, "partitions": made.partitions, "replication_factor": made.replication_factor})
     else:
         verb = "would make" if options.validate_only else "made"
-        print(f"{verb} {made.name}: {made.partitions} partitions, {made.replication_factor} copies of each")
+        counts = ""
+        if made.partitions is not None and made.replication_factor is not None:
+            counts = f": {counted(made.partitions, 'partition')}, {counted(made.replication_factor, 'copy')} of each"
+        print(f"{verb} {made.name}{counts}")
     return 0
 
 
 def run_add_partitions(options: argparse.Namespace) -> int:
-    from fastq import Admin
-
-    with Admin(**client_settings(options)) as admin:
+    with opened_admin(options) as admin:
         admin.create_partitions({options.topic: options.total})[options.topic].result()
     _tell(
         options,
         {"topic": options.topic, "partitions": options.total},
-        f"{options.topic} has {options.total} partitions now",
+        f"{options.topic} has {counted(options.total, 'partition')} now",
     )
     return 0
 
 
 def run_delete(options: argparse.Namespace) -> int:
-    from fastq import Admin
-
-    with Admin(**client_settings(options)) as admin:
-        admin.delete_topics(options.topics).results()
-    _tell(options, {"deleted": options.topics}, f"deleted {', '.join(options.topics)}")
-    return 0
+    with opened_admin(options) as admin:
+        outcomes = admin.delete_topics(options.topics)
+    missing = [name for name, error in outcomes.errors.items() if isinstance(error, UnknownTopicOrPartition)]
+    failed = {name: error for name, error in outcomes.errors.items() if not (options.if_exists and name in missing)}
+    deleted = [name for name in options.topics if name not in outcomes.errors]
+    if deleted or not failed:
+        _tell(options, {"deleted": deleted}, f"deleted {', '.join(deleted) or 'nothing'}")
+    for error in failed.values():
+        complain(str(error))
+    return 1 if failed else 0
 
 
 def run_delete_records(options: argparse.Namespace) -> int:
-    from fastq import Admin, TopicPartition
+    from fastq import TopicPartition
 
     wanted = {}
     for place in options.places:
         parts = place.rsplit(":", 2)
         if len(parts) != 3 or not parts[1].isdigit() or not parts[2].lstrip("-").isdigit():
-            raise ValueError(f"TOPIC:PARTITION:OFFSET is expected, not {place!r}")
+            raise UsageError(f"TOPIC:PARTITION:OFFSET is expected, not {place!r}")
         wanted[TopicPartition(parts[0], int(parts[1]))] = int(parts[2])
-    with Admin(**client_settings(options)) as admin:
+    with opened_admin(options) as admin:
         starts = admin.delete_records(wanted).results()
     rows = [{"topic": place.topic, "partition": place.partition, "start": start} for place, start in starts.items()]
     print_records(["topic", "partition", "start"], rows, options.json)

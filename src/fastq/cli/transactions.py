@@ -6,7 +6,8 @@ import argparse
 import time
 from typing import Any
 
-from fastq.cli.output import Subparsers, add_client_options, add_json_option, client_settings, print_json, print_records
+from fastq.cli.clients import add_client_options, opened_admin
+from fastq.cli.output import Subparsers, UsageError, add_json_option, print_json, print_records
 
 
 def register(commands: Any) -> None:
@@ -57,9 +58,7 @@ def register(commands: Any) -> None:
 
 
 def run_list(options: argparse.Namespace) -> int:
-    from fastq import Admin
-
-    with Admin(**client_settings(options)) as admin:
+    with opened_admin(options) as admin:
         found = admin.list_transactions(
             states=options.state,
             producer_ids=options.producer_id,
@@ -74,9 +73,7 @@ def run_list(options: argparse.Namespace) -> int:
 
 
 def run_describe(options: argparse.Namespace) -> int:
-    from fastq import Admin
-
-    with Admin(**client_settings(options)) as admin:
+    with opened_admin(options) as admin:
         found = admin.describe_transactions(options.ids).results()
     now_ms = time.time_ns() // 1_000_000
     rows: list[dict[str, object]] = [
@@ -107,13 +104,13 @@ def run_describe(options: argparse.Namespace) -> int:
 
 
 def run_abort(options: argparse.Namespace) -> int:
-    from fastq import Admin, TopicPartition
+    from fastq import TopicPartition
 
     place = (options.topic, options.partition, options.start_offset)
     if bool(options.ids) == any(part is not None for part in place) or (not options.ids and None in place):
-        raise ValueError("give transactional ids, or --topic with --partition and --start-offset")
+        raise UsageError("give transactional ids, or --topic with --partition and --start-offset")
     rows: list[dict[str, object]]
-    with Admin(**client_settings(options)) as admin:
+    with opened_admin(options) as admin:
         if options.ids:
             fenced = admin.fence_producers(options.ids).results()
             rows = [
@@ -136,9 +133,7 @@ def run_abort(options: argparse.Namespace) -> int:
 
 
 def run_find_hanging(options: argparse.Namespace) -> int:
-    from fastq import Admin
-
-    with Admin(**client_settings(options)) as admin:
+    with opened_admin(options) as admin:
         found = admin.find_hanging_transactions(
             topics=options.topic, node_id=options.broker, max_transaction_timeout_ms=options.max_timeout
         )

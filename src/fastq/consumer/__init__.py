@@ -24,18 +24,24 @@ if TYPE_CHECKING:
     from fastq.consumer.group import OffsetAndMetadata as OffsetAndMetadata
     from fastq.consumer.group import RebalanceListener as RebalanceListener
     from fastq.consumer.offsets import OffsetAndTimestamp as OffsetAndTimestamp
+    from fastq.consumer.options import ConsumerOptions as ConsumerOptions
     from fastq.consumer.pool import AsyncConsumerPool as AsyncConsumerPool
     from fastq.consumer.pool import ConsumerPool as ConsumerPool
     from fastq.consumer.retry import RetryPolicy as RetryPolicy
+    from fastq.consumer.tables import BatchStream as BatchStream
+    from fastq.consumer.tables import TopicTable as TopicTable
+    from fastq.consumer.tables import read_topic as read_topic
 
 __all__ = [
     "ArrowExport",
     "Assignor",
     "AsyncConsumer",
     "AsyncConsumerPool",
+    "BatchStream",
     "Consumer",
     "ConsumerBatch",
     "ConsumerConfig",
+    "ConsumerOptions",
     "ConsumerPool",
     "GroupMetadata",
     "GroupTopics",
@@ -45,6 +51,8 @@ __all__ = [
     "RebalanceListener",
     "Record",
     "RetryPolicy",
+    "TopicTable",
+    "read_topic",
 ]
 
 _WHERE = {
@@ -52,9 +60,11 @@ _WHERE = {
     "Assignor": "fastq.consumer.group",
     "AsyncConsumer": "fastq.consumer.async_consumer",
     "AsyncConsumerPool": "fastq.consumer.pool",
+    "BatchStream": "fastq.consumer.tables",
     "Consumer": "fastq.consumer.consumer",
     "ConsumerBatch": "fastq._native.columns",
     "ConsumerConfig": "fastq.consumer.config",
+    "ConsumerOptions": "fastq.consumer.options",
     "ConsumerPool": "fastq.consumer.pool",
     "GroupMetadata": "fastq.consumer.group",
     "GroupTopics": "fastq.consumer.group",
@@ -64,6 +74,8 @@ _WHERE = {
     "RebalanceListener": "fastq.consumer.group",
     "Record": "fastq._native.consume",
     "RetryPolicy": "fastq.consumer.retry",
+    "TopicTable": "fastq.consumer.tables",
+    "read_topic": "fastq.consumer.tables",
 }
 
 __getattr__, __dir__ = lazy_names(__name__, _WHERE)

@@ -6,68 +6,75 @@ runs under the driver's lock, or in its loop.
 
 from __future__ import annotations
 
-import math
+import atexit
 import os
 import re
 import time
+import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from contextlib import AbstractContextManager, ExitStack
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fastq._native.columns import ConsumerBatch
 from fastq._native.consume import FetchedRecords, Record
 from fastq._native.heartbeat import Progress
 from fastq._native.wire import EncodeError
-from fastq.consumer.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ConsumerConfig
+from fastq.callbacks import check_plain
+from fastq.consumer.committable import Committable, offsets_to_commit
+from fastq.consumer.config import ConsumerConfig
 from fastq.consumer.effects import Outgoing
 from fastq.consumer.fetcher import FETCH_API, Fetcher
-from fastq.consumer.group.commits import Commit, CommittedQuery, OffsetAndMetadata
-from fastq.consumer.group.listener import Callback, callbacks_of
+from fastq.consumer.group.commits import Commit, CommittedQuery
+from fastq.consumer.group.listener import Callback
 from fastq.consumer.group.liveness import HEARTBEAT_APIS, Liveness
-from fastq.consumer.group.membership import Change, ChangeKind, GroupMetadata
-from fastq.consumer.group.session import GroupSession, log_failure
+from fastq.consumer.group.membership import Change, ChangeKind
+from fastq.consumer.group.session import GroupSession, Place, log_failure
 from fastq.consumer.hooks import Hooks
 from fastq.consumer.interrupts import Interruptible
 from fastq.consumer.offsets import OffsetQuery
-from fastq.consumer.partition import PartitionState, Phase
+from fastq.consumer.topic_watch import TopicWatch
+from fastq.consumer.topics import settings_and_topics, topics_and_pattern
 from fastq.errors import (
     ClientClosed,
     ConfigError,
-    ErrorCode,
     FastqError,
     NotAssigned,
     RequestTimedOut,
-    UnknownTopicOrPartition,
-    error_for_code,
 )
-from fastq.metadata import TopicPartition
-from fastq.metrics import ConsumerMetrics, PartitionMetrics
+from fastq.metadata import OffsetAndMetadata, TopicPartition
 from fastq.net.core import ClientCore
 from fastq.net.diagnosis import not_encodable
 from fastq.net.requests import EncodedRequest, VersionedRequest
 from fastq.protocol.api import api_name
+from fastq.timeouts import check_timeout
 
-# A topic or a partition may be in creation: not known for so long is an error.
-UNKNOWN_GRACE_S = 3.0
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    K = TypeVar("K", default=Any)
+    V = TypeVar("V", default=Any)
+else:  # as in fastq.producer.typed: a default is for type checkers, and typing has it from Python 3.13 on
+    from typing import TypeVar
+
+    K, V = TypeVar("K"), TypeVar("V")
+
 FETCH_VERSION_MIN, FETCH_VERSION_MAX = 4, 18
 
+Partition: TypeAlias = "TopicPartition | tuple[str, int]"
+# A topic by its name, a pattern, or several topics by their names.
+Topics: TypeAlias = "str | re.Pattern[str] | Iterable[str]"
 CommitCallback = Callable[[Mapping[TopicPartition, OffsetAndMetadata], "FastqError | None"], Any]
-# What can be committed: None for all that was handed out, one record, several of them, a batch, or offsets by partition.
-Committable: TypeAlias = (
-    "Record | Sequence[Record] | ConsumerBatch"
-    " | Mapping[TopicPartition | tuple[str, int], int | OffsetAndMetadata] | None"
-)
 
 
 class ConsumerBase(Interruptible):
-    """Invariants: with topics and no group, the assignment is all their partitions, as of the metadata last looked at; with a
-    group, what its rebalances gave; without topics, it is what the user assigned. `_queries` are those that somebody waits for.
-    """
+    """Invariants: `_watch` says what is assigned; `_queries` are those that somebody waits for."""
 
-    def __init__(self, topics: tuple[str | re.Pattern[str], ...], config: ConsumerConfig) -> None:
+    def __init__(self, given: tuple[Any, ...], options: Mapping[str, Any]) -> None:
+        settings, topics = settings_and_topics(given)
+        config = ConsumerConfig.of(settings, options)
         self.config = config
-        self._topics: tuple[str, ...] = ()
         self._hooks = Hooks(config)
         self._core = ClientCore(config, allow_auto_topic_creation=config.allow_auto_create_topics)
         self._fetcher = Fetcher(
@@ -78,20 +85,27 @@ class ConsumerBase(Interruptible):
         if config.group_id is not None:
             self._group = GroupSession(config, self._core, self._fetcher)
             self._liveness = Liveness(config, self._core, self._group.coordinator)
+        self._watch = TopicWatch(self._core, self._fetcher, self._group)
         self._progress = Progress() if self._liveness is None else self._liveness.progress
         self._in_listener = False
+        self._deserializing: FetchedRecords | None = None  # what a deserializer is called for, perhaps
+        self._taken: dict[TopicPartition, Place] | None = None  # by a call that has not returned: where it began
         self._callbacks: deque[Callable[[], Any]] = deque()  # of commit_async, to be called by the application's thread
         self._queries: list[OffsetQuery | CommittedQuery] = []
-        self._seen_topics: set[str] = set()
-        self._unknown_since: dict[str | TopicPartition, float] = {}
-        self._metadata_generation = -1
+        self._iterators: list[
+            weakref.ref[Any]
+        ] = []  # those that were handed out: they keep their consumer alive, not it them
         self._closed = False
         self._asking = 0  # calls that wait for records
         self._unreachable_since = 0.0  # the first wait without any broker
         self._sends_blocked = False
         self._made_with = topics
         if topics:
-            self._subscribe(topics, {})
+            try:
+                self._subscribe(topics, {})
+            except BaseException:
+                self._closed = True  # nobody gets it, so nobody is to be reminded of close()
+                raise
         _consumers.add(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -100,75 +114,60 @@ class ConsumerBase(Interruptible):
         given = {key: value for key, value in self.config.as_dict().items() if value != getattr(default, key)}
         return _rebuild, (type(self), self._made_with, given)
 
-    # -- what both sides offer as it is
-
-    def assignment(self) -> list[TopicPartition]:
-        """The partitions that are read, in no particular order."""
-        return list(self._fetcher.partitions)
-
-    def subscription(self) -> list[str]:
-        """The topics that are subscribed to, those that match the pattern too; empty when partitions were assigned by hand."""
-        return list(self._topics)
-
-    def group_metadata(self) -> GroupMetadata:
-        """Who commits: group, generation (member epoch under KIP-848), member and instance, for a producer's transaction
-        (KIP-447). Raises ConfigError without a group_id."""
-        return self._in_group().group_metadata()
-
-    def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """By partition, the place behind the last record that was handed out: what a producer's transaction commits for this
-        consumer. Raises ConfigError without a group_id."""
-        return self._in_group().positions()
-
-    def paused(self) -> list[TopicPartition]:
-        """The partitions that are paused."""
-        return [tp for tp, state in self._fetcher.partitions.items() if state.paused]
-
-    def lag(self) -> dict[TopicPartition, int | None]:
-        """How many offsets each assigned partition is behind its end: the high watermark, or what is decided of transactions
-        under read_committed, as of the last fetch; None until there was one. No request is made.
-        """
-        lags: dict[TopicPartition, int | None] = {}
-        for tp, state in self._fetcher.partitions.items():
-            end = state.last_stable_offset if self.config.read_committed else state.high_watermark
-            position = state.position
-            lags[tp] = max(0, end - position) if end >= 0 and position >= 0 else None
-        return lags
-
-    def metrics(self) -> ConsumerMetrics:
-        """Counters since the start, what is buffered now, and by partition the position, the end as of the last fetch, and
-        the distance (None while unknown)."""
-        fetcher, lags = self._fetcher, self.lag()
-        partitions: dict[TopicPartition, PartitionMetrics] = {}
-        for tp, state in fetcher.partitions.items():
-            end = state.last_stable_offset if self.config.read_committed else state.high_watermark
-            position = state.position
-            partitions[tp] = {
-                "position": position if position >= 0 else None,
-                "end_offset": end if end >= 0 else None,
-                "lag": lags[tp],
-                "buffered_bytes": state.buffered_bytes,
-            }
-        return {
-            "fetches": fetcher.counters["fetches"],
-            "fetch_errors": fetcher.counters["fetch_errors"],
-            "fetched_bytes": fetcher.counters["fetched_bytes"],
-            "buffered_bytes": fetcher.buffered_bytes,
-            "skipped_records": self._hooks.skipped,
-            "partitions": partitions,
-        }
-
     def __repr__(self) -> str:
         pattern = self._group.pattern if self._group is not None else None
-        what = ", ".join(self._topics) if pattern is None else pattern.pattern
+        what = ", ".join(self._watch.names) if pattern is None else pattern.pattern
         what = what or f"{len(self._fetcher.partitions)} assigned partitions"
         return f"{type(self).__name__}({what}; {self.config!r})"
 
+    # -- what the two sides do in their own way
+
+    _turn: AbstractContextManager[Any]  # held by every call: the lock, or nothing in an event loop
+
+    def _dropped(self) -> None:
+        """Nobody has it any more, or the program ends: let go of the group and of the connections, without the application's code."""
+        raise NotImplementedError
+
+    def _pump(self) -> None:
+        """Send what can be sent."""
+        raise NotImplementedError
+
+    def _changed(self) -> None:
+        """What is read is another: whoever waits looks again."""
+
+    def _check_listener(self, callback: Callback) -> None:
+        """Refuse a function that cannot be called for a rebalance."""
+
+    def _told(self) -> Callable[[], None] | None:
+        """What is called when an answer has been taken in."""
+        return None
+
     # -- for the two sides
+
+    def _api_timeout(self, timeout: float | None) -> float:
+        check_timeout(timeout)
+        return self.config.default_api_timeout_ms / 1000 if timeout is None else timeout
 
     def _detach(self) -> None:
         """The records at hand may not be the right ones any more: iterators ask again. They lose nothing."""
-        raise NotImplementedError
+        self._fetcher.until = None
+        self._detach_iterators()
+
+    def _detach_iterators(self) -> None:
+        for ref in self._iterators:
+            iterator = ref()
+            if iterator is not None:
+                iterator.detach()
+
+    def _remember(self, iterator: Any) -> None:
+        """An iterator is handed out."""
+        self._iterators = [ref for ref in self._iterators if ref() is not None] + [weakref.ref(iterator)]
+
+    def __del__(self) -> None:
+        # Where __init__ has failed there is nothing to close.
+        if not self.__dict__.get("_closed", True):
+            warnings.warn(f"{self!r} was dropped without close()", ResourceWarning, stacklevel=2)
+            self._dropped()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -177,7 +176,11 @@ class ConsumerBase(Interruptible):
     def _raise_errors(self) -> None:
         """Raise what a partition or a topic has to report, once."""
         group = self._group
-        error = self._fetcher.take_error() or self._unknown() or (group.take_error() if group else None)
+        error = (
+            self._fetcher.take_error()
+            or self._watch.missing(self._core.clock())
+            or (group.take_error() if group else None)
+        )
         if error is not None:
             raise error
 
@@ -194,25 +197,10 @@ class ConsumerBase(Interruptible):
         if error is not None:
             raise error
 
-    def _unknown(self) -> FastqError | None:
-        now = self._core.clock()
-        for subject, since in self._unknown_since.items():
-            if now >= since + UNKNOWN_GRACE_S:
-                self._unknown_since[subject] = math.inf  # once
-                if isinstance(subject, str):
-                    what = "no broker knows the topic; create it, or look at its name"
-                    return UnknownTopicOrPartition(what, topic=subject)
-                what = "the topic has no such partition; it is read as soon as it has"
-                return UnknownTopicOrPartition(what, topic=subject.topic, partition=subject.partition)
-        return None
-
     def _step(self) -> None:
         """Do all that can be done now: follow the metadata, send what is to be sent."""
         now, core, fetcher = self._core.clock(), self._core, self._fetcher
-        if core.metadata.generation != self._metadata_generation:
-            self._metadata_generation = core.metadata.generation
-            self._follow_topics(now)
-        self._sends_blocked = any(core.metadata.topic(topic) is None for topic in self._topics)
+        self._sends_blocked = not self._watch.follow(now)
         if self._group is not None:
             self._follow_life()
             for outgoing in self._group.requests(now, self._can_send):
@@ -237,6 +225,8 @@ class ConsumerBase(Interruptible):
             elif member is not None:
                 self._liveness.observe(member)
             self._liveness.follow(member)
+        if self._group is not None and self._group.membership is not None and self._group.membership.due:
+            self._detach_iterators()  # an iterator's chunk may last for long: what is to be given up is not to wait for its end
 
     def _can_send(self, node_id: int) -> bool:
         if self._core.can_send(node_id):
@@ -252,8 +242,7 @@ class ConsumerBase(Interruptible):
         if self._group is not None:
             wait = self._group.next_wakeup(now)
             due += [] if wait is None else [wait]
-        reports = (since + UNKNOWN_GRACE_S for since in self._unknown_since.values())
-        due += [report - now for report in reports if now < report < math.inf]
+        due += self._watch.next_reports(now)
         return min(due) if due else None
 
     def _send(self, outgoing: Outgoing, exchange: Callable[..., None] | None = None) -> None:
@@ -263,9 +252,13 @@ class ConsumerBase(Interruptible):
         if api_key in HEARTBEAT_APIS and self._liveness is not None:
             self._liveness.sent()
 
+        told = self._told()
+
+        # Without a reference to the consumer, which nobody may have any more when the answer comes.
         def completed(response: Any, error: FastqError | None) -> None:
             done(response, error, core.clock())
-            self._on_progress()
+            if told is not None:
+                told()
 
         try:
             if decode is None:
@@ -292,81 +285,29 @@ class ConsumerBase(Interruptible):
         except EncodeError as error:
             done(None, not_encodable(core.broker_label(node_id), api_name(api_key), error), core.clock())
 
-    def _on_progress(self) -> None:
-        """An answer has been taken in."""
+    @property
+    def _reads_nothing(self) -> bool:
+        """Whether there is neither a subscription nor an assignment, so that no waiting brings a record."""
+        subscribed = self._watch.names or (self._group is not None and self._group.subscribed)
+        return not subscribed and not self._fetcher.partitions
 
-    def _follow_topics(self, now: float) -> None:
-        """Bring the assignment in step with the metadata of the topics."""
-        metadata, assigned = self._core.metadata, self._fetcher.partitions
-        if self._group is not None and self._group.subscribed:
-            self._follow_subscription(self._group, now)
-            return
-        if not self._topics:
-            self._check_assigned(now)
-            return
-        wanted: list[TopicPartition] = []
-        for topic in self._topics:
-            found = metadata.topic(topic)
-            if found is None or found.error != 0:
-                wanted.extend(tp for tp in assigned if tp.topic == topic)
-                if found is not None:
-                    self._topic_error(topic, found.error, now)
-                continue
-            self._unknown_since.pop(topic, None)
-            wanted.extend(TopicPartition(topic, part.index) for part in found.partitions)
-        fresh = [tp for tp in wanted if tp not in assigned and tp.topic in self._seen_topics]
-        self._seen_topics.update(tp.topic for tp in wanted)
-        self._fetcher.assign(wanted)
-        for tp in fresh:
-            # Made while this consumer was reading: all of it is new, so "latest" must not pass over it.
-            self._fetcher.reset(tp, EARLIEST_TIMESTAMP)
-
-    def _follow_subscription(self, group: GroupSession, now: float) -> None:
-        """The metadata of topics that the group divides: report those that are not there, follow the pattern."""
-        if group.pattern is not None:
-            found = group.follow_pattern()
-            if found is not None:
-                self._topics = tuple(found)
-                self._core.watch_topics(found)
-        for topic in self._topics:
-            entry = self._core.metadata.topic(topic)
-            if entry is not None and entry.error != 0 and group.pattern is None:
-                self._topic_error(topic, entry.error, now)
-            elif entry is not None:
-                self._unknown_since.pop(topic, None)
-
-    def _check_assigned(self, now: float) -> None:
-        """What the user assigned may not be there, or not yet: other clients may hear of new partitions first."""
-        for topic in {tp.topic for tp in self._fetcher.partitions}:
-            found = self._core.metadata.topic(topic)
-            if found is not None and found.error != 0:
-                self._topic_error(topic, found.error, now)
-            elif found is not None:
-                self._unknown_since.pop(topic, None)
-        for tp in self._fetcher.partitions:
-            found = self._core.metadata.topic(tp.topic)
-            if found is not None and found.error == 0 and tp.partition >= len(found.partitions):
-                self._unknown_since.setdefault(tp, now)
-            else:
-                self._unknown_since.pop(tp, None)
-
-    def _topic_error(self, topic: str, code: int, now: float) -> None:
-        if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION or code == ErrorCode.LEADER_NOT_AVAILABLE:
-            self._unknown_since.setdefault(topic, now)
-        else:
-            self._fetcher.add_error(error_for_code(code, topic=topic))
-
-    def _state(self, tp: TopicPartition | tuple[str, int]) -> PartitionState:
-        state = self._fetcher.partitions.get(TopicPartition(*tp))
-        if state is None:
-            raise ValueError(f"{tp[0]}-{tp[1]} is not assigned to this consumer")
-        return state
+    def _must_read(self) -> None:
+        """Raises NotAssigned when there is nothing to wait for."""
+        if self._reads_nothing and not self._closed and not self._stopping:
+            raise NotAssigned(
+                "there is nothing to read: the consumer is not subscribed to any topics, and no partitions are assigned to it",
+                hint="name topics when it is made, Consumer('orders', ...), or call subscribe('orders') or assign([('orders', 0)])",
+            )
 
     def _subscribe(self, topics: Sequence[str | re.Pattern[str]], callbacks: Mapping[ChangeKind, Callback]) -> None:
         """Read these topics: all their partitions, or what the group gives of them."""
         self._check_open()
-        names, pattern = _topics_and_pattern(topics)
+        names, pattern = topics_and_pattern(topics)
         group = self._group
+        if not names and pattern is None:
+            raise ValueError("no topics are named: unsubscribe() is what reads nothing any more")
+        if self._fetcher.partitions and not self._watch.names and (group is None or not group.subscribed):
+            raise ValueError("partitions are assigned by hand: unsubscribe() first")
         if group is None:
             if pattern is not None:
                 raise ConfigError(
@@ -374,62 +315,9 @@ class ConsumerBase(Interruptible):
                 )
             if callbacks:
                 raise ConfigError("rebalance listeners are told of nothing without a group_id")
-        elif not group.subscribed and self._fetcher.partitions:
-            raise ValueError("partitions are assigned by hand: unsubscribe() first")
-        self._core.unwatch_topics(set(self._topics) - set(names))
-        self._topics = names
-        self._unknown_since.clear()
-        if pattern is not None:
-            self._core.watch_all_topics()
-        self._core.watch_topics(names)
-        self._metadata_generation = -1
+        self._watch.read(names, pattern)
         if group is not None:
             group.subscribe(names, pattern, callbacks)
-
-    def _assign(self, partitions: Iterable[TopicPartition | tuple[str, int]]) -> None:
-        self._check_open()
-        wanted = [TopicPartition(*tp) for tp in partitions]
-        group = self._group
-        if group is not None and group.subscribed:
-            raise ValueError(f"{group.describe()} decides what is read: unsubscribe() before assign()")
-        if self._topics:
-            self._core.unwatch_topics(self._topics)
-            self._topics = ()
-        self._unknown_since.clear()
-        self._core.watch_topics({tp.topic for tp in wanted})
-        self._detach()
-        if group is not None:
-            group.dropped(set(self._fetcher.partitions) - set(wanted))
-        self._fetcher.assign(wanted, initial=Phase.RESET if group is None else Phase.COMMITTED)
-        self._metadata_generation = -1
-
-    def _seek(self, tp: TopicPartition | tuple[str, int], offset: int) -> None:
-        self._check_open()
-        if offset < 0:
-            raise ValueError(
-                f"an offset is 0 or more, got {offset}; seek_to_beginning() and seek_to_end() know the ends"
-            )
-        state = self._state(tp)
-        self._detach()
-        self._fetcher.seek(state.tp, offset)
-        if self._group is not None:
-            self._group.handed.forget(state.tp)
-
-    def _reset(self, partitions: Iterable[TopicPartition | tuple[str, int]], timestamp: int) -> None:
-        self._check_open()
-        states = [self._state(tp) for tp in partitions] or list(self._fetcher.partitions.values())
-        self._detach()
-        for state in states:
-            self._fetcher.reset(state.tp, timestamp)
-            if self._group is not None:
-                self._group.handed.forget(state.tp)
-
-    def _set_paused(self, partitions: Iterable[TopicPartition | tuple[str, int]], paused: bool) -> None:
-        self._check_open()
-        states = [self._state(tp) for tp in partitions]
-        self._detach()
-        for state in states:
-            state.paused = paused
 
     def _query(self, targets: Mapping[TopicPartition, int]) -> OffsetQuery:
         self._check_open()
@@ -454,15 +342,74 @@ class ConsumerBase(Interruptible):
             return chunk
         return True if len(self._pending_ends(pending)) < len(pending) else None
 
+    def _wanted(self, refused: tuple[Any, ...], max_records: int | None) -> int:
+        """How many records a call of poll() is to answer at most."""
+        self._by_name("poll", refused)
+        wanted = self.config.max_poll_records if max_records is None else max_records
+        if wanted < 1:
+            raise ValueError(f"max_records is 1 or more, got {wanted}")
+        return wanted
+
+    @staticmethod
+    def _by_name(call: str, refused: tuple[Any, ...]) -> None:
+        """Seconds to one client's users are a number of records to another's: neither is guessed."""
+        if refused:
+            count = f", a number of records {call}(max_records={refused[0]!r})" if call == "poll" else ""
+            raise TypeError(
+                f"{call}({', '.join(map(repr, refused))}): its arguments go by name; a time-out in seconds is "
+                f"{call}(timeout={refused[0]!r}){count}"
+            )
+
     def _take(self, chunk: FetchedRecords, records: list[Record], wanted: int) -> bool:
         """Add records of a chunk to `records`, through the deserializers; whether another chunk may follow.
 
         Only the first record of a call may raise: an error behind records that were taken is the next call's.
         """
-        if self._group is not None:
-            self._group.handed.taking(chunk)
-        records += chunk.take(wanted - len(records), self._hooks.deserialize, quiet=bool(records))
+        self._taking(chunk)
+        # The mark is the chunk's own, which is native: one made here could be left behind by an interrupt.
+        self._deserializing = chunk
+        try:
+            records += chunk.take(wanted - len(records), self._hooks.deserialize, quiet=bool(records))
+        except Exception:
+            self._taken = None
+            raise
+        finally:
+            self._deserializing = None
         return len(records) < wanted and chunk.exhausted
+
+    def _take_columns(self, chunk: FetchedRecords, batch: ConsumerBatch) -> bool:
+        """Add what is left of a chunk to a batch; whether another chunk may follow. Raises as `_take` does."""
+        self._taking(chunk)
+        try:
+            batch.add(chunk, bytes_max=self.config.prefetch_bytes_max)
+        except Exception:
+            if len(batch):
+                return False
+            self._taken = None
+            raise
+        return True
+
+    def _taking(self, chunk: FetchedRecords) -> None:
+        """Records of a chunk are about to be taken, and returned by the call that is under way unless something interrupts it."""
+        tp = TopicPartition(chunk.topic, chunk.partition)
+        place = chunk.position, chunk.position_epoch
+        if self._taken is None:
+            self._taken = {}
+        self._taken.setdefault(tp, place)
+        if self._group is not None:
+            self._group.handed.taking(tp, place)
+
+    def _put_back(self) -> None:
+        """What a call had taken when it was interrupted (KeyboardInterrupt, SystemExit of a handler) was seen by nobody."""
+        taken = self._taken
+        if taken is None:
+            return
+        self._detach()
+        for tp, (offset, epoch) in taken.items():
+            state = self._fetcher.partitions.get(tp)
+            if state is not None and state.position > offset:
+                self._fetcher.go_back(tp, offset, epoch)
+        self._taken = None
 
     # -- groups
 
@@ -473,8 +420,12 @@ class ConsumerBase(Interruptible):
 
     def _asks(self) -> None:
         """The application asks for records: it is alive, and done with those it has."""
+        if self._deserializing is not None and self._deserializing.taking:
+            raise RuntimeError("a deserializer may not ask the consumer that calls it for records")
+        self._put_back()
         if self._in_listener:
             raise RuntimeError("a rebalance listener may commit and seek, but not ask for records")
+        self._must_read()
         group, late = self._group, None
         if group is not None:
             member = group.membership
@@ -493,57 +444,25 @@ class ConsumerBase(Interruptible):
         member.poll(self._core.clock())
         return member.changes()
 
-    def _offsets_of(self, what: Any) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What is to be committed, by partition; see `Committable`."""
-        group = self._in_group()
-        if what is None:
-            return group.positions()
-        found: dict[TopicPartition, OffsetAndMetadata] = {}
-        assigned = self._fetcher.partitions
-        if isinstance(what, ConsumerBatch):
-            what = what.next_offsets
-        if type(what) is dict or isinstance(what, Mapping):
-            for tp, place in what.items():
-                if type(place) is not OffsetAndMetadata:
-                    place = OffsetAndMetadata(place)
-                offset = place.offset
-                if not isinstance(offset, int) or offset < 0:
-                    raise ValueError(f"{tp[0]}-{tp[1]}: an offset to commit is an int of 0 or more, got {offset!r}")
-                found[tp if type(tp) is TopicPartition else TopicPartition(*tp)] = place
-        else:
-            for record in [what] if isinstance(what, Record) else what:
-                if not isinstance(record, Record):
-                    raise TypeError(f"commit takes records, a batch or offsets by partition, got {record!r}")
-                tp = TopicPartition(record.topic, record.partition)
-                if tp not in found or found[tp].offset <= record.offset:
-                    found[tp] = OffsetAndMetadata(record.offset + 1, "", record.leader_epoch)
-        if found.keys() <= assigned.keys() or not (group.subscribed or assigned):
-            return found
-        for tp in found:
-            if tp not in assigned:
-                raise NotAssigned(
-                    f"offset {found[tp].offset} was not committed: the partition is not assigned to this consumer",
-                    topic=tp.topic,
-                    partition=tp.partition,
-                    **{
-                        k: v
-                        for k, v in zip(("group", "generation", "member"), group.group_metadata()[:3], strict=True)
-                        if v
-                    },
-                    hint="it may belong to another member since the last rebalance, which reads on from the last commit",
-                )
-        return found
-
-    def _begin_commit(self, what: Any, timeout_s: float, callback: CommitCallback | None = None) -> Commit:
+    def _begin_commit(self, what: Committable, timeout_s: float, callback: CommitCallback | None = None) -> Commit:
         self._check_open()
         on_done: Callable[[Commit], object] | None = None
         if callback is not None:
-            called = callback
+            check_plain(callback, "the callback of commit_async", "It is called with (offsets, error), and not awaited")
+            called, callbacks = callback, self._callbacks
 
             def on_done(commit: Commit) -> None:
-                self._callbacks.append(lambda: called(commit.offsets, commit.error))
+                callbacks.append(lambda: called(commit.offsets, commit.error))
 
-        return self._in_group().commit(self._offsets_of(what), timeout_s, on_done)
+        self._put_back()
+        group = self._in_group()
+        return group.commit(offsets_to_commit(what, group, self._fetcher.partitions), timeout_s, on_done)
+
+    def _tell_callbacks(self) -> None:
+        """Call what is left to call of commit_async, at the end. What one raises comes out when all have been called."""
+        with ExitStack() as calls:
+            while self._callbacks:
+                calls.callback(self._callbacks.pop())  # the last one first: a stack calls them the other way round
 
     def _commit_finished(self) -> Commit | None:
         """Begin the commit of what the application is done with, before partitions are given up."""
@@ -554,39 +473,6 @@ class ConsumerBase(Interruptible):
         if not offsets:
             return None
         return group.commit(offsets, self.config.request_timeout_ms / 1000, log_failure)
-
-
-def _topics_and_pattern(topics: Sequence[Any]) -> tuple[tuple[str, ...], re.Pattern[str] | None]:
-    """Topics by name, or the one pattern: compiled, or a string that begins with ^, which no name does."""
-    if len(topics) == 1 and not isinstance(topics[0], (str, re.Pattern)) and isinstance(topics[0], Iterable):
-        topics = tuple(topics[0])
-    patterns = [topic for topic in topics if isinstance(topic, re.Pattern) or str(topic).startswith("^")]
-    if patterns:
-        if len(topics) > 1:
-            raise TypeError(f"a subscription is either topics by name or one pattern, got {topics!r}")
-        try:
-            return (), re.compile(patterns[0])
-        except re.error as error:
-            raise ValueError(f"the pattern {patterns[0]!r} is not a regular expression: {error}") from error
-    for topic in topics:
-        if not isinstance(topic, str) or not topic:
-            raise TypeError(f"a topic is named by a non-empty str, got {topic!r}")
-    return tuple(dict.fromkeys(topics)), None
-
-
-def listener_callbacks(
-    listener: object | None, on_assigned: Callback | None, on_revoked: Callback | None, on_lost: Callback | None
-) -> dict[ChangeKind, Callback]:
-    """The arguments of `subscribe` as what is called for each kind of change."""
-    return callbacks_of(listener, on_assigned, on_revoked, on_lost)
-
-
-def timestamps_of(partitions: Iterable[TopicPartition | tuple[str, int]], timestamp: int) -> dict[TopicPartition, int]:
-    """The same point in time for every partition."""
-    return {TopicPartition(*tp): timestamp for tp in partitions}
-
-
-BEGINNING, END = EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 
 
 def _rebuild(cls: Callable[..., Any], topics: tuple[str, ...], given: dict[str, Any]) -> Any:
@@ -602,5 +488,13 @@ def _forked() -> None:
         consumer._detach()
 
 
+def _close_at_exit() -> None:
+    """Members that the program forgets leave their groups, which would wait for them for session_timeout_ms."""
+    for consumer in list(_consumers):
+        if not consumer._closed and consumer._group is not None:
+            consumer._dropped()
+
+
+atexit.register(_close_at_exit)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)

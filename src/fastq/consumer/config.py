@@ -1,22 +1,23 @@
 """Consumer configuration: Kafka's keys and defaults, and a few of our own.
 
-Rules: declared on the machinery of fastq.config; our own keys end in their unit.
+Rules: declared on the machinery of fastq.settings; our own keys end in their unit.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fastq.config import INT32_MAX, ClientConfig, ClientOptions, option
+from fastq.callbacks import check_plain_methods
+from fastq.config import ClientConfig
 from fastq.consumer.deserializers import find_deserializer
 from fastq.errors import ConfigError
+from fastq.settings import INT32_MAX, option
 
 LATEST_TIMESTAMP = -1
 EARLIEST_TIMESTAMP = -2
 
-_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?", re.IGNORECASE)
+_DURATION = r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+(?:\.\d+)?)S)?)?"
 
 
 def duration_ms(text: str) -> int:
@@ -24,11 +25,15 @@ def duration_ms(text: str) -> int:
 
     Raises ValueError with what is allowed.
     """
-    found = _DURATION.fullmatch(text.strip())
+    found = re.fullmatch(_DURATION, text.strip(), re.IGNORECASE)
     if found is None or not any(found.groups()):
         raise ValueError("an ISO 8601 duration such as by_duration:P1DT2H30M")
     days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
     return round((((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1000)
+
+
+_DESERIALIZERS = "a name, a function, or an object with deserialize(topic, data)"
+_RESETS = "'earliest', 'latest', 'none' or 'by_duration:' with an ISO 8601 duration"
 
 
 def _check_reset(value: Any) -> str:
@@ -40,7 +45,7 @@ def _check_reset(value: Any) -> str:
         return text.lower()
     old = {"smallest": "earliest", "largest": "latest"}.get(text.lower())
     if old is None:
-        raise ValueError("'earliest', 'latest', 'none' or 'by_duration:' with an ISO 8601 duration")
+        raise ValueError(_RESETS)
     return old
 
 
@@ -48,7 +53,12 @@ def _check_interceptors(value: Any) -> tuple[Any, ...]:
     found = tuple(value) if isinstance(value, (list, tuple)) else (value,)
     if not all(callable(getattr(item, "on_consume", None)) for item in found):
         raise ValueError("objects with a method on_consume(records)")
+    for item in found:
+        check_plain_methods(item, ("on_consume", "on_idle", "close"), "interceptors are called, not awaited")
     return found
+
+
+STRATEGIES = ("range", "cooperative-sticky")
 
 
 def _check_strategies(value: Any) -> tuple[Any, ...]:
@@ -57,42 +67,15 @@ def _check_strategies(value: Any) -> tuple[Any, ...]:
     found = tuple(value) if isinstance(value, (list, tuple)) else (value,)
     if not found:
         raise ValueError("one strategy or more")
+    if found != STRATEGIES:
+        from fastq.consumer.group.assignors import (
+            find_assignors,
+        )  # who takes the defaults and has no group does not load them
+
+        find_assignors(found)
     return found
 
 
-class ConsumerOptions(ClientOptions, total=False):
-    """The keyword arguments of a consumer; the same names as the fields of `ConsumerConfig`."""
-
-    group_id: str | None
-    group_instance_id: str | None
-    group_protocol: str
-    partition_assignment_strategy: Any
-    group_remote_assignor: str | None
-    session_timeout_ms: int
-    heartbeat_interval_ms: int
-    max_poll_interval_ms: int
-    enable_auto_commit: bool
-    auto_commit_interval_ms: int
-    exclude_internal_topics: bool
-    auto_offset_reset: str
-    fetch_min_bytes: int
-    fetch_max_wait_ms: int
-    fetch_max_bytes: int
-    max_partition_fetch_bytes: int
-    max_poll_records: int
-    prefetch_bytes_max: int
-    check_crcs: bool
-    isolation_level: str
-    default_api_timeout_ms: int
-    allow_auto_create_topics: bool
-    key_deserializer: Any
-    value_deserializer: Any
-    on_deserialization_error: str
-    interceptors: Any
-    decompressed_batch_bytes_max: int
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
 class ConsumerConfig(ClientConfig):
     """What a consumer is made with; `ClientConfig` has the keys about the cluster and the connections."""
 
@@ -100,6 +83,16 @@ class ConsumerConfig(ClientConfig):
         "queued_max_messages_kbytes": "prefetching is bounded by prefetch_bytes_max",
         "queued_min_messages": "prefetching is bounded by prefetch_bytes_max",
         "enable_partition_eof": "read_to_end() ends at the end of every partition",
+    }
+    REFUSED: ClassVar[dict[str, str]] = {
+        "rebalance_cb": "give subscribe() a listener, or on_assigned, on_revoked and on_lost",
+        "on_assign": "give it to subscribe(), as on_assigned",
+        "on_revoke": "give it to subscribe(), as on_revoked",
+        "on_commit": "give commit_async() a callback",
+        "offset_commit_cb": "give commit_async() a callback",
+        "enable_auto_offset_store": "what was handed out counts as stored when the next is asked for; to store by hand, set "
+        "enable_auto_commit=False and commit() records",
+        "consumer_timeout_ms": "give poll() a timeout, or iterate over read_to_end()",
     }
 
     group_id: str | None = option(
@@ -115,10 +108,11 @@ class ConsumerConfig(ClientConfig):
         choices=("auto", "classic", "consumer"),
         doc="auto: the consumer protocol (KIP-848) where the cluster has it, else the classic one",
     )
-    partition_assignment_strategy: Any = option(  # noqa: RUF009
-        ("range", "cooperative-sticky"),
+    partition_assignment_strategy: Any = option(
+        STRATEGIES,
         kind=object,
         convert=_check_strategies,
+        accepts="names of strategies, or objects that are Assignors",
         doc="of the classic protocol, best first: range, roundrobin, sticky, cooperative-sticky, or objects of your own",
     )
     group_remote_assignor: str | None = option(
@@ -127,7 +121,11 @@ class ConsumerConfig(ClientConfig):
         doc="of the consumer protocol: uniform, range, or what else the coordinator has; None: its default",
     )
     session_timeout_ms: int = option(
-        45_000, low=1, high=INT32_MAX, doc="a member that is silent for so long is taken out of the group"
+        45_000,
+        low=1,
+        high=INT32_MAX,
+        doc="a member of the classic protocol that is silent for so long is taken out of the group; in the consumer protocol the "
+        "brokers' group.consumer.session.timeout.ms says so",
     )
     heartbeat_interval_ms: int = option(
         3_000, low=1, high=INT32_MAX, doc="how often a member of the classic protocol speaks"
@@ -144,6 +142,7 @@ class ConsumerConfig(ClientConfig):
         "latest",
         kind=object,
         convert=_check_reset,
+        accepts=_RESETS,
         doc="where to begin, and to go on when an offset is gone: earliest, latest, none (raise), by_duration:PT1H",
     )
     fetch_min_bytes: int = option(1, low=0, high=INT32_MAX, doc="a broker waits for so much before it answers a fetch")
@@ -172,25 +171,31 @@ class ConsumerConfig(ClientConfig):
         60_000, low=1, high=INT32_MAX, doc="how long position(), offsets_for_times() and their kin may take"
     )
     allow_auto_create_topics: bool = option(True, doc="let a broker that does so create a topic that is asked for")
-    key_deserializer: Any = option(  # noqa: RUF009
+    key_deserializer: Any = option(
         None,
         kind=object,
         convert=find_deserializer,
+        accepts=_DESERIALIZERS,
         doc="what makes an object of a key's bytes: a name (str, json, int ...), a function; None: bytes",
     )
-    value_deserializer: Any = option(  # noqa: RUF009
-        None, kind=object, convert=find_deserializer, doc="the same for values"
+    value_deserializer: Any = option(
+        None,
+        kind=object,
+        convert=find_deserializer,
+        accepts=_DESERIALIZERS,
+        doc="the same for values",
     )
     on_deserialization_error: str = option(
         "raise",
         choices=("raise", "skip", "raw"),
         doc="a record that cannot be read: raise DeserializationError, leave it out, or hand over its bytes",
     )
-    interceptors: Any = option(  # noqa: RUF009
+    interceptors: Any = option(
         (),
         kind=object,
         aliases=("interceptor_classes",),
         convert=_check_interceptors,
+        accepts="a list of objects",
         doc="objects whose on_consume(records) sees records first",
     )
     decompressed_batch_bytes_max: int = option(

@@ -2,54 +2,63 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import sys
+import weakref
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, TypeVar
-
-from typing_extensions import Self, Unpack
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from fastq._native.columns import ConsumerBatch
 from fastq._native.consume import FetchedRecords, Record, RecordIterator
-from fastq.consumer.base import (
-    BEGINNING,
-    END,
-    CommitCallback,
-    Committable,
-    ConsumerBase,
-    listener_callbacks,
-    timestamps_of,
-)
-from fastq.consumer.config import ConsumerConfig, ConsumerOptions
-from fastq.consumer.group.commits import OffsetAndMetadata
+from fastq._native.turn import Turn
+from fastq.callbacks import check_plain
+from fastq.consumer.base import K, Partition, Topics, V
+from fastq.consumer.calls import ConsumerCalls, Steps, Tell, Wait
+from fastq.consumer.committable import Committable
+from fastq.consumer.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ConsumerConfig
+from fastq.consumer.group.commits import Commit
 from fastq.consumer.group.heartbeat import Beat, HeartbeatThread
-from fastq.consumer.group.listener import Callback, is_due
-from fastq.consumer.group.membership import Change, ChangeKind
-from fastq.consumer.offsets import OffsetAndTimestamp, offsets_of
+from fastq.consumer.group.listener import Callback
+from fastq.consumer.offsets import OffsetAndTimestamp
+from fastq.consumer.tables import BatchStream, chosen_columns
 from fastq.errors import ClientClosed, FastqError
-from fastq.metadata import TopicPartition
+from fastq.metadata import OffsetAndMetadata, TopicPartition
 from fastq.net.blocking import BlockingDriver
+from fastq.timeouts import check_timeout
+
+if TYPE_CHECKING:
+    from typing_extensions import Never, Self, Unpack
+
+    from fastq.consumer.options import (
+        ConsumerOptions,
+        NamedKeyOptions,
+        NamedOptions,
+        NamedValueOptions,
+        TypedOptions,
+    )
+    from fastq.consumer.options import K as KeyOf
+    from fastq.consumer.options import V as ValueOf
 
 logger = logging.getLogger("fastq.consumer")
 
 T = TypeVar("T")
-Partition = TopicPartition | tuple[str, int]
 FOREVER_S = 3600.0
-# How long a farewell to the group may take.
-LEAVE_S = 3.0
+# How long the farewell of a consumer that was dropped may take, which is nobody's call.
+DROPPED_S = 0.5
+LISTENER_HINT = "Coroutine functions are for AsyncConsumer; a blocking one waits for what it does"
 # How long commit() waits for its answer before it looks after everything else.
 FIRST_LOOK_S = 0.05
 
 
-class Consumer(ConsumerBase):
+class Consumer(ConsumerCalls, Generic[K, V]):
     """Reads its topics: as a member of a group (`group_id`), those of their partitions that the group gives it, from what the
     group has committed on; without a group, all of them, and commits nothing.
 
     `topics`: what to read, by name, or one pattern (compiled, or a string that begins with ^; with a group); none: `subscribe`
     or `assign` decides. Without a group, new partitions are read from their beginning. The options are those of
-    `ConsumerConfig`; names with Kafka's dots may be given as `**{"fetch.min.bytes": 1}`.
+    `ConsumerConfig`, as keyword arguments, or before the topics as a mapping, which may have Kafka's dotted names, or as a ConsumerConfig:
+    `Consumer({"group.id": "billing"}, "orders")`.
 
     Iterate over it, `poll` lists, or `poll_batch` columns, in any mix: all three go on where the last one stopped. Time-outs
     are in seconds; None waits as long as it takes. Errors: a subclass of FastqError, raised once; the next call goes on.
@@ -67,29 +76,59 @@ class Consumer(ConsumerBase):
     while an extension holds the GIL. A child of a fork cannot use its parent's consumer (ForkedClient).
     """
 
-    def __init__(self, *topics: str | re.Pattern[str], **options: Unpack[ConsumerOptions]) -> None:
-        super().__init__(topics, ConsumerConfig.from_mapping(options))
+    @overload
+    def __init__(
+        self: Consumer[Any, Any],
+        settings: Mapping[str, Any] | ConsumerConfig,
+        /,
+        *topics: Topics,
+        **options: Unpack[ConsumerOptions],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Consumer[KeyOf, ValueOf], *topics: Topics, **options: Unpack[TypedOptions[KeyOf, ValueOf]]
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Consumer[Any, ValueOf], *topics: Topics, **options: Unpack[NamedKeyOptions[ValueOf]]
+    ) -> None: ...
+    @overload
+    def __init__(self: Consumer[KeyOf, Any], *topics: Topics, **options: Unpack[NamedValueOptions[KeyOf]]) -> None: ...
+    @overload
+    def __init__(self: Consumer[Any, Any], *topics: Topics, **options: Unpack[NamedOptions]) -> None: ...
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(given, options)
         self._driver = BlockingDriver(self._core)
+        self._turn: Turn = Turn(self._driver)
         self._heartbeat: HeartbeatThread | None = None
-        self._beats_under_way = 0
-        self._iterator = RecordIterator(self._hooks.between(self._advance), self._hooks.transform, self._progress)
-        self._ending: RecordIterator | None = None  # of the last read_to_end
+        self._beats: set[object] = set()  # heartbeats of the thread that are on their way
+        self._iterator: weakref.ref[RecordIterator[K, V]] | None = None
 
     # -- records
 
-    def __iter__(self) -> RecordIterator:
+    def __iter__(self) -> RecordIterator[K, V]:
         """Records, as they come, without an end. The position moves with every record."""
         self._check_open()
-        return self._iterator
+        iterator = None if self._iterator is None else self._iterator()
+        if iterator is None:
+            iterator = self._iterate(self._advance)
+            self._iterator = weakref.ref(iterator)
+        return iterator
 
-    def poll(self, max_records: int | None = None, timeout: float | None = None) -> list[Record]:
-        """Up to `max_records` (None: max_poll_records) records: those at hand, or the first that come.
+    def _iterate(self, advance: Callable[[FetchedRecords | None], FetchedRecords | None]) -> RecordIterator[K, V]:
+        iterator: RecordIterator[K, V] = RecordIterator(
+            self._hooks.between(advance), self._hooks.transform, self._progress
+        )
+        self._remember(iterator)
+        return iterator
 
-        An empty list when none came in time. `timeout` 0: what is at hand, after a look at the sockets.
+    def poll(self, *refused: Never, max_records: int | None = None, timeout: float | None = None) -> list[Record[K, V]]:
+        """Up to `max_records` (None: max_poll_records) records: those at hand, or the first that come within `timeout` seconds.
+
+        An empty list when none came in time. Without a time-out it waits as long as it takes; 0: what is at hand, after a look at the
+        sockets. Both go by name: `poll(timeout=1)`.
         """
-        wanted = self.config.max_poll_records if max_records is None else max_records
-        if wanted < 1:
-            raise ValueError(f"max_records is 1 or more, got {wanted}")
+        wanted = self._wanted(refused, max_records)
         self._detach()
         records: list[Record] = []
         self._asks_next()
@@ -97,13 +136,17 @@ class Consumer(ConsumerBase):
             chunk = self._chunk_for(records, timeout)
             if chunk is None or not self._take(chunk, records, wanted):
                 break
-        return self._hooks.intercept(records) if records and self._hooks.interceptors else records
+        if records and self._hooks.interceptors:
+            records = self._hooks.intercept(records)
+        self._taken = None  # nothing can come between here and the caller
+        return records
 
     def poll_batch(
-        self, timeout: float | None = None, *, until: Mapping[TopicPartition, int] | None = None
+        self, *refused: Never, timeout: float | None = None, until: Mapping[TopicPartition, int] | None = None
     ) -> ConsumerBatch:
-        """All records at hand, or the first that come, as one object with columns; empty when none came in time. Not more
-        than prefetch_bytes_max and a record batch, decompressed.
+        """All records at hand, or the first that come, as one object with columns; empty when none came within `timeout` seconds. Without
+        one it waits as long as it takes. Not more than prefetch_bytes_max and a record batch, decompressed: `read_batches_to_end` reads
+        a whole topic.
 
         until: read only these partitions, and each of them up to, but not with, this offset. Empty at once when all of them
         have come there, and `position` says so: also over offsets without a record, which compaction, transactions and
@@ -111,6 +154,7 @@ class Consumer(ConsumerBase):
 
         Its keys and values are bytes: deserializers and interceptors do not see them.
         """
+        self._by_name("poll_batch", refused)
         self._detach()
         self._asks_next()
         batch = ConsumerBatch()
@@ -118,47 +162,51 @@ class Consumer(ConsumerBase):
             chunk = self._chunk_for(batch, timeout) if until is None else self._chunk_before(until, batch, timeout)
             if chunk is None:
                 break
-            if self._group is not None:
-                self._group.handed.taking(chunk)
-            try:
-                batch.add(chunk, bytes_max=self.config.prefetch_bytes_max)
-            except Exception:
-                if not len(batch):
-                    raise
+            if not self._take_columns(chunk, batch):
                 break
+        self._taken = None  # nothing can come between here and the caller
         return batch
 
-    def read_to_end(self, timeout: float | None = None) -> RecordIterator:
+    def read_to_end(self, timeout: float | None = None) -> RecordIterator[K, V]:
         """The records up to the end offsets of this moment, of all partitions assigned; then the iterator ends.
 
         `timeout`: for learning the end offsets (None: default_api_timeout_ms).
         """
-        if self._topics and not self._fetcher.partitions:
-            self._wait(
-                lambda: self._fetcher.partitions or None, self._api_timeout(timeout), "finding the topics", asks=True
-            )
-        ends = self.end_offsets(self.assignment(), timeout)
+        ends = self._call(self._find_ends(timeout))
 
         def advance(chunk: FetchedRecords | None) -> FetchedRecords | None:
-            with self._driver.lock:
-                self._next_turn(chunk)
-                # A long poll behind the end would hold up what the user does next.
-                self._fetcher.until = ends
-                while True:
-                    pending = self._pending_ends(ends)
-                    if not pending or self._stopping:
-                        return None
-                    found = self._run(partial(self._progress_to, pending), None, asks=True)
-                    if isinstance(found, FetchedRecords):
-                        return self._iterating(found)
+            return self._next_turn(chunk, ends)
 
-        iterator = RecordIterator(self._hooks.between(advance), self._hooks.transform, self._progress)
-        self._ending = iterator
-        return iterator
+        return self._iterate(advance)
+
+    def read_batches_to_end(
+        self, *, columns: Iterable[str] | None = None, headers: bool = False, timeout: float | None = None
+    ) -> BatchStream:
+        """`read_to_end` by `poll_batch`: an iterator of batches, which any taker of Arrow streams takes as it is:
+        `polars.DataFrame(consumer.read_batches_to_end())`. It goes on where the consumer stands, and is read once.
+
+        columns: of key, value, topic, partition, offset, timestamp, timestampType, headers, for Arrow (None: all but headers, which
+        `headers` adds). timeout: for learning the end offsets (None: default_api_timeout_ms). Raises ValueError for another column.
+        """
+        names = chosen_columns(columns, headers)
+        ends = self._call(self._find_ends(timeout))
+        return BatchStream(partial(self._batch_before, ends), names)
+
+    def _found_partitions(self) -> list[TopicPartition]:
+        """What is assigned, once the topics are found."""
+        return self._call(self._find_partitions(None))
+
+    def _batch_before(self, ends: Mapping[TopicPartition, int]) -> ConsumerBatch | None:
+        """The next batch of what lies before `ends`; None when nothing does any more, or `stop` was called."""
+        while self._pending_ends(ends) and not self._stopping:
+            batch = self.poll_batch(until=ends)
+            if len(batch):
+                return batch
+        return None
 
     def _chunk_for(self, taken: Any, timeout: float | None) -> FetchedRecords | None:
         """The next chunk; with something `taken` already only one that is at hand, and errors wait for the next call."""
-        with self._driver.lock:
+        with self._turn:
             if len(taken):
                 return self._fetcher.next_chunk()
             return self._run(self._fetcher.next_chunk, timeout, asks=True)
@@ -167,40 +215,29 @@ class Consumer(ConsumerBase):
         self, ends: Mapping[TopicPartition, int], taken: Any, timeout: float | None
     ) -> FetchedRecords | None:
         """`_chunk_for` of what lies before `ends`; None also when nothing does any more."""
-        with self._driver.lock:
-            # A fetch behind the end would be for nothing.
-            self._fetcher.until = ends
-            while True:
+        with self._turn:
+            if len(taken):
                 pending = self._pending_ends(ends)
-                if not pending:
-                    return None
-                if len(taken):
-                    return self._fetcher.next_chunk(pending)
-                found = self._run(partial(self._progress_to, pending), timeout, asks=True)
-                if found is None or isinstance(found, FetchedRecords):
-                    return found
+                return self._fetcher.next_chunk(pending) if pending else None
+            return self._do(self._first_before(ends, timeout))
 
     def _asks_next(self) -> None:
-        with self._driver.lock:
+        with self._turn:
             self._asks()
 
-    def _iterating(self, chunk: FetchedRecords | None) -> FetchedRecords | None:
-        if self._group is not None:
-            self._group.handed.chunk = chunk
-        return chunk
-
     def _advance(self, chunk: FetchedRecords | None) -> FetchedRecords | None:
-        with self._driver.lock:
-            self._next_turn(chunk)
-            self._fetcher.until = None
-            return self._iterating(self._run(self._fetcher.next_chunk, None, asks=True))
+        return self._next_turn(chunk, None)
 
-    def _next_turn(self, chunk: FetchedRecords | None) -> None:
-        """A chunk is used up: room for the next fetch, and a look at what came meanwhile."""
-        self._check_open()
-        self._asks()
-        if chunk is not None:
-            self._fetcher.release(chunk)
+    def _next_turn(
+        self, chunk: FetchedRecords | None, ends: Mapping[TopicPartition, int] | None
+    ) -> FetchedRecords | None:
+        """A chunk is used up: room for the next fetch, a look at what came meanwhile, and the next chunk."""
+        with self._turn:
+            self._check_open()
+            self._asks()
+            if chunk is not None:
+                self._fetcher.release(chunk)
+            return self._do(self._next_to_iterate(ends))
 
     # -- waiting
 
@@ -212,6 +249,7 @@ class Consumer(ConsumerBase):
         The next fetch goes out before what was found is handed out. `asks`: for records, so rebalances go on. `quiet`: errors
         wait for the next call.
         """
+        check_timeout(timeout)
         if not asks:
             return self._drive(look, timeout, False, quiet)
         self._asking += 1
@@ -228,6 +266,7 @@ class Consumer(ConsumerBase):
         self._check_open()
         driver.run_once(0.0)
         while True:
+            self._turn.deliver()
             self._check_open()
             self._step()
             self._run_callbacks()
@@ -236,7 +275,7 @@ class Consumer(ConsumerBase):
                 continue
             if not quiet:
                 self._raise_errors()
-            if asks and self._stopping:
+            if asks and (self._stopping or self._reads_nothing):
                 return None
             found = look()
             if found is not None:
@@ -252,57 +291,51 @@ class Consumer(ConsumerBase):
             wakeup = self._wakeup_in()
             driver.run_once(min(remaining, FOREVER_S if wakeup is None else wakeup))
 
-    def _wait(self, look: Callable[[], T | None], timeout_s: float, what: str, *, asks: bool = False) -> T:
-        """`_run` for calls that must come to a result: raises when they do not in time."""
-        with self._driver.lock:
-            found = self._run(look, timeout_s, asks=asks)
-            if found is None:
-                raise self._timed_out(what, timeout_s)
-            return found
+    def _call(self, steps: Steps[T]) -> T:
+        """A call of the application, to its end."""
+        with self._turn:
+            return self._do(steps)
+
+    def _do(self, steps: Steps[T]) -> T:
+        """Run a call to its end. The lock is held."""
+        try:
+            step = next(steps)
+            while True:
+                try:
+                    found = self._take_step(step)
+                except BaseException as error:
+                    step = steps.throw(error)
+                else:
+                    step = steps.send(found)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+    def _take_step(self, step: Wait | Tell) -> Any:
+        if isinstance(step, Wait):
+            return self._run(step.look, step.timeout_s, asks=step.asks, quiet=step.quiet)
+        nested, self._in_listener = self._in_listener, True
+        try:
+            with self._turn.released():
+                return step.callback(list(step.partitions))
+        finally:
+            self._in_listener = nested
+
+    def _pump(self) -> None:
+        self._step()
+        self._driver.flush()
 
     def _wake(self) -> None:
         self._driver.wakeup()
 
-    def _api_timeout(self, timeout: float | None) -> float:
-        return self.config.default_api_timeout_ms / 1000 if timeout is None else timeout
-
-    def _detach(self) -> None:
-        self._fetcher.until = None
-        self._iterator.detach()
-        if self._ending is not None:
-            self._ending.detach()
+    def _check_listener(self, callback: Callback) -> None:
+        check_plain(callback, "the rebalance listener", LISTENER_HINT)
 
     # -- groups
 
-    def subscribe(
-        self,
-        *topics: str | re.Pattern[str] | Iterable[str],
-        listener: object | None = None,
-        on_assigned: Callback | None = None,
-        on_revoked: Callback | None = None,
-        on_lost: Callback | None = None,
-    ) -> None:
-        """Read these topics, or those that match one pattern, in place of what was read before.
-
-        listener: an object with some of `on_assigned`, `on_revoked` and `on_lost` (see RebalanceListener), or give functions.
-        They are called with a list of partitions during the calls that ask for records, and may commit and seek. Partitions
-        that were lost are told to `on_revoked` when there is no `on_lost`.
-        """
-        callbacks = listener_callbacks(listener, on_assigned, on_revoked, on_lost)
-        with self._driver.lock:
-            self._detach()
-            self._subscribe(topics, callbacks)  # type: ignore[arg-type]  # checked there
-
     def unsubscribe(self) -> None:
         """Read nothing any more: leave the group, after the commits that are due, or let go of what was assigned."""
-        with self._driver.lock:
-            self._check_open()
-            self._detach()
-            self._leave_group("the application unsubscribes")
-            self._core.unwatch_topics(self._topics)
-            self._topics = ()
-            self._unknown_since.clear()
-            self._fetcher.assign(())
+        self._call(self._unsubscribe())
 
     def commit(self, what: Committable = None, timeout: float | None = None) -> None:
         """Commit offsets for the group, and wait until they are committed (timeout None: default_api_timeout_ms).
@@ -311,45 +344,22 @@ class Consumer(ConsumerBase):
         read) or OffsetAndMetadata; None: everything that was handed out. Raises what the coordinator refuses, with group,
         member, generation and partition: NotAssigned, RebalanceInProgress, IllegalGeneration, UnknownMemberId ...
         """
-        timeout_s = self._api_timeout(timeout)
-        with self._driver.lock:
-            commit = self._begin_commit(what, timeout_s)
-            if not commit.finished:
-                # The short way, which is the usual one: nothing but the commit, until something comes.
-                core = self._core
-                for outgoing in self._in_group().committer.requests(core.clock(), core.can_send):
-                    self._send(outgoing, self._driver.exchange)
-                if not commit.finished:
-                    self._driver.run_once(min(timeout_s, FIRST_LOOK_S))
-            if not commit.finished:
-                self._run(lambda: commit.finished or None, timeout_s + 1.0, quiet=True)
-        if commit.error is not None or not commit.finished:
-            raise commit.error or self._timed_out("commit()", timeout_s)
+        with self._turn:
+            self._do(self._commit(what, timeout, self._hurry_commit))
 
-    def commit_async(self, what: Committable = None, callback: CommitCallback | None = None) -> None:
-        """Commit offsets without waiting. `callback(offsets, error)` is called during a later call of this consumer; without
-        one, a failure is logged. Commits are made in the order of their calls."""
-        with self._driver.lock:
-            self._begin_commit(what, self._api_timeout(None), callback)
-            self._step()
-            self._driver.flush()
+    def _hurry_commit(self, commit: Commit, timeout_s: float) -> None:
+        """The short way, which is the usual one: nothing but the commit, until something comes."""
+        core = self._core
+        for outgoing in self._in_group().committer.requests(core.clock(), core.can_send):
+            self._send(outgoing, self._driver.exchange)
+        if not commit.finished:
+            self._driver.run_once(min(timeout_s, FIRST_LOOK_S))
 
     def committed(
         self, partitions: Iterable[Partition], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """What the group has committed for partitions; None where nothing is."""
-        wanted = [TopicPartition(*tp) for tp in partitions]
-        with self._driver.lock:
-            self._check_open()
-            query = self._in_group().committed_query(wanted)
-            self._queries.append(query)
-            try:
-                self._wait(lambda: query.finished or None, self._api_timeout(timeout), "asking for committed offsets")
-            finally:
-                self._queries.remove(query)
-        if query.error is not None:
-            raise query.error
-        return {tp: query.results[tp] for tp in wanted}
+        return self._call(self._ask_committed(partitions, timeout))
 
     def _rebalance(self) -> bool:
         """Carry out the step of a rebalance that is due; whether there was one. The lock is held."""
@@ -357,51 +367,17 @@ class Consumer(ConsumerBase):
         if change is None:
             self._keep_alive()
             return False
-        self._carry_out(change)
+        nested, self._in_listener = self._in_listener, True
+        try:
+            self._do(self._carry_out(change))
+        finally:
+            self._in_listener = nested
         return True
-
-    def _carry_out(self, change: Change) -> None:
-        group = self._in_group()
-        member = group.membership
-        self._in_listener = True
-        try:
-            if change.kind is ChangeKind.REVOKE:
-                self._commit_and_wait()
-            elif change.kind is ChangeKind.ASSIGN:
-                group.apply(change)
-            callback = group.callbacks.get(change.kind)
-            if callback is not None and is_due(change):
-                with self._unlocked():
-                    callback(list(change.partitions))
-        finally:
-            self._in_listener = False
-            if change.kind is not ChangeKind.ASSIGN:
-                group.apply(change)
-            if member is not None:
-                member.carried_out(change)
-
-    def _commit_and_wait(self, timeout: float | None = None) -> None:
-        """Commit what is finished, and wait for this and all commits before it."""
-        self._commit_finished()
-        committer = self._in_group().committer
-        if committer.busy:
-            timeout_s = self.config.request_timeout_ms / 1000 if timeout is None else timeout
-            self._run(lambda: not committer.busy or None, timeout_s, quiet=True)
-
-    @contextlib.contextmanager
-    def _unlocked(self) -> Iterator[None]:
-        """While the application's code runs, the thread of heartbeats may go on."""
-        lock = self._driver.lock
-        saved = lock._release_save()  # type: ignore[attr-defined]
-        try:
-            yield
-        finally:
-            lock._acquire_restore(saved)  # type: ignore[attr-defined]
 
     def _run_callbacks(self) -> None:
         while self._callbacks:
             callback = self._callbacks.popleft()
-            with self._unlocked():
+            with self._turn.released():
                 callback()
 
     def _keep_alive(self) -> None:
@@ -418,126 +394,83 @@ class Consumer(ConsumerBase):
 
         self._follow_life()
         for outgoing in group.heartbeats(now, self._core.can_send):
-            self._beats_under_way += 1
+            beat = object()
+            self._beats.add(beat)
+            over = partial(self._beats.discard, beat)
 
-            def done(response: Any, error: FastqError | None, at: float, then: Any = outgoing.done) -> None:
-                self._beats_under_way -= 1
+            def done(
+                response: Any,
+                error: FastqError | None,
+                at: float,
+                then: Any = outgoing.done,
+                over: Callable[[], None] = over,
+            ) -> None:
+                over()
                 then(response, error, at)
 
             self._send(outgoing._replace(done=done))
         wait_s = group.next_heartbeat(now)
         unreachable = wait_s is not None and wait_s <= 0
-        return Beat(self._beats_under_way > 0 or unreachable, wait_s)
-
-    def _leave_group(self, reason: str, timeout: float | None = None) -> None:
-        """Commit what is due, tell the listener, and leave. The lock is held. Errors of leaving are nobody's concern."""
-        group = self._group
-        if group is None or self._in_listener:
-            return
-        self._commit_and_wait(timeout)
-        owned = tuple(group.membership.owned) if group.membership is not None else ()
-        callback = group.callbacks.get(ChangeKind.REVOKE)
-        try:
-            if owned and callback is not None:
-                self._in_listener = True
-                with self._unlocked():
-                    callback(sorted(owned))
-        finally:
-            self._in_listener = False
-            left: list[bool] = []
-            for outgoing in group.end_membership(reason):
-                self._send(outgoing._replace(done=lambda response, error, at: left.append(True), timeout_s=LEAVE_S))
-                self._run(lambda: left or None, LEAVE_S, quiet=True)
+        return Beat(bool(self._beats) or unreachable, wait_s)
 
     # -- positions
 
-    def assign(self, partitions: Iterable[Partition]) -> None:
-        """Read exactly these partitions from now on; those that stay keep their position."""
-        with self._driver.lock:
-            self._assign(partitions)
-
-    def seek(self, partition: Partition, offset: int) -> None:
-        """Go on at `offset`. Raises ValueError for a negative offset or a partition that is not assigned."""
-        with self._driver.lock:
-            self._seek(partition, offset)
-
-    def seek_to_beginning(self, *partitions: Partition) -> None:
-        """Go on at the first record of these partitions; none given: of all that are assigned."""
-        with self._driver.lock:
-            self._reset(partitions, BEGINNING)
-
-    def seek_to_end(self, *partitions: Partition) -> None:
-        """Go on after the last record of these partitions; none given: of all that are assigned."""
-        with self._driver.lock:
-            self._reset(partitions, END)
-
-    def pause(self, *partitions: Partition) -> None:
-        """Hand out nothing of these partitions until `resume`. What is prefetched is kept."""
-        with self._driver.lock:
-            self._set_paused(partitions, True)
-
-    def resume(self, *partitions: Partition) -> None:
-        """End a pause."""
-        with self._driver.lock:
-            self._set_paused(partitions, False)
-
     def position(self, partition: Partition, timeout: float | None = None) -> int:
         """The offset of the next record to be handed out; waits until it is known (None: default_api_timeout_ms)."""
-        state = self._state(partition)
-        if state.position >= 0:
-            return state.position
-
-        def look() -> int | None:
-            return state.position if state.position >= 0 else None
-
-        return self._wait(look, self._api_timeout(timeout), f"position({partition})")
+        return self._call(self._ask_position(partition, timeout))
 
     def beginning_offsets(
         self, partitions: Iterable[Partition], timeout: float | None = None
     ) -> dict[TopicPartition, int]:
         """The first offset of each partition."""
-        return self._ends(timestamps_of(partitions, BEGINNING), timeout)
+        return self._call(self._ask_ends(partitions, EARLIEST_TIMESTAMP, timeout))
 
     def end_offsets(self, partitions: Iterable[Partition], timeout: float | None = None) -> dict[TopicPartition, int]:
         """The offset after the last record of each partition: the high watermark, or what is decided of transactions under
         read_committed."""
-        return self._ends(timestamps_of(partitions, END), timeout)
+        return self._call(self._ask_ends(partitions, LATEST_TIMESTAMP, timeout))
 
     def offsets_for_times(
         self, timestamps: Mapping[Partition, int], timeout: float | None = None
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record at or after a time (milliseconds since 1970) in each partition; None where there is none."""
-        return self._ask({TopicPartition(*tp): time_ms for tp, time_ms in timestamps.items()}, timeout)
-
-    def _ends(self, targets: Mapping[TopicPartition, int], timeout: float | None) -> dict[TopicPartition, int]:
-        return offsets_of(self._ask(targets, timeout))
-
-    def _ask(
-        self, targets: Mapping[TopicPartition, int], timeout: float | None
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        with self._driver.lock:
-            query = self._query(targets)
-            try:
-                self._wait(lambda: query if query.finished else None, self._api_timeout(timeout), "asking for offsets")
-            finally:
-                self._queries.remove(query)
-        return query.answers(targets)
+        """The first record at or after a time (milliseconds since 1970) in each partition; None where there is none. Raises
+        ValueError for a negative time."""
+        return self._call(self._ask_times(timestamps, timeout))
 
     # -- the end
 
     def close(self, timeout: float | None = None) -> None:
         """Leave the group, after the commits that are due, and close the connections. Idempotent; every later call raises
         ClientClosed. timeout: for the commits (None: request_timeout_ms; 0: they are sent, and not waited for)."""
-        with self._driver.lock:
+        with self._turn:
             if self._closed:
                 return
+            check_timeout(timeout)
             try:
-                self._leave_group("the consumer is closed", timeout)
+                self._do(self._leave_group("the consumer is closed", timeout))
             except FastqError as error:
                 logger.warning("leaving the group failed: %s", error)
             finally:
+                try:
+                    self._close()
+                finally:
+                    with self._turn.released():
+                        self._hooks.close()
+
+    def _dropped(self) -> None:
+        driver: BlockingDriver | None = self.__dict__.get("_driver")
+        if driver is None or driver._forked or sys.is_finalizing():
+            return
+        try:
+            with self._turn:
+                group = self._group
+                if group is not None and group.membership is not None:
+                    logger.info("%r leaves its group: nobody has it any more", self)
+                    self._commit_finished()
+                    self._do(self._farewell(group, "the consumer was dropped", DROPPED_S))
                 self._close()
-        self._hooks.close()
+        except FastqError as error:
+            logger.warning("%r could not be closed when it was dropped: %s", self, error)
 
     def _close(self) -> None:
         if self._heartbeat is not None:
@@ -555,7 +488,8 @@ class Consumer(ConsumerBase):
         self._driver.close()
         if self._group is not None:
             self._group.committer.fail_all(ClientClosed())
-        self._run_callbacks()
+        with self._turn.released():
+            self._tell_callbacks()
 
     def __enter__(self) -> Self:
         self._check_open()

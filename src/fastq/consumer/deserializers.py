@@ -7,27 +7,30 @@ immutable and may be used from any thread; what cannot be read raises ValueError
 
 from __future__ import annotations
 
-import json
 import struct
-import uuid
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 from fastq.serializers import find_named
 
+if TYPE_CHECKING:
+    import uuid
+
 Headers: TypeAlias = "tuple[tuple[str, bytes | None], ...]"
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 
 
 @runtime_checkable
-class TopicDeserializer(Protocol):
+class TopicDeserializer(Protocol[T_co]):
     """A deserializer that wants to know the topic and the headers."""
 
-    def deserialize(self, topic: str, headers: Headers, data: bytes) -> Any:
+    def deserialize(self, topic: str, headers: Headers, data: bytes) -> T_co:
         """The value that `data` stands for."""
         ...
 
 
-Deserializer: TypeAlias = "Callable[[bytes], Any] | TopicDeserializer"
+Deserializer: TypeAlias = "Callable[[bytes], T] | TopicDeserializer[T]"
 
 
 def bytes_deserializer(data: bytes) -> bytes:
@@ -42,6 +45,8 @@ def str_deserializer(data: bytes) -> str:
 
 def json_deserializer(data: bytes) -> Any:
     """JSON text."""
+    import json
+
     return json.loads(data)
 
 
@@ -62,6 +67,8 @@ def float_deserializer(data: bytes) -> float:
 
 def uuid_deserializer(data: bytes) -> uuid.UUID:
     """A UUID as its 36 characters, as Kafka's UUIDSerializer writes."""
+    import uuid
+
     return uuid.UUID(data.decode("ascii"))
 
 
@@ -97,10 +104,10 @@ _JAVA = {
 }
 
 
-def find_deserializer(value: Any) -> Deserializer | None:
+def find_deserializer(value: Any) -> Deserializer[Any] | None:
     """The deserializer that a configuration means: a callable, an object with `deserialize`, a type (str, int, ...), a
     name of BY_NAME, a dotted name, or a class name of the Java client. ValueError for anything else.
     """
     method = "deserialize(topic, headers, data)"
-    found: Deserializer | None = find_named(value, BY_NAME, _JAVA, TopicDeserializer, method)
+    found: Deserializer[Any] | None = find_named(value, BY_NAME, _JAVA, TopicDeserializer, method)
     return found

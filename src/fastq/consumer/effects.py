@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastq.errors import FastqError
 from fastq.protocol.message import Message
+from fastq.values import NamedTuple
 
 Answered = Callable[[Any, "FastqError | None", float], None]
 

@@ -1,44 +1,45 @@
-"""The fetcher: which offsets to ask for, what to fetch from whom, and what is ready to be handed out. Sans-I/O.
+"""The fetcher: what to ask of whom for the assigned partitions, and what is ready to be handed out. Sans-I/O.
 
 Rules
 - `requests(now, ...)` answers what to send; every answer comes back through the `done` of its request, in any order.
 - One fetch in flight a broker, within its session. The next one goes out as soon as the answer is here, before any of its
   records is handed out, for the partitions that have room.
+- While nothing arrives, requests are few, whatever a broker does: an answer without news that came before its time, an offset that is
+  refused again and again, a session that is never known, each is followed by a pause that grows (test_fetch_budget counts).
 - Everything prefetched, and everything that a fetch on its way may bring, stays below `prefetch_bytes_max`.
 - A partition's answer counts only if its generation is still the one that asked: seek, assign and reset drop the rest.
-- An error of a partition is raised once, by the next call of the user; the partition is then tried again after a pause,
-  or not until a seek when trying again cannot help.
-Source: Kafka's Fetcher, OffsetsRequestManager and SubscriptionState.
+Source: Kafka's Fetcher.
 """
 
 from __future__ import annotations
 
 import logging
 import random
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from functools import partial
 
 from fastq._native.consume import FetchedRecords
 from fastq._native.fetch import FetchedPartition, FetchedResponse, decode_fetch_response
 from fastq._native.fetch_request import encode_fetch_request
-from fastq.consumer.config import LATEST_TIMESTAMP, ConsumerConfig
+from fastq.consumer.assigned import AssignedPartitions
+from fastq.consumer.config import ConsumerConfig
 from fastq.consumer.effects import Outgoing
-from fastq.consumer.offsets import LIST_OFFSETS_API, MOVED, list_offsets_request, offsets_answered
+from fastq.consumer.offsets import MOVED
 from fastq.consumer.partition import PartitionState, Phase
 from fastq.consumer.session import FINAL_EPOCH, FetchSession, Wanted
-from fastq.errors import ErrorCode, FastqError, KafkaError, OffsetOutOfRange, ProtocolError, error_for_code
-from fastq.metadata import ClusterMetadata, Node, TopicPartition
-from fastq.protocol.messages import (
-    ListOffsetsResponse,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
+from fastq.errors import (
+    ErrorCode,
+    FastqError,
+    error_for_code,
 )
+from fastq.metadata import ClusterMetadata, Node, TopicPartition
+from fastq.net.backoff import backoff_s
 
 logger = logging.getLogger("fastq.consumer")
 
 TOPIC_IDS_FROM = 13
-FETCH_API, LEADER_EPOCH_API = 1, 23
+FETCH_API = 1
 NO_ID = bytes(16)
 END_BYTES_MAX = 2**31 - 1  # of a fetch that asks for nothing
 # How long to wait for a connection to the replica that a leader recommended, before asking the leader again.
@@ -46,6 +47,8 @@ REPLICA_PATIENCE_S = 2.0
 # A partition may be fetched while it holds less than this many fetches' worth: one is read while the next comes.
 CHUNKS_AHEAD = 2
 NO_LIMIT = 2**63 - 1
+# The first pause after an answer without news that was not waited for; it doubles up to fetch_max_wait_ms.
+QUIET_MS = 10
 
 SESSION_ERRORS = frozenset(
     {
@@ -56,12 +59,10 @@ SESSION_ERRORS = frozenset(
 )
 
 
-class Fetcher:
-    """All assigned partitions of one consumer.
+class Fetcher(AssignedPartitions):
+    """Fetches all assigned partitions of one consumer.
 
-    Invariants: `buffered_bytes` is the sum over the partitions; `reserved_bytes` what the fetches on their way may bring;
-    `_order` holds every assigned partition once, the one handed out last at its end. Thread rule: under the driver's
-    lock.
+    Invariants: `reserved_bytes` is what the fetches on their way may bring. Thread rule: under the driver's lock.
     """
 
     def __init__(
@@ -72,52 +73,15 @@ class Fetcher:
         wall_clock_ms: Callable[[], int],
         rng: random.Random | None = None,
     ) -> None:
-        self.config = config
-        self.metadata = metadata
-        self.partitions: dict[TopicPartition, PartitionState] = {}
-        self.buffered_bytes = 0
+        super().__init__(config, metadata, wall_clock_ms, rng or random.Random())
         self.reserved_bytes = 0
         self.until: Mapping[TopicPartition, int] | None = (
             None  # fetch nothing at or above these offsets, nor other partitions
         )
-        self.wants_metadata: str | None = None  # why, when a refresh would help
         self.counters: defaultdict[str, int] = defaultdict(int)
-        self._wall_clock_ms = wall_clock_ms
-        self._random = rng or random.Random()
-        self._order: deque[PartitionState] = deque()
-        self._errors: deque[FastqError] = deque()
         self._sessions: dict[int, FetchSession] = {}
         self._in_flight: set[int] = set()
         self._unreachable: dict[int, float] = {}  # recommended replicas that cannot be sent to, and since when
-        self._generation = -1
-
-    # -- what the user decides
-
-    def assign(self, partitions: Iterable[TopicPartition], initial: Phase = Phase.RESET) -> None:
-        """Replace the assignment; partitions that stay keep their position and what is prefetched. `initial`: what the others
-        need first, RESET or COMMITTED."""
-        wanted = dict.fromkeys(partitions)
-        for tp in [tp for tp in self.partitions if tp not in wanted]:
-            state = self.partitions.pop(tp)
-            state.generation += 1
-            self.buffered_bytes -= state.drop_chunks()
-            self._order.remove(state)
-        for tp in wanted:
-            if tp not in self.partitions:
-                state = PartitionState(tp, self.config.max_partition_fetch_bytes, initial)
-                self.partitions[tp] = state
-                self._order.append(state)
-        self._generation = -1
-
-    def seek(self, tp: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
-        """Go on at `offset`: what is prefetched or on its way is dropped."""
-        self.buffered_bytes -= self.partitions[tp].move(offset, leader_epoch)
-
-    def reset(self, tp: TopicPartition, timestamp: int | None) -> None:
-        """Go on at the offset of `timestamp`, as ListOffsets understands it; None for what the policy says."""
-        state = self.partitions[tp]
-        self.buffered_bytes -= state.move(-1)
-        state.begin_reset(timestamp)
 
     # -- what is ready
 
@@ -149,24 +113,17 @@ class Fetcher:
             return False
         before = len(state.chunks)
         if state.chunks[0].broken:
-            self.buffered_bytes -= state.move(state.chunks[0].position, state.offset_epoch)
+            self.buffered_bytes -= state.move(state.chunks[0].position, state.chunks[0].position_epoch)
         while state.chunks and state.chunks[0].position >= state.chunks[0].end_position:
             chunk = state.chunks.popleft()
             state.buffered_bytes -= chunk.size_bytes
             self.buffered_bytes -= chunk.size_bytes
         return len(state.chunks) < before
 
-    def add_error(self, error: FastqError) -> None:
-        """Something for the next call to raise."""
-        self._errors.append(error)
-
-    def take_error(self) -> FastqError | None:
-        """The oldest error that was not raised yet."""
-        return self._errors.popleft() if self._errors else None
-
     def next_wakeup(self, now: float) -> float | None:
-        """Seconds until a partition that pauses after an error is to be tried again; None when none is."""
+        """Seconds until a partition, or a broker, that is left alone for a while is to be asked again; None when none is."""
         waiting = [state.retry_at - now for state in self.partitions.values() if state.retry_at > now]
+        waiting += [session.quiet_until - now for session in self._sessions.values() if session.quiet_until > now]
         return min(waiting) if waiting else None
 
     # -- what to send
@@ -202,32 +159,16 @@ class Fetcher:
         out = [self._list_offsets(node, states) for node, states in resets.items() if can_send(node)]
         out += [self._check_epochs(node, states) for node, states in checks.items() if can_send(node)]
         for node_id, states in fetches.items():
-            if node_id in self._in_flight:
+            if node_id in self._in_flight or self._is_quiet(node_id, states, now):
                 continue
             if not can_send(node_id):
                 self._miss_replica(node_id, states, now)
             else:
                 self._unreachable.pop(node_id, None)
-                fetch = self._fetch(node_id, states, len(fetches), node_id in full)
+                fetch = self._fetch(node_id, states, len(fetches), node_id in full, now)
                 if fetch is not None:
                     out.append(fetch)
         return out
-
-    def _may_reset(self, state: PartitionState) -> bool:
-        """False, and an error, for a partition without an offset under the policy none."""
-        if state.reset_timestamp is None:
-            state.reset_timestamp = self.config.reset_timestamp(self._wall_clock_ms())
-        if state.reset_timestamp is not None:
-            return True
-        state.phase = Phase.FAILED
-        self._errors.append(
-            OffsetOutOfRange(
-                f"no offset for {state.tp.topic}-{state.tp.partition} and auto_offset_reset='none': seek() first",
-                topic=state.tp.topic,
-                partition=state.tp.partition,
-            )
-        )
-        return False
 
     def _node_of(self, state: PartitionState, now: float) -> int:
         """The broker to ask: the leader, or for fetches the replica that it recommended (KIP-392)."""
@@ -247,33 +188,18 @@ class Fetcher:
             for state in recommended:
                 state.preferred_replica = -1
 
-    def _check_leaders(self) -> None:
-        """The metadata changed: offsets that were read under an older leader epoch are to be checked."""
-        for state in self.partitions.values():
-            found = self.metadata.partition(*state.tp)
-            if found is None or found.leader_epoch <= state.leader_epoch:
-                continue
-            if state.phase is Phase.FETCH and state.leader_epoch >= 0 and state.offset_epoch >= 0:
-                state.phase = Phase.VALIDATE
-                state.requested = False
-                state.generation += 1
-            state.leader_epoch = found.leader_epoch
-            state.preferred_replica = -1
-
-    def _pause(self, state: PartitionState, now: float) -> None:
-        """Leave a partition alone for a while: exponential back-off with jitter."""
-        config = self.config
-        wait = min(config.retry_backoff_ms * 2 ** min(state.attempts, 16), config.retry_backoff_max_ms)
-        state.attempts += 1
-        state.retry_at = now + wait * self._random.uniform(0.8, 1.2) / 1000
-
-    def _broker(self, node_id: int) -> str:
-        node = self.metadata.nodes.get(node_id)
-        return f"node {node_id}" if node is None else str(node)
+    def _is_quiet(self, node_id: int, states: list[PartitionState], now: float) -> bool:
+        """Whether a broker had nothing new of just these partitions a moment ago, and did not wait for it."""
+        session = self._sessions.get(node_id)
+        if session is None or now >= session.quiet_until:
+            return False
+        return all(state.fetch_offset == state.quiet_offset for state in states)
 
     # -- fetching
 
-    def _fetch(self, node_id: int, states: list[PartitionState], nodes: int, some_full: bool) -> Outgoing | None:
+    def _fetch(
+        self, node_id: int, states: list[PartitionState], nodes: int, some_full: bool, sent_at: float
+    ) -> Outgoing | None:
         """The next fetch from a broker, or None when the memory bound leaves no room for it."""
         config = self.config
         room = config.prefetch_bytes_max - self.buffered_bytes - self.reserved_bytes
@@ -320,8 +246,10 @@ class Fetcher:
                     state.requested = False
             if response is None or error is not None:
                 self._fetch_lost(session, asked, error, now)
+            elif self._fetched(node_id, session, asked, response, now):
+                session.quiets = 0
             else:
-                self._fetched(node_id, session, asked, response, now)
+                self._no_news(session, asked, sent_at, now)
 
         return Outgoing(node_id, FETCH_API, build, decode_fetch_response, done)
 
@@ -357,20 +285,24 @@ class Fetcher:
         asked: list[tuple[PartitionState, int, int]],
         response: FetchedResponse,
         now: float,
-    ) -> None:
+    ) -> bool:
+        """Take an answer in; whether there was any news in it."""
         self.counters["fetches"] += 1
         self.counters["fetched_bytes"] += response.size_bytes
         code = response.error_code
         if code != 0:
             session.lost()
-            if code not in SESSION_ERRORS:
+            # A broker forgets sessions as it likes; but not a new one at once.
+            if code not in SESSION_ERRORS or session.losses > 1:
                 self._fetch_lost(session, asked, error_for_code(code, broker=self._broker(node_id)), now)
-            return
+            return True
         session.answered(response.session_id)
+        news = False
         expected = {state.tp: (state, offset) for state, gen, offset in asked if state.generation == gen}
         for part in response.partitions:
             name = part.topic if part.topic is not None else self._topic_of(part.topic_id)
             found = expected.get(TopicPartition(name, part.partition)) if name is not None else None
+            news = news or part.size_bytes > 0 or part.error_code != 0 or part.preferred_read_replica >= 0
             if found is None or found[0].phase is not Phase.FETCH:
                 continue
             if part.error_code == 0:
@@ -378,6 +310,21 @@ class Fetcher:
             else:
                 self._learn_leader(found[0].tp, part, response)
                 self._partition_error(node_id, *found, part.error_code, now)
+        return news
+
+    def _no_news(
+        self, session: FetchSession, asked: list[tuple[PartitionState, int, int]], sent_at: float, now: float
+    ) -> None:
+        """Nothing came. An answer that waited for it is asked for again at once; of one that did not, as it was told not to or as the
+        broker would not, the next one is put off, so long as the same is asked."""
+        most_ms = max(QUIET_MS, self.config.fetch_max_wait_ms)
+        if now - sent_at >= most_ms / 2000:
+            session.quiets = 0
+            return
+        session.quiets += 1
+        session.quiet_until = now + backoff_s(QUIET_MS, most_ms, session.quiets, self._random)
+        for state, _, offset in asked:
+            state.quiet_offset = offset
 
     def _learn_leader(self, tp: TopicPartition, part: FetchedPartition, response: FetchedResponse) -> None:
         """A broker that no longer leads may say who does (KIP-951)."""
@@ -396,9 +343,12 @@ class Fetcher:
         state.last_stable_offset = part.last_stable_offset
         state.log_start_offset = part.log_start_offset
         if part.preferred_read_replica >= 0 and part.preferred_read_replica != node_id:
+            if state.preferred_replica >= 0:  # a replica that sends on to another: not round and round
+                self._refused(state, now)
             state.preferred_replica = part.preferred_read_replica
             state.preferred_until = now + config.metadata_max_age_ms / 1000
             return
+        state.refusals = 0
         if part.size_bytes == 0:
             state.reported = 0
             return
@@ -413,6 +363,7 @@ class Fetcher:
             read_committed=config.read_committed,
             decompressed_bytes_max=config.decompressed_batch_bytes_max,
             broker=self._broker(node_id),
+            leader_epoch=state.offset_epoch,
         )
         state.chunks.append(chunk)
         state.buffered_bytes += chunk.size_bytes
@@ -447,152 +398,6 @@ class Fetcher:
             return
         self._report(node_id, state, code, f"the fetch at offset {offset} failed")
 
-    def _unanswered(self, what: str, error: FastqError | None) -> None:
-        """A request got no answer: it is sent again; but an answer that is rubbish is for the user to know."""
-        self.wants_metadata = f"{what}: {error}"
-        if isinstance(error, ProtocolError) and not any(isinstance(known, ProtocolError) for known in self._errors):
-            self._errors.append(error)
-
-    def _report(self, node_id: int, state: PartitionState, code: int, what: str) -> None:
-        """Have an error raised, once: the retries that fail alike say nothing new."""
-        if state.reported != code:
-            state.reported = code
-            self._errors.append(self._error(node_id, state, code, what))
-
-    def _error(self, node_id: int, state: PartitionState, code: int, what: str) -> KafkaError:
-        return error_for_code(
-            code, what, broker=self._broker(node_id), topic=state.tp.topic, partition=state.tp.partition
-        )
-
-    def _out_of_range(self, node_id: int, state: PartitionState, offset: int, now: float) -> None:
-        if state.preferred_replica >= 0:
-            # A follower may lag: ask the leader.
-            state.preferred_replica = -1
-            return
-        if self.config.auto_offset_reset == "none":
-            state.phase = Phase.FAILED
-            self._errors.append(
-                self._error(
-                    node_id,
-                    state,
-                    ErrorCode.OFFSET_OUT_OF_RANGE,
-                    f"offset {offset} is not in the log and auto_offset_reset='none': seek() to go on",
-                )
-            )
-            return
-        logger.warning(
-            "offset %d of %s-%d is not in the log (any more): going on at auto_offset_reset=%s",
-            offset,
-            state.tp.topic,
-            state.tp.partition,
-            self.config.auto_offset_reset,
-        )
-        state.begin_reset(None)
-
-    # -- offsets
-
-    def _list_offsets(self, node_id: int, states: list[PartitionState]) -> Outgoing:
-        """Where to begin, for partitions without an offset."""
-        asked = {state.tp: (state, state.generation) for state in states}
-        for state in states:
-            state.requested = True
-        request = list_offsets_request(
-            ((state.tp, state.leader_epoch, state.reset_timestamp or 0) for state in states), self.config.read_committed
-        )
-
-        def done(response: ListOffsetsResponse | None, error: FastqError | None, now: float) -> None:
-            answers = {} if response is None else offsets_answered(response)
-            for tp, (state, generation) in asked.items():
-                if state.generation != generation or state.phase is not Phase.RESET:
-                    continue
-                state.requested = False
-                answer = answers.get(tp)
-                if answer is None:
-                    self._unanswered(f"no offset for {tp}", error)
-                    self._pause(state, now)
-                elif answer.error_code != 0:
-                    self._reset_error(node_id, state, answer.error_code, now)
-                else:
-                    self._found_offset(state, answer)
-
-        return Outgoing(node_id, LIST_OFFSETS_API, lambda version: request, None, done)
-
-    def _found_offset(self, state: PartitionState, answer: ListOffsetsResponse.ListOffsetsPartitionResponse) -> None:
-        if answer.offset < 0:
-            # No record is that young: everything there is, is older. Begin at the end, as a duration means to.
-            state.begin_reset(LATEST_TIMESTAMP)
-            return
-        state.fetch_offset = answer.offset
-        state.offset_epoch = answer.leader_epoch
-        state.phase = Phase.FETCH
-        state.attempts = 0
-        logger.debug("%s-%d goes on at offset %d", *state.tp, answer.offset)
-
-    def _reset_error(self, node_id: int, state: PartitionState, code: int, now: float) -> None:
-        self._pause(state, now)
-        if code in MOVED:
-            self.wants_metadata = f"{error_for_code(code).name} for {state.tp.topic}-{state.tp.partition}"
-            return
-        self._report(node_id, state, code, "its offset could not be learned")
-
-    def _check_epochs(self, node_id: int, states: list[PartitionState]) -> Outgoing:
-        """Ask the new leader where the epoch of the last record read ended: before it, that record is gone."""
-        asked = {state.tp: (state, state.generation) for state in states}
-        topics: dict[str, OffsetForLeaderEpochRequest.OffsetForLeaderTopic] = {}
-        for state in states:
-            state.requested = True
-            topic = topics.setdefault(
-                state.tp.topic, OffsetForLeaderEpochRequest.OffsetForLeaderTopic(topic=state.tp.topic, partitions=[])
-            )
-            topic.partitions.append(
-                OffsetForLeaderEpochRequest.OffsetForLeaderPartition(
-                    partition=state.tp.partition,
-                    current_leader_epoch=state.leader_epoch,
-                    leader_epoch=state.offset_epoch,
-                )
-            )
-        request = OffsetForLeaderEpochRequest(replica_id=-1, topics=list(topics.values()))
-
-        def done(response: OffsetForLeaderEpochResponse | None, error: FastqError | None, now: float) -> None:
-            answers = {} if response is None else _by_partition(response)
-            for tp, (state, generation) in asked.items():
-                if state.generation != generation or state.phase is not Phase.VALIDATE:
-                    continue
-                state.requested = False
-                answer = answers.get(tp)
-                if answer is None:
-                    self._unanswered(f"{tp} could not be checked against its new leader", error)
-                    self._pause(state, now)
-                elif answer.error_code != 0:
-                    self._reset_error(node_id, state, answer.error_code, now)
-                else:
-                    self._checked(node_id, state, answer.leader_epoch, answer.end_offset)
-
-        return Outgoing(node_id, LEADER_EPOCH_API, lambda version: request, None, done)
-
-    def _checked(self, node_id: int, state: PartitionState, epoch: int, end_offset: int) -> None:
-        """The new leader's answer: go on, or the log was cut below where we stand."""
-        state.phase = Phase.FETCH
-        state.attempts = 0
-        if end_offset >= state.fetch_offset:
-            return
-        message = (
-            f"the log of {state.tp.topic}-{state.tp.partition} was truncated to offset {end_offset} when its leader "
-            f"changed; records up to {state.fetch_offset} had been read"
-        )
-        if self.config.auto_offset_reset == "none":
-            state.phase = Phase.FAILED
-            self._errors.append(
-                self._error(node_id, state, ErrorCode.OFFSET_OUT_OF_RANGE, f"{message}: seek() to go on")
-            )
-            return
-        logger.warning("%s; going on there", message)
-        if end_offset < 0:
-            # The leader knows nothing of that epoch: only the policy can say where to go on.
-            self.reset(state.tp, None)
-        else:
-            self.buffered_bytes -= state.move(min(state.position, end_offset), epoch)
-
     def closing_requests(self, can_send: Callable[[int], bool]) -> list[Outgoing]:
         """Fetches that end the sessions, for a polite close."""
         out = []
@@ -614,9 +419,3 @@ def _is_cut(records: memoryview) -> bool:
         return True
     length = int.from_bytes(records[8:12], "big", signed=True)
     return records[16] <= 2 and length > 0 and 12 + length > len(records)
-
-
-def _by_partition(
-    response: OffsetForLeaderEpochResponse,
-) -> dict[TopicPartition, OffsetForLeaderEpochResponse.EpochEndOffset]:
-    return {TopicPartition(topic.topic, part.partition): part for topic in response.topics for part in topic.partitions}

@@ -7,15 +7,16 @@ schema that is new, is no such error: LoadingWouldBlock comes out where an event
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias, TypeVar, cast
 
 from fastq._native.consume import Record
 from fastq.consumer.config import ConsumerConfig
 from fastq.consumer.deserializers import Deserializer, Headers, TopicDeserializer
 from fastq.errors import DeserializationError, FastqError, LoadingWouldBlock
+from fastq.values import NamedTuple
 
 logger = logging.getLogger("fastq.consumer")
 
@@ -23,7 +24,18 @@ F = TypeVar("F", bound=Callable[..., Any])
 Transform = Callable[[Record], "Record | None"]
 
 
-def _function_of(deserializer: Deserializer | None) -> Callable[[str, Headers, bytes], Any] | None:
+class Original(NamedTuple):
+    """A record as the broker has it, and why it could not be read, if so."""
+
+    record: Record
+    error: DeserializationError | None
+
+
+Originals: TypeAlias = "dict[tuple[str, int, int], Original]"
+"""By topic, partition and offset."""
+
+
+def _function_of(deserializer: Deserializer[Any] | None) -> Callable[[str, Headers, bytes], Any] | None:
     """A deserializer of either kind as a function of topic, headers and data."""
     if deserializer is None:
         return None
@@ -72,15 +84,45 @@ class Hooks:
             if self._on_error == "skip":
                 self.skipped += 1
                 return None
-            raise DeserializationError(
-                f"the {part} of {record.topic}-{record.partition} at offset {record.offset} could not be deserialized: "
-                f"{error!r}; the next call goes on after it",
+            failure = DeserializationError(
+                f"the {part} of {record.topic}-{record.partition} at offset {record.offset} could not be deserialized: {error!r}",
                 topic=record.topic,
                 partition=record.partition,
                 offset=record.offset,
                 raw=record,
-            ) from error
+                hint="The next call goes on after it",
+            )
+            # A registry or a file that cannot be reached may be there again; bytes that cannot be read stay as they are.
+            failure.retriable = isinstance(error, OSError) or (isinstance(error, FastqError) and error.retriable)
+            raise failure from error
         return record.replace(key=key, value=value)
+
+    @contextlib.contextmanager
+    def keeping_originals(self) -> Iterator[Originals]:
+        """Have `deserialize` keep every record as it came, meanwhile, and hand out as it is one that cannot be read, with its error kept
+        beside it. Who asks for this empties what is yielded."""
+        originals: Originals = {}
+        read = self.deserialize
+        if read is None:
+            yield originals
+            return
+
+        def keep(record: Record) -> Record | None:
+            place = record.topic, record.partition, record.offset
+            try:
+                made = read(record)
+            except DeserializationError as error:
+                originals[place] = Original(record, error)
+                return record
+            if made is not None:
+                originals[place] = Original(record, None)
+            return made
+
+        self.deserialize = keep
+        try:
+            yield originals
+        finally:
+            self.deserialize = read
 
     def _each(self, record: Record) -> Record | None:
         """One record through everything, for iteration."""
@@ -97,6 +139,8 @@ class Hooks:
             return
         if missing.load is None:
             raise missing
+        import asyncio
+
         try:
             await asyncio.to_thread(missing.load)
         except FastqError as error:

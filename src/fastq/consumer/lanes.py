@@ -14,24 +14,29 @@ import heapq
 import itertools
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fastq._native.consume import Record
-from fastq.metadata import TopicPartition
+from fastq.metadata import OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:
+    from fastq.consumer.hooks import Original, Originals
 
 ORDERS = ("partition", "key", "none")
 
 
 class Progress:
-    """Which offsets of a partition are done. Invariant: `_open` has the offsets from the first that is not done on, in order, and
-    whether each is done; `offset` is where the first of them is, or behind the last one when all are done."""
+    """Which offsets of a partition are done. Invariant: `_open` has the offsets from the first that is not done on, in order, each
+    with its leader epoch; `offset` is where the first of them is, or behind the last one when all are done; `leader_epoch` is that of
+    the last record that is done before it, -1 when unknown."""
 
-    __slots__ = ("_done", "_open", "committed", "offset")
+    __slots__ = ("_done", "_open", "committed", "leader_epoch", "offset")
 
     def __init__(self, offset: int) -> None:
         self.offset = offset
         self.committed = offset
-        self._open: deque[int] = deque()
+        self.leader_epoch = -1
+        self._open: deque[tuple[int, int]] = deque()
         self._done: set[int] = set()
 
     @property
@@ -39,28 +44,30 @@ class Progress:
         """How many records are not done."""
         return len(self._open) - len(self._done)
 
-    def begin(self, offset: int) -> None:
+    def begin(self, offset: int, leader_epoch: int = -1) -> None:
         """A record was handed over."""
         if not self._open:
             self.offset = offset
-        self._open.append(offset)
+        self._open.append((offset, leader_epoch))
 
     def end(self, offset: int) -> None:
         """It is done."""
         self._done.add(offset)
-        while self._open and self._open[0] in self._done:
-            done = self._open.popleft()
+        while self._open and self._open[0][0] in self._done:
+            done, self.leader_epoch = self._open.popleft()
             self._done.discard(done)
-            self.offset = self._open[0] if self._open else done + 1
+            self.offset = self._open[0][0] if self._open else done + 1
 
 
 class Task:
-    """One record on its way through a worker. `attempts`: how often it was tried."""
+    """One record on its way through a worker. `attempts`: how often it was tried. `original`: the record before deserializers, None
+    where there are none; while it could not be read, `record` is it."""
 
-    __slots__ = ("attempts", "lane", "progress", "record")
+    __slots__ = ("attempts", "lane", "original", "progress", "record")
 
-    def __init__(self, record: Record, lane: Lane, progress: Progress) -> None:
+    def __init__(self, record: Record, lane: Lane, progress: Progress, original: Original | None = None) -> None:
         self.record = record
+        self.original = original
         self.lane = lane
         self.progress = progress
         self.attempts = 0
@@ -92,20 +99,21 @@ class Lanes:
         self._numbers = itertools.count()
         self._running: set[Task] = set()  # with a worker
 
-    def add(self, records: Iterable[Record]) -> None:
-        """Hand records over, in the order of their offsets."""
+    def add(self, records: Iterable[Record], originals: Originals | None = None) -> None:
+        """Hand records over, in the order of their offsets. `originals`: those of them that went through deserializers."""
         for record in records:
             tp = TopicPartition(record.topic, record.partition)
             progress = self.progress.get(tp)
             if progress is None:
                 progress = self.progress[tp] = Progress(record.offset)
-            progress.begin(record.offset)
+            progress.begin(record.offset, record.leader_epoch)
             key = self._key_of(tp, record)
             lane = self._lanes.get(key)
             if lane is None:
                 lane = self._lanes[key] = Lane(key)
                 self._ready.append(lane)
-            lane.tasks.append(Task(record, lane, progress))
+            original = originals.get((record.topic, record.partition, record.offset)) if originals else None
+            lane.tasks.append(Task(record, lane, progress, original))
             self.pending += 1
 
     def _key_of(self, tp: TopicPartition, record: Record) -> Any:
@@ -191,13 +199,17 @@ class Lanes:
         for tp in gone:
             self.progress.pop(tp, None)
 
-    def commits(self) -> dict[TopicPartition, int]:
+    def commits(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """The offsets to commit: of partitions that have got further since `committed` was last told."""
-        return {tp: progress.offset for tp, progress in self.progress.items() if progress.offset > progress.committed}
+        return {
+            tp: OffsetAndMetadata(progress.offset, "", progress.leader_epoch)
+            for tp, progress in self.progress.items()
+            if progress.offset > progress.committed
+        }
 
-    def committed(self, offsets: dict[TopicPartition, int]) -> None:
+    def committed(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
         """These were committed."""
-        for tp, offset in offsets.items():
+        for tp, place in offsets.items():
             progress = self.progress.get(tp)
             if progress is not None:
-                progress.committed = max(progress.committed, offset)
+                progress.committed = max(progress.committed, place.offset)

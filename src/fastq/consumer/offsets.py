@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
 
 from fastq.consumer.effects import Outgoing
 from fastq.errors import ErrorCode, FastqError, UnknownTopicOrPartition, error_for_code
 from fastq.metadata import ClusterMetadata, TopicPartition
 from fastq.protocol.messages import ListOffsetsRequest, ListOffsetsResponse
+from fastq.values import NamedTuple
 
 LIST_OFFSETS_API = 2
 RETRY_S = 0.1

@@ -44,6 +44,8 @@ class PartitionState:
         "phase",
         "preferred_replica",
         "preferred_until",
+        "quiet_offset",
+        "refusals",
         "reported",
         "requested",
         "reset_timestamp",
@@ -66,6 +68,8 @@ class PartitionState:
         self.requested = False  # a request about it is on its way
         self.retry_at = 0.0
         self.attempts = 0
+        self.refusals = 0  # how often an offset was refused since a fetch worked, or the user moved on
+        self.quiet_offset = -1  # of the last fetch that brought no news although its broker did not wait
         self.reported = 0  # the error code raised last, until a fetch works or the user moves on
         self.high_watermark = -1
         self.last_stable_offset = -1
@@ -80,6 +84,14 @@ class PartitionState:
             if chunk.position < chunk.end_position:
                 return chunk.position
         return self.fetch_offset
+
+    @property
+    def position_epoch(self) -> int:
+        """The leader epoch of the record before `position`; -1 while it is not known."""
+        for chunk in self.chunks:
+            if chunk.position < chunk.end_position:
+                return chunk.position_epoch
+        return self.offset_epoch
 
     def drop_chunks(self) -> int:
         """Forget what is prefetched; answers its bytes."""
@@ -97,6 +109,8 @@ class PartitionState:
         self.requested = False
         self.retry_at = 0.0
         self.attempts = 0
+        self.refusals = 0
+        self.quiet_offset = -1
         self.reported = 0
         return self.drop_chunks()
 

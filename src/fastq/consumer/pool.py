@@ -6,6 +6,9 @@ Rules
   was not finished is read again after a crash or a rebalance: at least once.
 - With `pending_max` records unfinished the partitions are paused, and the consumer is polled on, so it stays in its group.
 - A handler that fails is tried again as the RetryPolicy says; meanwhile its lane waits, not its worker.
+- A handler has done its work when it returns (ConsumerPool) or when what it answers has been awaited (AsyncConsumerPool). One that cannot
+  keep to this is refused, at the latest at its first record, which then counts as not handled: no policy makes up for it.
+- A record that a deserializer cannot read is a record that has failed: the policy decides on it as on any other.
 - When a record fails for good, nothing new is begun, what runs is finished and committed, and `run` raises.
 """
 
@@ -23,18 +26,25 @@ from typing import Any
 from fastq._native.consume import Record
 from fastq.consumer.async_consumer import AsyncConsumer
 from fastq.consumer.consumer import Consumer
-from fastq.consumer.group.commits import OffsetAndMetadata
 from fastq.consumer.group.membership import ChangeKind
+from fastq.consumer.hooks import Original, Originals
 from fastq.consumer.lanes import Lanes, Task
-from fastq.consumer.retry import RetryPolicy, check_producer
+from fastq.consumer.retry import (
+    DeadLetter,
+    RetryPolicy,
+    async_misuse_of,
+    check_async_handler,
+    check_handler,
+    check_producer,
+    misuse_of,
+)
 from fastq.errors import ConfigError, FastqError, KafkaError, WakeupError
-from fastq.metadata import TopicPartition
+from fastq.metadata import OffsetAndMetadata, TopicPartition
 
 logger = logging.getLogger("fastq.consumer")
 
 POLL_S = 1.0  # the longest wait for records: the commits of idle partitions are made in between
 ONCE = RetryPolicy(attempts=1)
-
 
 Observer = Callable[[Sequence[TopicPartition]], Any]
 
@@ -119,6 +129,8 @@ class _PoolBase:
         self._stopping = False
         self._failure: BaseException | None = None
         self._commit_at = 0.0
+        self._hooks = consumer._hooks
+        self._read = self._hooks.deserialize  # as it is outside of `run`
 
     @property
     def pending(self) -> int:
@@ -137,6 +149,11 @@ class _PoolBase:
         if mine:
             consumer.resume(*mine)
 
+    def _letter(self, task: Task, error: Exception) -> DeadLetter | None:
+        """What to send for a record that failed for good; None where there is no dead-letter topic."""
+        original = None if task.original is None else task.original.record
+        return self.retry.dead_letter(task.record, error, task.attempts, original=original)
+
     def _prepare(self, consumer: Consumer | AsyncConsumer) -> int:
         """How many records there is room for; without any, the partitions are held."""
         room = self.pending_max - self._lanes.pending
@@ -153,14 +170,14 @@ class _PoolBase:
             return POLL_S
         return max(0.01, min(POLL_S, self._commit_at - now))
 
-    def _due(self, now: float) -> dict[TopicPartition, int]:
+    def _due(self, now: float) -> dict[TopicPartition, OffsetAndMetadata]:
         """The offsets to commit now, at the interval."""
         if not self.commits or now < self._commit_at:
             return {}
         self._commit_at = now + self.commit_interval_s
         return self._lanes.commits()
 
-    def _commit_failed(self, offsets: dict[TopicPartition, int], error: FastqError) -> None:
+    def _commit_failed(self, offsets: dict[TopicPartition, OffsetAndMetadata], error: FastqError) -> None:
         """Offsets that could not be committed are tried again with the next ones, or read again by whoever has them now."""
         if not isinstance(error, KafkaError) and not error.retriable:
             raise error
@@ -169,6 +186,9 @@ class _PoolBase:
 
 class ConsumerPool(_PoolBase):
     """Runs `handler(record)` in `workers` threads for the records of a consumer.
+
+    handler: a plain function, done with the record when it returns. ConfigError for a coroutine or generator function (those are for
+    AsyncConsumerPool), and from `run` when one answers something that is still to be awaited, as a future or a delivery is.
 
     order: "key" (records of a partition with the same key, one after another; those without a key in any order), "partition", or
     "none". retry: what becomes of failures (None: the first one ends the pool with RecordFailed). producer: for its dead-letter
@@ -182,7 +202,7 @@ class ConsumerPool(_PoolBase):
     def __init__(
         self,
         consumer: Consumer,
-        handler: Callable[[Record], object],
+        handler: Callable[[Record], None],
         *,
         workers: int = 4,
         order: str = "key",
@@ -192,6 +212,7 @@ class ConsumerPool(_PoolBase):
         commit_interval_ms: int = 5000,
         drain_timeout: float = 30.0,
     ) -> None:
+        check_handler(handler)
         super().__init__(
             consumer,
             workers=workers,
@@ -217,9 +238,9 @@ class ConsumerPool(_PoolBase):
         for thread in threads:
             thread.start()
         try:
-            with observed(self.consumer, self._revoked, self._lost):
+            with observed(self.consumer, self._revoked, self._lost), self._hooks.keeping_originals() as originals:
                 try:
-                    self._feed()
+                    self._feed(originals)
                     self._drain()
                 finally:
                     self._end_workers(threads)
@@ -235,7 +256,7 @@ class ConsumerPool(_PoolBase):
         self._stopping = True
         self.consumer.wakeup()
 
-    def _feed(self) -> None:
+    def _feed(self, originals: Originals) -> None:
         """Records from the consumer to the workers."""
         consumer = self.consumer
         while not self._stopping and not consumer.stopping and self._failure is None:
@@ -243,15 +264,16 @@ class ConsumerPool(_PoolBase):
                 wanted = self._prepare(consumer)
                 self._waiting = True
             try:
-                records = consumer.poll(wanted, timeout=self._wait_s(time.monotonic()))
+                records = consumer.poll(max_records=wanted, timeout=self._wait_s(time.monotonic()))
             except WakeupError:
                 records = []
             finally:
                 self._waiting = False
             if records:
                 with self._changed:
-                    self._lanes.add(records)
+                    self._lanes.add(records, originals)
                     self._changed.notify(len(records))
+            originals.clear()
             self._commit(self._due(time.monotonic()))
 
     def _drain(self) -> None:
@@ -274,12 +296,12 @@ class ConsumerPool(_PoolBase):
         for thread in threads:
             thread.join(max(0.0, end - time.monotonic()))
 
-    def _commit(self, offsets: dict[TopicPartition, int]) -> None:
+    def _commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
         if not offsets or not self.commits:
             return
         while True:
             try:
-                self.consumer.commit({tp: OffsetAndMetadata(offset) for tp, offset in offsets.items()})
+                self.consumer.commit(offsets)
             except WakeupError:
                 continue  # `stop` was called: that is looked at later
             except FastqError as error:
@@ -324,13 +346,28 @@ class ConsumerPool(_PoolBase):
     def _handle(self, task: Task) -> None:
         task.attempts += 1
         try:
-            self.handler(task.record)
+            original = task.original
+            if original is not None and original.error is not None:
+                self._read_again(task, original)
+            answer: Any = self.handler(task.record)  # who does not check types may answer anything
         except Exception as error:
             self._failed(task, error)
         except BaseException as error:  # SystemExit and its kin end the pool, not only this thread
             self._fail(task, error)
         else:
-            self._done(task)
+            misuse = None if answer is None else misuse_of(self.handler, answer)
+            if misuse is None:
+                self._done(task)
+            else:
+                self._fail(task, misuse)
+
+    def _read_again(self, task: Task, original: Original) -> None:
+        """The record that could not be read: the first attempt was the consumer's, and this may be another one."""
+        assert original.error is not None and self._read is not None
+        if task.attempts == 1:
+            raise original.error
+        task.record = self._read(original.record) or original.record
+        task.original = Original(original.record, None)
 
     def _failed(self, task: Task, error: Exception) -> None:
         retry, record = self.retry, task.record
@@ -342,7 +379,7 @@ class ConsumerPool(_PoolBase):
             return
         self.failed += 1
         try:
-            letter = retry.dead_letter(record, error, task.attempts)
+            letter = self._letter(task, error)
             if letter is not None:
                 self.producer.send(letter.topic, letter.value, key=letter.key, headers=letter.headers).result()
             elif (failure := retry.failed(record, error, task.attempts)) is not None:
@@ -372,7 +409,10 @@ class ConsumerPool(_PoolBase):
 
 
 class AsyncConsumerPool(_PoolBase):
-    """`ConsumerPool` for asyncio: `workers` tasks await `handler(record)`. `producer` is an AsyncProducer."""
+    """`ConsumerPool` for asyncio: `workers` tasks await `handler(record)`. `producer` is an AsyncProducer.
+
+    handler: a coroutine function, or one that answers something to await; ConfigError, from `run` at the latest, for another.
+    """
 
     def __init__(
         self,
@@ -397,6 +437,7 @@ class AsyncConsumerPool(_PoolBase):
             commit_interval_ms=commit_interval_ms,
             drain_timeout=drain_timeout,
         )
+        check_async_handler(handler)
         self.consumer = consumer
         self.handler = handler
         self._idle: set[asyncio.Future[None]] = set()  # workers that wait for a record
@@ -407,9 +448,9 @@ class AsyncConsumerPool(_PoolBase):
         """Work until `stop`, `consumer.stop`, a failure, or until it is cancelled: then without waiting for what has begun."""
         tasks = [asyncio.ensure_future(self._work()) for _ in range(self.workers)]
         try:
-            with observed(self.consumer, self._revoked, self._lost):
+            with observed(self.consumer, self._revoked, self._lost), self._hooks.keeping_originals() as originals:
                 try:
-                    await self._feed()
+                    await self._feed(originals)
                     await self._drain()
                 finally:
                     for task in tasks:
@@ -427,20 +468,21 @@ class AsyncConsumerPool(_PoolBase):
         self._stopping = True
         self.consumer.wakeup()
 
-    async def _feed(self) -> None:
+    async def _feed(self, originals: Originals) -> None:
         consumer = self.consumer
         while not self._stopping and not consumer.stopping and self._failure is None:
             wanted = self._prepare(consumer)
             self._waiting = True
             try:
-                records = await consumer.poll(wanted, timeout=self._wait_s(time.monotonic()))
+                records = await consumer.poll(max_records=wanted, timeout=self._wait_s(time.monotonic()))
             except WakeupError:
                 records = []
             finally:
                 self._waiting = False
             if records:
-                self._lanes.add(records)
+                self._lanes.add(records, originals)
                 self._rouse(len(records))
+            originals.clear()
             await self._commit(self._due(time.monotonic()))
 
     async def _drain(self) -> None:
@@ -462,12 +504,12 @@ class AsyncConsumerPool(_PoolBase):
                 return condition()
         return True
 
-    async def _commit(self, offsets: dict[TopicPartition, int]) -> None:
+    async def _commit(self, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
         if not offsets or not self.commits:
             return
         while True:
             try:
-                await self.consumer.commit({tp: OffsetAndMetadata(offset) for tp, offset in offsets.items()})
+                await self.consumer.commit(offsets)
             except WakeupError:
                 continue  # `stop` was called: that is looked at later
             except FastqError as error:
@@ -514,11 +556,29 @@ class AsyncConsumerPool(_PoolBase):
     async def _handle(self, task: Task) -> None:
         task.attempts += 1
         try:
-            await self.handler(task.record)
+            original = task.original
+            if original is not None and original.error is not None:
+                await self._read_again(task, original)
+            answer = self.handler(task.record)
+            misuse = async_misuse_of(self.handler, answer)
+            if misuse is None:
+                await answer
         except Exception as error:
             await self._failed(task, error)
         else:
-            self._done(task)
+            if misuse is None:
+                self._done(task)
+            else:
+                self._fail(task, misuse)
+
+    async def _read_again(self, task: Task, original: Original) -> None:
+        """The record that could not be read, once more: in a thread, because what it needs may have to be loaded."""
+        assert original.error is not None and self._read is not None
+        if task.attempts == 1:
+            raise original.error
+        read: Record | None = await asyncio.to_thread(self._read, original.record)
+        task.record = read or original.record
+        task.original = Original(original.record, None)
 
     async def _failed(self, task: Task, error: Exception) -> None:
         retry, record = self.retry, task.record
@@ -530,7 +590,7 @@ class AsyncConsumerPool(_PoolBase):
             return
         self.failed += 1
         try:
-            letter = retry.dead_letter(record, error, task.attempts)
+            letter = self._letter(task, error)
             if letter is not None:
                 await (await self.producer.send(letter.topic, letter.value, key=letter.key, headers=letter.headers))
             elif (failure := retry.failed(record, error, task.attempts)) is not None:

@@ -2,22 +2,27 @@
 
 Rules: a policy is a value and keeps no state; pauses are exponential with jitter. A record set aside keeps its key, value and
 headers, and gets headers that say where it comes from and why (DEAD_LETTER_HEADERS, text in UTF-8). A record counts as done only once
-the dead-letter topic has it.
+the dead-letter topic has it. What a deserializer could not read is tried again only where its error may pass (a registry that is away),
+and is set aside with its bytes, which the serializers of the dead-letter producer leave alone.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import random
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastq._native.consume import Record
-from fastq.errors import RecordFailed
+from fastq.callbacks import check_plain, kind_of, name_of, unfinished
+from fastq.errors import ConfigError, DeserializationError, RecordFailed
 from fastq.net.backoff import backoff_s
+from fastq.serializers import Serialized
+from fastq.values import NamedTuple
 
 logger = logging.getLogger("fastq.consumer")
 
@@ -31,6 +36,10 @@ DEAD_LETTER_HEADERS = (
     "dead-letter.attempts",
 )
 ERROR_MESSAGE_CHARACTERS_MAX = 4096
+PLAIN_HINT = (
+    "Give a coroutine function to AsyncConsumerPool or call_async; a plain one waits for its work and returns None"
+)
+AWAITED_HINT = "Make it `async def`, or give a plain function to ConsumerPool or call, which wait for it in a thread"
 
 
 class DeadLetter(NamedTuple):
@@ -69,12 +78,19 @@ class RetryPolicy:
 
     def pause_s(self, error: BaseException, attempts: int, rng: random.Random) -> float | None:
         """Seconds until the next attempt, after so many have failed; None when this was the last."""
+        if isinstance(error, DeserializationError) and not error.retriable:
+            return None
         if attempts >= self.attempts or not isinstance(error, self.retry_on):
             return None
         return backoff_s(self.backoff_ms, self.backoff_max_ms, attempts, rng)
 
-    def dead_letter(self, record: Record, error: BaseException, attempts: int) -> DeadLetter | None:
-        """What to send for a record that failed for good; None where there is no such topic."""
+    def dead_letter(
+        self, record: Record, error: BaseException, attempts: int, *, original: Record | None = None
+    ) -> DeadLetter | None:
+        """What to send for a record that failed for good; None where there is no such topic.
+
+        original: the record before deserializers, whose bytes are sent as they are. Of a DeserializationError it is known.
+        """
         if self.dead_letter_topic is None:
             return None
         values = (
@@ -91,7 +107,12 @@ class RetryPolicy:
         named = zip(DEAD_LETTER_HEADERS, values, strict=True)
         origin = [(name, text.encode("utf-8", "replace")) for name, text in named if name not in known]
         topic = self.dead_letter_topic.replace("{topic}", record.topic)
-        return DeadLetter(topic, record.value, record.key, [*record.headers, *origin])
+        if original is None and isinstance(error, DeserializationError):
+            original = error.raw
+        if original is None:
+            return DeadLetter(topic, record.value, record.key, [*record.headers, *origin])
+        value, key = (None if data is None else Serialized(data) for data in (original.value, original.key))
+        return DeadLetter(topic, value, key, [*record.headers, *origin])
 
     def failed(self, record: Record, error: BaseException, attempts: int) -> RecordFailed | None:
         """The error to end with; None when the record is to be skipped, which is logged."""
@@ -115,7 +136,7 @@ class RetryPolicy:
 
     def call(
         self,
-        handler: Callable[[Record], object],
+        handler: Callable[[Record], None],
         record: Record,
         producer: Any = None,
         *,
@@ -123,23 +144,31 @@ class RetryPolicy:
     ) -> None:
         """Handle a record on this thread, with retries. Raises RecordFailed when it fails for good and may not be skipped.
 
-        producer: a `Producer` for the dead-letter topic; it has acknowledged the record when this returns.
+        handler: a plain function, done with the record when it returns; ConfigError for another. producer: a `Producer` for the
+        dead-letter topic; it has acknowledged the record when this returns.
         """
         check_producer(self, producer)
+        check_handler(handler)
         rng, attempts = random.Random(), 0
         while True:
             attempts += 1
             try:
-                handler(record)
-                return
+                answer: Any = handler(record)  # type: ignore[func-returns-value]  # who does not check types may answer anything
             except Exception as error:
                 pause = self.pause_s(error, attempts, rng)
                 if pause is None:
-                    self._end(record, error, attempts, producer)
+                    self.set_aside(record, error, producer, attempts=attempts)
                     return
+            else:
+                if answer is not None and (misuse := misuse_of(handler, answer)) is not None:
+                    raise misuse
+                return
             sleep(pause)
 
-    def _end(self, record: Record, error: Exception, attempts: int, producer: Any) -> None:
+    def set_aside(self, record: Record, error: Exception, producer: Any = None, *, attempts: int = 1) -> None:
+        """End with a record that failed for good, as `call` does: write it to the dead-letter topic, log that it is skipped, or raise
+        RecordFailed. For a record that could not be read, that is a DeserializationError: `set_aside(error.raw, error, producer)`."""
+        check_producer(self, producer)
         letter = self.dead_letter(record, error, attempts)
         if letter is not None:
             producer.send(letter.topic, letter.value, key=letter.key, headers=letter.headers).result()
@@ -149,22 +178,32 @@ class RetryPolicy:
     async def call_async(
         self, handler: Callable[[Record], Awaitable[object]], record: Record, producer: Any = None
     ) -> None:
-        """`call` for a coroutine function, with an `AsyncProducer`."""
+        """`call` for a coroutine function, with an `AsyncProducer`. ConfigError for one that answers nothing to await."""
         check_producer(self, producer)
+        check_async_handler(handler)
         rng, attempts = random.Random(), 0
         while True:
             attempts += 1
             try:
-                await handler(record)
-                return
+                answer = handler(record)
+                if (misuse := async_misuse_of(handler, answer)) is None:
+                    await answer
             except Exception as error:
                 pause = self.pause_s(error, attempts, rng)
                 if pause is None:
-                    await self._end_async(record, error, attempts, producer)
+                    await self.set_aside_async(record, error, producer, attempts=attempts)
                     return
+            else:
+                if misuse is not None:
+                    raise misuse
+                return
             await asyncio.sleep(pause)
 
-    async def _end_async(self, record: Record, error: Exception, attempts: int, producer: Any) -> None:
+    async def set_aside_async(
+        self, record: Record, error: Exception, producer: Any = None, *, attempts: int = 1
+    ) -> None:
+        """`set_aside` with an `AsyncProducer`."""
+        check_producer(self, producer)
         letter = self.dead_letter(record, error, attempts)
         if letter is not None:
             await (await producer.send(letter.topic, letter.value, key=letter.key, headers=letter.headers))
@@ -176,3 +215,34 @@ def check_producer(policy: RetryPolicy, producer: Any) -> None:
     """Raises ValueError when a policy has a dead-letter topic and nobody to write to it."""
     if policy.dead_letter_topic is not None and producer is None:
         raise ValueError(f"dead_letter_topic={policy.dead_letter_topic!r} needs a producer")
+
+
+# -- what a handler may be
+
+
+def check_handler(handler: Any) -> None:
+    """Raises ConfigError for a handler that a thread cannot run to its end."""
+    check_plain(handler, "the handler", PLAIN_HINT)
+
+
+def misuse_of(handler: Callable[..., Any], answer: Any) -> ConfigError | None:
+    """The error for a handler whose work is not done although it has returned; None where it is."""
+    return unfinished(answer, handler, "the handler", PLAIN_HINT)
+
+
+def check_async_handler(handler: Any) -> None:
+    """Raises ConfigError for a handler that nothing can be awaited of."""
+    if not callable(handler):
+        raise ConfigError(f"the handler is a coroutine function, got {handler!r}")
+    kind = kind_of(handler)
+    if kind == "asynchronous generator function":
+        raise ConfigError(f"the handler {name_of(handler)} is an {kind}, which cannot be awaited", hint=AWAITED_HINT)
+
+
+def async_misuse_of(handler: Callable[..., Any], answer: Any) -> ConfigError | None:
+    """The error for a handler that answered nothing to await; None where it did."""
+    if inspect.isawaitable(answer):
+        return None
+    return ConfigError(
+        f"the handler {name_of(handler)} answered {type(answer).__name__}, which cannot be awaited", hint=AWAITED_HINT
+    )

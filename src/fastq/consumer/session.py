@@ -7,9 +7,9 @@ fetch closes it and begins a new one (epoch 0).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from fastq.metadata import TopicPartition
+from fastq.values import NamedTuple
 
 FULL_EPOCH = 0
 FINAL_EPOCH = -1
@@ -35,13 +35,18 @@ class FetchPlan(NamedTuple):
 
 
 class FetchSession:
-    """Invariant: `known` is what the broker believes, as of the last request that was built."""
+    """Invariant: `known` is what the broker believes, as of the last request that was built. `quiets` are the answers in a row that
+    brought nothing and came too soon; until `quiet_until` the same is not asked again. `losses`: how often in a row it was not known.
+    """
 
     def __init__(self) -> None:
         self.session_id = 0
         self.epoch = FULL_EPOCH
         self.known: dict[TopicPartition, Wanted] = {}
         self.by_id = False
+        self.quiets = 0
+        self.quiet_until = 0.0
+        self.losses = 0
 
     def plan(self, wanted: Mapping[TopicPartition, Wanted], by_id: bool) -> FetchPlan:
         """The fetch of exactly `wanted`; `by_id` says that it names topics by id (version 13 and later)."""
@@ -64,6 +69,7 @@ class FetchSession:
     def answered(self, session_id: int) -> None:
         """The fetch was answered without an error; session id 0: the broker keeps no session."""
         self.session_id = session_id
+        self.losses = 0
         if session_id == 0:
             self.epoch = FULL_EPOCH
         else:
@@ -75,5 +81,6 @@ class FetchSession:
 
     def lost(self) -> None:
         """The broker does not know the session."""
+        self.losses += 1
         self.session_id = 0
         self.epoch = FULL_EPOCH

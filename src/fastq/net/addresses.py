@@ -9,15 +9,16 @@ Rules of this file:
 
 from __future__ import annotations
 
-import ipaddress
 import re
 import socket
 import threading
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+
+from fastq.values import NamedTuple
 
 DEFAULT_PORT = 9092
-_SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9_+.-]*://")
+_NOT_IN_HOSTS = frozenset("/\\?#@,;")
+_SCHEME = r"^[A-Za-z][A-Za-z0-9_+.-]*://"  # compiled by its first use, as re keeps it
 
 
 class Address(NamedTuple):
@@ -39,7 +40,7 @@ class Endpoint(NamedTuple):
 
 def parse_address(text: str) -> Address:
     """`HOST:PORT`, `[::1]:9092` or `HOST`; ValueError says what is allowed."""
-    server = _SCHEME.sub("", text.strip())
+    server = re.sub(_SCHEME, "", text.strip())
     host, port = server, str(DEFAULT_PORT)
     if server.startswith("["):
         host, closed, rest = server[1:].partition("]")
@@ -50,6 +51,8 @@ def parse_address(text: str) -> Address:
         host, _, port = server.partition(":")
     elif server.count(":") > 1 and not is_literal(server):
         raise ValueError(f"HOST:PORT, or [IPv6]:PORT for an IPv6 address, got {text!r}")
+    if set(host) & _NOT_IN_HOSTS or any(letter.isspace() for letter in host):
+        raise ValueError(f"HOST:PORT without blanks or a path, got {text!r}")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
         raise ValueError(f"HOST:PORT with a port from 1 to 65535, got {text!r}")
     return Address(host, int(port))
@@ -66,6 +69,8 @@ def is_literal(host: str) -> bool:
     """Whether `host` is an IPv4 or IPv6 address (a scope such as fe80::1%eth0 included), so that no lookup is
     needed.
     """
+    import ipaddress
+
     try:
         ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

@@ -16,6 +16,7 @@ from fastq.net.core import ClientCore
 from fastq.net.operations import Call, Operation, OperationRun, Route, single
 from fastq.net.requests import EncodedRequest, VersionedRequest
 from fastq.protocol.message import Message
+from fastq.timeouts import check_timeout
 
 T = TypeVar("T")
 
@@ -66,6 +67,7 @@ class BlockingClient:
 
     def run(self, operation: Operation[T], timeout_s: float | None = None) -> T:
         """Run an operation to its result."""
+        check_timeout(timeout_s)
         return run_blocking(self.driver, operation, self.default_timeout_s if timeout_s is None else timeout_s)
 
     def call(
@@ -104,6 +106,7 @@ class AsyncClient:
 
     async def run(self, operation: Operation[T], timeout_s: float | None = None) -> T:
         """Run an operation to its result."""
+        check_timeout(timeout_s)
         return await run_async(self.driver, operation, self.default_timeout_s if timeout_s is None else timeout_s)
 
     async def call(

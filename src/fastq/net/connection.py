@@ -16,7 +16,6 @@ Rules of this file:
 
 from __future__ import annotations
 
-import ssl
 from collections import deque
 from collections.abc import Callable
 from enum import Enum
@@ -26,6 +25,7 @@ from fastq import __version__
 from fastq._native.framing import FrameReceiver, FrameSizeError
 from fastq._native.wire import DecodeError
 from fastq.errors import (
+    ErrorCode,
     FastqError,
     SaslAuthenticationFailed,
     UnsupportedSaslMechanism,
@@ -35,19 +35,20 @@ from fastq.errors import (
 from fastq.net import diagnosis
 from fastq.net.requests import Done, EncodedRequest, HeaderEncoder, PendingRequest, decode_response
 from fastq.net.sasl import Mechanism, SaslError, mechanism
-from fastq.net.tls import CIPHER_CHUNK_BYTES, TlsLayer
 from fastq.protocol.api import APIS, ApiKey, api_name
 from fastq.protocol.messages import ApiVersionsRequest, SaslAuthenticateRequest, SaslHandshakeRequest
 from fastq.protocol.negotiation import BrokerVersions
 
 if TYPE_CHECKING:
+    import ssl
+
     from typing_extensions import Buffer
 
     from fastq.config import ClientConfig
+    from fastq.net.tls import TlsLayer
 
 SOFTWARE_NAME, SOFTWARE_VERSION = "fastq", __version__  # what KIP-511 tells the broker
 SETUP_RESPONSE_BYTES_MAX = 1024 * 1024
-_UNSUPPORTED_VERSION = 35
 NEVER = float("inf")
 
 
@@ -220,8 +221,7 @@ class Connection:
         """The socket is gone, or could not be connected: an OSError, or None at the peer's orderly end."""
         if self.state is not State.CLOSED:
             uses_tls = self._settings.config.uses_tls
-            phase = "sasl" if self.state is State.SASL_HANDSHAKE else self.state.value
-            self.close(diagnosis.from_os_error(self.broker, phase, error, uses_tls), now)
+            self.close(diagnosis.from_os_error(self.broker, self.phase, error, uses_tls), now)
 
     def data_sent(self, count: int) -> None:
         """The system took the first `count` bytes of `outgoing`."""
@@ -244,6 +244,11 @@ class Connection:
             self._owner.completions.append((self._unanswered.popleft()[1].on_done, None, None))
 
     # -- from the core ---------------------------------------------------------------------------------------------------
+
+    @property
+    def phase(self) -> str:
+        """How far it has come, as messages call it."""
+        return "sasl" if self.state is State.SASL_HANDSHAKE else self.state.value
 
     @property
     def outgoing_bytes(self) -> int:
@@ -270,8 +275,7 @@ class Connection:
             return
         if self.state is not State.READY:
             if now >= self.phase_deadline:
-                phase = "sasl" if self.state is State.SASL_HANDSHAKE else self.state.value
-                self.close(diagnosis.timed_out(self.broker, phase, self._settings.phase_timeout_s), now)
+                self.close(diagnosis.timed_out(self.broker, self.phase, self._settings.phase_timeout_s), now)
             return
         late = next((pending for pending in self.in_flight if pending.deadline <= now), None)
         if late is None:
@@ -313,6 +317,8 @@ class Connection:
         if self.state is State.TLS:
             context = self._settings.ssl_context
             assert context is not None
+            from fastq.net.tls import CIPHER_CHUNK_BYTES, TlsLayer
+
             self._tls = TlsLayer(context, self._hostname)
             self._cipher = memoryview(bytearray(CIPHER_CHUNK_BYTES))
             self._tls_handshake(now)
@@ -364,7 +370,7 @@ class Connection:
             self._challenge_received(response, now)
 
     def _versions_received(self, pending: PendingRequest, response: Any, now: float) -> None:
-        if response.error_code == _UNSUPPORTED_VERSION and pending.version > 0:
+        if response.error_code == ErrorCode.UNSUPPORTED_VERSION and pending.version > 0:
             # An older broker answers in version 0, and may say which versions of ApiVersions it has (KIP-511).
             theirs = [entry.max_version for entry in response.api_keys if entry.api_key == ApiKey.API_VERSIONS]
             self._ask_versions(max(0, min([pending.version - 1, *theirs])) if theirs else 0, now)
@@ -490,6 +496,8 @@ class Connection:
             self._retire(now)
 
     def _decrypt(self, count: int, now: float) -> None:
+        import ssl
+
         tls, cipher = self._tls, self._cipher
         assert tls is not None and cipher is not None
         tls.feed(cipher[:count])
@@ -509,6 +517,8 @@ class Connection:
             self._flush_tls()
 
     def _tls_handshake(self, now: float) -> None:
+        import ssl
+
         tls = self._tls
         assert tls is not None
         try:

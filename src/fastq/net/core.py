@@ -19,16 +19,16 @@ from random import Random
 from typing import Any
 
 from fastq.config import ClientConfig
-from fastq.errors import BrokerNotAvailable, ClientClosed, ConnectionClosed, ConnectionFailed, FastqError
+from fastq.errors import BrokerNotAvailable, ClientClosed, ConnectionClosed, ConnectionFailed, FastqError, ProtocolError
 from fastq.metadata import ClusterMetadata, Node
 from fastq.net import diagnosis
 from fastq.net.addresses import Address, Endpoint, is_literal, lookup
 from fastq.net.backoff import backoff_s
 from fastq.net.connection import Connection, ConnectionSettings
 from fastq.net.metadata_updater import MetadataUpdater
+from fastq.net.outages import SHORT_LIFE_S, SLOW_S, Outages
 from fastq.net.peers import NEVER, Close, Connect, Peer, Resolve, broker_id, separate_id
 from fastq.net.requests import Done, EncodedRequest, PendingRequest, VersionedRequest
-from fastq.net.tls import client_context
 from fastq.protocol.api import api_name
 from fastq.protocol.message import Message
 
@@ -87,13 +87,19 @@ class ClientCore:
         self.last_error: FastqError | None = None
         self.features: dict[str, int] = {}
         self._features_epoch = -1
-        context = client_context(config) if config.uses_tls else None
+        context = None
+        if config.uses_tls:
+            from fastq.net.tls import client_context
+
+            context = client_context(config)
         self._settings = ConnectionSettings(config, context)
         self._timers: list[tuple[float, int, Timer]] = []
         self._metadata_waiters: list[Timer] = []
         self._timer_ids = itertools.count()
         self._bootstrap = {-1 - i: Peer(-1 - i, address) for i, address in enumerate(config.addresses)}
         self._peers: dict[int, Peer] = dict(self._bootstrap)
+        self._outages = Outages()
+        self._bootstrap_addresses = frozenset(config.addresses)
         self.metadata_updater = MetadataUpdater(self, allow_auto_topic_creation)
 
     # -- for clients -----------------------------------------------------------------------------------------------------
@@ -291,6 +297,18 @@ class ClientCore:
             return errors[0]
         return None
 
+    def unreachable(self) -> FastqError | None:
+        """Why no broker can be asked at the moment; None when one is connected, or when no attempt has failed or taken long."""
+        candidates = self._candidates()
+        if any(peer.ready_connection is not None for peer in candidates):
+            return None
+        failed = next((peer.last_error for peer in candidates if peer.last_error is not None), None)
+        now = self.clock()
+        return failed or next(
+            (self._waiting(peer, now) for peer in candidates if not peer.is_idle and now >= peer.attempt_at + SLOW_S),
+            None,
+        )
+
     # -- for drivers -----------------------------------------------------------------------------------------------------
 
     def take_effects(self) -> list[Resolve | Connect | Close]:
@@ -299,16 +317,31 @@ class ClientCore:
         return effects
 
     def run_callbacks(self) -> int:
-        """Run the completions that are due; how many there were. An exception in one is logged and stops nothing."""
+        """Run the completions that are due; how many there were.
+
+        One that raises is logged and stops nothing else; it is called once more, with an error, so that who waits for it fails.
+        """
         count, completions = 0, self.completions
         while completions:
             on_done, response, error = completions.popleft()
             count += 1
             try:
                 on_done(response, error)
-            except Exception:
+            except Exception as raised:
                 logger.exception("a completion callback failed")
+                if error is None:
+                    self._fail_completion(on_done, raised)
         return count
+
+    @staticmethod
+    def _fail_completion(on_done: Done, raised: Exception) -> None:
+        try:
+            on_done(
+                None,
+                ProtocolError(f"an answer could not be made use of: {raised!r}", hint="Please report it", cause=raised),
+            )
+        except Exception:
+            logger.exception("a completion callback failed with an error too")
 
     def resolved(self, effect: Resolve, endpoints: list[Endpoint] | None, error: OSError | None) -> None:
         """The look-up of a Resolve effect is done; late and repeated answers are ignored."""
@@ -320,7 +353,7 @@ class ClientCore:
             peer.endpoints = deque(endpoints)
             self._connect(peer, now)
         else:
-            self._attempt_failed(peer, diagnosis.name_not_resolved(peer.label, error or "no address"), now)
+            self._not_resolved(peer, diagnosis.name_not_resolved(peer.label, error or "no address"), now)
 
     def tick(self, now: float) -> int:
         """Do what is due: time-outs, timers, idle connections, metadata. Sets `deadline` anew; how many timers ran."""
@@ -353,8 +386,11 @@ class ClientCore:
         peer = self._peers.get(connection.node_id)
         if peer is None or peer.connection is not connection:
             return
-        peer.failures, peer.last_error = 0, None
+        peer.failures, peer.last_error, peer.ready_at = 0, None, now
         self.last_error = None
+        self._outages.ready(peer.address, peer.label, now)
+        if self._outages.knows(peer.address):
+            self.call_at(now + SHORT_LIFE_S, lambda now: self._look_at_life(peer, connection, now))
         logger.debug("connected to %s", peer.label)
         if connection.versions is not None and connection.versions.features_epoch > self._features_epoch:
             self.features, self._features_epoch = connection.versions.features, connection.versions.features_epoch
@@ -374,6 +410,11 @@ class ClientCore:
             logger.debug("%s; trying the next address", error)
             self._connect(peer, now)
             return
+        if not self.closed:
+            if connection.reached_ready and isinstance(error, ConnectionClosed):
+                self._outages.closed(peer.address, error, now - peer.ready_at, now)
+            else:
+                self._outages.failed(peer.address, error, now, note=self._origin(peer), final=_is_permanent(error))
         self._attempt_failed(peer, error, now)
 
     # -- own -------------------------------------------------------------------------------------------------------------
@@ -394,6 +435,8 @@ class ClientCore:
             self._fail(pending, error)
         except ValueError as error:  # the encoder's: the version cannot carry what the request asks
             self._fail(pending, diagnosis.not_encodable(connection.broker, api_name(pending.api_key), error))
+        except Exception as error:  # the encoder's too: a caller's argument is of a wrong kind, who would wait in vain
+            self._fail(pending, diagnosis.wrong_argument(api_name(pending.api_key), error))
 
     def _fail(self, pending: PendingRequest, error: FastqError) -> None:
         self.completions.append((pending.on_done, None, error))
@@ -407,6 +450,8 @@ class ClientCore:
         """Begin an attempt to connect, unless one is under way or the back-off forbids it."""
         if self.closed or not peer.is_idle or now < peer.retry_at:
             return
+        peer.attempt_at = now
+        self.call_at(now + SLOW_S, lambda then: self._look_at_attempt(peer, now, then))
         if is_literal(peer.address.host):
             peer.endpoints = deque(lookup(peer.address))
             self._connect(peer, now)
@@ -430,6 +475,31 @@ class ClientCore:
         self.effects.append(Connect(connection, endpoint))
         self.deadline = min(self.deadline, connection.phase_deadline)
 
+    def _look_at_attempt(self, peer: Peer, began: float, now: float) -> None:
+        """An attempt began SLOW_S ago: the log says so if it is still under way."""
+        if not peer.is_idle and peer.ready_connection is None and peer.attempt_at == began and not self.closed:
+            self._outages.slow(peer.address, self._waiting(peer, now), now, note=self._origin(peer))
+
+    def _look_at_life(self, peer: Peer, connection: Connection, now: float) -> None:
+        """A connection to a broker that had closed others was ready SHORT_LIFE_S ago."""
+        if peer.connection is connection:
+            self._outages.lasting(peer.address, peer.label, now)
+
+    def _waiting(self, peer: Peer, now: float) -> FastqError:
+        """What an attempt that is under way waits for."""
+        phase = "resolve" if peer.connection is None else peer.connection.phase
+        return diagnosis.timed_out(peer.label, phase, now - peer.attempt_at)
+
+    def _origin(self, peer: Peer) -> str:
+        """What to say of an address that the user has not given."""
+        if peer.node_id < 0 or peer.address in self._bootstrap_addresses:
+            return ""
+        return "; the address is the one that the cluster advertises (advertised.listeners of the broker)"
+
+    def _not_resolved(self, peer: Peer, error: FastqError, now: float) -> None:
+        self._outages.failed(peer.address, error, now, note=self._origin(peer), final=_is_permanent(error))
+        self._attempt_failed(peer, error, now)
+
     def _attempt_failed(self, peer: Peer, error: FastqError, now: float) -> None:
         config = self.config
         peer.failures += 1
@@ -445,7 +515,7 @@ class ClientCore:
     def _tick_peer(self, peer: Peer, now: float) -> None:
         if peer.resolving is not None and now >= peer.resolve_deadline:
             peer.resolving = None
-            self._attempt_failed(peer, diagnosis.timed_out(peer.label, "resolve", self._settings.phase_timeout_s), now)
+            self._not_resolved(peer, diagnosis.timed_out(peer.label, "resolve", self._settings.phase_timeout_s), now)
         connection = peer.connection
         if connection is not None:
             connection.expire(now)

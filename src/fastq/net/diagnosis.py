@@ -7,7 +7,7 @@ Rules of this file: every error names the broker, how far the connection came (`
 from __future__ import annotations
 
 import socket
-import ssl
+from typing import TYPE_CHECKING
 
 from fastq.errors import (
     ConnectionClosed,
@@ -15,12 +15,16 @@ from fastq.errors import (
     ConnectionRefused,
     ConnectionTimeout,
     FastqError,
+    InvalidRequest,
     NameNotResolved,
     NotAKafkaBroker,
     ProtocolError,
     TlsExpected,
     UnsupportedVersion,
 )
+
+if TYPE_CHECKING:
+    import ssl
 
 _TLS_RECORD_TYPES = (20, 21, 22, 23)
 _NOT_TLS_REASONS = (
@@ -72,6 +76,16 @@ def not_encodable(broker: str, api: str, cause: object) -> FastqError:
     )
 
 
+def wrong_argument(api: str, cause: Exception) -> FastqError:
+    """What a caller gave has a kind that no version can carry. It was not sent."""
+    return InvalidRequest(
+        f"the request was not sent: {api} cannot carry what it was given",
+        api=api,
+        cause=cause,
+        hint="Look at the kinds of the arguments: names are str, numbers are int",
+    )
+
+
 def retired(broker: str) -> ConnectionFailed:
     """We closed the connection ourselves, with nothing in flight: idle for long, or its login is about to expire."""
     return ConnectionClosed("the connection was closed by this client", broker=broker, phase="ready")
@@ -92,6 +106,8 @@ def from_os_error(broker: str, phase: str, error: BaseException | None, uses_tls
     """What `error` means in this phase; None is an orderly end of the stream by the peer."""
     if isinstance(error, ConnectionFailed):
         return error
+    import ssl
+
     if isinstance(error, ssl.SSLError):
         return _from_ssl(broker, phase, error)
     if isinstance(error, socket.gaierror):
@@ -116,6 +132,8 @@ def from_os_error(broker: str, phase: str, error: BaseException | None, uses_tls
 
 
 def _from_ssl(broker: str, phase: str, error: ssl.SSLError) -> ConnectionFailed:
+    import ssl
+
     reason = (error.reason or "").upper()
     if isinstance(error, ssl.SSLCertVerificationError):
         return TlsExpected(

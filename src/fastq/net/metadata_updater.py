@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from fastq.errors import ErrorCode, FastqError, UnsupportedVersion
+from fastq.metadata import check_topic_name
 from fastq.net.backoff import backoff_s
 from fastq.protocol.api import ApiKey
 from fastq.protocol.messages import MetadataRequest
@@ -58,8 +59,10 @@ class MetadataUpdater:
         return self._topics.keys()
 
     def watch(self, names: Iterable[str]) -> None:
-        """Add topics; those not known yet are asked for at once."""
+        """Add topics; those not known yet are asked for at once. Raises TypeError and InvalidTopic for what names none."""
         new = [name for name in names if name not in self._topics]
+        for name in new:
+            check_topic_name(name)  # one that cannot be encoded would end every request from now on
         self._topics.update(dict.fromkeys(new))
         if any(self._core.metadata.topic(name) is None for name in new):
             self._failures_in_row, self._not_before = 0, 0.0

@@ -32,6 +32,7 @@ from fastq.errors import (
 )
 from fastq.metadata import Node
 from fastq.net.backoff import backoff_s
+from fastq.net.coordinators import GROUP, TRANSACTION, coordinator_answers, coordinator_request
 from fastq.net.core import ClientCore, Timer
 from fastq.net.requests import EncodedRequest, VersionedRequest
 from fastq.protocol import messages as m
@@ -80,7 +81,7 @@ class Coordinator:
 Route: TypeAlias = "AnyBroker | Controller | Broker | Leader | Coordinator"
 ANY, CONTROLLER = AnyBroker(), Controller()
 
-COORDINATOR_KEY_TYPES: dict[CoordinatorKind, int] = {"group": 0, "transaction": 1}
+COORDINATOR_KEY_TYPES: dict[CoordinatorKind, int] = {"group": GROUP, "transaction": TRANSACTION}
 COORDINATOR_ERRORS = frozenset(
     {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
 )
@@ -116,10 +117,8 @@ def single(call: Call) -> Operation[Any]:
 def find_coordinators(kind: CoordinatorKind, ids: list[str]) -> Operation[dict[str, Node | FastqError]]:
     """The coordinator of each id, or why there is none at the moment: one request, or one an id before version 4 (KIP-699)."""
     first: m.FindCoordinatorResponse = yield Call(ANY, *_find_coordinator(kind, ids))
-    if first.coordinators or not ids:
-        found = {answer.key: _coordinator(kind, answer.key, answer) for answer in first.coordinators}
-    else:
-        found = {ids[0]: _coordinator(kind, ids[0], first)}
+    found = {id_: _coordinator(kind, id_, answer) for id_, answer in coordinator_answers(first, ids).items()}
+    if not first.coordinators and ids:
         answers = yield [Call(ANY, *_find_coordinator(kind, [id_])) for id_ in ids[1:]]
         for id_, answer in zip(ids[1:], answers, strict=True):
             found[id_] = answer if isinstance(answer, FastqError) else _coordinator(kind, id_, answer)
@@ -129,14 +128,8 @@ def find_coordinators(kind: CoordinatorKind, ids: list[str]) -> Operation[dict[s
 
 def _find_coordinator(kind: CoordinatorKind, ids: list[str]) -> tuple[VersionedRequest, tuple[int, int]]:
     key_type = COORDINATOR_KEY_TYPES[kind]
-
-    def build(version: int) -> m.FindCoordinatorRequest:
-        if version < 4:
-            return m.FindCoordinatorRequest(key=ids[0], key_type=key_type)
-        return m.FindCoordinatorRequest(key_type=key_type, coordinator_keys=ids)
-
     # Version 0 knows groups only.
-    return VersionedRequest(ApiKey.FIND_COORDINATOR, build), (min(key_type, 1), 32767)
+    return VersionedRequest(ApiKey.FIND_COORDINATOR, coordinator_request(key_type, ids)), (min(key_type, 1), 32767)
 
 
 def _coordinator(
@@ -256,6 +249,10 @@ class _CallRun:
         )
 
     def _received(self, response: Any, error: FastqError | None) -> None:
+        operation = self._operation
+        if isinstance(error, ConnectionTimeout) and operation.last_error and self._core.clock() >= operation.deadline:
+            # Sent in the operation's last moment, it had no time to be answered: what came before says more.
+            error = operation.last_error
         if error is None or not error.retriable or self._failures >= self._retries_max:
             self._finish(response, error)
             return

@@ -9,10 +9,10 @@ Rules of this file:
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fastq.net.addresses import Address, Endpoint
+from fastq.values import Value
 
 if TYPE_CHECKING:
     from fastq.errors import FastqError
@@ -34,25 +34,43 @@ def broker_id(node_id: int) -> int:
     return node_id & ~SEPARATE if node_id >= 0 else node_id
 
 
-@dataclass(slots=True, eq=False)
 class Peer:
     """One broker. Invariant: at most one of `resolving` and `connection` is set.
 
     `failures` counts attempts since the last success; before `retry_at` no attempt starts. Bootstrap servers have
-    negative node ids, -1 being the first.
+    negative node ids, -1 being the first. `attempt_at` is when the last attempt began, `ready_at` when the last connection was ready.
     """
 
-    node_id: int
-    address: Address
-    connection: Connection | None = None
-    resolving: Resolve | None = None
-    resolve_deadline: float = NEVER
-    endpoints: deque[Endpoint] = field(default_factory=deque)
-    queue: deque[PendingRequest] = field(default_factory=deque)
-    failures: int = 0
-    retry_at: float = 0.0
-    throttled_until: float = 0.0
-    last_error: FastqError | None = None
+    __slots__ = (
+        "address",
+        "attempt_at",
+        "connection",
+        "endpoints",
+        "failures",
+        "last_error",
+        "node_id",
+        "queue",
+        "ready_at",
+        "resolve_deadline",
+        "resolving",
+        "retry_at",
+        "throttled_until",
+    )
+
+    def __init__(self, node_id: int, address: Address) -> None:
+        self.node_id = node_id
+        self.address = address
+        self.connection: Connection | None = None
+        self.resolving: Resolve | None = None
+        self.resolve_deadline = NEVER
+        self.endpoints: deque[Endpoint] = deque()
+        self.queue: deque[PendingRequest] = deque()
+        self.failures = 0
+        self.retry_at = 0.0
+        self.throttled_until = 0.0
+        self.last_error: FastqError | None = None
+        self.attempt_at = 0.0
+        self.ready_at = 0.0
 
     @property
     def label(self) -> str:
@@ -76,24 +94,21 @@ class Peer:
         return len(self.queue) + (len(self.connection.in_flight) if self.connection is not None else 0)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Resolve:
+class Resolve(Value, eq=False):
     """The driver is to look up an address, off its loop, and call `core.resolved(this, endpoints, error)`."""
 
     peer: Peer
     address: Address
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Connect:
+class Connect(Value, eq=False):
     """The driver is to open a socket and report to the connection: `connected` or `connection_lost`."""
 
     connection: Connection
     endpoint: Endpoint
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Close:
+class Close(Value, eq=False):
     """The driver is to close the connection's socket; nothing is expected back."""
 
     connection: Connection

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fastq._native.requests import EncodedRequest, PendingRequest, frame_request, response_start
 from fastq._native.wire import Reader, Writer
+from fastq.errors import ErrorCode
 from fastq.protocol.api import APIS, ApiKey
 from fastq.protocol.frames import decode_body
 from fastq.protocol.message import Message
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Done", "EncodedRequest", "HeaderEncoder", "PendingRequest", "VersionedRequest", "decode_response"]
 
-_UNSUPPORTED_VERSION = b"\x00\x23"  # error code 35
+_UNSUPPORTED_VERSION = int(ErrorCode.UNSUPPORTED_VERSION).to_bytes(2, "big")
 _NEVER_FLEXIBLE = 255
 
 Done: TypeAlias = "Callable[[Any, FastqError | None], object]"

@@ -7,13 +7,6 @@ counts; the nonce is a parameter, so that a test can replay an exchange of the R
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
-import hmac
-import secrets
-import stringprep
-import unicodedata
 from collections.abc import Mapping
 from typing import ClassVar, Protocol
 
@@ -63,6 +56,8 @@ class Scram:
     _HASHES: ClassVar[Mapping[str, str]] = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
     def __init__(self, name: str, username: str, password: str, nonce: str | None = None) -> None:
+        import secrets
+
         self.name = name
         self._hash = self._HASHES[name]
         self._password = saslprep(password).encode()
@@ -77,6 +72,8 @@ class Scram:
 
     def respond(self, challenge: bytes) -> bytes | None:
         """client-final-message for the server's first message; None once the server's signature is right."""
+        import hmac
+
         try:
             fields = dict(part.split("=", 1) for part in challenge.decode().split(","))
         except ValueError:
@@ -90,6 +87,10 @@ class Scram:
         return None
 
     def _final(self, server_first: str, fields: dict[str, str]) -> bytes:
+        import base64
+        import hashlib
+        import hmac
+
         nonce, salt = fields.get("r", ""), _decode64(fields.get("s", ""))
         try:
             iterations = int(fields.get("i", ""))
@@ -113,6 +114,9 @@ class Scram:
 
 
 def _decode64(text: str) -> bytes:
+    import base64
+    import binascii
+
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -125,6 +129,9 @@ def saslprep(text: str) -> str:
     """
     if text.isascii() and text.isprintable():
         return text
+    import stringprep
+    import unicodedata
+
     mapped = "".join(
         " " if stringprep.in_table_c12(char) else char for char in text if not stringprep.in_table_b1(char)
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import ssl
-import tempfile
 from typing import TYPE_CHECKING, cast
 
 from fastq.errors import ConfigError
@@ -45,6 +44,7 @@ def client_context(config: ClientConfig) -> ssl.SSLContext:
             lambda: context.load_verify_locations(
                 cafile=config.ssl_truststore_location, cadata=config.ssl_truststore_certificates
             ),
+            config.ssl_truststore_location,
         )
     if config.ssl_keystore_location:
         _guarded(
@@ -52,6 +52,7 @@ def client_context(config: ClientConfig) -> ssl.SSLContext:
             lambda: context.load_cert_chain(
                 str(config.ssl_keystore_location), config.ssl_key_location, config.ssl_key_password
             ),
+            " with ssl_key_location=".join(filter(None, (config.ssl_keystore_location, config.ssl_key_location))),
         )
     elif config.ssl_keystore_certificate_chain:
         pem = f"{config.ssl_keystore_certificate_chain}\n{config.ssl_keystore_key or ''}\n"
@@ -59,14 +60,18 @@ def client_context(config: ClientConfig) -> ssl.SSLContext:
     return context
 
 
-def _guarded(key: str, load: object) -> None:
+def _guarded(key: str, load: object, path: str | None = None) -> None:
     try:
         load()  # type: ignore[operator]
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{key} cannot be used: {error}") from error
+        # OpenSSL does not say which file: it is the one of the key, or of its private key.
+        where = f"={path!r}" if path is not None else ""
+        raise ConfigError(f"{key}{where} cannot be used: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _load_pem(context: ssl.SSLContext, pem: str, password: str | None) -> None:
+    import tempfile
+
     # OpenSSL's loader, as Python has it, reads files only; mkstemp makes one that nobody else may read.
     handle, path = tempfile.mkstemp(suffix=".pem")
     try:

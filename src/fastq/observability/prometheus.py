@@ -53,7 +53,9 @@ class PrometheusExporter:
         self._server: ThreadingHTTPServer | None = None
 
     def add(self, name: str, client: Client) -> None:
-        """Tell of a client under a name, in place of an earlier one of that name."""
+        """Tell of a client under a name, in place of an earlier one of that name. TypeError for what has no metrics()."""
+        if not callable(getattr(client, "metrics", None)):
+            raise TypeError(f"a client with metrics() is expected, a producer or a consumer, got {client!r}")
         with self._lock:
             self._clients[name] = weakref.ref(client)
 

@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from fastq.producer.delivery import RecordMetadata as RecordMetadata
     from fastq.producer.delivery import SendManyError as SendManyError
     from fastq.producer.delivery import SendManyResult as SendManyResult
+    from fastq.producer.options import ProducerOptions as ProducerOptions
+    from fastq.producer.partitioners import Crc32Partitioner as Crc32Partitioner
     from fastq.producer.partitioners import Murmur2Partitioner as Murmur2Partitioner
+    from fastq.producer.partitioners import RandomPartitioner as RandomPartitioner
     from fastq.producer.partitioners import RoundRobinPartitioner as RoundRobinPartitioner
     from fastq.producer.producer import Producer as Producer
     from fastq.producer.transaction_calls import AsyncTransaction as AsyncTransaction
@@ -28,11 +31,14 @@ __all__ = [
     "AsyncDelivery",
     "AsyncProducer",
     "AsyncTransaction",
+    "Crc32Partitioner",
     "Delivery",
     "ManyDelivery",
     "Murmur2Partitioner",
     "Producer",
     "ProducerConfig",
+    "ProducerOptions",
+    "RandomPartitioner",
     "RecordMetadata",
     "RoundRobinPartitioner",
     "SendManyError",
@@ -44,11 +50,14 @@ _WHERE = {
     "AsyncDelivery": "fastq._native.producer_core",
     "AsyncProducer": "fastq.producer.async_producer",
     "AsyncTransaction": "fastq.producer.transaction_calls",
+    "Crc32Partitioner": "fastq.producer.partitioners",
     "Delivery": "fastq._native.producer_core",
     "ManyDelivery": "fastq._native.send_many",
     "Murmur2Partitioner": "fastq.producer.partitioners",
     "Producer": "fastq.producer.producer",
     "ProducerConfig": "fastq.producer.config",
+    "ProducerOptions": "fastq.producer.options",
+    "RandomPartitioner": "fastq.producer.partitioners",
     "RecordMetadata": "fastq.producer.delivery",
     "RoundRobinPartitioner": "fastq.producer.partitioners",
     "SendManyError": "fastq.producer.delivery",

@@ -1,44 +1,73 @@
 """The asyncio producer: the blocking one's names and behaviour, with `await`.
 
 Rules
-- Everything happens in the thread of one event loop. `send` appends natively and its await ends at once, but once per full
-  batch, when it lets the loop run before its record is in, and when there is no room.
+- Everything happens in the thread of one event loop. A record's place is taken when `send` is called: it is in the buffer then, or waits
+  for its turn in waiting_sends.py. So records of a partition are in the order of the calls, awaited or not.
 - The sender takes its turn after each turn of the driver, and when a timer says so.
 - A cancelled `await producer.send(...)` has not sent; a cancelled `await delivery` changes nothing for the record.
+- The calls that wait are those of calls.py; `_run` awaits for them.
+- Another event loop than the first one is refused: at the first batch that it begins at the latest, and at once when the first
+  one was ended as asyncio.run does.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
-from functools import partial
+import weakref
+from collections.abc import AsyncGenerator, Callable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from typing_extensions import Self, Unpack
-
-from fastq._native.accumulator import CLOSED, FORKED, NO_TRANSACTION, NOT_STARTED, SYNC
+from fastq._native.accumulator import CLOSED, FORKED, NOT_STARTED, SYNC
 from fastq._native.producer_batch import Batch, TopicState
-from fastq._native.producer_core import AsyncDelivery, AsyncProducerCore
-from fastq._native.send_many import ManyDelivery, SendMany
-from fastq.errors import ClientClosed, FastqError, LoadingWouldBlock, SerializationError
+from fastq._native.producer_core import AsyncProducerCore
+from fastq._native.send_many import ManyDelivery
+from fastq.errors import WrongEventLoop
 from fastq.interceptors import ProducerRecord
-from fastq.metrics import ProducerMetrics
 from fastq.net.aio import AsyncDriver
 from fastq.net.core import ClientCore
 from fastq.producer import lifetime
-from fastq.producer.base import Parts, Prepared, report_lost
-from fastq.producer.config import ProducerConfig, ProducerOptions, make_config
-from fastq.producer.transaction_calls import AsyncTransactionCalls, abort_open
+from fastq.producer.base import Parts, kept_headers, report_lost
+from fastq.producer.calls import Calls, Wait
+from fastq.producer.config import ProducerConfig, make_config
+from fastq.producer.transaction_calls import AsyncTransactionCalls
+from fastq.producer.typed import K, V
+from fastq.producer.waiting_sends import WaitingSends
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from typing_extensions import Self, Unpack
+
+    from fastq._native.producer_core import AsyncDelivery
+    from fastq.producer.options import ProducerOptions
+    from fastq.producer.typed import (
+        Headers,
+        KeyOf,
+        NamedKeySerializer,
+        NamedSerializers,
+        NamedValueSerializer,
+        TypedProducerOptions,
+        ValueOf,
+    )
 
 __all__ = ["AsyncProducer"]
 
+T = TypeVar("T")
+LOOK_AGAIN_S = 0.1
+"""How often a call that waits looks again: nobody announces that no broker can be had."""
 
-def _wake(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
+
+async def _until_the_end(producer: weakref.ref[AsyncProducer]) -> AsyncGenerator[None, None]:
+    """Tells the producer when its event loop ends: a loop that is shut down closes its asynchronous generators."""
+    try:
+        yield
+    finally:
+        found = producer()
+        if found is not None:
+            found._loop_ended()
 
 
 class _Driver(AsyncDriver):
@@ -53,17 +82,53 @@ class _Driver(AsyncDriver):
         self._after_turn()
 
 
-class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls):
+# The native core comes first: a call of its methods looks for it from the left.
+class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls, Generic[K, V]):
     """Sends records to a Kafka cluster from one event loop; see Producer for what a record may be.
 
     `delivery = await producer.send(topic, value)` waits only for room or metadata; `await delivery` waits for the broker and
-    answers RecordMetadata. Invariants: `_room` holds the tasks that wait for room, first come first served; a step is
-    scheduled whenever something could be sent. Thread rule: the thread of the loop that ran at the first use.
+    answers RecordMetadata. Records go in the order of the calls of `send`. Invariant: a step is scheduled whenever something
+    could be sent. Thread rule: the thread of the loop that ran at the first use; another loop gets WrongEventLoop.
     """
 
+    if TYPE_CHECKING:  # the method is native and takes anything: what it is given has to be what the serializers take
+
+        def send(
+            self,
+            topic: str,
+            value: V | None = None,
+            key: K | None = None,
+            headers: Headers | None = None,
+            partition: int | None = None,
+            timestamp_ms: int | None = None,
+        ) -> Awaitable[AsyncDelivery]:
+            """Send a record; see the native method."""
+            ...
+
+    @overload
     def __init__(
-        self, config: Mapping[str, Any] | ProducerConfig | None = None, /, **options: Unpack[ProducerOptions]
-    ) -> None:
+        self: AsyncProducer[Any, Any], config: Mapping[str, Any] | ProducerConfig, /, **options: Unpack[ProducerOptions]
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: AsyncProducer[KeyOf, ValueOf],
+        config: None = None,
+        /,
+        **options: Unpack[TypedProducerOptions[KeyOf, ValueOf]],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: AsyncProducer[Any, ValueOf], config: None = None, /, **options: Unpack[NamedKeySerializer[ValueOf]]
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: AsyncProducer[KeyOf, Any], config: None = None, /, **options: Unpack[NamedValueSerializer[KeyOf]]
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: AsyncProducer[Any, Any], config: None = None, /, **options: Unpack[NamedSerializers]
+    ) -> None: ...
+    def __init__(self, config: Mapping[str, Any] | ProducerConfig | None = None, /, **options: Any) -> None:
         self.config = make_config(config, options)
         parts = Parts(self.config)
         super().__init__(parts.accumulator)
@@ -74,9 +139,10 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._linger_s = self.config.linger_ms / 1000
         self._max_block_s = self.config.max_block_ms / 1000
-        self._room: deque[tuple[asyncio.Future[None], int]] = deque()
-        self._metadata_waiters: set[asyncio.Future[None]] = set()
-        self._metadata_seen: object = None
+        self._guard = contextlib.nullcontext()
+        self._places = WaitingSends(self)
+        self._waits: dict[asyncio.Future[None], Callable[[], bool]] = {}
+        self._end_watch: AsyncGenerator[None, None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = float("inf")
         self._step_scheduled = False
@@ -99,72 +165,22 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls):
 
         Cancelling it in the middle leaves the records before that point sent; `accepted` of the CancelledError says how many.
         """
-        self._start()
-        self._parts.check_usable()
-        call = SendMany(
-            self, await self._topic_state(topic), values, keys, headers, partition, timestamps, self._convert(topic)
-        )
-        while not call.step():
-            self._attend()
-            try:
-                if call.needs_room:
-                    await self._wait_for_room_async(call.topic, call.needs_room)
-                else:
-                    await asyncio.sleep(0)
-            except BaseException as error:
-                error.accepted = call.accepted  # type: ignore[attr-defined]
-                raise
-        self._attend()
-        if self.accumulator.slow & SYNC:
-            await call.delivery
-        return call.delivery
+        return await self._run(self._send_many(topic, values, keys, headers, partition, timestamps))
 
     async def flush(self, timeout: float | None = None) -> None:
         """Send everything that is queued now and wait for the answers; see Producer.flush."""
-        self._start()
-        if self.accumulator.slow & FORKED:
-            self._parts.check_usable()
-        batches = list(self.accumulator.incomplete)
-        self.accumulator.close_all()
-        self._attend()
-        end = None if timeout is None else time.monotonic() + timeout
-        for batch in batches:
-            if not batch.done and not await self._wait_future(self._wait_done(batch, None), end):
-                left = sum(len(batch) for batch in batches if not batch.done)
-                raise TimeoutError(f"{left} records are not delivered after {timeout} s; they are still on their way")
+        await self._run(self._flush(timeout))
 
     async def close(self, timeout: float | None = None) -> None:
         """Deliver everything, at most for `timeout` seconds, and close; see Producer.close. Idempotent."""
-        if self.accumulator.slow & FORKED or self._closing:
-            return
-        self._closing = True
-        self.accumulator.slow |= CLOSED
-        self._wake_all()
-        why = f"the producer was closed with timeout={timeout}"
-        try:
-            if self._driver is not None and abort_open(self._parts.transactions):
-                await self._wait_settled(self.config.delivery_timeout_ms / 1000 if timeout is None else timeout)
-            if self.accumulator.incomplete:
-                await self.flush(timeout)
-        except TimeoutError:
-            pass
-        except BaseException as error:
-            why = f"closing was interrupted by {type(error).__name__}"
-            raise
-        finally:
-            self._shut_down(why)
-
-    def metrics(self) -> ProducerMetrics:
-        """Counters and gauges; see the names."""
-        return self._parts.metrics()
+        await self._run(self._close(timeout))
 
     async def partitions_for(self, topic: str) -> list[int]:
         """The partitions of a topic; waits for its metadata as `send` does."""
-        self._start()
-        self._parts.check_open()
-        return list(range(len((await self._topic_state(topic)).partitions)))
+        return await self._run(self._partitions_for(topic))
 
     async def __aenter__(self) -> Self:
+        self._parts.check_open()
         self._start()
         if self._parts.transactions is not None:
             self._parts.transactions.initialize()  # begun now, waited for by the first transaction: see Producer
@@ -174,160 +190,96 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self.close()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """A producer pickles as its configuration: what comes out is a new one."""
-        return type(self), (self.config,)
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {','.join(self.config.bootstrap_servers)}>"
+        await self._run(self._close(None, complain=kind is None))
 
     # -- hooks of the native send ---------------------------------------------------------------------------------
 
-    async def _send_slow(
+    def _send_slow(
         self, topic: str, value: Any, key: Any, headers: Any, partition: int | None, timestamp_ms: int | None
-    ) -> AsyncDelivery:
+    ) -> Any:
         self._start()
         parts = self._parts
         parts.check_usable()
-        record = ProducerRecord(topic, value, key, headers, partition, timestamp_ms)
+        record = ProducerRecord(topic, value, key, kept_headers(headers), partition, timestamp_ms)
         if not self.config.interceptors:
-            return await self._enqueue(record)
-        record = parts.intercept(record)
-        try:
-            delivery = await self._enqueue(record)
-        except Exception as error:
-            parts.refused(record, error)
-            raise
-        delivery.add_done_callback(partial(parts.acknowledge, record))
-        return delivery
-
-    async def _enqueue(self, record: ProducerRecord) -> AsyncDelivery:
-        state = await self._topic_state(record.topic)
-        topic, value, key, headers, partition, timestamp_ms = await self._prepare(record, state)
-        if partition is not None and not 0 <= partition < len(state.partitions):
-            await self._wait_for_partition_async(state, partition)
-        if self._close_full(topic, value, key, partition):
-            # The loop lives once per full batch, and before the record is in: a cancelled send has not sent.
-            self._attend()
-            await asyncio.sleep(0)
-        while True:
-            delivery = self._try_enqueue(topic, value, key, headers, partition, timestamp_ms)
-            if delivery is not None:
-                break
-            size = sum(memoryview(field).nbytes for field in (key, value) if field is not None)
-            await self._wait_for_room_async(state, size + 1024)
-        if self.accumulator.slow & SYNC:
-            self.accumulator.close_all()
-            self._attend()
-            await delivery
-        return delivery
-
-    async def _prepare(self, record: ProducerRecord, state: TopicState) -> Prepared:
-        """Serialize a record; what a serializer has to load first, a schema's id, is loaded in a thread."""
-        while True:
+            place = self._places.place(record)
+        else:
+            record = parts.intercept(record)
             try:
-                return self._parts.prepare(record, state)
-            except LoadingWouldBlock as missing:
-                if missing.load is None:
-                    raise
-                try:
-                    await asyncio.to_thread(missing.load)
-                except FastqError as error:
-                    raise SerializationError(
-                        f"the serializer failed to load what it needs: {error}", topic=record.topic
-                    ) from error
+                place = self._places.place(record)
+            except Exception as error:
+                parts.refused(record, error)
+                raise
+        return place if place.delivery is None or self.accumulator.slow & SYNC else self._sent(place.delivery)
 
     def _attend(self) -> None:
         """A batch was begun or closed: a step will see to it."""
-        if not self._step_scheduled and self._loop is not None and not self._closing | self._loop.is_closed():
-            self._step_scheduled = True
-            self._loop.call_soon(self._scheduled_step)
-        elif self._closing and self._driver is not None:
-            self._step()
+        loop = self._loop
+        if loop is None or self._step_scheduled:
+            return
+        if loop.is_closed():
+            self._refuse_other_loop()
+        self._step_scheduled = True
+        if asyncio._get_running_loop() is loop:
+            loop.call_soon(self._scheduled_step)
+        else:
+            loop.call_soon_threadsafe(self._scheduled_step)
+
+    def _kick(self) -> None:
+        """The core was given something: a turn of the driver sends it."""
+        self._attend()
+        if self._driver is not None and not self._parts.core.closed:
+            self._driver.kick()
 
     def _wait_for_partition(self, topic: TopicState, index: int) -> None:
         raise self._parts.no_partition(topic.name, index, len(topic.partitions))
 
-    def _convert(self, topic: str) -> Callable[..., Any] | None:
-        parts = self._parts
-        if self.accumulator.slow & ~SYNC == 0:
-            return None
-
-        def convert(value: Any, key: Any, headers: Any, partition: int | None, timestamp_ms: int | None) -> Any:
-            record = parts.intercept(ProducerRecord(topic, value, key, headers, partition, timestamp_ms))
-            state = self.accumulator.topic(topic)
-            assert state is not None
-            return parts.prepare(record, state)[1:]
-
-        return convert
-
     # -- waiting --------------------------------------------------------------------------------------------------
 
-    async def _topic_state(self, topic: str) -> TopicState:
-        state = self.accumulator.topic(topic)
-        if state is not None:
-            return state
-        if not isinstance(topic, str):
-            raise TypeError(f"topic is a str, got {topic!r}")
-        self._parts.core.watch_topics([topic])
-        end = time.monotonic() + self._max_block_s
-        while True:
-            state = self._parts.sender.topic_ready(topic)
-            if state is not None:
-                return state
-            hopeless = self._parts.core.hopeless()
-            if hopeless is not None:
-                raise hopeless
-            self._parts.check_open()
-            if not await self._wait_for_metadata(end):
-                raise self._parts.no_metadata(topic)
-
-    async def _wait_for_partition_async(self, topic: TopicState, index: int) -> None:
-        if index >= 0:
-            self._parts.core.request_metadata_update(f"partition {index} of {topic.name} is asked for")
-            end = time.monotonic() + min(self._max_block_s, self.config.request_timeout_ms / 1000)
-            while await self._wait_for_metadata(end):
-                self._parts.sender.topic_ready(topic.name)
-                if index < len(topic.partitions):
-                    return
-        raise self._parts.no_partition(topic.name, index, len(topic.partitions))
-
-    async def _wait_for_metadata(self, end: float) -> bool:
-        """Wait until something about the metadata or the connections may have changed; False when the time is over."""
-        assert self._loop is not None and self._driver is not None
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._metadata_waiters.add(waiter)
-        self._driver.kick()
+    async def _run(self, operation: Calls[T]) -> T:
+        """Carry out a call of calls.py."""
         try:
-            return await self._wait_future(waiter, end)
-        finally:
-            self._metadata_waiters.discard(waiter)
+            self._start()
+            effect = next(operation)
+            while True:
+                try:
+                    if isinstance(effect, Wait):
+                        answer = await self._until(*effect)
+                    else:
+                        answer = await asyncio.sleep(0, False)
+                except BaseException as error:
+                    effect = operation.throw(error)
+                else:
+                    effect = operation.send(answer)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]  # the stubs do not say what a generator answers
 
-    async def _wait_for_room_async(self, topic: TopicState, need: int) -> None:
-        assert self._loop is not None
-        end = time.monotonic() + self._max_block_s
-        while not self.accumulator.has_room(need):
-            if self._closing:
-                raise ClientClosed("the producer was closed while send waited for room")
-            if self.accumulator.slow & NO_TRANSACTION:
-                self._parts.check_usable()
-            self.accumulator.close_all()
-            self._attend()
+    async def _until(self, predicate: Callable[[], bool], timeout: float | None) -> bool:
+        """Wait until `predicate()` or the time is over; whether it became true."""
+        end = float("inf") if timeout is None else time.monotonic() + timeout
+        while not predicate():
+            remaining = end - time.monotonic()
+            if remaining <= 0 or self._loop is None or self._driver is None:
+                return False
             waiter: asyncio.Future[None] = self._loop.create_future()
-            entry = (waiter, need)
-            self._room.append(entry)
+            self._waits[waiter] = predicate
+            self._kick()
             try:
-                if not await self._wait_future(waiter, end):
-                    raise self._parts.no_room(topic.name)
+                await asyncio.wait((waiter,), timeout=min(remaining, LOOK_AGAIN_S))
             finally:
-                if entry in self._room:
-                    self._room.remove(entry)
+                self._waits.pop(waiter, None)
+                waiter.cancel()
+        return True
+
+    def _places_wanted(self) -> Callable[[], int]:
+        waiting = self._places.all()
+        return lambda: sum(not entry.settled for entry in waiting)
 
     def _wait_done(self, batch: Batch, timeout: float | None) -> asyncio.Future[None]:
         """A future that is done with the batch. Called for a batch that is done: its callbacks run soon."""
         assert self._loop is not None
+        if asyncio._get_running_loop() is not self._loop:
+            self._refuse_other_loop()
         waiter: asyncio.Future[None] = self._loop.create_future()
 
         def wake() -> None:
@@ -340,38 +292,43 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls):
         waiter.add_done_callback(lambda _: batch.remove_waiter(wake))
         return waiter
 
-    @staticmethod
-    async def _wait_future(waiter: asyncio.Future[None], end: float | None) -> bool:
-        """Wait for a future until `end`; False when the time is over, which cancels it."""
-        if end is None:
-            await waiter
-            return True
-        try:
-            await asyncio.wait((waiter,), timeout=max(end - time.monotonic(), 0.0))
-            return waiter.done()
-        finally:
-            if not waiter.done():
-                waiter.cancel()
-
-    async def _wait_settled(self, timeout: float | None) -> None:
-        """Wait until the transaction that close() found is decided."""
-        transactions = self._parts.transactions
-        assert transactions is not None and self._loop is not None
-        end = None if timeout is None else time.monotonic() + timeout
-        while not transactions.settled:
-            waiter: asyncio.Future[None] = self._loop.create_future()
-            transactions.waiters.append(partial(_wake, waiter))
-            self._step()
-            if not await self._wait_future(waiter, end):
-                return
-
     # -- turns ----------------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
-        if self._loop is None and not self.accumulator.slow & (CLOSED | FORKED):
-            self._loop = asyncio.get_running_loop()
+        """The first use makes the running loop the producer's; any later one checks it."""
+        if self.accumulator.slow & (CLOSED | FORKED):
+            return
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
             self._driver = _Driver(self._parts.core, self._step)
+        elif self._loop is not loop:
+            self._refuse_other_loop()
+        if self.accumulator.slow & NOT_STARTED:
+            self._end_watch = _until_the_end(weakref.ref(self))
+            with contextlib.suppress(StopIteration):
+                self._end_watch.__anext__().send(None)  # its first step, which makes it known to the loop
             self.accumulator.slow &= ~NOT_STARTED
+
+    def _loop_ended(self) -> None:
+        """The loop shuts down: whoever sends now does so in another one, or for nothing."""
+        if not self._closing:
+            self.accumulator.slow |= NOT_STARTED
+
+    def _refuse_other_loop(self) -> None:
+        """Raise WrongEventLoop. What was begun in the wrong loop, or left over from one that has ended, cannot be sent any more."""
+        assert self._loop is not None
+        error = WrongEventLoop(
+            "this AsyncProducer belongs to another event loop"
+            + (", which is closed" if self._loop.is_closed() else ""),
+            hint="Make a producer in each loop, with `async with AsyncProducer(...)`",
+        )
+        self.accumulator.slow |= NOT_STARTED
+        if self._loop.is_closed():
+            lost = self.accumulator.abort(error)
+            self._parts.failures.count(lost, error)
+            report_lost(lost, "the event loop of the AsyncProducer has ended: use `async with`, or await close()")
+        raise error
 
     def _scheduled_step(self) -> None:
         self._step_scheduled = False
@@ -417,27 +374,18 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls):
         self._step()
 
     def _wake_waiters(self) -> None:
-        while self._room and self.accumulator.has_room(self._room[0][1]):
-            waiter, _ = self._room.popleft()
-            if not waiter.done():
+        batches = self.accumulator.batches_total
+        if self._places:
+            self._places.pump()
+        for waiter, predicate in list(self._waits.items()):
+            try:
+                ready = predicate()
+            except Exception:
+                ready = True  # who waits asks again, and gets it
+            if ready and not waiter.done():
                 waiter.set_result(None)
-                break  # it takes the room it was promised first, and its append leads to the next step
-        core = self._parts.core
-        seen = (
-            core.metadata.generation,
-            core.metadata_updater.failures,
-            core.metadata_updater.successes,
-            core.last_error,
-        )
-        if seen != self._metadata_seen:
-            self._metadata_seen = seen
-            for waiter in self._metadata_waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
-
-    def _wake_all(self) -> None:
-        for waiter in [*(waiter for waiter, _ in self._room), *self._metadata_waiters]:
-            _wake(waiter)
+        if self.accumulator.batches_total != batches:  # who waits for room closes batches, so that they leave
+            self._attend()
 
     def _run_callbacks(self) -> None:
         if self._in_callbacks:
@@ -454,12 +402,16 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls):
 
     def _shut_down(self, why: str) -> None:
         lifetime.unregister(self)
-        report_lost(self.accumulator.abort(ClientClosed(f"the record was not delivered: {why}")), why)
+        self._places.close()
+        self._parts.abandon(why)
         if self._timer is not None:
             self._timer.cancel()
         if self._driver is not None:
             self._driver.close()
         self._run_callbacks()
+        if self._end_watch is not None:
+            with contextlib.suppress(StopIteration):
+                self._end_watch.aclose().send(None)
 
     def _close_at_exit(self) -> None:
         """The program ends without close(): the loop is gone, so all that is left is to say what was lost."""

@@ -10,8 +10,9 @@ import os
 import random
 import time
 import weakref
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastq import compression
 from fastq._native.accumulator import (
@@ -26,15 +27,18 @@ from fastq._native.accumulator import (
 )
 from fastq._native.producer_batch import Batch, TopicState
 from fastq._native.producer_core import DeliveryBase
+from fastq.callbacks import unfinished
 from fastq.errors import BufferTimeout, ClientClosed, FastqError, ForkedClient, error_for_code
 from fastq.interceptors import ProducerRecord, apply_on_acknowledgement, apply_on_send
 from fastq.metrics import ProducerMetrics
 from fastq.net.core import ClientCore
 from fastq.producer.config import ProducerConfig
+from fastq.producer.failures import Failures
 from fastq.producer.partitioners import choose_partition
 from fastq.producer.sender import Sender, SenderSettings
 from fastq.producer.transactions import Transactions
 from fastq.serializers import serialize
+from fastq.values import NamedTuple, replace
 
 logger = logging.getLogger("fastq.producer")
 
@@ -55,6 +59,7 @@ class Parts:
 
     def __init__(self, config: ProducerConfig) -> None:
         self.config = config
+        self._told_of_callback = False  # that one was a coroutine function: said once
         batch_bytes, batch_bytes_max = config.batch_bytes
         self.core = ClientCore(config, allow_auto_topic_creation=config.allow_auto_create_topics)
         self.accumulator = Accumulator(
@@ -67,18 +72,19 @@ class Parts:
             records_max=config.buffer_records_max,
             batch_records_max=config.batch_records_max,
             adaptive_partitioning=config.partitioner_adaptive_partitioning_enable,
-            ignore_keys=config.partitioner_ignore_keys,
+            key_hash=config.key_hash,
             precise_clock=config.linger_ms == 0,
         )
         self.accumulator.slow = (
             (SERIALIZERS if config.key_serializer is not None or config.value_serializer is not None else 0)
             | (INTERCEPTORS if config.interceptors else 0)
-            | (PARTITIONER if config.partitioner is not None else 0)
+            | (PARTITIONER if config.asks_partitioner else 0)
             | (SYNC if config.wait_for_delivery else 0)
         )
         self.compressor = partial(_compress, level=config.compression_level)
         self.transactions = self._transactions()
-        self.sender = Sender(self.core, self.accumulator, self._settings(), self.transactions)
+        self.failures = Failures()
+        self.sender = Sender(self.core, self.accumulator, self._settings(), self.transactions, self.failures)
         _alive.add(self)
 
     def _settings(self) -> SenderSettings:
@@ -123,6 +129,28 @@ class Parts:
         if slow & NO_TRANSACTION and self.transactions is not None:
             self.transactions.check_send()
 
+    def check_transaction(self) -> None:
+        """Raise what keeps a record that was taken before the producer was closed from going in."""
+        if self.accumulator.slow & FORKED:
+            raise ForkedClient()
+        if self.accumulator.slow & NO_TRANSACTION and self.transactions is not None:
+            self.transactions.check_send()
+
+    def metadata_watch(self) -> Callable[[], bool]:
+        """A predicate: whether something about the metadata or the connections has changed since now."""
+
+        def state() -> tuple[object, ...]:
+            core = self.core
+            return (
+                core.metadata.generation,
+                core.metadata_updater.failures,
+                core.metadata_updater.successes,
+                core.last_error,
+            )
+
+        seen = state()
+        return lambda: state() != seen
+
     def check_open(self) -> None:
         """Raise ClientClosed or ForkedClient when that is so."""
         if self.accumulator.slow & FORKED:
@@ -131,7 +159,10 @@ class Parts:
             raise ClientClosed()
 
     def intercept(self, record: ProducerRecord) -> ProducerRecord:
-        """The record after the interceptors."""
+        """The record after the interceptors, who may read its headers."""
+        headers = kept_headers(record.headers)
+        if headers is not record.headers:
+            record = replace(record, headers=headers)
         return apply_on_send(self.config.interceptors, record)
 
     def prepare(self, record: ProducerRecord, topic: TopicState) -> Prepared:
@@ -140,7 +171,7 @@ class Parts:
         key = serialize(config.key_serializer, record.topic, record.key, "key")
         value = serialize(config.value_serializer, record.topic, record.value, "value")
         index = record.partition
-        if index is None and config.partitioner is not None:
+        if index is None and config.asks_partitioner:
             index = choose_partition(
                 config.partitioner,
                 record.topic,
@@ -158,6 +189,13 @@ class Parts:
         error = delivery.exception()  # type: ignore[attr-defined]
         metadata = None if error is not None else delivery.result()  # type: ignore[attr-defined]
         apply_on_acknowledgement(self.config.interceptors, record, metadata, error)
+
+    def abandon(self, why: str) -> None:
+        """Fail what has no fate yet, at the end of the producer, and say how much that was."""
+        error = ClientClosed(f"the record was not delivered: {why}")
+        lost = self.accumulator.abort(error)
+        self.failures.count(lost, error)
+        report_lost(lost, why)
 
     def refused(self, record: ProducerRecord, error: BaseException) -> None:
         """Tell the interceptors that a record was not accepted."""
@@ -180,9 +218,21 @@ class Parts:
 
     def run_callbacks_of(self, batch: Batch) -> None:
         """Run the callbacks of a completed batch. An exception in one is logged and stops nothing."""
-        for _index, callback, argument in batch.take_callbacks():
+        self.run_callbacks(iter(batch.take_callbacks()))
+
+    def run_callbacks(self, due: Iterator[tuple[int, Callable[[Any], Any], Any]]) -> None:
+        """The same for those that an iterator has left: what ends this early, an interrupt, leaves it at the next one."""
+        for _index, callback, argument in due:
             try:
-                callback(argument)
+                answer = callback(argument)
+                error = (
+                    None
+                    if answer is None
+                    else unfinished(answer, callback, "the delivery callback", "Nobody awaits it")
+                )
+                if error is not None and not self._told_of_callback:
+                    self._told_of_callback = True
+                    logger.error("%s", error)
             except Exception:
                 logger.exception("a delivery callback failed")
 
@@ -191,11 +241,13 @@ class Parts:
     def no_room(self, topic: str) -> BufferTimeout:
         """The error of a send that found no room within max_block_ms."""
         pool = self.accumulator.pool
+        refused = (batch.last_error for batch in self.accumulator.incomplete if batch.last_error is not None)
         return BufferTimeout(
             f"no room for a record within max_block_ms={self.config.max_block_ms}: {pool.used_bytes} of "
-            f"buffer_memory={pool.limit_bytes} bytes wait for the brokers in {len(self.accumulator.incomplete)} batches"
-            f"{self._last_error()}; send less, or raise buffer_memory or max_block_ms",
+            f"buffer_memory={pool.limit_bytes} bytes wait for the brokers in {len(self.accumulator.incomplete)} batches",
             topic=topic,
+            cause=next(refused, self.core.last_error),
+            hint="Send less, or raise buffer_memory or max_block_ms",
         )
 
     def no_metadata(self, topic: str) -> FastqError:
@@ -204,18 +256,15 @@ class Parts:
         if known is not None and known.error:
             return error_for_code(known.error, topic=topic, hint="create the topic, or check its name")
         return BufferTimeout(
-            f"no metadata of the topic within max_block_ms={self.config.max_block_ms}{self._last_error()}; "
-            f"check bootstrap_servers={','.join(self.config.bootstrap_servers)}",
+            f"no metadata of the topic within max_block_ms={self.config.max_block_ms}",
             topic=topic,
+            cause=self.core.last_error,
+            hint=f"Check bootstrap_servers={','.join(self.config.bootstrap_servers)}",
         )
 
     def no_partition(self, topic: str, index: int, count: int) -> FastqError:
         """The error of a send to a partition that the topic does not have."""
         return error_for_code(3, f"the topic has partitions 0 to {count - 1}", topic=topic, partition=index)
-
-    def _last_error(self) -> str:
-        error = self.core.last_error
-        return f" (last error: {error})" if error is not None else ""
 
     # -- metrics --------------------------------------------------------------------------------------------------
 
@@ -242,14 +291,25 @@ class Parts:
         }
 
 
+def kept_headers(headers: Any) -> Any:
+    """Headers that can be read more than once."""
+    if headers is None or isinstance(headers, list | tuple | Mapping) or hasattr(headers, "items"):
+        return headers
+    return tuple(headers)
+
+
 def _compress(codec: int, data: Any, *, level: int | None) -> bytes:
     return compression.compress(codec, data, level)
 
 
 def report_lost(lost: int, why: str) -> None:
-    """Say loudly that records were not delivered: in the log, which a program that ends may not show, and on stderr."""
+    """Say loudly that records were not delivered: in the log, and on stderr where the log goes somewhere else, which a program that
+    ends may not show. A log without a handler is on stderr by itself.
+    """
     if lost:
         logger.error("%d records were not delivered: %s", lost, why)
+        if not logger.hasHandlers():
+            return
         try:
             os.write(2, f"fastq: {lost} records were not delivered: {why}\n".encode())
         except OSError:

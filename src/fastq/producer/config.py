@@ -1,6 +1,6 @@
 """The producer's configuration: Kafka's keys and defaults, and the names of the 0.8 era.
 
-Rules: one option a key, see fastq.config; what depends on several keys is settled in `resolve`. Defaults are Kafka's, but
+Rules: one option a key, see fastq.settings; what depends on several keys is settled in `resolve`. Defaults are Kafka's, but
 `batch_size`, which may grow while it is not given (see `batch_bytes_max`). Source: Kafka's ProducerConfig.
 """
 
@@ -8,43 +8,72 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, ClassVar
 
+from fastq.callbacks import check_plain_methods
 from fastq.compression import LEVELS, Codec, codec_by_name
-from fastq.config import INT32_MAX, ClientConfig, ClientOptions, Renamed, option, renamed
+from fastq.config import ClientConfig
 from fastq.errors import ConfigError
+from fastq.producer.partitioners import BY_NAME, Crc32Partitioner
 from fastq.serializers import Serializer, find_serializer
+from fastq.settings import INT32_MAX, Renamed, option, renamed
 
 logger = logging.getLogger("fastq.producer")
 
 COMPRESSION_TYPES = ("none", "gzip", "snappy", "lz4", "zstd")
 BATCH_SIZE_DEFAULT = 16_384
 BATCH_BYTES_GROWN = 1_000_000
+_ACKS_ALLOWED = "'all' (the same as -1), 0 or 1"
+_SERIALIZERS = "a name, a function, or an object with serialize(topic, value)"
 _ACKS = {"all": -1, "-1": -1, "0": 0, "1": 1}
 
 
 def _check_acks(value: Any) -> int:
     found = _ACKS.get(str(value).strip().lower())
     if found is None or isinstance(value, bool):
-        raise ValueError("'all' (the same as -1), 0 or 1")
+        raise ValueError(_ACKS_ALLOWED)
     return found
+
+
+_NAMES = ", ".join(name for name in BY_NAME if "." not in name)
+
+
+def _partitioner_of_ones_own(name: str) -> Any:
+    if "." not in name and ":" not in name:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, BY_NAME, 1)
+        raise ValueError(
+            f"{_NAMES}, or the dotted name of one of your own" + (f" (did you mean {near[0]}?)" if near else "")
+        )
+    return load_object(name)
 
 
 def _check_partitioner(value: Any) -> Any:
     if isinstance(value, str):
-        value = load_object(value)
+        if value.strip() in BY_NAME:
+            return BY_NAME[value.strip()]()
+        value = _partitioner_of_ones_own(value)
     if isinstance(value, type):
         value = value()
-    if not callable(value) and not callable(getattr(value, "partition", None)):
-        raise ValueError("an object with partition(...), a function, or the dotted name of one")
+    methodless = isinstance(value, bytes | bytearray)  # whose `partition` is another thing
+    if methodless or (not callable(value) and not callable(getattr(value, "partition", None))):
+        raise ValueError(f"an object with partition(...), a function, the dotted name of one, or {_NAMES}")
+    check_plain_methods(value, ("partition",), "it answers a partition at once")
     return value
 
 
 def _check_interceptors(value: Any) -> tuple[Any, ...]:
     items = value if isinstance(value, list | tuple) else (value,)
-    return tuple(load_object(item)() if isinstance(item, str) else item for item in items)
+    found = tuple(load_object(item)() if isinstance(item, str) else item for item in items)
+    for item in found:
+        check_plain_methods(
+            item, ("on_send", "on_acknowledgement", "on_delivery"), "interceptors are called, not awaited"
+        )
+        if not all(callable(getattr(item, name, None)) for name in ("on_send", "on_acknowledgement")):
+            raise ValueError("objects with on_send(record) and on_acknowledgement(metadata, error)")
+    return found
 
 
 def load_object(name: str) -> Any:
@@ -81,41 +110,12 @@ def _queue_timeout(value: Any) -> Mapping[str, Any]:
     return {"max_block_ms": INT32_MAX if timeout_ms < 0 else timeout_ms}
 
 
-class ProducerOptions(ClientOptions, total=False):
-    """The keyword arguments of Producer and AsyncProducer; the same names as the fields of `ProducerConfig`."""
-
-    acks: int | str
-    enable_idempotence: bool | None
-    linger_ms: float
-    batch_size: int | None
-    batch_bytes_max: int | None
-    batch_records_max: int
-    buffer_memory: int
-    buffer_records_max: int
-    max_block_ms: int
-    max_request_size: int
-    max_in_flight_requests_per_connection: int
-    delivery_timeout_ms: int
-    compression_type: str
-    compression_level: int | None
-    compressed_topics: str | Sequence[str]
-    partitioner: Any
-    partitioner_ignore_keys: bool
-    partitioner_adaptive_partitioning_enable: bool
-    key_serializer: Any
-    value_serializer: Any
-    interceptors: Any
-    wait_for_delivery: bool
-    allow_auto_create_topics: bool
-    transactional_id: str | None
-    transaction_timeout_ms: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class ProducerConfig(ClientConfig):
     """Everything a producer can be told. Settings without a Kafka namesake end in their unit."""
 
-    acks: int | str = option("all", kind=object, convert=_check_acks, doc="who must have a record: all, 1 (leader), 0")
+    acks: int | str = option(
+        "all", kind=object, convert=_check_acks, accepts=_ACKS_ALLOWED, doc="who must have a record: all, 1 (leader), 0"
+    )
     enable_idempotence: bool | None = option(
         None, kind=bool, nullable=True, doc="no record twice, order kept; None: as acks, retries and in-flight allow"
     )
@@ -147,22 +147,43 @@ class ProducerConfig(ClientConfig):
         doc="of that codec; None: its default",
     )
     compressed_topics: str | Sequence[str] = option((), kind=tuple, doc="compress only these topics; empty: all")
-    partitioner: Any = option(  # noqa: RUF009
-        None, kind=object, nullable=True, aliases=("partitioner_class",), convert=lambda v: v and _check_partitioner(v),
-        doc="a partitioner of your own; None: murmur2 of the key, sticky without a key",
+    partitioner: Any = option(
+        None, kind=object, nullable=True, aliases=("partitioner_class",),
+        convert=lambda v: None if v is None else _check_partitioner(v),
+        accepts="a name, a function, or an object with partition(...)",
+        doc="one of your own, or a name as librdkafka has them: murmur2_random (default), murmur2, consistent_random, consistent, random, "
+        "round_robin; None: murmur2 of the key, sticky without a key",
     )  # fmt: skip
     partitioner_ignore_keys: bool = option(False, doc="spread keyed records as keyless ones")
     partitioner_adaptive_partitioning_enable: bool = option(True, doc="send less to partitions with long queues")
-    key_serializer: Serializer | None = option(  # noqa: RUF009
-        None, kind=object, nullable=True, convert=find_serializer, doc="None: keys are bytes already"
+    key_serializer: Serializer | None = option(
+        None,
+        kind=object,
+        nullable=True,
+        convert=find_serializer,
+        accepts=_SERIALIZERS,
+        doc="what makes bytes of a key: a name (str, json, int, float, uuid, bytes), a function; None: they are bytes already",
     )
-    value_serializer: Serializer | None = option(  # noqa: RUF009
-        None, kind=object, nullable=True, convert=find_serializer, doc="None: values are bytes already"
+    value_serializer: Serializer | None = option(
+        None,
+        kind=object,
+        nullable=True,
+        convert=find_serializer,
+        accepts=_SERIALIZERS,
+        doc="the same for values",
     )
-    interceptors: Any = option(  # noqa: RUF009
-        (), kind=object, aliases=("interceptor_classes",), convert=_check_interceptors, doc="see fastq.interceptors"
+    interceptors: Any = option(
+        (),
+        kind=object,
+        aliases=("interceptor_classes",),
+        convert=_check_interceptors,
+        accepts="a list of objects",
+        doc="objects that see each record on its way out, and what became of it: fastq.interceptors.ProducerInterceptor",
     )
     wait_for_delivery: bool = option(False, doc="send returns once the broker has answered")
+    raise_on_close: bool = option(
+        False, doc="close(), and the end of `with`, raise UndeliveredRecords when records were not delivered"
+    )
     allow_auto_create_topics: bool = option(True, doc="let the broker make a topic that does not exist")
     transactional_id: str | None = option(
         None, kind=str, nullable=True, doc="who this producer is across restarts; records go in transactions (KIP-98)"
@@ -185,11 +206,27 @@ class ProducerConfig(ClientConfig):
         "serializer_class": Renamed("value_serializer and key_serializer", _serializer_of_the_past),
         "key_serializer_class": Renamed("key_serializer", lambda value: {"key_serializer": find_serializer(value)}),
     }
+    REFUSED: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("on_delivery", "dr_cb", "dr_msg_cb", "delivery_report_only_error"),
+        "`send` answers a delivery: wait for its result(), or give it a function with add_done_callback()",
+    )
     IGNORED: ClassVar[Mapping[str, str]] = {
         "partitioner_availability_timeout_ms": "keyless records go to partitions that have a leader",
         "metadata_max_idle_ms": "a topic stays known for as long as the producer lives",
         "sticky_partitioning_linger_ms": "the sticky partition changes with the batch",
     }
+
+    @property
+    def key_hash(self) -> int:
+        """How a key becomes a partition where no partitioner is asked: the accumulator's number for it."""
+        if self.partitioner_ignore_keys:
+            return 0
+        return 2 if self.partitioner == Crc32Partitioner() else 1
+
+    @property
+    def asks_partitioner(self) -> bool:
+        """Whether a partitioner is asked for each record."""
+        return self.partitioner is not None and self.partitioner != Crc32Partitioner()
 
     @property
     def is_idempotent(self) -> bool:
@@ -264,6 +301,4 @@ class ProducerConfig(ClientConfig):
 
 def make_config(config: Mapping[str, Any] | ProducerConfig | None, options: Mapping[str, Any]) -> ProducerConfig:
     """A ProducerConfig from what a constructor was given."""
-    if isinstance(config, ProducerConfig):
-        return config.replace(**options) if options else config
-    return ProducerConfig.from_mapping(config, **options)
+    return ProducerConfig.of(config, options)

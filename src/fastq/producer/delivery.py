@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 from fastq.errors import FastqError
+from fastq.metadata import TopicPartition
+from fastq.values import NamedTuple
 
 
 class RecordMetadata(NamedTuple):
@@ -28,12 +29,13 @@ class RecordMetadata(NamedTuple):
 class SendManyResult:
     """Where the records of one `send_many` went: ranges of offsets by partition, in the order of sending.
 
-    A range starts at -1 where the broker gave no offset (acks=0).
+    A range starts at -1 where the broker gave no offset (acks=0). `elsewhere` has what an interceptor sent to other topics.
     """
 
     topic: str
     count: int
     offsets: Mapping[int, Sequence[range]]
+    elsewhere: Mapping[TopicPartition, Sequence[range]] = field(default_factory=dict)
 
 
 class SendManyError(FastqError):

@@ -2,10 +2,13 @@
 
 Rules, after Kafka's TransactionManager:
 - A batch gets its sequence when it is first drained, and keeps it through every retry.
-- A definite failure of a batch leaves a gap in its partition's sequence. The epoch is raised, in this client, and the
-  partition starts again at sequence 0; batches of it that still wait are numbered anew.
-- A batch that expired after it was sent leaves its sequence unresolved: nothing new goes to the partition until what
-  is in flight has been answered. If the gap is real then, the epoch is raised.
+- What a broker has refused for certain leaves a gap: nothing behind it can be written under this epoch. What comes before the gap
+  gets its fate first, under the numbers that it has, because it may have been written. Then, with nothing of the partition in flight,
+  the epoch is raised in this client, and what is behind the gap starts again at sequence 0.
+- What is given up in doubt (outcomes.py says when) leaves the partition unresolved: nothing new is numbered until what is on its way
+  has its fate. If that does not tell that it was written, the epoch is raised, so that it cannot come any more.
+- A broker remembers the last WINDOW batches of a producer. So a new one is numbered only while the oldest without a fate will stay
+  among them: one that was written, and whose answer was lost, would be taken for a gap otherwise, and written again.
 - The first batch of a partition and epoch goes alone: a broker that does not know the producer takes any sequence for the
   first one, so a second batch that overtook a failed first one would be accepted, and the first never again.
 - A partition takes a new epoch up only when nothing of it is in flight or waiting with a sequence.
@@ -14,13 +17,15 @@ Rules, after Kafka's TransactionManager:
 
 from __future__ import annotations
 
-import functools
+from collections import deque
 from collections.abc import Callable
 
 from fastq._native.producer_batch import Batch, PartitionState, advance_sequence
 from fastq.errors import ErrorCode
 
 EPOCH_MAX = 2**15 - 1
+WINDOW = 5
+"""Batches of a producer that a broker recognises when they come again (Kafka's ProducerStateEntry)."""
 
 
 def comes_before(sequence: int, other: int) -> bool:
@@ -43,8 +48,10 @@ class ProducerIdentity:
         self.producer_id = -1
         self.epoch = -1
         self.epoch_bumps = 0
-        self._rewrites: dict[PartitionState, None] = {}
-        self._unresolved: dict[PartitionState, None] = {}
+        self._unsettled: dict[PartitionState, None] = {}
+        self._windows: dict[
+            PartitionState, deque[Batch]
+        ] = {}  # the oldest batch without a fate, and all numbered after it
 
     @property
     def is_known(self) -> bool:
@@ -54,23 +61,40 @@ class ProducerIdentity:
     def assume(self, producer_id: int, epoch: int) -> None:
         """Take over what InitProducerId answered."""
         self.producer_id, self.epoch = producer_id, epoch
-        self._apply_rewrites()
 
     # -- drain ----------------------------------------------------------------------------------------------------
 
     def may_drain(self, partition: PartitionState) -> bool:
         """Whether the first batch of the partition's queue may be sent now."""
-        if not self.is_known or partition in self._rewrites:
+        if not self.is_known:
             return False
         head: Batch = partition.queue[0]
         if head.base_sequence >= 0:
             # A retry: it waits until nothing that comes before it is in flight.
-            return not partition.in_flight or comes_before(head.base_sequence, partition.in_flight[0].base_sequence)
-        if not partition.in_flight:
-            return not partition.unresolved
-        if partition.unresolved or not self._is_current(partition):
+            return not _is_behind_gap(head) and (
+                not partition.in_flight or comes_before(head.base_sequence, partition.in_flight[0].base_sequence)
+            )
+        if partition.unresolved or partition.gap_sequence >= 0 or len(self._window(partition)) >= WINDOW:
             return False
-        return partition.last_acked_sequence >= 0 or not self.first_goes_alone
+        if not partition.in_flight:
+            return True
+        return self._is_current(partition) and (partition.last_acked_sequence >= 0 or not self.first_goes_alone)
+
+    def _window(self, partition: PartitionState) -> deque[Batch]:
+        window = self._windows.get(partition)
+        if window is None:
+            window = self._windows[partition] = deque()
+        while window and window[0].done:
+            window.popleft()
+        return window
+
+    def was_split(self, batch: Batch, halves: list[Batch]) -> None:
+        """A batch was refused for its size, and its halves carry its sequence on."""
+        window = self._windows.get(batch.partition)
+        if window is not None and batch in window:
+            self._windows[batch.partition] = deque(
+                part for known in window for part in (halves if known is batch else [known])
+            )
 
     def number(self, batch: Batch) -> None:
         """Give a batch that is being drained its sequence, or write the one it has into its header again."""
@@ -80,6 +104,7 @@ class ProducerIdentity:
                 self._start_at_zero(partition)
             batch.stamp(self.producer_id, self.epoch, partition.next_sequence, self.transactional)
             partition.next_sequence = advance_sequence(partition.next_sequence, len(batch))
+            self._window(partition).append(batch)
         elif not batch.sealed:
             batch.stamp(batch.producer_id, batch.producer_epoch, batch.base_sequence, self.transactional)
 
@@ -93,7 +118,7 @@ class ProducerIdentity:
 
     # -- outcomes -------------------------------------------------------------------------------------------------
 
-    def acknowledged(self, batch: Batch, base_offset: int) -> None:
+    def acknowledged(self, batch: Batch) -> None:
         """The broker has the batch."""
         partition = batch.partition
         if (batch.producer_id, batch.producer_epoch) != (partition.producer_id, partition.producer_epoch):
@@ -101,21 +126,16 @@ class ProducerIdentity:
         last = advance_sequence(batch.base_sequence, len(batch) - 1)
         if partition.last_acked_sequence < 0 or comes_before(partition.last_acked_sequence, last):
             partition.last_acked_sequence = last
-        if base_offset >= 0:
-            partition.last_acked_offset = max(partition.last_acked_offset, base_offset + len(batch) - 1)
 
     def may_retry(self, batch: Batch, code: int, log_start_offset: int) -> bool:
-        """Whether a batch that failed with `code` may be sent again; raises the epoch where that needs it."""
-        partition = batch.partition
+        """Whether a batch that failed with `code` may be sent again; notes the gap where that needs a new epoch."""
         if code == ErrorCode.UNKNOWN_PRODUCER_ID:
-            if log_start_offset == -1 or batch.sequence_reset:
-                return True
-            self.restart(partition)
+            if log_start_offset != -1:
+                self._note_gap(batch)
             return True
         if code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER:
-            if not partition.unresolved and (batch.sequence_reset or not self._is_next(batch)):
-                return True  # an earlier batch failed first, and goes first
-            self.restart(partition)
+            if _is_first(batch):  # what the broker misses will not come any more
+                self._note_gap(batch)
             return True
         return error_is_retriable(code)
 
@@ -123,46 +143,61 @@ class ProducerIdentity:
         return batch.base_sequence == advance_sequence(batch.partition.last_acked_sequence, 1)
 
     def failed(self, batch: Batch, *, maybe_written: bool) -> None:
-        """A batch is given up. `maybe_written`: it was sent, and no broker has said that it was refused."""
+        """A batch is given up."""
         if batch.base_sequence < 0:
             return
         if maybe_written:
             batch.partition.unresolved = True
-            self._unresolved[batch.partition] = None
+            self._unsettled[batch.partition] = None
         else:
-            self.restart(batch.partition)
+            self._note_gap(batch)
 
-    def restart(self, partition: PartitionState) -> None:
-        """Have the partition start at sequence 0 of a new epoch, as soon as `step` runs."""
-        self._rewrites[partition] = None
+    def _note_gap(self, batch: Batch) -> None:
+        partition = batch.partition
+        if not self._is_current_of(batch):
+            return  # numbers of an epoch that the partition has left: nobody will ask for them
+        if partition.gap_sequence < 0 or comes_before(batch.base_sequence, partition.gap_sequence):
+            partition.gap_sequence = batch.base_sequence
+        self._unsettled[partition] = None
+
+    @staticmethod
+    def _is_current_of(batch: Batch) -> bool:
+        partition = batch.partition
+        return (batch.producer_id, batch.producer_epoch) == (partition.producer_id, partition.producer_epoch)
 
     def step(self) -> None:
-        """Resolve what can be resolved and raise the epoch if somebody asked for it; once a turn."""
-        for partition in list(self._unresolved):
-            if partition.in_flight or (partition.queue and partition.queue[0].base_sequence >= 0):
+        """Settle what can be settled, and raise the epoch where that needs it; once a turn."""
+        restarted: list[PartitionState] = []
+        for partition in list(self._unsettled):
+            head: Batch | None = partition.queue[0] if partition.queue else None
+            if partition.in_flight or (head is not None and head.base_sequence >= 0 and not _is_behind_gap(head)):
                 continue
-            del self._unresolved[partition]
-            if advance_sequence(partition.last_acked_sequence, 1) == partition.next_sequence:
+            was_written = advance_sequence(partition.last_acked_sequence, 1) == partition.next_sequence
+            if partition.gap_sequence < 0 and was_written:
+                del self._unsettled[partition]
                 partition.unresolved = False
             else:
-                self.restart(partition)
-        if self._rewrites and self.is_known:
-            if self.epoch >= EPOCH_MAX:
-                self.producer_id = self.epoch = -1  # the sender asks for a new id; `assume` goes on
-            else:
-                self.epoch += 1
-                self._apply_rewrites()
+                restarted.append(partition)
+        if not restarted or not self.is_known:
+            return
+        if self.epoch >= EPOCH_MAX:
+            self.producer_id = self.epoch = -1  # the sender asks for a new id, and the next step goes on with it
+            return
+        self.epoch += 1
+        for partition in restarted:
+            self._restart(partition)
 
-    def _apply_rewrites(self) -> None:
-        for partition in self._rewrites:
-            self.epoch_bumps += 1
-            self._start_at_zero(partition)
-            partition.unresolved = False
-            self._unresolved.pop(partition, None)
-            for batch in _numbered(partition):
-                batch.renumber(self.producer_id, self.epoch, partition.next_sequence)
-                partition.next_sequence = advance_sequence(partition.next_sequence, len(batch))
-        self._rewrites.clear()
+    def _restart(self, partition: PartitionState) -> None:
+        """Have the partition start at sequence 0 of the epoch, with what is behind its gap."""
+        self.epoch_bumps += 1
+        del self._unsettled[partition]
+        partition.unresolved, partition.gap_sequence = False, -1
+        self._start_at_zero(partition)
+        for batch in partition.queue:
+            if batch.base_sequence < 0:
+                break
+            batch.renumber(self.producer_id, self.epoch, partition.next_sequence)
+            partition.next_sequence = advance_sequence(partition.next_sequence, len(batch))
 
 
 class TransactionalIdentity(ProducerIdentity):
@@ -201,14 +236,18 @@ class TransactionalIdentity(ProducerIdentity):
         """Nothing is resolved here: see `gap`."""
 
 
-def _numbered(partition: PartitionState) -> list[Batch]:
-    """The batches of a partition that have a sequence, in its order."""
+def _is_behind_gap(batch: Batch) -> bool:
+    gap = batch.partition.gap_sequence
+    return gap >= 0 and not comes_before(batch.base_sequence, gap)
 
-    def compare(one: Batch, other: Batch) -> int:
-        return -1 if comes_before(one.base_sequence, other.base_sequence) else 1
 
-    batches = [batch for batch in (*partition.in_flight, *partition.queue) if batch.base_sequence >= 0]
-    return sorted(batches, key=functools.cmp_to_key(compare))
+def _is_first(batch: Batch) -> bool:
+    """Whether no batch with an earlier sequence is on its way or will be sent again. The batch is in flight."""
+    partition = batch.partition
+    if partition.in_flight[0] is not batch:
+        return False
+    head: Batch | None = partition.queue[0] if partition.queue else None
+    return head is None or head.base_sequence < 0 or comes_before(batch.base_sequence, head.base_sequence)
 
 
 def error_is_retriable(code: int) -> bool:

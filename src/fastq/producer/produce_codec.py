@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import NamedTuple
 
 from fastq._native.producer_batch import Batch, TopicState
 from fastq._native.wire import DecodeError
 from fastq.metadata import Node
+from fastq.values import NamedTuple, Value
 
 API_KEY = 0
 MIN_VERSION, MAX_VERSION = 3, 13
@@ -51,8 +50,7 @@ class PartitionAnswer(NamedTuple):
     leader_epoch: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class ProduceAnswer:
+class ProduceAnswer(Value):
     """A whole response; `nodes` are the endpoints of the leaders that it names."""
 
     partitions: tuple[PartitionAnswer, ...]

@@ -8,43 +8,54 @@ Rules
 - The background thread sees to lingering batches, retries, metadata and answers while no caller is active. While callers
   fill batch after batch it keeps away from the sockets: two threads that pass the GIL to and fro cost more than they do.
 - Callbacks run one at a time, without the driver's lock, so they may call the producer.
-- SIGINT is held back during a turn, so that it cannot tear one, and ends the wait at once.
+- SIGINT is held back in whatever changes something (`holding`), so that it cannot tear it, and ends a wait at once. The application's
+  code, callbacks and what send_many iterates over, is open to it.
 """
 
 from __future__ import annotations
 
 import logging
-import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from types import FrameType, TracebackType
-from typing import Any
+from operator import length_hint
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from typing_extensions import Self, Unpack
-
-from fastq._native.accumulator import CLOSED, FORKED, NO_TRANSACTION, SYNC
+from fastq._native.accumulator import FORKED, SYNC
 from fastq._native.producer_batch import Batch, TopicState
 from fastq._native.producer_core import Delivery, SyncProducerCore
-from fastq._native.send_many import ManyDelivery, SendMany
-from fastq.errors import ClientClosed
+from fastq._native.send_many import ManyDelivery
+from fastq._native.turn import Turn, holding
+from fastq.errors import BufferTimeout, ClientClosed, WaitTimeout
 from fastq.interceptors import ProducerRecord
-from fastq.metrics import ProducerMetrics
 from fastq.net.blocking import BlockingDriver
 from fastq.producer import lifetime
-from fastq.producer.base import Parts, report_lost
-from fastq.producer.config import ProducerConfig, ProducerOptions, make_config
-from fastq.producer.transaction_calls import BlockingTransactionCalls, abort_open
+from fastq.producer.base import Parts
+from fastq.producer.calls import Calls, Wait
+from fastq.producer.config import ProducerConfig, make_config
+from fastq.producer.transaction_calls import BlockingTransactionCalls
+from fastq.producer.typed import K, V
+from fastq.timeouts import check_timeout
 
-try:  # what signal.signal wraps: the wrapper's enums cost more than the rest of a turn's bookkeeping
-    from _signal import getsignal as _get_handler  # type: ignore[import-not-found,unused-ignore]
-    from _signal import signal as _set_handler
-except ImportError:
-    from signal import getsignal as _get_handler
-    from signal import signal as _set_handler
+if TYPE_CHECKING:
+    from typing_extensions import Self, Unpack
+
+    from fastq.producer.options import ProducerOptions
+    from fastq.producer.typed import (
+        Headers,
+        KeyOf,
+        NamedKeySerializer,
+        NamedSerializers,
+        NamedValueSerializer,
+        TypedProducerOptions,
+        ValueOf,
+    )
 
 logger = logging.getLogger("fastq.producer")
+T = TypeVar("T")
 
 HOT_S = 0.01
 """How long after a full batch the background thread leaves the connections to the callers."""
@@ -52,44 +63,15 @@ HOT_S = 0.01
 QUICK_S = 0.002
 """The same with linger_ms=0, after a send that followed another one within this time: the next send reads the answers."""
 
+LOOK_S = 0.1
+"""How late an interrupt may be seen while another thread runs callbacks: a lock's acquisition cannot be ended."""
+
 SLACK_S = 0.002
 """How much longer a batch may linger than it should, so that a background thread that is about to look is left asleep."""
 
 
-class HeldInterrupt:
-    """Holds SIGINT back in the main thread while the block runs, and raises it at the end.
-
-    `came` says that one is waiting; `driver.wakeup` has been called by then.
-    """
-
-    __slots__ = ("_driver", "_frame", "_handler", "came")
-
-    def __init__(self, driver: BlockingDriver) -> None:
-        self._driver = driver
-        self._handler: Any = None
-        self._frame: FrameType | None = None
-        self.came = False
-
-    def __enter__(self) -> HeldInterrupt:
-        if threading.current_thread() is threading.main_thread():
-            handler = _get_handler(signal.SIGINT)
-            if callable(handler) and getattr(handler, "__self__", None).__class__ is not HeldInterrupt:
-                self._handler = handler
-                _set_handler(signal.SIGINT, self._hold)
-        return self
-
-    def _hold(self, signum: int, frame: FrameType | None) -> None:
-        self.came, self._frame = True, frame
-        self._driver.wakeup()
-
-    def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        if self._handler is not None:
-            _set_handler(signal.SIGINT, self._handler)
-            if self.came:
-                self._handler(signal.SIGINT, self._frame)
-
-
-class Producer(SyncProducerCore, BlockingTransactionCalls):
+# The native core comes first: a call of its methods looks for it from the left.
+class Producer(SyncProducerCore, BlockingTransactionCalls, Generic[K, V]):
     """Sends records to a Kafka cluster, from any thread.
 
     `send` encodes a record straight into the open batch of its partition and answers a light handle; batches leave when
@@ -97,21 +79,51 @@ class Producer(SyncProducerCore, BlockingTransactionCalls):
     `transactional_id`, everything is sent inside of transactions: `with producer.transaction():`.
 
     Takes ProducerConfig's keys as keyword arguments, or in a mapping with Kafka's dotted names.
-    Invariants: `_pending` is True whenever somebody asked for a turn that has not begun; every accepted record ends in a
-    delivery or an error. Thread rule: any thread; a child of a fork gets ForkedClient.
+    Every accepted record ends in a delivery or an error. Thread rule: any thread; a child of a fork gets ForkedClient.
     """
 
+    if TYPE_CHECKING:  # the method is native and takes anything: what it is given has to be what the serializers take
+
+        def send(
+            self,
+            topic: str,
+            value: V | None = None,
+            key: K | None = None,
+            headers: Headers | None = None,
+            partition: int | None = None,
+            timestamp_ms: int | None = None,
+        ) -> Delivery:
+            """Send a record; see the native method."""
+            ...
+
+    @overload
     def __init__(
-        self, config: Mapping[str, Any] | ProducerConfig | None = None, /, **options: Unpack[ProducerOptions]
-    ) -> None:
+        self: Producer[Any, Any], config: Mapping[str, Any] | ProducerConfig, /, **options: Unpack[ProducerOptions]
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Producer[KeyOf, ValueOf], config: None = None, /, **options: Unpack[TypedProducerOptions[KeyOf, ValueOf]]
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Producer[Any, ValueOf], config: None = None, /, **options: Unpack[NamedKeySerializer[ValueOf]]
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Producer[KeyOf, Any], config: None = None, /, **options: Unpack[NamedValueSerializer[KeyOf]]
+    ) -> None: ...
+    @overload
+    def __init__(self: Producer[Any, Any], config: None = None, /, **options: Unpack[NamedSerializers]) -> None: ...
+    def __init__(self, config: Mapping[str, Any] | ProducerConfig | None = None, /, **options: Any) -> None:
         self.config = make_config(config, options)
         parts = Parts(self.config)
         super().__init__(parts.accumulator)
         self._parts = parts
         self._driver = BlockingDriver(parts.core)
+        self._turn = self._guard = Turn(self._driver)
         self._linger_s = self.config.linger_ms / 1000
         self._max_block_s = self.config.max_block_ms / 1000
-        self._pending = False
+        self._pending = False  # True whenever somebody asked for a turn that has not begun
         self._next_at = 0.0
         self._timer_at = float("inf")
         self._waiting = 0
@@ -120,6 +132,8 @@ class Producer(SyncProducerCore, BlockingTransactionCalls):
         self._full_seen = 0
         self._closing = False
         self._callback_lock = threading.Lock()
+        self._callback_thread = 0  # who holds it
+        self._due_callbacks: Iterator[tuple[int, Callable[[Any], Any], Any]] = iter(())
         self._background_event = threading.Event()
         self._background_until = 0.0
         self._thread: threading.Thread | None = None
@@ -144,102 +158,64 @@ class Producer(SyncProducerCore, BlockingTransactionCalls):
         keys, headers, timestamps: None, or as many as values. Waits for room as `send` does; a BufferTimeout or an error
         in the middle says how many records were accepted before it (`accepted`), and those are still delivered.
         """
-        self._parts.check_usable()
-        call = SendMany(
-            self, self._topic_state(topic), values, keys, headers, partition, timestamps, self._convert(topic)
-        )
-        while not call.step():
-            if call.needs_room:
-                try:
-                    self._wait_for_room(call.topic, call.needs_room)
-                except BaseException as error:
-                    error.accepted = call.accepted  # type: ignore[attr-defined]
-                    raise
-            self._attend()
-        delivery = call.delivery
-        if self.accumulator.slow & SYNC:
-            self.accumulator.close_all()
-            delivery.result()
-        return delivery
+        return self._run_open(self._send_many(topic, values, keys, headers, partition, timestamps))
 
+    @holding
     def flush(self, timeout: float | None = None) -> None:
-        """Send everything that is queued now and wait until the brokers have answered, at most `timeout` seconds.
+        """Send everything that is queued now, wait until the brokers have answered and callbacks have run, at most `timeout` seconds.
 
-        A record that fails does not make flush fail: its delivery does. Raises TimeoutError; nothing is lost by it.
+        A record that fails does not make flush fail: its delivery does. Raises WaitTimeout; nothing is lost by it. Called by a callback,
+        it does not wait for callbacks.
         """
-        if self.accumulator.slow & FORKED:
-            self._parts.check_usable()
-        batches = list(self.accumulator.incomplete)
-        self.accumulator.close_all()
-        batches.reverse()
+        check_timeout(timeout)
+        end = None if timeout is None else time.monotonic() + timeout
+        self._run(self._flush(timeout))
+        if not self._callbacks_ran(end):
+            raise WaitTimeout(f"delivery callbacks were still running after {timeout} s")
 
-        def all_done() -> bool:
-            while batches and batches[-1].done:
-                batches.pop()
-            return not batches
-
-        if not self._wait(all_done, timeout):
-            left = sum(len(batch) for batch in batches)
-            raise TimeoutError(f"{left} records are not delivered after {timeout} s; they are still on their way")
-
+    @holding
     def close(self, timeout: float | None = None) -> None:
         """Deliver everything, at most for `timeout` seconds (None: until delivery_timeout_ms has decided), and close.
 
-        What is not delivered by then fails with ClientClosed and is counted in the log. An open transaction is aborted; one
-        whose commit nobody answers is left to the coordinator. Idempotent.
+        What is not delivered by then fails with ClientClosed and is counted in the log, with what failed before. An open transaction is
+        aborted; one whose commit nobody answers is left to the coordinator. All callbacks have run then, unless `timeout` is over.
+        Idempotent. With `raise_on_close`, raises UndeliveredRecords when records of this producer were not delivered.
         """
-        if self.accumulator.slow & FORKED or self._closing:
-            return
-        self._closing = True
-        self.accumulator.slow |= CLOSED
-        why = f"the producer was closed with timeout={timeout}"
+        check_timeout(timeout)
+        end = None if timeout is None else time.monotonic() + timeout
         try:
-            with self._driver.lock:
-                undecided = abort_open(self._parts.transactions)
-            if undecided:
-                patience_s = self.config.delivery_timeout_ms / 1000 if timeout is None else timeout
-                self._wait(lambda: self._parts.transactions is None or self._parts.transactions.settled, patience_s)
-            if self.accumulator.incomplete:
-                self.flush(timeout)
-        except TimeoutError:
-            pass
-        except BaseException as error:
-            why = f"closing was interrupted by {type(error).__name__}"
-            raise
+            self._run(self._close(timeout))
         finally:
-            self._shut_down(why)
-
-    def metrics(self) -> ProducerMetrics:
-        """Counters and gauges; see the names."""
-        return self._parts.metrics()
+            if not self._callbacks_ran(end):
+                logger.warning(
+                    "the producer was closed with timeout=%s; its delivery callbacks are still running", timeout
+                )
 
     def partitions_for(self, topic: str) -> list[int]:
         """The partitions of a topic; waits for its metadata as `send` does."""
-        self._parts.check_open()
-        return list(range(len(self._topic_state(topic).partitions)))
+        return self._run(self._partitions_for(topic))
 
+    @holding
     def __enter__(self) -> Self:
+        self._parts.check_open()
         transactions = self._parts.transactions
         if transactions is not None:
             # Begun now, waited for by the first transaction: what a dead producer of the same id has left open is aborted,
             # which a consumer of its offsets waits for.
-            with self._driver.lock:
+            with self._guard:
                 transactions.initialize()
             self._pending = True
             self._wake_background()
         return self
 
+    @holding
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.close()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """A producer pickles as its configuration: what comes out is a new one."""
-        return type(self), (self.config,)
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {','.join(self.config.bootstrap_servers)}>"
+        try:
+            self._run(self._close(None, complain=kind is None))
+        finally:
+            self._callbacks_ran(None)
 
     # -- hooks of the native send ---------------------------------------------------------------------------------
 
@@ -250,11 +226,11 @@ class Producer(SyncProducerCore, BlockingTransactionCalls):
         parts.check_usable()
         record = ProducerRecord(topic, value, key, headers, partition, timestamp_ms)
         if not self.config.interceptors:
-            delivery = self._enqueue(*parts.prepare(record, self._topic_state(record.topic)))
+            delivery = self._enqueue(*parts.prepare(record, self._wait_for_topic(record.topic)))
         else:
             record = parts.intercept(record)
             try:
-                delivery = self._enqueue(*parts.prepare(record, self._topic_state(record.topic)))
+                delivery = self._enqueue(*parts.prepare(record, self._wait_for_topic(record.topic)))
             except Exception as error:
                 parts.refused(record, error)
                 raise
@@ -264,6 +240,7 @@ class Producer(SyncProducerCore, BlockingTransactionCalls):
             delivery.result()
         return delivery
 
+    @holding
     def _attend(self) -> None:
         """A batch was begun or closed: compress, send, and see that somebody looks after its linger."""
         accumulator, now = self.accumulator, time.monotonic()
@@ -283,76 +260,70 @@ class Producer(SyncProducerCore, BlockingTransactionCalls):
         if self._thread is None or (self._linger_s and self._background_until > now + self._linger_s + SLACK_S):
             self._wake_background()
 
-    def _topic_state(self, topic: str) -> TopicState:
-        state = self.accumulator.topic(topic)
-        return state if state is not None else self._wait_for_topic(topic)
+    @holding
+    def _kick(self) -> None:
+        """The core was given something: send it now."""
+        self._pending = True
+        self._drive()
+        self._attend()
 
     def _wait_for_topic(self, topic: str) -> TopicState:
-        if not isinstance(topic, str):
-            raise TypeError(f"topic is a str, got {topic!r}")
-        sender, core, found = self._parts.sender, self._parts.core, []
-
-        def known() -> bool:
-            state = sender.topic_ready(topic)
-            if state is not None:
-                found.append(state)
-            elif (hopeless := core.hopeless()) is not None:
-                raise hopeless
-            return bool(found)
-
-        with self._driver.lock:
-            core.watch_topics([topic])
-        self._wake_background()
-        if not self._wait(known, self._max_block_s):
-            raise self._parts.no_metadata(topic)
-        return found[0]
+        state = self.accumulator.topic(topic) if isinstance(topic, str) else None
+        return state if state is not None else self._run(self._known_topic(topic))
 
     def _wait_for_partition(self, topic: TopicState, index: int) -> None:
-        def known() -> bool:
-            return self._parts.sender.topic_ready(topic.name) is not None and 0 <= index < len(topic.partitions)
+        self._run(self._known_partition(topic, index))
 
-        if index >= 0:
-            with self._driver.lock:
-                self._parts.core.request_metadata_update(f"partition {index} of {topic.name} is asked for")
-            if self._wait(known, min(self._max_block_s, self.config.request_timeout_ms / 1000)):
-                return
-        raise self._parts.no_partition(topic.name, index, len(topic.partitions))
+    def _wait_for_room(self, topic: TopicState, wanted_bytes: int, deadline: float | None) -> float:
+        return self._run(self._room_for(topic, wanted_bytes, deadline))
 
-    def _wait_for_room(self, topic: TopicState, need: int) -> None:
-        def room() -> bool:
-            if self.accumulator.slow & CLOSED:
-                raise ClientClosed("the producer was closed while send waited for room")
-            if self.accumulator.slow & NO_TRANSACTION:
-                self._parts.check_usable()
-            if self.accumulator.has_ample_room(need):
-                return True
-            self.accumulator.close_all()
-            return False
-
-        if not self._wait(room, self._max_block_s):
-            raise self._parts.no_room(topic.name)
-
+    @holding
     def _wait_done(self, batch: Batch, timeout: float | None) -> None:
-        """Wait until a batch is done; TimeoutError when it is not in time. With timeout 0: only run callbacks."""
+        """Wait until a batch is done; WaitTimeout when it is not in time. With timeout 0: only run callbacks."""
+        check_timeout(timeout)
         if batch.done:
             self._run_callbacks()
             return
         if self.accumulator.slow & FORKED:
             self._parts.check_usable()
         if not self._wait(lambda: batch.done, timeout):
-            raise TimeoutError(f"no answer for {batch.partition.topic.name}-{batch.partition.index} within {timeout} s")
+            raise WaitTimeout(f"no answer for {batch.partition.topic.name}-{batch.partition.index} within {timeout} s")
 
-    def _convert(self, topic: str) -> Callable[..., Any] | None:
-        """What send_many must do to each record before it is bytes; None when nothing."""
-        parts = self._parts
-        if self.accumulator.slow & ~SYNC == 0:
-            return None
+    @holding
+    def _run(self, operation: Calls[T]) -> T:
+        """Carry out a call of calls.py: drive the connections while it waits."""
+        return self._steps(operation, nullcontext)
 
-        def convert(value: Any, key: Any, headers: Any, partition: int | None, timestamp_ms: int | None) -> Any:
-            record = parts.intercept(ProducerRecord(topic, value, key, headers, partition, timestamp_ms))
-            return parts.prepare(record, self._topic_state(topic))[1:]
+    @holding
+    def _run_open(self, operation: Calls[T]) -> T:
+        """The same for a call that runs the application's code between its waits."""
+        try:
+            return self._steps(operation, self._turn.released)
+        except BaseException:
+            self._attend()  # to what it has accepted
+            raise
 
-        return convert
+    def _steps(self, operation: Calls[T], around: Callable[[], AbstractContextManager[None]]) -> T:
+        try:
+            with around():
+                effect = next(operation)
+            while True:
+                try:
+                    answer = self._wait(*effect) if isinstance(effect, Wait) else None
+                except BaseException as error:
+                    with around():
+                        effect = operation.throw(error)
+                else:
+                    with around():
+                        effect = operation.send(answer)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]  # the stubs do not say what a generator answers
+        except BaseException:
+            operation.close()  # an interrupt between its steps: what it has to undo is undone here, not by who collects it
+            raise
+
+    def _outside(self) -> AbstractContextManager[Any]:
+        return self._turn.released()
 
     # -- turns ----------------------------------------------------------------------------------------------------
 
@@ -384,34 +355,42 @@ class Producer(SyncProducerCore, BlockingTransactionCalls):
         """Send what is ready and drain what has been answered, unless another thread is at it: then it will."""
         driver = self._driver
         while self._pending:
+            if driver.lock._is_owned():  # type: ignore[attr-defined]  # as Condition asks
+                driver.wakeup()  # a __del__ that a collection runs in the middle of our own turn: the next one sees to it
+                return
             if not driver.lock.acquire(blocking=False):
                 driver.wakeup()
                 return
             try:
-                with HeldInterrupt(driver):
+                self._step()
+                if driver.run_once(0.0):
                     self._step()
-                    if driver.run_once(0.0):
-                        self._step()
-                        driver.flush()
+                    driver.flush()
             finally:
                 driver.lock.release()
             self._run_callbacks()
 
+    @holding
     def _wait(self, predicate: Callable[[], bool], timeout: float | None) -> bool:
         """Drive until `predicate()` or the time is over; whether it became true. Callbacks run on the way."""
-        driver, callbacks = self._driver, self.accumulator.callbacks
+        driver, turn, callbacks = self._driver, self._turn, self.accumulator.callbacks
+        if driver.lock._is_owned():  # type: ignore[attr-defined]  # as Condition asks
+            raise BufferTimeout(
+                "the producer would have to wait in the middle of its own turn, as in a __del__ that a collection runs there: "
+                "send from a method that you call"
+            )
         end = None if timeout is None else time.monotonic() + timeout
+
+        def ready() -> bool:
+            self._step()
+            return bool(turn.interrupted or predicate() or (callbacks and not self._callback_lock.locked()))
+
         self._waiting += 1
         try:
             while True:
                 remaining = None if end is None else max(end - time.monotonic(), 0.0)
-                with HeldInterrupt(driver) as held:
-
-                    def ready(held: HeldInterrupt = held) -> bool:
-                        self._step()
-                        return bool(held.came or predicate() or (callbacks and not self._callback_lock.locked()))
-
-                    driver.wait_until(ready, remaining)
+                driver.wait_until(ready, remaining)
+                turn.deliver()
                 self._run_callbacks()
                 with driver.lock:
                     if predicate():
@@ -423,17 +402,51 @@ class Producer(SyncProducerCore, BlockingTransactionCalls):
             if not self._waiting:
                 self._background_event.set()
 
+    @holding
     def _run_callbacks(self) -> None:
-        """Run what callbacks there are, unless a thread is at it: then it will. Without the driver's lock."""
-        callbacks = self.accumulator.callbacks
-        while callbacks:
+        """Run what callbacks there are, unless a thread is at it: then it will. Without the driver's lock, and open to interrupts.
+
+        A `__del__` in the middle of our own turn leaves them to the end of that turn.
+        """
+        callbacks, driver = self.accumulator.callbacks, self._driver
+        if driver.lock._is_owned():  # type: ignore[attr-defined]  # as Condition asks
+            return
+        while self._callbacks_left():
             if not self._callback_lock.acquire(blocking=False):
                 return
+            self._callback_thread = threading.get_ident()
             try:
-                while callbacks:
-                    self._parts.run_callbacks_of(callbacks.popleft())
+                while self._callbacks_left():
+                    if not length_hint(self._due_callbacks):
+                        self._due_callbacks = iter(callbacks.popleft().take_callbacks())
+                    with self._turn.released():
+                        self._parts.run_callbacks(self._due_callbacks)
             finally:
+                self._callback_thread = 0
                 self._callback_lock.release()
+
+    def _callbacks_left(self) -> bool:
+        return bool(self.accumulator.callbacks or length_hint(self._due_callbacks))
+
+    @holding
+    def _callbacks_ran(self, end: float | None) -> bool:
+        """Wait until the callbacks of what is done have run, which another thread may be at; False when the time is over first.
+
+        A callback, a `__del__` in the middle of our own turn, and a fork's child (where that thread is not) cannot wait for that.
+        """
+        own_turn = self._driver.lock._is_owned()  # type: ignore[attr-defined]  # as Condition asks
+        if own_turn or self._callback_thread == threading.get_ident() or self.accumulator.slow & FORKED:
+            return True
+        while True:
+            self._run_callbacks()
+            self._turn.deliver()
+            remaining = LOOK_S if end is None else min(end - time.monotonic(), LOOK_S)
+            if self._callback_lock.acquire(timeout=max(remaining, 0.0)):
+                self._callback_lock.release()
+                if not self._callbacks_left():
+                    return True
+            elif remaining <= 0:
+                return False
 
     # -- the background thread ------------------------------------------------------------------------------------
 
@@ -488,7 +501,7 @@ class Producer(SyncProducerCore, BlockingTransactionCalls):
     def _shut_down(self, why: str) -> None:
         lifetime.unregister(self)
         with self._driver.lock:
-            report_lost(self.accumulator.abort(ClientClosed(f"the record was not delivered: {why}")), why)
+            self._parts.abandon(why)
         self._driver.close()
         self._run_callbacks()
         self._background_event.set()

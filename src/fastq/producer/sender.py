@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,7 +23,6 @@ from fastq.errors import (
     ErrorCode,
     FastqError,
     KafkaError,
-    NetworkException,
     ProtocolError,
     UnsupportedVersion,
     error_for_code,
@@ -32,7 +30,9 @@ from fastq.errors import (
 from fastq.metadata import ZERO_UUID
 from fastq.net.backoff import backoff_s
 from fastq.net.core import ClientCore, EncodedRequest
+from fastq.producer.failures import Failures
 from fastq.producer.identity import ProducerIdentity, error_is_retriable
+from fastq.producer.outcomes import in_doubt, leaves_in_doubt, maybe_written
 from fastq.producer.produce_codec import (
     API_KEY,
     MAX_VERSION,
@@ -46,6 +46,7 @@ from fastq.producer.produce_codec import (
 from fastq.producer.transactions import Transactions
 from fastq.protocol.api import ApiKey
 from fastq.protocol.messages import InitProducerIdRequest, InitProducerIdResponse
+from fastq.values import Value
 
 logger = logging.getLogger("fastq.producer")
 
@@ -57,8 +58,7 @@ LOOK_AGAIN_S = 0.02
 """When to ask again for a broker that cannot take a request: nobody announces the end of a back-off."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SenderSettings:
+class SenderSettings(Value, kw_only=True):
     """What the sender needs of the configuration; times in seconds. `codec_of` is the codec of a topic, `compressor`
     compresses with it at the configured level."""
 
@@ -88,7 +88,9 @@ class Sender:
         accumulator: Accumulator,
         settings: SenderSettings,
         transactions: Transactions | None = None,
+        failures: Failures | None = None,
     ) -> None:
+        self.failures = failures if failures is not None else Failures()
         self.core = core
         self.accumulator = accumulator
         self.settings = settings
@@ -101,6 +103,7 @@ class Sender:
         self.retries_total = 0
         self.errors_total = 0
         self.fatal_error: FastqError | None = None
+        self._lost_partitions: set[PartitionState] = set()  # of topics that were made anew with fewer
         self._generation = -1
         self._id_requested = False
         self._id_retry_at = 0.0
@@ -139,10 +142,33 @@ class Sender:
         known = self.core.metadata.topic(topic.name)
         if known is None:
             return
+        if topic.topic_id != known.topic_id and ZERO_UUID not in (topic.topic_id, known.topic_id):
+            self._made_anew(topic)
         topic.topic_id = known.topic_id
+        for partition in topic.gone:
+            partition.leader_id = -1
         for partition, entry in zip(topic.partitions, known.partitions, strict=False):
             partition.leader_id, partition.leader_epoch = entry.leader_id, entry.leader_epoch
         topic.available = [partition for partition in topic.partitions if partition.leader_id >= 0]
+
+    def _made_anew(self, topic: TopicState) -> None:
+        """The topic was deleted and made again: records of partitions that it does not have now have nowhere to go."""
+        self._lost_partitions.difference_update(topic.partitions)
+        self._lost_partitions.update(topic.gone)
+        for partition in topic.gone:
+            waiting = [*partition.queue] if partition.open is None else [*partition.queue, partition.open]
+            for batch in waiting:
+                self._give_up(batch, self._no_such_partition(partition))
+
+    @staticmethod
+    def _no_such_partition(partition: PartitionState) -> FastqError:
+        topic = partition.topic
+        return error_for_code(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            f"the topic was made anew with {len(topic.partitions)} partitions",
+            topic=topic.name,
+            partition=partition.index,
+        )
 
     # -- the turn -------------------------------------------------------------------------------------------------
 
@@ -181,15 +207,15 @@ class Sender:
             if batch.created_s + timeout > now:
                 self._due(batch.created_s + timeout)
                 return
-            cause = f"; the last error was: {batch.last_error}" if batch.last_error is not None else ""
             state = "was never sent" if batch.attempts == 0 else f"was sent {batch.attempts} times"
             error = DeliveryTimeout(
                 f"{len(batch)} records for {batch.partition.topic.name}-{batch.partition.index} were not acknowledged "
-                f"within delivery_timeout_ms={timeout * 1000:.0f}: the batch {state}{cause}",
+                f"within delivery_timeout_ms={timeout * 1000:.0f}: the batch {state}",
                 topic=batch.partition.topic.name,
                 partition=batch.partition.index,
+                cause=batch.last_error,
             )
-            self._give_up(batch, error, maybe_written=batch.attempts > 0)
+            self._give_up(batch, error)
             self.work = True
 
     def _drain(self, now: float) -> None:
@@ -287,14 +313,27 @@ class Sender:
             acks != 0,
         )
         self.requests_total += 1
+        # By what the answer will name them: until then the topic may have been made anew, under another id.
+        named = version < TOPIC_ID_VERSION
+        places = [
+            ((b.partition.topic.name if named else b.partition.topic.topic_id), b.partition.index) for b in batches
+        ]
         self.core.send(
-            node_id, request, partial(self._answered, node_id, batches), timeout_s=self.settings.request_timeout_s
+            node_id,
+            request,
+            partial(self._answered, node_id, batches, places),
+            timeout_s=self.settings.request_timeout_s,
         )
 
     # -- answers --------------------------------------------------------------------------------------------------
 
     def _answered(
-        self, node_id: int, batches: list[Batch], answer: ProduceAnswer | None, error: FastqError | None
+        self,
+        node_id: int,
+        batches: list[Batch],
+        places: list[tuple[str | bytes, int]],
+        answer: ProduceAnswer | None,
+        error: FastqError | None,
     ) -> None:
         self.work = True
         if self.transactions is not None:
@@ -311,9 +350,9 @@ class Sender:
             self.core.throttle(node_id, answer.throttle_time_ms / 1000, now)
         named = self._by_partition(answer)
         label = self.core.broker_label(node_id)
-        for batch in batches:
+        for batch, place in zip(batches, places, strict=True):
             topic = batch.partition.topic
-            found = named.get((topic.name, batch.partition.index)) or named.get((topic.topic_id, batch.partition.index))
+            found = named.get(place)
             if found is None:
                 problem = ProtocolError(
                     "a Produce response leaves a partition out",
@@ -334,7 +373,7 @@ class Sender:
 
     def _acknowledge(self, batch: Batch, answer: PartitionAnswer) -> None:
         if self.settings.idempotent and batch.state != DONE:
-            self.identity.acknowledged(batch, answer.base_offset)
+            self.identity.acknowledged(batch)
         offset = answer.base_offset if answer.error_code == 0 else -1
         self.accumulator.complete(batch, None, offset, answer.log_append_time_ms)
 
@@ -344,7 +383,12 @@ class Sender:
         error = error_for_code(
             answer.error_code, answer.message, broker=label, topic=partition.topic.name, partition=partition.index
         )
-        if answer.error_code == ErrorCode.MESSAGE_TOO_LARGE and len(batch) > 1 and batch.state != DONE:
+        if (
+            answer.error_code == ErrorCode.MESSAGE_TOO_LARGE
+            and len(batch) > 1
+            and not batch.in_doubt
+            and batch.state != DONE
+        ):
             self._split(batch)
             return
         if error.refresh_metadata:
@@ -369,6 +413,11 @@ class Sender:
                 self.work = True
             return
         batch.last_error = error
+        batch.in_doubt = batch.in_doubt or leaves_in_doubt(error)
+        if batch.partition in self._lost_partitions:
+            self.accumulator.requeue(batch)
+            self._give_up(batch, self._no_such_partition(batch.partition))
+            return
         if batch.attempts <= self.settings.retries and self._may_retry(batch, error, log_start_offset):
             settings = self.settings
             if self.transactions is not None:
@@ -379,12 +428,14 @@ class Sender:
                 )
             batch.retry_at_s = self.core.clock() + pause
             self.retries_total += 1
+            if isinstance(error, KafkaError):  # what is wrong with connections is told where they are made
+                place = batch.partition
+                self.failures.retried(place.topic.name, place.index, error, batch.attempts, self.core.clock())
             logger.debug("%r goes again in %.3f s: %s", batch, pause, error)
             self.accumulator.requeue(batch)
         else:
-            # No answer came for a batch that a connection took with it: it may have been written.
-            maybe_written = not isinstance(error, KafkaError) or isinstance(error, NetworkException)
-            self._give_up(batch, error, maybe_written=maybe_written)
+            self.accumulator.requeue(batch)
+            self._give_up(batch, error)
 
     def _may_retry(self, batch: Batch, error: FastqError, log_start_offset: int) -> bool:
         if isinstance(error, KafkaError) and not isinstance(error, UnsupportedVersion):
@@ -393,13 +444,18 @@ class Sender:
             return error.retriable
         return error.retriable
 
-    def _give_up(self, batch: Batch, error: FastqError, *, maybe_written: bool) -> None:
+    def _give_up(self, batch: Batch, error: FastqError) -> None:
         self.errors_total += len(batch)
+        doubt = maybe_written(batch)
+        if doubt:
+            error = in_doubt(error)
         if self.settings.idempotent and batch.state != OPEN:
-            self.identity.failed(batch, maybe_written=maybe_written)
+            self.identity.failed(batch, maybe_written=doubt)
         self.accumulator.complete(batch, error)
         if self.transactions is not None:
             self.transactions.batch_failed(error)
+        else:
+            self.failures.note(len(batch), error, self.core.clock())
 
     def _split(self, batch: Batch) -> None:
         """Halve a batch that is above the topic's max.message.bytes, and the size of those that follow."""
@@ -408,7 +464,10 @@ class Sender:
         topic.batch_bytes_max = max(min(topic.batch_bytes_max, batch.size_bytes) // 2, 1024)
         topic.compression_ratio = 1.0
         batch.attempts -= 1
-        for child in self.accumulator.split(batch, _decompress):
+        halves = self.accumulator.split(batch, _decompress)
+        if self.settings.idempotent:
+            self.identity.was_split(batch, halves)
+        for child in halves:
             child.compress(self.settings.compressor)
 
     # -- producer id ----------------------------------------------------------------------------------------------
@@ -454,7 +513,7 @@ class Sender:
         if not error.retriable:
             self.fatal_error = error
             for batch in list(self.accumulator.incomplete):
-                self._give_up(batch, error, maybe_written=batch.attempts > 0)
+                self._give_up(batch, error)
 
 
 def _decompress(codec: int, data: Any) -> bytes:

@@ -2,28 +2,28 @@
 
 Rules
 - A call changes the state machine and waits until it has settled, at most `max_block_ms` or the timeout given; a time-out
-  decides nothing, and the same call again goes on waiting.
+  decides nothing, and the same call again goes on waiting. It is written once, as a generator (calls.py), for both producers.
 - `send_offsets` does not wait: its answer is waited for, and its error raised, by the commit.
 - The context managers commit when their block ends and abort when it raises. What the abort cannot mend is raised.
+- A consumer that goes with a transaction goes on from what is committed whenever the transaction is not: what was read for it is
+  read again. That is set before the error passes on, and cannot fail: the consumer looks the offsets up when it is read next.
 """
 
 from __future__ import annotations
 
-import asyncio
-import time
+import contextlib
 from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
-from fastq.errors import AbortableTransactionError, ClientClosed, TransactionStateError, TransactionTimeout
-from fastq.metadata import TopicPartition
+from fastq.errors import AbortableTransactionError, ClientClosed, ConfigError, TransactionStateError, TransactionTimeout
+from fastq.metadata import GroupMetadata, OffsetAndMetadata, TopicPartition, partition_of
+from fastq.producer.calls import Calls, ProducerCalls, Wait
 from fastq.producer.transaction_states import State
-from fastq.producer.transactions import GroupMetadata, Offset, Transactions
+from fastq.producer.transactions import Transactions
+from fastq.timeouts import check_timeout
 
-if TYPE_CHECKING:
-    from fastq.net.blocking import BlockingDriver
-    from fastq.producer.base import Parts
-    from fastq.producer.config import ProducerConfig
+T = TypeVar("T")
 
 
 class MemberOfGroup(Protocol):
@@ -39,14 +39,27 @@ class MemberOfGroup(Protocol):
     def group_instance_id(self) -> str | None: ...
 
 
+class CommitSettings(Protocol):
+    """What a transaction looks at in a consumer's configuration."""
+
+    @property
+    def enable_auto_commit(self) -> bool: ...
+
+
 class GroupConsumer(Protocol):
     """What `send_offsets` needs of a consumer, blocking or asyncio."""
+
+    @property
+    def config(self) -> CommitSettings: ...
 
     def group_metadata(self) -> MemberOfGroup:
         """Which member of which group it is now."""
 
     def positions(self) -> Mapping[TopicPartition, Any]:
         """By partition, the offset after the last record that was handed out."""
+
+    def seek_to_committed(self) -> None:
+        """Go on, with all partitions, from what the group has committed."""
 
 
 Group: TypeAlias = "MemberOfGroup | str"
@@ -60,18 +73,22 @@ def group_of(group: Group) -> GroupMetadata:
     return GroupMetadata(group.group_id, group.generation_id, group.member_id, group.group_instance_id)
 
 
-def offset_of(value: Any) -> Offset:
+def offset_of(value: Any) -> OffsetAndMetadata:
     """An offset to commit: a number, (offset, metadata), or an object with `offset` and perhaps leader_epoch, metadata."""
     if isinstance(value, tuple) and not hasattr(value, "offset"):
         value, metadata = value
-        return Offset(int(value), -1, metadata or "")
+        return OffsetAndMetadata(int(value), metadata or "")
     if hasattr(value, "offset"):
         epoch = getattr(value, "leader_epoch", None)
-        return Offset(int(value.offset), -1 if epoch is None else int(epoch), getattr(value, "metadata", None) or "")
-    return Offset(int(value))
+        return OffsetAndMetadata(
+            int(value.offset), getattr(value, "metadata", None) or "", -1 if epoch is None else int(epoch)
+        )
+    return OffsetAndMetadata(int(value))
 
 
-def offsets_to_send(source: GroupConsumer | Offsets, group: Group | None) -> tuple[GroupMetadata, dict[Any, Offset]]:
+def offsets_to_send(
+    source: GroupConsumer | Offsets, group: Group | None
+) -> tuple[GroupMetadata, dict[Any, OffsetAndMetadata]]:
     """What `send_offsets` was given, as group and offsets. TypeError when the group is missing."""
     if isinstance(source, Mapping):
         if group is None:
@@ -81,16 +98,11 @@ def offsets_to_send(source: GroupConsumer | Offsets, group: Group | None) -> tup
         if group is None:
             group = source.group_metadata()
         offsets = source.positions()
-    return group_of(group), {TopicPartition(*partition): offset_of(value) for partition, value in offsets.items()}
+    return group_of(group), {partition_of(partition): offset_of(value) for partition, value in offsets.items()}
 
 
-class _Calls:
-    """What both producers share. `_parts` is theirs."""
-
-    if TYPE_CHECKING:
-        config: ProducerConfig
-        _parts: Parts
-        _max_block_s: float
+class TransactionOperations(ProducerCalls):
+    """The calls of both producers, as generators."""
 
     def _transactions(self) -> Transactions:
         transactions = self._parts.transactions
@@ -101,36 +113,107 @@ class _Calls:
         self._parts.check_open()
         return transactions
 
-    def _hopeless(self, transactions: Transactions) -> None:
-        """Raise the error that waiting will not mend, when no broker can be had at all."""
-        if transactions.state is State.INITIALIZING:
-            error = self._parts.core.hopeless()
-            if error is not None:
-                raise error
+    def _settled(self, transactions: Transactions, call: str, timeout: float | None) -> Calls[None]:
+        """Wait until what was begun is decided."""
+        limit = self._max_block_s if timeout is None else timeout
+        core, accumulator = self._parts.core, self._parts.accumulator
 
-    def _timed_out(self, transactions: Transactions, call: str, timeout: float) -> TransactionTimeout:
-        last = transactions.last_error
-        waits = (
-            f"; {len(self._parts.accumulator.incomplete)} batches wait" if self._parts.accumulator.incomplete else ""
+        def settled() -> bool:
+            if core.closed:
+                raise ClientClosed(f"the producer was closed during {call}")
+            if transactions.state is State.INITIALIZING and (hopeless := core.hopeless()) is not None:
+                raise hopeless
+            return transactions.settled
+
+        if not (yield Wait(settled, limit)):
+            waits = f"; {len(accumulator.incomplete)} batches wait" if accumulator.incomplete else ""
+            raise TransactionTimeout(
+                f"{call} did not finish within {limit:g} s: {transactions.state.value}{waits}",
+                transactional_id=transactions.transactional_id,
+                cause=transactions.last_error,
+                hint=f"Nothing is decided yet: call {call} again to go on waiting",
+            )
+        transactions.check_outcome()
+
+    def _init_transactions(self, timeout: float | None) -> Calls[None]:
+        check_timeout(timeout)
+        transactions = self._transactions()
+        with self._guard:
+            transactions.initialize()
+        yield from self._settled(transactions, "init_transactions", timeout)
+
+    def _begin_transaction(self) -> Calls[None]:
+        transactions = self._transactions()
+        if transactions.state in (State.UNINITIALIZED, State.INITIALIZING):
+            yield from self._init_transactions(None)
+        with self._guard:
+            transactions.begin()
+
+    def _commit_transaction(self, timeout: float | None) -> Calls[None]:
+        check_timeout(timeout)
+        transactions = self._transactions()
+        waiting = self._places_wanted()
+        if transactions.state is State.IN_TRANSACTION and waiting():
+            yield Wait(lambda: not waiting(), self._max_block_s)
+        with self._guard:
+            transactions.begin_commit()
+        yield from self._settled(transactions, "commit_transaction", timeout)
+
+    def _abort_transaction(self, timeout: float | None) -> Calls[None]:
+        check_timeout(timeout)
+        transactions = self._transactions()
+        with self._guard:
+            transactions.begin_abort()
+        yield from self._settled(transactions, "abort_transaction", timeout)
+
+    def _send_offsets(self, offsets: GroupConsumer | Offsets, group_metadata: Group | None) -> None:
+        transactions = self._transactions()
+        group, chosen = offsets_to_send(offsets, group_metadata)
+        with self._guard:
+            transactions.add_offsets(group, chosen)
+        self._kick()
+
+    def _is_over(self, error: BaseException | None) -> bool:
+        """Whether a block that raised has nothing left to abort: its error says already what became of the producer."""
+        transactions = self._parts.transactions
+        if transactions is None or self._parts.core.closed or isinstance(error, ClientClosed):
+            return True
+        return (
+            transactions.state is State.READY or transactions.error is error or transactions.state is State.COMMITTING
         )
-        return TransactionTimeout(
-            f"{call} did not finish within {timeout:g} s: {transactions.state.value}{waits}",
-            transactional_id=transactions.transactional_id,
-            cause=last,
-            hint=f"Nothing is decided yet: call {call} again to go on waiting",
-        )
+
+    def _leave(self, block: TransactionBlock, error: BaseException | None) -> Calls[None]:
+        """The end of a `with producer.transaction()`: commit, or abort; a consumer goes back unless it was a commit."""
+        committed = False
+        try:
+            if error is None:
+                try:
+                    if block.consumer is not None and not block.has_offsets:
+                        self._send_offsets(block.consumer, None)
+                except Exception as failed:
+                    if not self._is_over(failed):
+                        yield from self._abort_transaction(None)
+                    raise
+                try:
+                    yield from self._commit_transaction(None)
+                    committed = True
+                except AbortableTransactionError:
+                    yield from self._abort_transaction(None)
+                    raise
+            elif not self._is_over(error):
+                yield from self._abort_transaction(None)
+        finally:
+            if block.consumer is not None and not committed:
+                with contextlib.suppress(ClientClosed), self._outside():
+                    block.consumer.seek_to_committed()
 
 
-class BlockingTransactionCalls(_Calls):
+class BlockingTransactionCalls(TransactionOperations):
     """The calls of Producer. Thread rule: any thread, though a transaction belongs to whoever sends in it."""
 
     if TYPE_CHECKING:
-        _driver: BlockingDriver
-        _pending: bool
 
-        def _wait(self, predicate: Any, timeout: float | None) -> bool: ...
-        def _drive(self) -> None: ...
-        def _attend(self) -> None: ...
+        def _run(self, operation: Calls[T]) -> T: ...
 
     def init_transactions(self, timeout: float | None = None) -> None:
         """Get the producer id, and fence off an older producer of the same transactional id, whose open transaction is
@@ -138,26 +221,24 @@ class BlockingTransactionCalls(_Calls):
 
         Raises FatalTransactionError, TransactionTimeout, and what makes a connection impossible.
         """
-        transactions = self._transactions()
-        with self._driver.lock:
-            transactions.initialize()
-        self._settle(transactions, "init_transactions", timeout)
+        self._run(self._init_transactions(timeout))
 
-    def transaction(self) -> Transaction:
-        """A transaction for `with`: begins it, commits at the end of the block, and aborts when the block raises."""
+    def transaction(self, *, consumer: GroupConsumer | None = None) -> Transaction:
+        """A transaction for `with`: begins it, commits at the end of the block, and aborts when the block raises.
+
+        consumer: the Consumer whose records are worked on. What it has handed out is committed with the transaction, unless
+        `send_offsets` in the block says otherwise; when the transaction is not committed, it goes back to what is, and hands the same
+        records out again. ConfigError for one with enable_auto_commit, which would commit beside the transaction.
+        """
         self._transactions()
-        return Transaction(self)
+        return Transaction(self, consumer)
 
     def begin_transaction(self) -> None:
         """Open a transaction: what is sent from now on belongs to it. The first call waits as `init_transactions` does.
 
         Raises TransactionStateError when one is open, FatalTransactionError when the producer is of no more use.
         """
-        transactions = self._transactions()
-        if transactions.state in (State.UNINITIALIZED, State.INITIALIZING):
-            self.init_transactions()
-        with self._driver.lock:
-            transactions.begin()
+        self._run(self._begin_transaction())
 
     def commit_transaction(self, timeout: float | None = None) -> None:
         """Send what waits, without linger, and commit; waits `timeout` seconds (None: max_block_ms).
@@ -165,14 +246,15 @@ class BlockingTransactionCalls(_Calls):
         Raises AbortableTransactionError when a record or an offset was refused: nothing is committed, abort then.
         Raises TransactionTimeout, after which the same call goes on waiting, and FatalTransactionError.
         """
-        self._end(Transactions.begin_commit, "commit_transaction", timeout)
+        self._run(self._commit_transaction(timeout))
 
     def abort_transaction(self, timeout: float | None = None) -> None:
         """Give up what was sent in the open transaction; waits as `commit_transaction` does. Without one: no effect.
 
         Records that had not left fail with TransactionAborted. Raises FatalTransactionError and TransactionTimeout.
+        A consumer stays where it is: `consumer.seek_to_committed()` has it read the same records again.
         """
-        self._end(Transactions.begin_abort, "abort_transaction", timeout)
+        self._run(self._abort_transaction(timeout))
 
     def send_offsets_to_transaction(
         self, offsets: GroupConsumer | Offsets, group_metadata: Group | None = None
@@ -182,175 +264,108 @@ class BlockingTransactionCalls(_Calls):
         offsets: the consumer itself, for all that it has handed out, or a mapping of partitions to offsets of the next
         record to read, with `group_metadata` from `consumer.group_metadata()`. Does not wait: the commit does.
         """
-        transactions = self._transactions()
-        group, chosen = offsets_to_send(offsets, group_metadata)
-        with self._driver.lock:
-            transactions.add_offsets(group, chosen)
-        self._pending = True
-        self._drive()
-        self._attend()
-
-    def _end(self, begin: Any, call: str, timeout: float | None) -> None:
-        transactions = self._transactions()
-        with self._driver.lock:
-            begin(transactions)
-        self._settle(transactions, call, timeout)
-
-    def _settle(self, transactions: Transactions, call: str, timeout: float | None) -> None:
-        limit = self._max_block_s if timeout is None else timeout
-
-        def settled() -> bool:
-            if self._parts.core.closed:
-                raise ClientClosed(f"the producer was closed during {call}")
-            self._hopeless(transactions)
-            return transactions.settled
-
-        if not self._wait(settled, limit):
-            raise self._timed_out(transactions, call, limit)
-        transactions.check_outcome()
+        self._send_offsets(offsets, group_metadata)
 
 
-class Transaction:
+class TransactionBlock:
+    """What the blocks of both producers know: the consumer that goes with it, and whether offsets were sent in it."""
+
+    def __init__(self, consumer: GroupConsumer | None) -> None:
+        if consumer is not None and consumer.config.enable_auto_commit:
+            raise ConfigError(
+                "enable_auto_commit=True would commit what a transaction then aborts: make the consumer of a transaction with "
+                "enable_auto_commit=False, the transaction commits"
+            )
+        self.consumer = consumer
+        self.has_offsets = False
+        self._begun = False
+
+    def _check_unused(self) -> None:
+        """Raises TransactionStateError for a block that was entered before: what it knows is of that transaction."""
+        if self._begun:
+            raise TransactionStateError(
+                "this transaction was begun before, and is used once", hint="Call producer.transaction() for each"
+            )
+
+
+class Transaction(TransactionBlock):
     """An open transaction of a Producer; see `Producer.transaction`. Used once."""
 
-    def __init__(self, producer: BlockingTransactionCalls) -> None:
+    def __init__(self, producer: BlockingTransactionCalls, consumer: GroupConsumer | None = None) -> None:
+        super().__init__(consumer)
         self._producer = producer
 
     def send_offsets(self, offsets: GroupConsumer | Offsets, group_metadata: Group | None = None) -> None:
         """Commit a consumer's offsets with the transaction; see `Producer.send_offsets_to_transaction`."""
         self._producer.send_offsets_to_transaction(offsets, group_metadata)
+        self.has_offsets = True
 
     def __enter__(self) -> Transaction:
+        self._check_unused()
         self._producer.begin_transaction()
+        self._begun = True
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if kind is None:
-            try:
-                self._producer.commit_transaction()
-            except AbortableTransactionError:
-                self._producer.abort_transaction()
-                raise
-        elif not _is_over(self._producer, error):
-            self._producer.abort_transaction()
+        self._producer._run(self._producer._leave(self, error))
 
 
-def _is_over(producer: _Calls, error: BaseException | None) -> bool:
-    """Whether a block that raised has nothing left to abort: its error says already what became of the producer."""
-    transactions = producer._parts.transactions
-    if transactions is None or producer._parts.core.closed or isinstance(error, ClientClosed):
-        return True
-    return transactions.state is State.READY or transactions.error is error or transactions.state is State.COMMITTING
-
-
-class AsyncTransactionCalls(_Calls):
+class AsyncTransactionCalls(TransactionOperations):
     """The calls of AsyncProducer: the names of Producer's, with `await`. Thread rule: the loop's thread."""
 
     if TYPE_CHECKING:
 
-        def _start(self) -> None: ...
-        def _attend(self) -> None: ...
+        async def _run(self, operation: Calls[T]) -> T: ...
 
     async def init_transactions(self, timeout: float | None = None) -> None:
         """Get the producer id; see Producer.init_transactions."""
-        transactions = self._begin_call()
-        transactions.initialize()
-        await self._settle(transactions, "init_transactions", timeout)
+        await self._run(self._init_transactions(timeout))
 
-    def transaction(self) -> AsyncTransaction:
-        """A transaction for `async with`; see Producer.transaction."""
+    def transaction(self, *, consumer: GroupConsumer | None = None) -> AsyncTransaction:
+        """A transaction for `async with`; see Producer.transaction. `consumer` is an AsyncConsumer."""
         self._transactions()
-        return AsyncTransaction(self)
+        return AsyncTransaction(self, consumer)
 
     async def begin_transaction(self) -> None:
         """Open a transaction; see Producer.begin_transaction."""
-        transactions = self._begin_call()
-        if transactions.state in (State.UNINITIALIZED, State.INITIALIZING):
-            await self.init_transactions()
-        transactions.begin()
+        await self._run(self._begin_transaction())
 
     async def commit_transaction(self, timeout: float | None = None) -> None:
         """Send what waits and commit; see Producer.commit_transaction. Cancelling it leaves the commit under way."""
-        transactions = self._begin_call()
-        transactions.begin_commit()
-        await self._settle(transactions, "commit_transaction", timeout)
+        await self._run(self._commit_transaction(timeout))
 
     async def abort_transaction(self, timeout: float | None = None) -> None:
         """Give the open transaction up; see Producer.abort_transaction."""
-        transactions = self._begin_call()
-        transactions.begin_abort()
-        await self._settle(transactions, "abort_transaction", timeout)
+        await self._run(self._abort_transaction(timeout))
 
     async def send_offsets_to_transaction(
         self, offsets: GroupConsumer | Offsets, group_metadata: Group | None = None
     ) -> None:
         """Commit a consumer's offsets with the transaction; see Producer.send_offsets_to_transaction."""
-        transactions = self._begin_call()
-        transactions.add_offsets(*offsets_to_send(offsets, group_metadata))
-        self._attend()
-
-    def _begin_call(self) -> Transactions:
-        transactions = self._transactions()
-        self._start()
-        return transactions
-
-    async def _settle(self, transactions: Transactions, call: str, timeout: float | None) -> None:
-        limit = self._max_block_s if timeout is None else timeout
-        end = time.monotonic() + limit
-        self._attend()
-        while not transactions.settled:
-            if self._parts.core.closed:
-                raise ClientClosed(f"the producer was closed during {call}")
-            self._hopeless(transactions)
-            # A look every now and then: nobody announces that no broker can be had.
-            wait_s = min(end - time.monotonic(), 0.1 if transactions.state is State.INITIALIZING else 1.0)
-            if wait_s <= 0:
-                raise self._timed_out(transactions, call, limit)
-            changed = asyncio.Event()
-            transactions.waiters.append(changed.set)
-            try:
-                await asyncio.wait_for(changed.wait(), wait_s)
-            except (TimeoutError, asyncio.TimeoutError):
-                pass
-            finally:
-                if changed.set in transactions.waiters:
-                    transactions.waiters.remove(changed.set)
-        transactions.check_outcome()
+        self._send_offsets(offsets, group_metadata)
 
 
-class AsyncTransaction:
+class AsyncTransaction(TransactionBlock):
     """An open transaction of an AsyncProducer; see `AsyncProducer.transaction`. Used once."""
 
-    def __init__(self, producer: AsyncTransactionCalls) -> None:
+    def __init__(self, producer: AsyncTransactionCalls, consumer: GroupConsumer | None = None) -> None:
+        super().__init__(consumer)
         self._producer = producer
 
     async def send_offsets(self, offsets: GroupConsumer | Offsets, group_metadata: Group | None = None) -> None:
         """Commit a consumer's offsets with the transaction; see `Producer.send_offsets_to_transaction`."""
         await self._producer.send_offsets_to_transaction(offsets, group_metadata)
+        self.has_offsets = True
 
     async def __aenter__(self) -> AsyncTransaction:
+        self._check_unused()
         await self._producer.begin_transaction()
+        self._begun = True
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if kind is None:
-            try:
-                await self._producer.commit_transaction()
-            except AbortableTransactionError:
-                await self._producer.abort_transaction()
-                raise
-        elif not _is_over(self._producer, error):
-            await self._producer.abort_transaction()
-
-
-def abort_open(transactions: Transactions | None) -> bool:
-    """Begin to abort what a closing producer leaves open; whether there is something to wait for."""
-    if transactions is None:
-        return False
-    if transactions.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
-        transactions.begin_abort()
-    return transactions.state in (State.COMMITTING, State.ABORTING)
+        await self._producer._run(self._producer._leave(self, error))

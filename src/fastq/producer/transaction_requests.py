@@ -10,40 +10,36 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fastq.metadata import TopicPartition
+from fastq.net.coordinators import GROUP as GROUP
+from fastq.net.coordinators import TRANSACTION as TRANSACTION
+from fastq.net.coordinators import coordinator_answers, coordinator_request
 from fastq.net.requests import VersionedRequest
 from fastq.protocol.api import ApiKey
 from fastq.protocol.messages import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     EndTxnRequest,
-    FindCoordinatorRequest,
+    FindCoordinatorResponse,
     InitProducerIdRequest,
     TxnOffsetCommitRequest,
 )
 
 if TYPE_CHECKING:
     from fastq._native.producer_batch import PartitionState
+    from fastq.metadata import GroupMetadata, OffsetAndMetadata
     from fastq.producer.identity import ProducerIdentity
-    from fastq.producer.transactions import GroupMetadata, Offset
 
-GROUP, TRANSACTION = 0, 1  # key types of FindCoordinator
 PRODUCE_VERSION_MAX_V1, PRODUCE_VERSION_MAX = 11, 13  # Produce 12 adds its partitions to the transaction (KIP-890)
 
 
 def find_coordinator(key_type: int, key: str) -> VersionedRequest:
     """Ask where the coordinator of a group or of a transactional id is."""
-
-    def build(version: int) -> FindCoordinatorRequest:
-        if version >= 4:
-            return FindCoordinatorRequest(key_type=key_type, coordinator_keys=[key])
-        return FindCoordinatorRequest(key_type=key_type, key=key)
-
-    return VersionedRequest(ApiKey.FIND_COORDINATOR, build)
+    return VersionedRequest(ApiKey.FIND_COORDINATOR, coordinator_request(key_type, [key]))
 
 
-def coordinator_of(response: Any) -> tuple[int, str | None, int]:
+def coordinator_of(response: FindCoordinatorResponse) -> tuple[int, str | None, int]:
     """(error code, what the broker said, node id) of the one coordinator that was asked for."""
-    entry = response.coordinators[0] if response.coordinators else response
+    entry = next(iter(coordinator_answers(response, [""]).values()))
     return entry.error_code, entry.error_message, entry.node_id
 
 
@@ -90,7 +86,10 @@ def add_offsets(transactional_id: str, identity: ProducerIdentity, group_id: str
 
 
 def txn_offset_commit(
-    transactional_id: str, identity: ProducerIdentity, group: GroupMetadata, offsets: Mapping[TopicPartition, Offset]
+    transactional_id: str,
+    identity: ProducerIdentity,
+    group: GroupMetadata,
+    offsets: Mapping[TopicPartition, OffsetAndMetadata],
 ) -> VersionedRequest:
     """Commit offsets of a group within the transaction; the member's identity from version 3 on (KIP-447)."""
     topics: dict[str, list[TxnOffsetCommitRequest.TxnOffsetCommitRequestPartition]] = {}

@@ -15,7 +15,7 @@ class State(Enum):
     """Where a transactional producer is; the value is what messages call it."""
 
     UNINITIALIZED = "not initialized"
-    INITIALIZING = "initializing"
+    INITIALIZING = "the producer id is being fetched"
     READY = "no transaction is open"
     IN_TRANSACTION = "a transaction is open"
     COMMITTING = "committing"

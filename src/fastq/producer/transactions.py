@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from fastq._native.accumulator import NO_TRANSACTION, Accumulator
 from fastq._native.producer_batch import IN_FLIGHT, PartitionState
@@ -35,7 +35,7 @@ from fastq.errors import (
     UnsupportedVersion,
     error_for_code,
 )
-from fastq.metadata import TopicPartition
+from fastq.metadata import GroupMetadata, OffsetAndMetadata, TopicPartition
 from fastq.net.backoff import backoff_s
 from fastq.net.core import ClientCore
 from fastq.net.requests import VersionedRequest
@@ -66,23 +66,6 @@ CONCURRENT_FIRST_MS, CONCURRENT_MAX_MS = 2.0, 20.0
 """Back-off while the coordinator still ends the transaction before: that takes about as long as a write."""
 
 
-class GroupMetadata(NamedTuple):
-    """Which member of a group commits, so that one that lost its place is refused (KIP-447). No member: the group alone."""
-
-    group_id: str
-    generation_id: int = -1
-    member_id: str = ""
-    group_instance_id: str | None = None
-
-
-class Offset(NamedTuple):
-    """An offset to commit: that of the next record to read."""
-
-    offset: int
-    leader_epoch: int = -1
-    metadata: str = ""
-
-
 class Coordinator:
     """Where one coordinator is, and whether something is under way there.
 
@@ -104,7 +87,7 @@ class _Commit:
 
     __slots__ = ("group", "offsets")
 
-    def __init__(self, group: GroupMetadata, offsets: dict[TopicPartition, Offset]) -> None:
+    def __init__(self, group: GroupMetadata, offsets: dict[TopicPartition, OffsetAndMetadata]) -> None:
         self.group, self.offsets = group, offsets
 
 
@@ -135,7 +118,6 @@ class Transactions:
         self.version = 1
         self.committed_total = self.aborted_total = 0
         self.wake: Callable[[], object] = lambda: None
-        self.waiters: list[Callable[[], object]] = []
         self._request_timeout_s = request_timeout_s
         self._backoff_ms = (retry_backoff_ms, retry_backoff_max_ms)
         self._coordinator = Coordinator(requests.TRANSACTION, transactional_id)
@@ -195,7 +177,7 @@ class Transactions:
         self._mapping_lost = isinstance(cause, KafkaError) and cause.code in MAPPING_LOST
         self._move(State.ABORTING)
 
-    def add_offsets(self, group: GroupMetadata, offsets: Mapping[TopicPartition, Offset]) -> None:
+    def add_offsets(self, group: GroupMetadata, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
         """Commit these offsets of a group with the transaction; goes out with the next turn."""
         if self.state is not State.IN_TRANSACTION:
             self._wrong_state("send offsets")
@@ -220,7 +202,7 @@ class Transactions:
             State.ABORTING: "Wait for abort_transaction to return; after a TransactionTimeout call it again",
             State.IN_TRANSACTION: "Commit or abort the open one first",
         }
-        hint = hints.get(self.state, "Open one with `with producer.transaction():` or begin_transaction()")
+        hint = hints.get(self.state, "Open a transaction with `with producer.transaction():` or begin_transaction()")
         raise TransactionStateError(
             f"cannot {what}: {self.state.value}", transactional_id=self.transactional_id, hint=hint
         )
@@ -235,10 +217,6 @@ class Transactions:
         else:
             self.accumulator.slow |= NO_TRANSACTION
         self.wake()
-        if state not in UNDER_WAY:
-            waiters, self.waiters = self.waiters, []
-            for waiter in waiters:
-                waiter()
 
     def _fail(self, action: Action, cause: FastqError, hint: str | None = None) -> None:
         """Enter an error state. A fatal error stays; one that asks for an abort changes nothing where one is under way."""

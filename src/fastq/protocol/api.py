@@ -5,11 +5,10 @@ Rules: nothing here loads a message; `ApiInfo.request_class()` does, at its firs
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from fastq.protocol import messages
 from fastq.protocol._apis import API_ROWS, GROUP_RECORD_KEYS, GROUP_RECORD_VALUES, METADATA_RECORDS, ApiKey
 from fastq.protocol.message import Message
+from fastq.values import Value
 
 __all__ = [
     "APIS",
@@ -23,8 +22,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class ApiInfo:
+class ApiInfo(Value):
     """One API. Versions `min_version` to `max_version` are defined; up to `max_stable_version` they may be advertised."""
 
     key: ApiKey

@@ -9,11 +9,12 @@ raise DecodeError with the message's name; the boundary that calls decides whose
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from fastq._native.wire import DecodeError, EncodeError, Reader, Writer
 from fastq.protocol.api import APIS, api_name, request_header_version, response_header_version
 from fastq.protocol.message import Message
+from fastq.values import NamedTuple
 
 M = TypeVar("M", bound=Message)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fastq._native.wire import DecodeError, EncodeError, Reader, Writer
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 NEVER_FLEXIBLE = 32767  # FLEXIBLE_VERSION of a message without flexible versions
 ZERO_UUID = bytes(16)  # Kafka's Uuid.ZERO_UUID: no id

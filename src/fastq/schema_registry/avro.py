@@ -34,13 +34,21 @@ def _parse(registry: SchemaRegistryClient, schema: Schema) -> Any:
     named: dict[str, Any] = {}
     for other in referenced(registry, schema).values():
         fastavro.parse_schema(json.loads(other.text), named_schemas=named)
-    return fastavro.parse_schema(json.loads(schema.text), named_schemas=named)
+    try:
+        return fastavro.parse_schema(json.loads(schema.text), named_schemas=named)
+    except Exception as error:  # fastavro's have several bases, and some say no more than the type
+        raise ValueError(f"the Avro schema cannot be used: {type(error).__name__} {error}") from error
 
 
 def _schema_of(schema: str | Mapping[str, Any] | list[Any] | Schema) -> Schema:
     if isinstance(schema, Schema):
         return schema
-    return Schema(schema if isinstance(schema, str) else json.dumps(schema))
+    text = schema if isinstance(schema, str) else json.dumps(schema)
+    try:
+        json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"the Avro schema is no JSON: {error}: {text[:200]!r}") from None
+    return Schema(text)
 
 
 class AvroSerializer(SchemaSerializer):

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from fastq.errors import LoadingWouldBlock, SchemaRegistryError
+from fastq.errors import LoadingWouldBlock, SchemaRegistryError, SchemaRegistryTimeout
 
 T = TypeVar("T")
 
@@ -261,10 +261,17 @@ class SchemaRegistryClient:
                 raise _refused(url, method, error, where) from None
         except (OSError, ValueError) as error:  # URLError is an OSError; ValueError: no JSON
             hint = "Check the url, and that a registry runs there"
-            failed = SchemaRegistryError(
-                "the schema registry cannot be reached" if isinstance(error, OSError) else "the answer is not JSON",
+            cause = getattr(error, "reason", error)
+            late = isinstance(cause, TimeoutError)
+            kind = SchemaRegistryTimeout if late else SchemaRegistryError
+            failed = kind(
+                None
+                if late
+                else "the schema registry cannot be reached"
+                if isinstance(error, OSError)
+                else "the answer is not JSON",
                 url=url,
-                cause=getattr(error, "reason", error),
+                cause=cause,
                 hint=hint,
                 **where,
             )

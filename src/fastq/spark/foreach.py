@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 from typing_extensions import Unpack
 
-from fastq.producer.config import ProducerOptions
+from fastq.producer.options import ProducerOptions
 from fastq.spark.producers import Shipment, borrowed, checked_options, key_of, task_name
 
 if TYPE_CHECKING:

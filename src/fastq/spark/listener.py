@@ -23,7 +23,8 @@ from pyspark.sql.streaming.listener import (
 from typing_extensions import Unpack
 
 from fastq.admin import Admin
-from fastq.admin.config import AdminConfig, AdminOptions
+from fastq.admin.config import AdminConfig
+from fastq.admin.options import AdminOptions
 from fastq.errors import FastqError
 from fastq.spark.offsets import Offsets
 from fastq.spark.progress import SourceRead, earliest_of, kafka_sources

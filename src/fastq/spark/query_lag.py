@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from typing_extensions import Unpack
 
 from fastq.admin import Admin
-from fastq.admin.config import AdminConfig, AdminOptions
+from fastq.admin.config import AdminConfig
+from fastq.admin.options import AdminOptions
 from fastq.admin.types import OffsetSpec
 from fastq.metadata import TopicPartition
 from fastq.spark.progress import SourceRead, earliest_of, kafka_sources

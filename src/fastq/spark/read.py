@@ -106,7 +106,7 @@ def _batches(options: SourceOptions, consumer: Consumer, columns: list[str], wan
     until = {wanted.tp: wanted.end}
     while consumer.position(wanted.tp, timeout_s) < wanted.end:
         try:
-            batch = consumer.poll_batch(timeout_s, until=until)
+            batch = consumer.poll_batch(timeout=timeout_s, until=until)
         except OffsetOutOfRange:
             if not _skip_to_what_is_there(options, consumer, wanted):
                 return

@@ -1,16 +1,22 @@
-"""The pytest fixture `fastq_broker`: a broker of the test's own, in memory where the system has a place for that.
+"""The pytest fixtures `fastq_broker`, a broker of the test's own, and `fastq_session_broker`, one for all tests of a session; both in
+memory where the system has a place for that.
 
     def test_orders(fastq_broker):
         producer = Producer(bootstrap_servers=fastq_broker.bootstrap_servers)
 
-Rules: nothing is imported before a test asks for the fixture. Settings of the broker come from the marker
-`@pytest.mark.fastq_broker(config={"auto.create.topics.enable": "false"})`, whose arguments are those of `fastq.testing.Broker`.
+Rules: nothing is imported before a test asks for a fixture. Settings of a test's own broker come from the marker
+`@pytest.mark.fastq_broker(config={"auto.create.topics.enable": "false"})`, whose arguments are those of `fastq.testing.Broker`; those of
+the session's broker from a fixture `fastq_session_broker_options` that a conftest.py overrides. Tests that share a broker make topics and
+groups of their own, and set no faults: `fastq_new_name` makes names that nobody else has.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+import itertools
+import os
+import re
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -34,3 +40,32 @@ def fastq_broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
     with Broker(**options) as broker:
         yield broker
         print(f"--- log of the broker at {broker.bootstrap_servers}\n{broker.log}---")
+
+
+@pytest.fixture(scope="session")
+def fastq_session_broker_options() -> dict[str, Any]:
+    """Arguments of the broker behind `fastq_session_broker`, as `fastq.testing.Broker` takes them; override it in a conftest.py."""
+    return {}
+
+
+@pytest.fixture(scope="session")
+def fastq_session_broker(fastq_session_broker_options: dict[str, Any]) -> Iterator[Broker]:
+    """A running `fastq.testing.Broker` for all tests of the session (of a worker, with pytest-xdist); ended after the last one."""
+    from fastq.testing import Broker
+
+    with Broker(**{"in_memory": True, **fastq_session_broker_options}) as broker:
+        yield broker
+
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture
+def fastq_new_name(request: pytest.FixtureRequest) -> Callable[..., str]:
+    """`fastq_new_name(stem="")`: a name for a topic or a group that no other test has, with the test's name in it."""
+    test = re.sub(r"[^A-Za-z0-9]+", "-", request.node.name).strip("-")[:100]
+
+    def make(stem: str = "") -> str:
+        return "-".join(filter(None, [stem, test, str(os.getpid()), str(next(_numbers))]))
+
+    return make

@@ -204,8 +204,7 @@ def test_configuration() -> None:
     assert AdminConfig.from_mapping({"default.api.timeout.ms": "5"}).default_api_timeout_ms == 5
     with pytest.raises(ConfigError, match="default_api_timeout_ms"):
         Admin({"default.api.timeout": 5})
-    import typing
 
     from fastq.admin import AdminOptions
 
-    assert set(typing.get_type_hints(AdminOptions)) == set(AdminConfig.options())
+    assert set(AdminOptions.__annotations__) == set(AdminConfig.options())

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from fastq_broker import metrics_http
+from fastq_broker.listeners import ListenError
+from fastq_broker.log.recovery_progress import RecoveryProgress
 from fastq_broker.metrics import LATENCY_BUCKETS_S, ApiStats, BrokerMetrics, Exposition
 from fastq_broker.metrics_http import Answer, MetricsServer, parse_address, serve_broker
-from fastq_broker.server import ListenError
 from prometheus_client.parser import text_string_to_metric_families
 
 
@@ -169,6 +171,9 @@ def test_the_paths_of_a_broker() -> None:
         def problem(self) -> str | None:
             return self.reason
 
+        def death(self) -> str | None:
+            return "all is lost" if self.reason is None else None
+
     metrics: Any = Metrics()
     serve = serve_broker(metrics)
     assert serve("/metrics").body == "up 1\n" and "version=0.0.4" in serve("/metrics").content_type
@@ -176,4 +181,32 @@ def test_the_paths_of_a_broker() -> None:
     assert serve("/health/ready") == Answer("503 Service Unavailable", "the broker is starting\n")
     metrics.reason = None
     assert serve("/health/ready") == Answer("200 OK", "ready\n")
+    assert serve("/health/live") == Answer("503 Service Unavailable", "all is lost\n")
     assert serve("/").status == "404 Not Found"
+
+
+def test_what_the_health_of_a_broker_is() -> None:
+    broker: Any = SimpleNamespace(
+        server=SimpleNamespace(stopping=False),
+        logs=SimpleNamespace(offline_dirs={}, dirs=["/a", "/b"], recovery=RecoveryProgress(lambda: 0)),
+        loop=SimpleNamespace(time=lambda: now_s),
+        housekept_s=100.0,
+    )
+    now_s = 100.0
+    metrics = BrokerMetrics(broker, cast("Any", None))
+    assert (metrics.problem(), metrics.death()) == ("the broker is starting", None)
+    broker.logs.recovery.logs, broker.logs.recovery.done = 40, 12
+    now_s = 5000.0  # nothing is kept house for before the start is through
+    assert metrics.problem() == "the broker is starting: recovering, 12 of 40 logs, 0 MB read"
+    assert metrics.death() is None
+    metrics.started, now_s = True, 100.1
+    assert (metrics.problem(), metrics.death()) == (None, None)
+    broker.logs.offline_dirs["/a"] = "its error"
+    assert metrics.problem() is not None and metrics.death() is None, "the other one is served"
+    broker.logs.offline_dirs["/b"] = "its error"
+    assert metrics.death() == "all log directories are offline: /a, /b"
+    broker.logs.offline_dirs.clear()
+    now_s = 115.0
+    assert metrics.death() == "the event loop was held up for 15 s"
+    broker.server.stopping = True
+    assert metrics.death() is None

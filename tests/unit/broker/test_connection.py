@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from fastq_broker.connection import ProtocolViolation
+from fastq_broker.ports import Ports
 from fastq_broker.router import Deferred, Router
 from fastq_broker.server import Limits, Server
 
@@ -68,7 +69,7 @@ def run(scenario: Scenario, limits: Limits | None = None, loop: str = "uvloop") 
         router = EchoRouter()
         server = Server(asyncio.get_running_loop(), router, limits or Limits())  # type: ignore[arg-type]
         port = await server.bind("127.0.0.1", 0)
-        await server.serve()
+        server.serve()
         try:
             await asyncio.wait_for(scenario(server, router, port), 30)
         finally:
@@ -300,7 +301,7 @@ def test_what_is_not_the_protocol_closes_the_connection_with_one_line(
 
     with caplog.at_level(logging.WARNING):
         run(scenario)
-    assert [reason in record.message for record in caplog.records] == [True]
+    assert [reason in record.message for record in caplog.records if record.name.startswith("fastq_broker")] == [True]
 
 
 def test_requests_before_a_bad_one_are_answered() -> None:
@@ -435,7 +436,8 @@ def test_only_produce_may_be_huge(caplog: pytest.LogCaptureFixture) -> None:
 
     run(scenario, Limits(non_produce_request_bytes_max=MIB))
 
-    broker: Any = SimpleNamespace(config=SimpleNamespace(non_produce_request_max_bytes=100))
+    config = SimpleNamespace(non_produce_request_max_bytes=100)
+    broker: Any = SimpleNamespace(**{**dict.fromkeys(Ports.__annotations__), "config": config})
     with pytest.raises(ProtocolViolation, match=r"101 bytes \(Metadata\)"):  # one that came whole
         Router(broker).dispatch(None, bytearray(200), (3, 12, 1, None, 14, 115))  # type: ignore[arg-type]
 
@@ -574,5 +576,30 @@ def test_bad_peers_do_not_flood_the_log(caplog: pytest.LogCaptureFixture) -> Non
 
     with caplog.at_level(logging.WARNING):
         run(scenario)
-    assert len(caplog.records) <= 20
+    assert sum(record.name.startswith("fastq_broker") for record in caplog.records) <= 20
     assert any("more bad connections" in record.message for record in caplog.records)
+
+
+def test_one_connection_that_cannot_be_swept_leaves_the_others_swept(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        server = Server(asyncio.get_running_loop(), EchoRouter(), Limits())  # type: ignore[arg-type]
+        swept: list[int] = []
+
+        class Swept:
+            def __init__(self, broken: bool) -> None:
+                self.broken = broken
+
+            def check_idle(self, tick: int, _: int) -> None:
+                if self.broken:
+                    raise ValueError("broken connection")
+                swept.append(tick)
+
+        server.connections.update(Swept(broken) for broken in (True, False, True, False))  # type: ignore[misc]
+        server._second()
+        assert swept == [1, 1]
+        assert server._ticker is not None and not server._ticker.cancelled(), "it goes on"
+        server.connections.clear()
+        await server.stop()
+
+    asyncio.run(scenario())
+    assert "broken connection" in caplog.text

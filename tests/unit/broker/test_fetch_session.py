@@ -7,6 +7,8 @@ from typing import Any
 
 from fastq_broker.fetch_session import EVICTION_MS, INT32_MAX, FetchSessionCache
 
+from fastq._native.fetch_path import FetchPartition, PartitionData
+
 
 def cache(slots: int = 10) -> FetchSessionCache:
     numbers = itertools.count(100)
@@ -14,11 +16,11 @@ def cache(slots: int = 10) -> FetchSessionCache:
 
 
 def asked(partition: int, offset: int = 0, topic: bytes = b"t") -> Any:
-    return (topic, partition, -1, offset, -1, -1, 1000)
+    return FetchPartition(topic, partition, offset, 1000)
 
 
 def result(partition: int, hw: int = 5, records: object = None, error: int = 0, topic: bytes = b"t") -> Any:
-    return (topic, partition, error, hw, hw, 0, None, -1, records, None, None)
+    return PartitionData(topic, partition, error, hw, hw, 0, records)
 
 
 def begin(
@@ -37,7 +39,8 @@ def opened(sessions: FetchSessionCache, *partitions: int, now: int = 0) -> int:
 def test_no_session_is_made_unless_asked_for() -> None:
     sessions = cache()
     context = begin(sessions, 0, -1, [asked(0)])
-    assert context.answer([result(0)]) == (0, [result(0)])
+    answer = result(0)
+    assert context.answer([answer]) == (0, [answer])
     assert begin(sessions, 0, 0, []).answer([]) == (0, [])
     assert sessions.sessions == {}
 
@@ -58,14 +61,14 @@ def test_an_incremental_answer_holds_news_only() -> None:
         assert context.error_code == 0
         answered_id, sent = context.answer(results)
         assert answered_id == session_id
-        assert [item[1] for item in sent] == news, epoch
+        assert [item.partition for item in sent] == news, epoch
 
 
 def test_changes_and_forgotten_partitions() -> None:
     sessions = cache()
     session_id = opened(sessions, 0, 1)
     context = begin(sessions, session_id, 1, [asked(1, offset=9), asked(2)], [(b"t", 0), (b"t", 77)])
-    assert [(item[1], item[3]) for item in context.partitions] == [(1, 9), (2, 0)]
+    assert [(item.partition, item.fetch_offset) for item in context.partitions] == [(1, 9), (2, 0)]
     assert begin(sessions, session_id, 2, [], [(b"t", 1), (b"t", 2)]).partitions == []
     assert begin(sessions, session_id, 3, []).error_code == 70, "nothing was left of it"
 
@@ -76,7 +79,7 @@ def test_partitions_with_records_go_to_the_end() -> None:
     order = [0, 1, 2]
     for epoch in range(1, 4):
         context = begin(sessions, session_id, epoch, [])
-        assert [item[1] for item in context.partitions] == order
+        assert [item.partition for item in context.partitions] == order
         first = order[0]
         context.answer([result(p, hw=epoch, records="r" if p == first else None) for p in order])
         order = [*order[1:], first]
@@ -88,7 +91,7 @@ def test_answers_keep_topics_together() -> None:
     context = begin(sessions, 0, 0, [asked(p, topic=t) for t, p in keys])
     session_id, _ = context.answer([result(p, topic=t) for t, p in keys])
     _, sent = begin(sessions, session_id, 1, []).answer([result(p, topic=t, hw=9) for t, p in keys])
-    assert [(item[0], item[1]) for item in sent] == [(b"a", 0), (b"a", 1), (b"b", 0)]
+    assert [(item.topic, item.partition) for item in sent] == [(b"a", 0), (b"a", 1), (b"b", 0)]
 
 
 def test_epochs_must_follow_each_other_and_wrap_to_1() -> None:

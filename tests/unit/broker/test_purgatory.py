@@ -130,3 +130,22 @@ def test_a_stop_ends_all() -> None:
         assert sorted(await world.turn()) == ["x", "y", "z"]
 
     run(scenario)
+
+
+def test_a_fetch_that_raises_keeps_no_other_waiting(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario(world: World) -> None:
+        def broken(*_: object) -> int:
+            raise ValueError("broken fetch")
+
+        for name, max_wait_s in (("before", 60.0), ("after", 60.0)):
+            world.wait(name, "a", 1, max_wait_s)
+            uncounted = WaitingFetch({"a": 0}, 1, broken, lambda: world.ended.append("uncounted"))
+            unanswered = WaitingFetch({"a": 0}, 1, world.bytes.__getitem__, broken)  # type: ignore[arg-type]
+            world.purgatory.wait(uncounted, 60.0)
+            world.purgatory.wait(unanswered, 60.0)
+        world.append("a", 1)
+        assert sorted(await world.turn()) == ["after", "before", "uncounted", "uncounted"]
+        assert len(world.purgatory) == 0
+
+    run(scenario)
+    assert "broken fetch" in caplog.text

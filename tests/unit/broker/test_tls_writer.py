@@ -26,7 +26,7 @@ def test_files_and_bytes_in_order_over_tls(loop: str, tmp_path: Path) -> None:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(CERTIFICATE)
         port = await server.bind("127.0.0.1", 0, name="SSL", tls=context)
-        await server.serve()
+        server.serve()
         client = ssl.create_default_context(cafile=str(CERTIFICATE))
         try:
             for size in (100, 50_000, len(content)):

@@ -18,6 +18,7 @@ from fastq_broker.config import (
 )
 from fastq_broker.config_keys import INT64_MAX, ConfigSource, ConfigType, Status
 from fastq_broker.config_table import BROKER_KEYS, DONE, REMOVED, TARGETS
+from fastq_broker.descriptors import plan_descriptors
 
 from fastq.errors import ConfigError
 
@@ -59,13 +60,14 @@ def test_upkeep_that_is_done_another_way_is_said(name: str) -> None:
 
 
 def test_what_is_told_of_sockets_is_what_is_done() -> None:
-    limits = _limits(of())
+    limits = _limits(of(), plan_descriptors(1024))
     assert (limits.send_buffer_bytes, limits.receive_buffer_bytes, limits.backlog) == (262144, -1, 1024)
     assert of().get("socket.send.buffer.bytes") == 262144
     assert of().get("socket.receive.buffer.bytes") == -1
     assert of().get("socket.listen.backlog.size") == 1024
     limits = _limits(
-        of(("socket.send.buffer", 5000), ("socket.receive.buffer.bytes", 6000), ("queued.max.request.bytes", -1))
+        of(("socket.send.buffer", 5000), ("socket.receive.buffer.bytes", 6000), ("queued.max.request.bytes", -1)),
+        plan_descriptors(1024),
     )
     assert (limits.send_buffer_bytes, limits.receive_buffer_bytes, limits.queued_bytes_max) == (5000, 6000, -1)
 
@@ -167,6 +169,8 @@ def test_all_interfaces_are_advertised_by_the_name_of_the_machine() -> None:
         ({"listeners": "CONTROLLER://:1"}, ["listeners", "clients"]),
         ({"listeners": ""}, ["listeners", "at least one"]),
         ({"log.dirs": ""}, ["log.dirs", "at least one"]),
+        ({"log.dirs": "/a,/b,/a/"}, ["log.dirs", "twice", "/a and /a/"]),
+        ({"controller.listener.names": ","}, ["controller.listener.names", "at least one"]),
         ({"advertised.listeners": "PLAINTEXT://0.0.0.0:9092"}, ["advertised.listeners", "0.0.0.0"]),
         ({"inter.broker.listener.name": "X"}, ["inter.broker.listener.name", "X", "PLAINTEXT"]),
         ({"process.roles": "broker"}, ["process.roles", "broker,controller"]),
@@ -202,7 +206,7 @@ def test_an_unknown_key_names_the_nearest_one() -> None:
         ("replica.lag.max.messages", "4000", "replica.lag.time.max.ms"),
         ("remote.log.manager.thread.pool.size", "4", "tiered storage"),
         ("num.io.threads", "8", "event loop"),
-        ("listener.name.inside.ssl.keystore.location", "/x", "one listener"),
+        ("listener.name.inside.num.io.threads", "8", "one listener"),
         ("log.retention.hours.per.topic", "a:1", "topic"),
     ],
 )

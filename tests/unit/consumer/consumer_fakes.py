@@ -88,7 +88,7 @@ class FakeLog:
             base_offset=self.end,
             leader_epoch=self.epoch,
         )
-        self._add(Entry(self.end, self.end, bytes(data), []))
+        self._add(Entry(self.end, self.end, bytes(data), [], epoch=self.epoch))
 
     def transaction(self, producer_id: int, batches: list[list[tuple[Any, ...]]], commit: bool) -> None:
         """A transaction of some batches and its marker."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import os
 import pickle
@@ -10,6 +11,7 @@ import signal
 import socket
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,6 +26,7 @@ from fastq.errors import (
     CorruptRecord,
     DeserializationError,
     ForkedClient,
+    NotAssigned,
     OffsetOutOfRange,
     ProtocolError,
     TopicAuthorizationFailed,
@@ -81,7 +84,13 @@ def test_iteration_poll_and_batches_go_on_where_the_last_one_stopped(cluster: So
         assert reader.poll(timeout=0.05) == []
         assert len(reader.poll_batch(timeout=0)) == 0
         with pytest.raises(ValueError, match="max_records"):
-            reader.poll(0)
+            reader.poll(max_records=0)
+        with pytest.raises(TypeError, match=r"poll\(1\).*poll\(timeout=1\), a number of records poll\(max_records=1\)"):
+            reader.poll(1)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"poll_batch\(timeout=5.0\)$"):
+            reader.poll_batch(5.0)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="1 or more"):
+            reader.poll(max_records=0)
 
 
 def test_read_to_end_ends_at_the_end_of_the_call(cluster: SocketCluster) -> None:
@@ -148,15 +157,96 @@ def test_pause_keeps_what_is_prefetched(cluster: SocketCluster) -> None:
         assert reader.metrics()["fetches"] <= fetches + 1
 
 
-def test_assign_replaces_the_topics(cluster: SocketCluster) -> None:
+def test_topics_and_partitions_by_hand_exclude_each_other(cluster: SocketCluster) -> None:
+    """As in Kafka's consumer: one is given up before the other begins."""
     fill(cluster)
     with consumer(cluster, "logs") as reader:
         next(iter(reader))
+        with pytest.raises(ValueError, match=r"partitions of logs are read: unsubscribe\(\) before assign"):
+            reader.assign([("logs", 1)])
+        assert sorted(reader.assignment()) == [("logs", 0), ("logs", 1)]
+        reader.unsubscribe()
         reader.assign([("logs", 1)])
         assert reader.assignment() == [("logs", 1)]
         assert {record.partition for record in reader.read_to_end()} <= {1}
+        with pytest.raises(ValueError, match=r"assigned by hand: unsubscribe\(\) first"):
+            reader.subscribe("logs")
+        assert reader.assignment() == [("logs", 1)]
+        with pytest.raises(ValueError, match="no topics are named"):
+            reader.subscribe([])
         reader.assign([])
-        assert reader.poll(timeout=0.05) == []
+        reader.subscribe("logs")
+        reader.seek_to_beginning()
+        assert reader.poll(timeout=30)
+
+
+WAITS: dict[str, Any] = {
+    "poll": lambda reader: reader.poll(timeout=30),
+    "poll_batch": lambda reader: reader.poll_batch(timeout=30),
+    "iteration": lambda reader: next(iter(reader)),
+    "read_to_end": lambda reader: reader.read_to_end(),
+    "read_batches_to_end": lambda reader: reader.read_batches_to_end(),
+}
+ASYNC_WAITS: dict[str, Any] = {**WAITS, "iteration": lambda reader: anext(aiter(reader))}
+
+
+@pytest.mark.parametrize("how", WAITS)
+def test_who_reads_nothing_is_told(cluster: SocketCluster, how: str) -> None:
+    fill(cluster)
+    with consumer(cluster) as reader:
+        for let_go in (lambda: None, lambda: reader.assign([]), reader.unsubscribe):
+            let_go()
+            with pytest.raises(NotAssigned, match=r"not subscribed to any topics.*subscribe\('orders'\)"):
+                WAITS[how](reader)
+            reader.assign([("logs", 0)])
+            assert len(reader.poll(timeout=30)) > 0
+            reader.seek_to_beginning()
+
+    async def main() -> None:
+        async with async_consumer(cluster) as other:
+            with pytest.raises(NotAssigned, match="not subscribed to any topics"):
+                await ASYNC_WAITS[how](other)
+            other.assign([("logs", 0)])
+            assert len(await other.poll(timeout=30)) > 0
+            await other.unsubscribe()
+            with pytest.raises(NotAssigned, match="not subscribed to any topics"):
+                await ASYNC_WAITS[how](other)
+
+    asyncio.run(main())
+
+
+def test_a_wait_ends_when_another_task_unsubscribes(cluster: SocketCluster) -> None:
+    cluster.create("logs", 2)
+
+    async def main() -> None:
+        async with async_consumer(cluster, "logs") as reader:
+            polls = asyncio.create_task(reader.poll())
+            await asyncio.sleep(0.05)
+            await reader.unsubscribe()
+            assert await asyncio.wait_for(polls, 30) == []
+            reader.assign([("logs", 0)])
+            polls = asyncio.create_task(reader.poll())
+            await asyncio.sleep(0.05)
+            reader.assign([])
+            assert await asyncio.wait_for(polls, 30) == []
+
+    asyncio.run(main())
+
+
+def test_times_before_1970_are_refused(cluster: SocketCluster) -> None:
+    """-1 and -2 mean the ends to a broker; here they are a mistake, as in Kafka's consumer."""
+    fill(cluster)
+    with consumer(cluster, "logs") as reader:
+        for time_ms in (-1, -2, -1000):
+            with pytest.raises(ValueError, match=rf"0 or more, got {time_ms}; beginning_offsets"):
+                reader.offsets_for_times({("logs", 0): time_ms})
+
+    async def main() -> None:
+        async with async_consumer(cluster, "logs") as other:
+            with pytest.raises(ValueError, match="0 or more, got -1"):
+                await other.offsets_for_times({("logs", 0): -1})
+
+    asyncio.run(main())
 
 
 def test_offsets(cluster: SocketCluster) -> None:
@@ -332,7 +422,7 @@ def test_interceptors(cluster: SocketCluster) -> None:
 
 
 def test_errors_of_topics(cluster: SocketCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastq.consumer.base.UNKNOWN_GRACE_S", 0.1)
+    monkeypatch.setattr("fastq.consumer.topic_watch.UNKNOWN_GRACE_S", 0.1)
     with consumer(cluster, "none-such", retry_backoff_ms=10) as reader:
         with pytest.raises(UnknownTopicOrPartition, match="none-such"):
             reader.poll(timeout=5)
@@ -425,8 +515,21 @@ def test_arguments() -> None:
         Consumer("^logs")
     with pytest.raises(TypeError, match="non-empty str"):
         Consumer("logs", 7)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="got b'logs'"):
+        Consumer(b"logs")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="did you mean auto_offset_reset"):
         Consumer("logs", auto_ofset_reset="earliest")
+
+
+@pytest.mark.parametrize("cls", [Consumer, AsyncConsumer])
+def test_a_consumer_that_was_refused_is_not_one_that_was_left_open(cls: type[Any]) -> None:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for topics in (("logs", 7), ("^logs",), (b"logs",), ("^logs(",)):
+            with pytest.raises((TypeError, ValueError)):
+                cls(*topics)
+        gc.collect()
+    assert [str(warning.message) for warning in told if warning.category is ResourceWarning] == []
 
 
 def test_metrics(cluster: SocketCluster) -> None:
@@ -549,7 +652,7 @@ def test_a_broker_that_is_not_there_is_raised_in_time() -> None:
 
 
 def test_assigned_partitions_that_do_not_exist(cluster: SocketCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fastq.consumer.base.UNKNOWN_GRACE_S", 0.1)
+    monkeypatch.setattr("fastq.consumer.topic_watch.UNKNOWN_GRACE_S", 0.1)
     fill(cluster)
     with consumer(cluster, retry_backoff_ms=10, metadata_max_age_ms=100) as reader:
         reader.assign([("logs", 0), ("logs", 2), ("none-such", 0)])
@@ -610,3 +713,93 @@ def test_rubbish_from_a_broker_is_a_protocol_error_that_names_it(cluster: Socket
             except ProtocolError:
                 continue  # of the other broker
         in_order(records, count)
+
+
+@pytest.mark.parametrize("change", ["assign", "subscribe"])
+def test_what_another_task_has_read_is_begun_at_once(
+    cluster: SocketCluster, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """A task that waited for records heard of new partitions when it looked around the next time, which nothing else brings about."""
+    monkeypatch.setattr("fastq.consumer.async_consumer.LOOK_AROUND_S", 3600.0)
+    fill(cluster)
+    cluster.create("empty", 1)
+
+    async def main() -> None:
+        async with async_consumer(cluster, *(["empty"] if change == "subscribe" else [])) as reader:
+            if change == "assign":
+                reader.assign([("empty", 0)])
+            waits = asyncio.create_task(reader.poll())
+            await asyncio.sleep(0.3)  # it has its metadata, and nothing more comes
+            if change == "assign":
+                reader.assign([("logs", 0)])
+            else:
+                reader.subscribe("logs")
+            assert await asyncio.wait_for(waits, 20)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_an_error_of_the_application_at_the_end_keeps_nothing_else_from_it(asynchronous: bool) -> None:
+    """A callback that raised when the consumer was closed left those behind it, and the interceptors, without a word of the end."""
+    heard: list[object] = []
+
+    class Interceptor:
+        def on_consume(self, records: Any) -> Any:
+            return records
+
+        def close(self) -> None:
+            heard.append("interceptor")
+
+    def callback(offsets: Any, error: Any) -> None:
+        (offset,) = (place.offset for place in offsets.values())
+        heard.append((offset, type(error)))
+        if offset < 7:
+            raise LookupError(f"of the application, {offset}")
+
+    options: dict[str, Any] = {
+        "bootstrap_servers": "127.0.0.1:1",
+        "group_id": "g",
+        "enable_auto_commit": False,
+        "interceptors": Interceptor(),
+    }
+
+    def commit(client: Consumer | AsyncConsumer) -> None:
+        client.assign([("logs", 0)])
+        for offset in (5, 6, 7):
+            client.commit_async({("logs", 0): offset}, callback)
+
+    async def main() -> None:
+        client = AsyncConsumer(**options)
+        commit(client)
+        await client.close(timeout=0)
+
+    def blocking() -> None:
+        client = Consumer(**options)
+        commit(client)
+        client.close(timeout=0)
+
+    with pytest.raises(LookupError, match="of the application"):
+        asyncio.run(main()) if asynchronous else blocking()
+    assert heard == [(5, ClientClosed), (6, ClientClosed), (7, ClientClosed), "interceptor"]
+
+
+def test_offsets_of_another_integer_type_are_committed_as_they_are_sought() -> None:
+    """`commit({tp: numpy.int64(5)})` was refused as no int, where `seek` takes it."""
+
+    class Number:
+        def __index__(self) -> int:
+            return 5
+
+    told: list[Any] = []
+    with Consumer(bootstrap_servers="127.0.0.1:1", group_id="g", enable_auto_commit=False) as client:
+        client.assign([("logs", 0)])
+        client.seek(("logs", 0), Number())  # type: ignore[arg-type]
+        number: Any = Number()
+        client.commit_async({("logs", 0): number}, lambda offsets, error: told.append(offsets))
+        with pytest.raises(ValueError, match="an offset to commit is an int of 0 or more"):
+            client.commit({("logs", 0): 5.0})  # type: ignore[dict-item]
+        client.close(timeout=0)
+    assert told == [{TopicPartition("logs", 0): (5, "", -1)}]
+    ((place,),) = (offsets.values() for offsets in told)
+    assert type(place.offset) is int

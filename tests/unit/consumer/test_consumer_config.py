@@ -1,12 +1,13 @@
 """Consumer configuration and deserializers."""
 
+import pickle
 import struct
 import uuid
 from typing import Any
 
 import pytest
 
-from fastq import serializers
+from fastq import AsyncConsumer, Consumer, serializers
 from fastq.config import ConfigWarning
 from fastq.consumer.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ConsumerConfig, duration_ms
 from fastq.consumer.deserializers import BY_NAME, find_deserializer
@@ -109,3 +110,56 @@ def test_find_deserializer() -> None:
     assert find_deserializer("org.apache.kafka.common.serialization.LongDeserializer") is BY_NAME["int"]
     assert find_deserializer("json.loads")(b"[1]") == [1]
     assert find_deserializer(bytes.upper)(b"a") == b"A"
+
+
+def test_a_consumer_takes_settings_as_a_mapping_or_a_config() -> None:
+    """As the producer does: in Kafka's spelling or today's, before the topics, keyword arguments winning."""
+    for cls in (Consumer, AsyncConsumer):
+        for settings in (
+            {"bootstrap.servers": "somewhere:1", "fetch.min.bytes": 5},
+            ConsumerConfig(bootstrap_servers="somewhere:1", fetch_min_bytes=5),
+        ):
+            consumer = cls(settings, "logs", "more", fetch_max_wait_ms=7)
+            assert consumer.subscription() == ["logs", "more"]
+            config = consumer.config
+            assert (config.fetch_min_bytes, config.fetch_max_wait_ms) == (5, 7)
+            assert config.bootstrap_servers == ("somewhere:1",)
+            assert cls(settings).subscription() == []
+            again = pickle.loads(pickle.dumps(consumer))
+            assert again.subscription() == ["logs", "more"] and again.config == config
+
+
+def test_settings_in_the_wrong_place_say_where_they_go() -> None:
+    for given, match in (
+        (("logs", {"group.id": "g"}), "settings come first"),
+        ((["logs", {"group.id": "g"}],), "settings come first"),
+        (("localhost:9092",), "bootstrap_servers='localhost:9092'"),
+        (("no such/topic",), "249 letters"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=match):
+            Consumer(*given)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="settings come first"):
+        Consumer().subscribe({"group.id": "g"})
+
+
+@pytest.mark.parametrize(
+    ("key", "answer"),
+    [
+        ("error_cb", "logger 'fastq'"),
+        ("stats_cb", r"metrics\(\)"),
+        ("on_commit", "commit_async"),
+        ("consumer_timeout_ms", "timeout"),
+        ("enable.auto.offset.store", "enable_auto_commit=False"),
+    ],
+)
+def test_keys_of_other_clients_get_an_answer_that_helps(key: str, answer: str) -> None:
+    with pytest.raises(ConfigError, match=answer) as caught:
+        Consumer({key: print})
+    assert key in str(caught.value)
+
+
+def test_a_warning_about_a_key_points_at_the_program() -> None:
+    with pytest.warns(ConfigWarning) as caught:
+        Consumer({"queued.min.messages": 5}, "logs")
+        ConsumerConfig.from_mapping({"queued.min.messages": 5})
+    assert [warning.filename for warning in caught if warning.category is ConfigWarning] == [__file__] * 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from consumer_protocol_harness import Harness, T, U, owned, parts
 
@@ -239,6 +241,7 @@ def test_errors_for_good_and_errors_that_pass() -> None:
     harness.later(1000)
     assert harness.beat() is None
     assert harness.member.state is State.FATAL
+    assert harness.member.take_error() is error  # told as often as it is asked: silence would look like an empty topic
     # A new subscription is a new attempt.
     harness.member.subscribe(Subscription(("t", "u")))
     assert harness.beat() is not None
@@ -394,3 +397,44 @@ def test_the_table_names_every_state() -> None:
     while (more := {after for state in reachable for after in TRANSITIONS[state]} | reachable) != reachable:
         reachable = more
     assert reachable == set(State)
+
+
+@pytest.mark.parametrize("after_s", [0.05, 0.4, 1.0, 3.0, 7.0])
+def test_who_was_given_nothing_yet_asks_soon(after_s: float) -> None:
+    """As Apache Kafka answers a join: empty, while another member has not let go; and tells of more at the next heartbeat only."""
+    harness = Harness("t")
+    harness.member.subscribe(Subscription(("t",)))
+    assert harness.beat() is not None
+    harness.answer(epoch=3, assigned={})
+    joined, heartbeats = harness.now, 0
+    while not harness.member.owned:
+        harness.carry_out()
+        wait = harness.member.next_wakeup(harness.now)
+        assert wait is not None
+        harness.later(wait)
+        if harness.beat() is not None:
+            heartbeats += 1
+            harness.answer(epoch=3, assigned={T: [0]} if harness.now >= joined + after_s else None)
+            harness.carry_out()
+    assert harness.now - joined <= max(after_s * 1.5, after_s + 0.1) + 0.001
+    assert heartbeats < 20
+    # And then as it was told to.
+    harness.beat()
+    harness.answer(epoch=3)
+    assert harness.member.next_wakeup(harness.now) == pytest.approx(5.0, abs=0.2)
+
+
+def test_who_is_to_have_nothing_asks_soon_for_a_while_only() -> None:
+    harness = Harness("t")
+    harness.member.subscribe(Subscription(("t",)))
+    harness.beat()
+    harness.answer(epoch=3, assigned={})
+    sent: list[float] = []
+    while harness.now < 200.0:
+        harness.carry_out()
+        harness.later(harness.member.next_wakeup(harness.now) or 0.001)
+        if harness.beat() is not None:
+            sent.append(harness.now)
+            harness.answer(epoch=3)
+    assert sum(at < 115.0 for at in sent) < 30
+    assert all(later - before > 4.9 for before, later in itertools.pairwise(sent) if before > 116.0)

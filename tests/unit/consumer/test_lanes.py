@@ -9,11 +9,15 @@ import pytest
 
 from fastq._native.consume import Record
 from fastq.consumer.lanes import Lanes, Progress, Task
-from fastq.metadata import TopicPartition
+from fastq.metadata import OffsetAndMetadata, TopicPartition
 
 
-def record(offset: int, key: bytes | None = None, partition: int = 0) -> Record:
-    return Record("t", partition, offset, key=key)
+def record(offset: int, key: bytes | None = None, partition: int = 0, leader_epoch: int = -1) -> Record:
+    return Record("t", partition, offset, key=key, leader_epoch=leader_epoch)
+
+
+def offsets_of(lanes: Lanes) -> dict[TopicPartition, int]:
+    return {tp: place.offset for tp, place in lanes.commits().items()}
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -88,7 +92,7 @@ def test_order_is_kept_and_nothing_is_lost(order: str, seed: int) -> None:
     assert lanes.pending == 0
     assert lanes.wait_s() is None
     assert all(offsets == sorted(offsets) for offsets in seen.values())
-    assert lanes.commits() == {TopicPartition("t", p): last + 1 for p, last in nexts.items()}
+    assert offsets_of(lanes) == {TopicPartition("t", p): last + 1 for p, last in nexts.items()}
 
 
 def test_commits_are_told_once() -> None:
@@ -100,7 +104,7 @@ def test_commits_are_told_once() -> None:
     lanes.done(second)
     assert lanes.commits() == {}
     lanes.done(first)
-    assert lanes.commits() == {("t", 0): 7}
+    assert offsets_of(lanes) == {("t", 0): 7}
     lanes.committed(lanes.commits())
     assert lanes.commits() == {}
 
@@ -131,7 +135,7 @@ def test_partitions_that_are_given_up_leave_nothing_behind() -> None:
     lanes.drop_waiting([gone])
     assert (lanes.pending, lanes.running([gone])) == (3, 1)
     lanes.done(task)
-    assert lanes.commits() == {gone: 1}
+    assert offsets_of(lanes) == {gone: 1}
     lanes.give_up([gone])
     assert lanes.commits() == {}
     assert lanes.pending == 2
@@ -148,3 +152,13 @@ def test_partitions_that_are_given_up_leave_nothing_behind() -> None:
 def test_an_order_that_is_none_of_them() -> None:
     with pytest.raises(ValueError, match="partition, key, none"):
         Lanes("random", clock=lambda: 0.0)
+
+
+def test_what_is_committed_has_the_leader_epoch_of_the_last_record_before_it() -> None:
+    lanes = Lanes("none", clock=lambda: 0.0)
+    lanes.add([record(0, leader_epoch=3), record(1, leader_epoch=4), record(5, leader_epoch=6)])
+    tasks = [task for _ in range(3) if (task := lanes.take()) is not None]
+    for finished, expected in ((0, (1, 3)), (2, (1, 3)), (1, (6, 6))):
+        lanes.done(tasks[finished])
+        ((_, place),) = lanes.commits().items()
+        assert place == OffsetAndMetadata(expected[0], "", expected[1])

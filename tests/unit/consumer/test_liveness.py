@@ -32,10 +32,14 @@ class FakeMember:
         self.generation = 3
         self.may_commit = True
         self.too_slow = False
+        self.given_up = False
         self.polled: list[float] = []
 
     def poll(self, now: float) -> None:
         self.polled.append(now)
+
+    def overdue(self) -> None:
+        self.given_up = True
 
 
 class World:
@@ -128,3 +132,21 @@ def test_a_child_of_a_fork_has_no_thread() -> None:
         os._exit(1 if world.liveness._plain else 0)
     assert os.waitpid(pid, 0)[1] == 0
     assert world.liveness._plain
+
+
+def test_iterators_stop_before_the_place_is_given_up() -> None:
+    world = World()
+    liveness, member = world.liveness, world.member
+    liveness.asked(member, None)
+    world.now += 0.9
+    liveness.observe(member)
+    assert not liveness.progress.stopped
+    liveness.progress.add()
+    world.now += 0.9
+    liveness.observe(member)  # one was handed out meanwhile
+    assert not liveness.progress.stopped and member.polled == [world.now]
+    world.now += 1.0
+    liveness.observe(member)
+    assert liveness.progress.stopped
+    assert liveness.asked(member, (TopicPartition("t", 0), 3, True)) is not None
+    assert member.given_up and not liveness.progress.stopped

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import gc
 import random
+import warnings
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
 
 from fastq._native.consume import Record
 from fastq.consumer.retry import DEAD_LETTER_HEADERS, RetryPolicy
-from fastq.errors import FastqError, RecordFailed
+from fastq.errors import ConfigError, DeserializationError, FastqError, RecordFailed
+from fastq.serializers import json_serializer, serialize
 
 RECORD = Record("orders", 3, 17, 1_700_000_000_000, key=b"key", value=b"value", headers=[("trace", b"1")])
 
@@ -153,3 +158,108 @@ def test_a_dead_letter_topic_needs_a_producer() -> None:
     with pytest.raises(ValueError, match="producer"):
         RetryPolicy(dead_letter_topic="dead").call(Handler(0), RECORD)
     assert RetryPolicy().pause_s(RuntimeError(), 3, random.Random(0)) is None
+
+
+# -- handlers that are not run by calling them
+
+
+async def awaited(record: Record) -> None:
+    raise AssertionError("nobody awaits this")
+
+
+def generated(record: Record) -> Any:
+    yield record
+
+
+async def both(record: Record) -> Any:
+    yield record
+
+
+class AsyncCallable:
+    async def __call__(self, record: Record) -> None: ...
+
+    async def method(self, record: Record) -> None: ...
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        awaited,
+        generated,
+        both,
+        functools.partial(functools.partial(awaited)),
+        AsyncCallable(),
+        AsyncCallable().method,
+        None,
+        "name",
+    ],
+    ids=repr,
+)
+def test_a_handler_that_a_thread_cannot_run_is_refused(handler: Any) -> None:
+    with pytest.raises(ConfigError, match="handler"):
+        RetryPolicy(attempts=3).call(handler, RECORD)
+
+
+def wrapped(record: Record) -> Any:
+    return awaited(record)
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        wrapped,
+        lambda record: generated(record),
+        lambda record: both(record),
+        lambda record: Future(),
+        lambda record: FakeDelivery(),
+    ],
+)
+def test_a_handler_whose_work_is_still_to_be_done_is_told_of(handler: Any) -> None:
+    """No policy makes up for it: not another attempt, not a dead letter."""
+    producer = FakeProducer()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # of coroutines that nobody awaited
+        with pytest.raises(ConfigError, match="was not done when it returned"):
+            RetryPolicy(attempts=3, dead_letter_topic="dead").call(handler, RECORD, producer, sleep=lambda s: None)
+        gc.collect()
+    assert producer.sent == []
+
+
+@pytest.mark.parametrize("handler", [lambda record: None, lambda record: both(record), both, None])
+def test_a_handler_that_cannot_be_awaited_is_told_of(handler: Any) -> None:
+    with pytest.raises(ConfigError, match="handler"):
+        asyncio.run(RetryPolicy(attempts=3).call_async(handler, RECORD))
+
+
+def test_what_a_plain_handler_answers_does_not_matter() -> None:
+    RetryPolicy().call(lambda record: 5, RECORD)  # type: ignore[arg-type]
+
+
+# -- records that cannot be read
+
+UNREADABLE = DeserializationError("not JSON", raw=RECORD)
+AWAY = DeserializationError("no registry", raw=RECORD)
+AWAY.retriable = True
+
+
+def test_what_cannot_be_read_is_tried_again_only_where_that_may_help() -> None:
+    policy = RetryPolicy(attempts=3)
+    assert policy.pause_s(UNREADABLE, 1, random.Random()) is None
+    assert policy.pause_s(AWAY, 1, random.Random()) is not None
+    assert policy.pause_s(AWAY, 3, random.Random()) is None
+
+
+def test_what_cannot_be_read_is_set_aside_as_its_bytes() -> None:
+    producer = FakeProducer()
+    RetryPolicy(dead_letter_topic="{topic}-dead").set_aside(RECORD, UNREADABLE, producer)
+    ((topic, value, key, headers),) = producer.sent
+    assert (topic, value, key, headers[0]) == ("orders-dead", b"value", b"key", ("trace", b"1"))
+    assert json_of(value) == b"value"
+    assert dict(headers)["dead-letter.error-class"] == b"fastq.errors.DeserializationError"
+    with pytest.raises(RecordFailed, match="not JSON"):
+        RetryPolicy().set_aside(RECORD, UNREADABLE)
+
+
+def json_of(value: Any) -> Any:
+    """What the serializer of a dead-letter producer makes of a value."""
+    return serialize(json_serializer, "orders-dead", value, "value")

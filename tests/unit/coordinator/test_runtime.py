@@ -12,7 +12,7 @@ from fastq_broker.broker import Broker
 from fastq_broker.controller.topics import OFFSETS_TOPIC
 from fastq_broker.coordinator import CoordinatorRuntime, ShardContext
 
-from fastq._native.records import build_batch, read_header
+from fastq._native.records import build_batch, iter_headers, read_header
 from fastq._native.wire import DecodeError
 from fastq.errors import CoordinatorLoadInProgress, CoordinatorNotAvailable, KafkaError, NotCoordinator
 
@@ -187,6 +187,69 @@ def test_a_record_too_large_is_refused_and_not_replayed(
     bench.run(work, tables)
 
 
+def test_a_batch_may_be_as_large_as_the_topic_says_and_has_to_leave_what_is_asked_for(
+    bench: Any, tables: Tables
+) -> None:
+    bench.settings["message.max.bytes"] = "1000"
+
+    def batch_size(value: bytes) -> int:
+        return len(build_batch([(1, b"k", value)]))
+
+    async def work(broker: Broker) -> None:
+        shard = await tables.shard("orders")
+        value = bytes(1000 - batch_size(bytes(900)) + 900)
+        assert batch_size(value) == 1000
+        error = put(shard, [(b"k", value + b"x")])
+        assert error is not None and error.code == 10 and shard.values == {}
+        assert put(shard, [(b"k", value)]) is None and shard.values == {b"k": value}
+        assert put(shard, [(b"k", value[1:])]) is None
+        error = put(shard, [(b"k", value[6:])], spare_bytes=7)
+        assert error is not None and error.code == 10
+        assert put(shard, [(b"k", value[7:])], spare_bytes=7) is None
+
+    bench.run(work, tables)
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_records_that_need_not_come_together_take_several_batches(
+    bench: Any, tables: Tables, transactional: bool
+) -> None:
+    bench.settings["message.max.bytes"] = "1000"
+    records: list[tuple[bytes, bytes | None]] = [(b"%03d" % n, bytes(n)) for n in range(200)]
+    fields: dict[str, Any] = {"producer_id": 7, "producer_epoch": 0, "transactional": True} if transactional else {}
+
+    async def write(broker: Broker) -> None:
+        shard = await tables.shard("orders")
+        answers: list[KafkaError | None] = []
+        shard.context.append_in_parts(records, answers.append, **fields)
+        shard.context.append_in_parts([], answers.append)
+        assert answers == [None, None]
+        assert (shard.pending[7] if transactional else shard.values) == dict(records)
+        log = shard.context.replica.log
+        headers = [header for _, header in iter_headers(log.read(0, 1 << 20).read())]
+        assert all(header.is_transactional == transactional for header in headers)
+        sizes = [header.size_bytes for header in headers]
+        assert max(sizes) <= 1000 and len(sizes) < sum(sizes) / 500
+        end = log.log_end_offset
+        # One that fits no batch is refused; those before it are there, those after it are not.
+        shard.context.append_in_parts([(b"a", bytes(600)), (b"b", bytes(1000)), (b"c", b"")], answers.append)
+        assert answers[-1] is not None and answers[-1].code == 10
+        assert log.log_end_offset == end + 1 and b"a" in shard.values and b"c" not in shard.values
+        shard.context.close()
+        shard.context.append_in_parts([(b"d", b"")], answers.append)
+        assert answers[-1] is not None and answers[-1].code == 16 and len(answers) == 4
+
+    async def read(broker: Broker) -> None:
+        shard = await tables.shard("orders")
+        if transactional:
+            assert shard.pending[7] == dict(records)
+        else:
+            assert shard.values == {**dict(records), b"a": bytes(600)}
+
+    bench.run(write, tables)
+    bench.run(read, tables)
+
+
 def test_a_disk_that_fails_answers_and_nothing_is_replayed(bench: Any, tables: Tables) -> None:
     async def work(broker: Broker) -> None:
         shard = await tables.shard("orders")
@@ -195,6 +258,7 @@ def test_a_disk_that_fails_answers_and_nothing_is_replayed(bench: Any, tables: T
         error = put(shard, [(b"a", b"1")])
         assert error is not None and error.code == 56
         assert shard.values == {}
+        log.dir.offline = None  # for the stop
 
     bench.run(work, tables)
 
@@ -271,6 +335,35 @@ def test_damaged_records_are_logged_with_file_and_position_and_left_out(
     assert f"offset 1 ({paths[0]}, batch at byte {second})" in lines[0]
     assert f"offset 2 ({paths[0]}, batch at byte {third})" in lines[1]
     assert "offset 3" in lines[2]
+
+
+def test_a_header_that_is_none_does_not_keep_all_keys_away(
+    bench: Any, tables: Tables, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The load began again each second, for ever, with a traceback each time."""
+    paths: list[Path] = []
+
+    async def write(broker: Broker) -> None:
+        shard = await tables.shard("orders")
+        for value in (b"1", b"2", b"3"):
+            assert put(shard, [(b"a", value)]) is None
+        log = shard.context.replica.log
+        log.roll(1)
+        assert put(shard, [(b"b", b"4")]) is None
+        paths.append(Path(log.segments[0].log.path))
+
+    async def read(broker: Broker) -> None:
+        assert (await tables.shard("orders")).values == {b"a": b"1", b"b": b"4"}
+
+    bench.run(write, tables)
+    data = bytearray(paths[0].read_bytes())
+    second = read_header(bytes(data)).size_bytes
+    data[second + 16] = 7  # the magic
+    paths[0].write_bytes(data)
+    with caplog.at_level(logging.ERROR):
+        bench.run(read, tables)
+    (line,) = [record.getMessage() for record in caplog.records if "loading goes on" in record.getMessage()]
+    assert f"at offset 1 in {paths[0]}" in line and "goes on at offset 3" in line
 
 
 def test_a_load_that_fails_is_tried_again(

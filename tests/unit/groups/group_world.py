@@ -13,7 +13,7 @@ from fastq_broker.groups.consumer_group import ConsumerGroup
 from fastq_broker.groups.consumer_groups import Client
 from fastq_broker.groups.shard import GroupShard, ShardSettings
 
-from fastq.errors import FencedMemberEpoch, KafkaError, UnknownMemberId
+from fastq.errors import FencedMemberEpoch, KafkaError, MessageTooLarge, UnknownMemberId
 from fastq.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 
 CLIENT = Client("test", "/127.0.0.1")
@@ -38,6 +38,7 @@ class World:
         self.log: list[tuple[bytes, bytes | None]] = []
         self.timers: list[Timer] = []
         self.refuse: KafkaError | None = None
+        self.batch_bytes_max = 1 << 20
         self.image = MetadataImage()
         self.settings = ConsumerGroupSettings(**{"assignment_interval_ms": 0, **settings})
         self.load()
@@ -58,6 +59,10 @@ class World:
 
     # what a shard's context does
 
+    @property
+    def record_bytes_max(self) -> int:
+        return self.batch_bytes_max
+
     def now_ms(self) -> int:
         return self.clock_ms
 
@@ -70,10 +75,16 @@ class World:
         if self.refuse is not None and records:
             on_done(self.refuse)
             return
+        size = sum(len(key) + len(value or b"") for key, value in records)
+        if size > self.batch_bytes_max:
+            on_done(MessageTooLarge(f"{size} bytes"))
+            return
         for key, value in records:
             self.log.append((key, value))
             self.shard.replay(key, value, self.clock_ms)
         on_done(None)
+
+    append_in_parts = append
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         timer = Timer(self.clock_ms + round(delay_s * 1000), callback)

@@ -19,6 +19,7 @@ from fastq.errors import (
     InvalidRegularExpression,
     InvalidRequest,
     KafkaStorageError,
+    MessageTooLarge,
     UnknownMemberId,
     UnreleasedInstanceId,
     UnsupportedAssignor,
@@ -162,6 +163,71 @@ def test_the_target_is_worked_out_once_an_interval() -> None:
     assert world.group.target_epoch == 2
 
 
+class Punctual(Consumer):
+    """A member that comes as often as it is told to, and at once when it has something to say."""
+
+    def __init__(self, world: World, member_id: str) -> None:
+        super().__init__(world, member_id)
+        self.next_ms = world.clock_ms
+        self.beats = 0
+        self.interval_ms = 0
+
+    def _ask(self) -> Any:
+        response = super()._ask()
+        self.beats += 1
+        self.interval_ms = response.heartbeat_interval_ms
+        return response
+
+    def turn(self) -> None:
+        if self.world.clock_ms >= self.next_ms:
+            self.beat()
+            self.next_ms = self.world.clock_ms + (1 if self.to_say else self.interval_ms)
+
+
+def live(world: World, members: Sequence[Punctual], until_ms: int) -> None:
+    while world.clock_ms < until_ms:
+        for member in members:
+            member.turn()
+        assert_disjoint(members)
+        world.advance(1)
+
+
+@pytest.mark.parametrize("later_ms", [1, 100, 500, 999])
+@pytest.mark.parametrize("leaves", [False, True])
+def test_who_joins_right_after_another_change_has_its_partitions_soon(leaves: bool, later_ms: int) -> None:
+    world = World(assignment_interval_ms=1000)
+    world.topics(t=6)
+    start_ms = world.clock_ms
+    first = Punctual(world, "a")
+    live(world, [first], start_ms + later_ms)
+    if leaves:
+        world.beat(member_id="a", member_epoch=-1)
+    second = Punctual(world, "b")
+    members = [second] if leaves else [first, second]
+    while not second.owned:
+        live(world, members, world.clock_ms + 1)
+        assert world.clock_ms < start_ms + later_ms + 1500
+    live(world, members, world.clock_ms + 5000)
+    assert [member.interval_ms for member in members] == [5000] * len(members)
+    assert max(member.beats for member in members) < 12
+    assert {len(member.owned) for member in members} == {6 // len(members)}
+
+
+def test_a_member_that_waits_for_another_comes_soon_but_a_large_group_not_too_often(world: World) -> None:
+    world.join("a")
+    assert world.join("b").heartbeat_interval_ms == 250
+    for number in range(100):
+        world.join(f"c{number}")
+    waiting = world.idle("c99", world.group.members["c99"].member_epoch)
+    assert world.group.members["c99"].state is MemberState.STABLE and waiting.heartbeat_interval_ms == 5000
+    waiting = world.idle("b", world.group.members["b"].member_epoch)
+    assert world.group.members["b"].state is MemberState.UNRELEASED_PARTITIONS
+    assert waiting.heartbeat_interval_ms == 102 * 12
+    for number in range(100, 500):
+        world.join(f"c{number}")
+    assert world.idle("b", world.group.members["b"].member_epoch).heartbeat_interval_ms == 5000
+
+
 # --- errors ---
 
 
@@ -263,6 +329,56 @@ def test_a_silent_member_is_given_up_after_its_session(world: World) -> None:
     assert world.group.group_epoch == 3
     world.advance(60_000)
     assert world.group.state_name == "Empty"
+
+
+@pytest.mark.parametrize("batch_bytes_max", [400, 1000, 3000])
+def test_silent_members_are_given_up_in_as_many_batches_as_it_takes(world: World, batch_bytes_max: int) -> None:
+    for number in range(20):
+        world.join(f"member-{number}")
+    before = len(world.log)
+    world.batch_bytes_max = 50  # not even one member
+    world.advance(45_000)
+    assert len(world.group.members) == 20 and len(world.log) == before
+    world.batch_bytes_max = batch_bytes_max
+    world.advance(1_000)
+    assert world.group.is_empty
+    world.load()
+    assert world.group.is_empty
+
+
+def test_a_pattern_that_stands_for_too_many_topics_keeps_those_it_had(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.join("a", None, subscribed_topic_regex="t.*")
+    world.batch_bytes_max = 2000
+    many = {f"t{number}-many": 1 for number in range(300)}
+    world.topics(t=6, u=3, **many)
+    with caplog.at_level("WARNING"):
+        assert world.idle("a", 1).member_epoch == 1
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "'t.*' stands for 301 topics" in line and "go on with the 1 that they had" in line
+    assert (
+        world.idle("a", 1).member_epoch == 1
+        and sum(record.name.startswith("fastq_broker") for record in caplog.records) == 1
+    ), "said once"
+    # Who asks for it anew is refused, and nothing changes.
+    before = list(world.log)
+    with pytest.raises(MessageTooLarge):
+        world.join("b", None, subscribed_topic_regex="t[0-9].*")
+    assert world.log == before
+    world.topics(t=6, u=3, t1=1)
+    assert world.parts(world.idle("a", 1)) == {("t1", 0), *(("t", number) for number in range(6))}
+
+
+def test_a_change_that_fits_no_batch_changes_nothing(world: World) -> None:
+    world.join("a")
+    before = list(world.log)
+    world.batch_bytes_max = 100
+    with pytest.raises(MessageTooLarge):
+        world.join("b")
+    assert world.log == before and set(world.group.members) == {"a"}
+    world.batch_bytes_max = 1 << 20
+    assert world.join("b").member_epoch == 2
 
 
 def test_who_does_not_revoke_in_time_is_given_up(world: World) -> None:

@@ -15,7 +15,7 @@ from fastq_broker.groups.migration import decode_assignment
 from fastq_broker.groups.subscriptions import decode_subscription
 from group_world import Consumer, Parts, World, assert_disjoint
 
-from fastq._native.wire import Writer
+from fastq._native.wire import DecodeError, Writer
 from fastq.errors import GroupIdNotFound, KafkaStorageError, UnknownMemberId
 from fastq.protocol.messages import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
@@ -417,3 +417,13 @@ def test_no_partition_has_two_owners_whatever_they_speak(seed: int) -> None:
     count = len(world.image.topics_by_name["t"].partitions)
     assert everything(members) == ({("t", number) for number in range(count)} if members else set())
     assert max((len(member.owned) for member in members), default=0) <= -(-count // max(len(members), 1))
+
+
+@pytest.mark.parametrize("said", [1, 3])
+def test_a_subscription_without_what_came_after_version_0_is_read(said: int) -> None:
+    short = said.to_bytes(2, "big") + ConsumerProtocolSubscription(topics=["t"], user_data=b"x").to_bytes(0)
+    decoded = decode_subscription(short)
+    assert (decoded.topics, decoded.user_data, decoded.owned_partitions) == (["t"], b"x", [])
+    for wrong in (short[:-1], short + b"\0", b"\xff\xff" + short[2:], b""):
+        with pytest.raises(DecodeError):
+            decode_subscription(wrong)

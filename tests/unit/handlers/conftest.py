@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -13,6 +13,8 @@ import pytest
 from fastq_broker.config import BrokerConfig, Listener
 from fastq_broker.controller import Controller
 from fastq_broker.log.log_manager import LogManager
+from fastq_broker.ports import Ports
+from fastq_broker.router import bound_context
 from group_support import HandlerBroker
 
 from fastq._native.wire import Reader, Writer
@@ -24,7 +26,7 @@ NOW_MS = 1_790_000_000_000
 class HandlerBench:
     """Sends requests to handlers as bytes of a version and reads the responses back."""
 
-    def __init__(self, data_dir: Path, **settings: object) -> None:
+    def __init__(self, data_dir: Path, insecure_ignore: Sequence[str] = (), **settings: object) -> None:
         named = {name.replace("_", "."): value for name, value in settings.items()}
         self.config = BrokerConfig.from_mapping(
             {
@@ -32,7 +34,8 @@ class HandlerBench:
                 "listeners": "PLAINTEXT://127.0.0.1:9092,INSIDE://127.0.0.1:9094",
                 "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,INSIDE:PLAINTEXT",
                 **named,
-            }
+            },
+            insecure_ignore=insecure_ignore,
         )
         self.controller = Controller(self.config, clock=lambda: NOW_MS)
         self.controller.open()
@@ -42,7 +45,10 @@ class HandlerBench:
         self.logs = LogManager(self.config.log_dirs, clock=lambda: NOW_MS)
         self.logs.start()
         self.controller.subscribe(self._follow)
-        self.broker = SimpleNamespace(config=self.config, controller=self.controller, logs=self.logs)
+        parts = {"config": self.config, "controller": self.controller, "logs": self.logs}
+        self.broker = SimpleNamespace(
+            **{**dict.fromkeys(Ports.__annotations__), "node_id": self.config.node_id, **parts}
+        )
 
     def _follow(self, image: Any, delta: Any) -> None:
         """Make the logs of new partitions, as the broker does."""
@@ -55,7 +61,8 @@ class HandlerBench:
     def call(self, handler: ModuleType, request: Any, version: int, listener: str = "PLAINTEXT") -> Any:
         """Through the bytes of `version` both ways."""
         info = APIS[handler.API_KEY]
-        context = SimpleNamespace(broker=self.broker, api_version=version, listener=listener, client_id="test")
+        connection: Any = SimpleNamespace(listener=listener, peer=("127.0.0.1", 1))
+        context = bound_context(self.broker)(connection, version, b"test")
         answer = handler.handle(context, _through(request, info.request_class(), version))
         if inspect.isawaitable(answer):
             answer = asyncio.run(_wait(answer))
@@ -84,7 +91,7 @@ def make_bench(tmp_path: Path) -> Any:
     """Builds benches on one data directory; the last one is closed after the test."""
     made: list[HandlerBench] = []
 
-    def make(**settings: object) -> HandlerBench:
+    def make(**settings: Any) -> HandlerBench:
         bench = HandlerBench(tmp_path / "data", **settings)
         made.append(bench)
         return bench

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from fastq_broker.broker import Broker
 from fastq_broker.config import BrokerConfig
 from fastq_broker.controller.topics import OFFSETS_TOPIC, NewTopic
-from fastq_broker.router import HANDLERS, Deferred
+from fastq_broker.router import HANDLERS, Deferred, bound_context
 from fastq_broker.server import flexible_versions
 from raw_groups import GroupCalls, subscription
 
@@ -45,9 +45,8 @@ class GroupHandlers(GroupCalls):
         assert handler.VERSIONS[0] <= version <= handler.VERSIONS[1]
         if hasattr(handler, "handle_frame"):
             return await self._call_frame(handler, request, version)
-        context = SimpleNamespace(
-            broker=self.broker, api_version=version, listener="PLAINTEXT", client_id="test", peer=("127.0.0.1", 1)
-        )
+        connection: Any = SimpleNamespace(listener="PLAINTEXT", peer=("127.0.0.1", 1))
+        context = bound_context(self.broker)(connection, version, b"test")
         answer = handler.handle(context, through_bytes(request, info.request_class(), version))
         if inspect.isawaitable(answer):
             answer = await answer

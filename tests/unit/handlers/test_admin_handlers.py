@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 from typing import Any
 
@@ -20,9 +21,11 @@ from fastq_broker.handlers import (
     describe_topic_partitions,
     incremental_alter_configs,
     list_config_resources,
+    metadata,
 )
 
 from fastq._native.records import build_batch
+from fastq.errors import KafkaStorageError
 from fastq.protocol import messages as m
 
 
@@ -177,11 +180,29 @@ def test_describe_configs_of_a_topic(bench: Any, version: int) -> None:
         assert "Has no effect" in found["remote.storage.enable"].documentation
     (only,) = bench.call(describe_configs, describe(2, "a", ["segment.bytes"]), version).results
     assert [(item.name, item.synonyms) for item in only.configs] == [("segment.bytes", [])]
+    assert only.configs[0].documentation == (None if version >= 3 else "")  # it was not asked for
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "keys"),
+    [
+        (2, "a", ["segment.bytes", "cleanup.policy", "nope", "segment.bytes", "retention.ms"]),
+        (4, "1", ["num.partitions", "log.dirs", "nope", "node.id", "log.dirs"]),
+        (8, "1", ["ROOT", "nope", "ROOT"]),
+        (32, "g", ["consumer.session.timeout.ms", "consumer.heartbeat.interval.ms"]),
+    ],
+)
+def test_named_keys_come_once_in_the_order_asked(bench: Any, kind: int, name: str, keys: list[str]) -> None:
+    bench.controller.create_topics([NewTopic("a")])
+    (result,) = bench.call(describe_configs, describe(kind, name, keys), 4).results
+    known = [key for key in dict.fromkeys(keys) if key not in ("nope", "ROOT")]
+    assert [item.name for item in result.configs if item.name != "ROOT"] == known
+    assert all(item.documentation is None for item in result.configs)
 
 
 @pytest.mark.parametrize("version", versions(describe_configs))
 def test_describe_configs_of_brokers(make_bench: Any, version: int) -> None:
-    bench = make_bench(num_partitions=3, ssl_key_password="secret")
+    bench = make_bench(num_partitions=3, ssl_key_password="secret", insecure_ignore=["ssl.key.password"])
     (result,) = bench.call(describe_configs, describe(4, "1", include_synonyms=True), version).results
     found = {item.name: item for item in result.configs}
     assert (found["num.partitions"].value, found["num.partitions"].config_source) == ("3", 4)
@@ -517,3 +538,85 @@ def test_list_config_resources(bench: Any, version: int) -> None:
     assert listed(GROUP, 16) == [(GROUP, "g")]
     unknown = bench.call(list_config_resources, m.ListConfigResourcesRequest(resource_types=[3]), version)
     assert (unknown.error_code, unknown.config_resources) == (35, [])
+
+
+def all_changes(kept: bytes) -> list[tuple[Any, Any, str]]:
+    """A request of each API that changes the metadata, and where its response has results."""
+    topic = m.IncrementalAlterConfigsRequest
+    return [
+        (create_topics, m.CreateTopicsRequest(topics=[wanted("new")], timeout_ms=1000), "topics"),
+        (
+            create_partitions,
+            m.CreatePartitionsRequest(
+                topics=[m.CreatePartitionsRequest.CreatePartitionsTopic(name="kept", count=5, assignments=None)],
+                timeout_ms=1000,
+            ),
+            "results",
+        ),
+        (
+            delete_topics,
+            m.DeleteTopicsRequest(topics=[m.DeleteTopicsRequest.DeleteTopicState(name="kept")], timeout_ms=1000),
+            "responses",
+        ),
+        (
+            alter_configs,
+            m.AlterConfigsRequest(
+                resources=[
+                    m.AlterConfigsRequest.AlterConfigsResource(
+                        resource_type=2,
+                        resource_name="kept",
+                        configs=[m.AlterConfigsRequest.AlterableConfig(name="retention.ms", value="9")],
+                    )
+                ]
+            ),
+            "responses",
+        ),
+        (
+            incremental_alter_configs,
+            topic(
+                resources=[
+                    topic.AlterConfigsResource(
+                        resource_type=2,
+                        resource_name="kept",
+                        configs=[topic.AlterableConfig(name="retention.ms", config_operation=0, value="9")],
+                    )
+                ]
+            ),
+            "responses",
+        ),
+        (
+            metadata,
+            m.MetadataRequest(
+                topics=[m.MetadataRequest.MetadataRequestTopic(name="new")], allow_auto_topic_creation=True
+            ),
+            "topics",
+        ),
+    ]
+
+
+@pytest.mark.parametrize("number", range(6))
+@pytest.mark.parametrize("when", ["written", "synced"])
+def test_a_full_disk_is_the_answer_of_each_item(
+    bench: Any, number: int, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """These responses have no error code of their own: the connection was closed, and clients tried until their time was over."""
+    (made,) = bench.controller.create_topics([NewTopic("kept", 1)])
+    if when == "written":
+        bench.controller.log._log_dir.fail("writing a batch", "f", OSError(errno.ENOSPC, "No space left on device"))
+    else:
+
+        async def flushed() -> None:
+            raise KafkaStorageError("No space left on device")
+
+        monkeypatch.setattr(bench.controller, "flushed", flushed)
+    handler, request, field = all_changes(made.topic_id)[number]
+    response = bench.call(handler, request, handler.VERSIONS[1])
+    (item,) = getattr(response, field)
+    assert item.error_code == 56
+    if handler is not metadata:
+        assert "No space left on device" in item.error_message
+    elif when == "written":
+        assert "new" not in bench.controller.image.topics_by_name
+    if when == "written":
+        assert bench.controller.image.topics_by_name.keys() == {"kept"}
+        assert len(bench.controller.image.topics_by_name["kept"].partitions) == 1

@@ -297,6 +297,7 @@ def test_a_disk_that_fails_is_told_as_a_coordinator_that_is_gone(server: Handler
         assert "g" not in shard.groups
         answer = await handlers.call(DeleteGroupsRequest(groups_names=["g"]), 2)
         assert answer.results[0].error_code == 69
+        log.dir.offline = None  # for the stop
 
     server.run(work)
 
@@ -375,7 +376,7 @@ def test_settings_of_a_group_reach_its_coordinator(server: HandlerBroker) -> Non
         groups = handlers.broker.groups
         assert [groups.settings_of(group).assignment_interval_ms for group in ("own", "other")] == [3000, 4000]
 
-    server.run(work)
+    server.run(work, group_consumer_assignment_interval_ms="0")  # no settling: the interval is the usual one
 
     async def again(handlers: GroupHandlers) -> None:
         groups = handlers.broker.groups

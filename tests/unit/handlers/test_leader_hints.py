@@ -36,8 +36,9 @@ def broker() -> Any:
     return SimpleNamespace(
         node_id=1,
         clock=lambda: 0,
+        monotonic_ms=lambda: 0,
         config=BrokerConfig.from_mapping({}),
-        controller=SimpleNamespace(image=image),
+        image=image,
         fetch_sessions=FetchSessionCache(10),
         replicas=replicas,
         router=SimpleNamespace(partition_failed=lambda api_key, code: None),

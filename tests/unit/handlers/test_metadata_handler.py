@@ -43,6 +43,16 @@ def test_a_topic_by_name(bench: Any, version: int) -> None:
         assert response.controller_id == 1
 
 
+@pytest.mark.parametrize("name", [None, "a"])
+@pytest.mark.parametrize("version", [10, 11])
+def test_ids_before_their_time_are_refused(bench: Any, version: int, name: str | None) -> None:
+    """The response of these versions cannot be without a name: it could not be encoded, and the connection was closed."""
+    (made,) = bench.controller.create_topics([NewTopic("a")])
+    asked = [Topic(name=name, topic_id=made.topic_id), Topic(name="a")]
+    response = bench.call(metadata, MetadataRequest(topics=asked), version)
+    assert [(topic.error_code, topic.name) for topic in response.topics] == [(42, name or ""), (42, "a")]
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_all_topics(bench: Any, version: int) -> None:
     bench.controller.create_topics([NewTopic("a"), NewTopic("b")])

@@ -11,6 +11,7 @@ from group_support import OFFSETS_TOPIC, GroupHandlers, HandlerBroker
 
 from fastq.errors import KafkaError, KafkaStorageError
 from fastq.protocol.messages import (
+    ConsumerProtocolSubscription,
     DeleteGroupsRequest,
     OffsetCommitRequest,
     OffsetDeleteRequest,
@@ -168,6 +169,7 @@ def test_offsets_of_a_deleted_topic_are_gone(server: HandlerBroker) -> None:
         handlers.topics("t", "u")
         await handlers.commit(9, {("t", 0): 7, ("u", 0): 8})
         handlers.broker.controller.delete_topics([handlers.topic_id("t")])
+        await handlers.broker.controller.flushed()
         assert await handlers.fetch(9, None) == {("u", 0): (8, 0, "m")}
 
     server.run(work)
@@ -233,6 +235,32 @@ def test_offset_delete(server: HandlerBroker) -> None:
         assert await delete("connect", ("t", 0)) == (68, [])
         await handlers.leave(joined.member_id)
         assert await delete("g", ("t", 0)) == (0, [0])
+
+    server.run(work)
+
+
+@pytest.mark.parametrize("said", [1, 2, 3, 9])
+def test_topics_are_known_of_a_subscription_that_leaves_out_what_came_after_version_0(
+    server: HandlerBroker, said: int
+) -> None:
+    metadata = said.to_bytes(2, "big") + ConsumerProtocolSubscription(topics=["t"]).to_bytes(0)
+
+    async def work(handlers: GroupHandlers) -> None:
+        handlers.topics("t", "u")
+        joined = await handlers.stable(protocols=[("range", metadata)])
+        await handlers.commit(9, {("t", 0): 1, ("u", 0): 2, ("u", 1): 3}, member_id=joined.member_id, generation=1)
+        topics = [
+            OffsetDeleteRequest.OffsetDeleteRequestTopic(
+                name=name, partitions=[OffsetDeleteRequest.OffsetDeleteRequestPartition(partition_index=0)]
+            )
+            for name in "tu"
+        ]
+        answer = await handlers.call(OffsetDeleteRequest(group_id="g", topics=topics), 0)
+        assert [topic.partitions[0].error_code for topic in answer.topics] == [86, 0]
+        shard = handlers.broker.groups.shard("g")
+        shard.context._clock = lambda: 1 << 42  # offsets of topics that it does not read expire
+        assert shard.expire_offsets() == 1
+        assert await handlers.fetch(9, None) == {("t", 0): (1, 0, "m")}
 
     server.run(work)
 

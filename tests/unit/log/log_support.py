@@ -38,7 +38,7 @@ def open_manager(
     files: FaultyFiles | None = None,
     **settings: object,
 ) -> LogManager:
-    """A started manager whose flushes happen when its flusher is drained."""
+    """A started manager whose flushes happen when its flusher is drained; timers count on `clock` too, unless `monotonic_ms` is given."""
     files = files or FaultyFiles()
     manager = LogManager(
         directory if isinstance(directory, list) else [directory],
@@ -53,9 +53,18 @@ def open_manager(
     return manager
 
 
+def clock_of(manager: LogManager) -> StandingClock:
+    """The clock of a manager that `open_manager` has made: of its timers too."""
+    assert isinstance(manager.clock, StandingClock)
+    return manager.clock
+
+
 def flush_rolled(log: PartitionLog) -> None:
     """Do the flushes that rolls have asked for, which a broker begins some seconds later."""
-    log.dir.tick(log.clock() + ROLL_FLUSH_DELAY_MS)
+    assert isinstance(log.clock, StandingClock)
+    log.clock.advance(ROLL_FLUSH_DELAY_MS)
+    log.dir.tick()
+    log.clock.advance(-ROLL_FLUSH_DELAY_MS)
     log.dir.flusher.wait()
 
 

@@ -20,7 +20,7 @@ from fastq_broker.log.cleaner_job import CleaningJob, CleaningResult, Throttle, 
 from fastq_broker.log.cleaner_worker import answer
 from fastq_broker.log.files import Files
 from fastq_broker.topic_config import BrokerLayers, cleaner_config
-from log_support import START_MS, crash, flush_rolled, one_batch, open_manager
+from log_support import START_MS, clock_of, crash, flush_rolled, one_batch, open_manager
 
 from fastq._native.records import build_batch
 from fastq.testing import Broker as BrokerProcess
@@ -183,8 +183,10 @@ def test_nothing_is_looked_at_before_the_backoff_is_over(tmp_path: Path) -> None
     cleaner = LogCleaner(manager, CleanerConfig(backoff_ms=5000), start_worker=DirectWorker)
     cleaner.tick(START_MS)
     add_segment(log)
+    clock_of(manager).advance(4999)
     cleaner.tick(START_MS + 4999)
     assert not cleaner.busy
+    clock_of(manager).advance(1)
     cleaner.tick(START_MS + 5000)
     assert cleaner.busy
 

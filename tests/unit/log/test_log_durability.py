@@ -15,6 +15,7 @@ from fastq_broker.log.durability import ROLL_FLUSH_DELAY_MS
 from fastq_broker.log.faults import Fault, FaultyFiles
 from fastq_broker.log.files import READ_WRITE_CREATE, FileHandle, Files
 from fastq_broker.log.flusher import Flusher, ThreadFlusher, wait_readable
+from fastq_broker.log.index_file import IndexFile
 from fastq_broker.log.native_flusher import NativeFlusher
 from log_support import START_MS, TOPIC_ID, StandingClock, one_batch, open_manager
 
@@ -160,6 +161,27 @@ def test_flushers_report_each_job_once(flusher: Flusher, tmp_path: Path) -> None
     flusher.close()
 
 
+def test_a_callback_that_raises_keeps_nothing_from_the_others(
+    flusher: Flusher, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    handles = [FileHandle(Files(), str(tmp_path / f"log-{number}"), READ_WRITE_CREATE) for number in range(5)]
+    ended: list[int] = []
+
+    def done(number: int) -> None:
+        ended.append(number)
+        if number in (1, 3):
+            raise ValueError("broken callback")
+
+    for number, handle in enumerate(handles):
+        flusher.submit([handle], lambda error, number=number: done(number))  # type: ignore[misc]
+    flusher.wait()
+    assert sorted(ended) == [0, 1, 2, 3, 4]
+    assert caplog.text.count("what follows a job on") == 2
+    assert "log-1 failed" in caplog.text and "log-3 failed" in caplog.text
+    assert flusher.drain() == 0
+    flusher.close()
+
+
 def test_flushers_report_errors(flusher: Flusher, tmp_path: Path) -> None:
     read_end, write_end = os.pipe()
     pipe = FileHandle.__new__(FileHandle)
@@ -225,15 +247,18 @@ def test_a_roll_is_flushed_later_with_all_that_follow_it(tmp_path: Path) -> None
         log.roll(clock())
         clock.advance(1000)
     before = files.calls.get("sync", 0)
-    manager.tick(clock.advance(ROLL_FLUSH_DELAY_MS - 3001))
+    clock.advance(ROLL_FLUSH_DELAY_MS - 3001)
+    manager.tick()
     manager.flusher.wait()
     assert (files.calls.get("sync", 0), log.recovery_point) == (before, 0)
-    manager.tick(clock.advance(1))
+    clock.advance(1)
+    manager.tick()
     manager.flusher.wait()
     assert log.recovery_point == 3
     synced = files.calls.get("sync", 0)
     assert synced > before
-    manager.tick(clock.advance(10 * ROLL_FLUSH_DELAY_MS))
+    clock.advance(10 * ROLL_FLUSH_DELAY_MS)
+    manager.tick()
     manager.flusher.wait()
     assert files.calls.get("sync", 0) == synced, "one flush for the three of them"
 
@@ -249,7 +274,8 @@ def test_no_flush_begins_for_a_log_that_is_deleted(tmp_path: Path) -> None:
     log.roll(clock())  # and one for later
     manager.delete("t", 0)
     manager.flusher.wait()
-    manager.tick(clock.advance(ROLL_FLUSH_DELAY_MS))
+    clock.advance(ROLL_FLUSH_DELAY_MS)
+    manager.tick()
     manager.flusher.wait()
     assert manager.offline_dirs == {}
     told: list[KafkaError | None] = []
@@ -266,3 +292,48 @@ def test_ranges_are_written_or_said_not_to_be(tmp_path: Path) -> None:
     if begun:
         with pytest.raises(OSError, match="Bad file descriptor"):
             write_range(-1, 0, 10)
+
+
+def test_a_full_flush_looks_at_the_segments_that_may_have_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = FaultyFiles()
+    config = LogConfig(segment_bytes=200, index_interval_bytes=0)
+    log = open_manager(tmp_path, config, files=files).create("t", 0, TOPIC_ID)
+    for _ in range(100):
+        log.append(one_batch([b"v" * 20]), leader_epoch=0, now_ms=START_MS)
+    assert len(log.segments) > 40
+    flusher = log.dir.flusher
+    log.flush()
+    flusher.wait()
+    looked_at: list[str] = []
+    write_pending = IndexFile.write_pending
+
+    def spy(index: IndexFile) -> None:
+        looked_at.append(index.path)
+        write_pending(index)
+
+    monkeypatch.setattr(IndexFile, "write_pending", spy)
+    for _ in range(3):
+        log.append(one_batch([b"v" * 20]), leader_epoch=0, now_ms=START_MS)
+        looked_at.clear()
+        log.flush()
+        flusher.wait()
+        assert log.recovery_point == log.log_end_offset
+        assert len(looked_at) <= 6
+    for segment in log.segments:
+        for index in (segment.index, segment.time_index):
+            if index.unsynced or index.path in files.synced:
+                assert files.synced.get(index.path) == os.path.getsize(index.path), "none was left out"
+    old = log.segments[3]
+    old.index.truncate_entries(0)
+    old.index.append(old.base_offset, 1 << 20)  # points out of the segment: the next read makes the index anew
+    old.index.write_pending()
+    assert log.durability.settled
+    log.read(old.base_offset, 1)
+    assert not log.durability.settled
+    log.flush()
+    flusher.wait()
+    assert not old.index.unsynced
+    assert files.synced[old.index.path] == os.path.getsize(old.index.path)
+    assert log.durability.settled

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import errno
+import os
 import re
 from pathlib import Path
 
 import pytest
-from fastq_broker.log import LogConfig
+from fastq_broker.controller.storage import write_file
+from fastq_broker.log import LogConfig, LogManager
 from fastq_broker.log.faults import Fault, FaultyFiles
+from fastq_broker.log.files import Files
 from log_support import START_MS, TOPIC_ID, StandingClock, crash, one_batch, open_manager, records_of
 
-from fastq.errors import KafkaStorageError, OffsetOutOfRange, PolicyViolation
+from fastq.errors import ConfigError, KafkaStorageError, OffsetOutOfRange, PolicyViolation
 
 SIZE = len(one_batch([b"v"]))
 
@@ -42,10 +45,99 @@ def test_many_partitions_start_without_being_opened(tmp_path: Path) -> None:
 
 def test_a_directory_serves_one_broker(tmp_path: Path) -> None:
     manager = open_manager(tmp_path)
-    with pytest.raises(KafkaStorageError, match="another process holds the lock"):
+    with pytest.raises(ConfigError, match=r"^another process holds the lock"):
         open_manager(tmp_path)
     manager.close()
     open_manager(tmp_path).close()
+
+
+def test_a_directory_of_the_metadata_serves_one_broker(tmp_path: Path) -> None:
+    """Two brokers with logs of their own and one metadata log both wrote to it: acknowledged changes of one were gone."""
+    metadata, own = tmp_path / "metadata", LogManager([tmp_path / "one"])
+    own.lock(str(metadata))
+    other = LogManager([tmp_path / "two"])
+    with pytest.raises(ConfigError, match=r"another process holds the lock .*metadata/\.lock"):
+        other.lock(str(metadata))
+    own.release_locks()
+    other.lock(str(metadata))
+    other.release_locks()
+
+
+def test_a_directory_of_the_metadata_that_is_one_of_the_logs_is_locked_once(tmp_path: Path) -> None:
+    (tmp_path / "name").symlink_to(tmp_path / "one")
+    (tmp_path / "one").mkdir()
+    manager = LogManager([tmp_path / "one"])
+    manager.lock(str(tmp_path / "name"))
+    manager.release_locks()
+
+
+def test_a_directory_of_the_metadata_that_is_none_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        ConfigError, match=r"metadata\.log\.dir=.*/file cannot be used: Not a directory; it takes a directory"
+    ):
+        LogManager([tmp_path / "one"]).lock(str(tmp_path / "file"))
+
+
+@pytest.mark.parametrize("kind", ["file", "below a file", "broken link", "circle of links"])
+def test_a_data_directory_that_can_be_none_is_refused_with_what_to_do(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "data"
+    if kind == "file":
+        path.write_text("mine")
+    elif kind == "below a file":
+        (tmp_path / "file").write_text("mine")
+        path = tmp_path / "file" / "data"
+    else:
+        path.symlink_to(tmp_path / ("nowhere" if kind == "broken link" else "data"))
+    with pytest.raises(
+        ConfigError, match=r"^log\.dirs=.*data cannot be used: .*choose another, or move away what is there"
+    ):
+        LogManager([path]).lock()
+
+
+def test_of_two_directories_one_that_is_a_file_leaves_the_other(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    manager = LogManager([tmp_path / "file", tmp_path / "data"])
+    manager.start()
+    assert list(manager.offline_dirs) == [str(tmp_path / "file")]
+    manager.create("t", 0, TOPIC_ID).append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+    manager.close()
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["orders-0", "orders-0/deeper", f"orders-0.{'a' * 32}-delete"])
+@pytest.mark.parametrize("which", ["log.dirs", "link", "metadata.log.dir"])
+def test_a_directory_that_another_would_take_for_a_log_is_refused(tmp_path: Path, name: str, which: str) -> None:
+    inner = tmp_path / "data" / name
+    if which == "link":
+        inner.mkdir(parents=True)
+        inner = tmp_path / "link"
+        inner.symlink_to(tmp_path / "data" / name)
+    manager = LogManager([tmp_path / "data", *([] if which == "metadata.log.dir" else [inner])])
+    with pytest.raises(ConfigError, match=r"lies within the log directory .*data, where orders-0"):
+        manager.lock(str(inner) if which == "metadata.log.dir" else None)
+    assert not list(tmp_path.rglob(".lock"))
+
+
+def test_a_directory_within_another_that_is_no_logs_is_left_alone(tmp_path: Path) -> None:
+    manager = LogManager([tmp_path, tmp_path / "more"])
+    manager.start()
+    for partition in range(4):
+        manager.create("t", partition, TOPIC_ID).append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+    manager.close()
+    again = LogManager([tmp_path, tmp_path / "more"])
+    again.start()
+    assert len(again.logs) == 4
+    assert all(log.log_end_offset == 1 for log in again.logs.values())
+    again.close()
+
+
+def test_another_brokers_directory_is_no_log(tmp_path: Path) -> None:
+    """It was set aside, under the broker that had it, as soon as a topic of that name came."""
+    (tmp_path / "orders-0").mkdir()
+    (tmp_path / "orders-0" / "meta.properties").write_text("version=1")
+    with pytest.raises(ConfigError, match=r"orders-0 is the data directory of a broker"):
+        LogManager([tmp_path]).start()
 
 
 @pytest.mark.parametrize("stop", ["clean", "crash", "none"])
@@ -116,7 +208,8 @@ def test_deletion_renames_at_once_and_empties_later(tmp_path: Path) -> None:
     assert len(names) == 1 and names[0].startswith("t-0.") and names[0].endswith("-delete")
     again = manager.create("t", 0, bytes(16))
     assert again.log_end_offset == 0
-    manager.tick(clock.advance(4999))
+    clock.advance(4999)
+    manager.tick()
     assert (tmp_path / names[0]).exists()
     clock.advance(1)
     manager.tick()
@@ -188,24 +281,29 @@ class TestRetention:
 
     def test_by_time_goes_segment_by_segment_and_rolls_the_last(self, tmp_path: Path) -> None:
         clock, manager, log = self.fill(tmp_path, retention_ms=1000)
-        manager.tick(clock.advance(1003))  # type: ignore[attr-defined]
+        clock.advance(1003)
+        manager.tick()  # type: ignore[attr-defined]
         assert log.log_start_offset == 2  # type: ignore[attr-defined]
-        manager.tick(clock.advance(10))  # type: ignore[attr-defined]
+        clock.advance(10)
+        manager.tick()  # type: ignore[attr-defined]
         assert (log.log_start_offset, log.log_end_offset, len(log.segments)) == (7, 7, 1)  # type: ignore[attr-defined]
         assert log.size_bytes == 0  # type: ignore[attr-defined]
-        manager.tick(clock.advance(10))  # type: ignore[attr-defined]
+        clock.advance(10)
+        manager.tick()  # type: ignore[attr-defined]
         names = sorted(path.name for path in (tmp_path / "t-0").glob("*.log*"))
         assert names == [f"{7:020d}.log"]
 
     def test_by_size_keeps_at_least_that_much(self, tmp_path: Path) -> None:
         clock, manager, log = self.fill(tmp_path, retention_bytes=3 * SIZE, retention_ms=-1)
-        manager.tick(clock.advance(10))  # type: ignore[attr-defined]
+        clock.advance(10)
+        manager.tick()  # type: ignore[attr-defined]
         assert log.log_start_offset == 4  # type: ignore[attr-defined]
 
     def test_nothing_goes_without_the_delete_policy(self, tmp_path: Path) -> None:
         policy = frozenset({"compact"})
         clock, manager, log = self.fill(tmp_path, retention_bytes=0, retention_ms=0, cleanup_policy=policy)
-        manager.tick(clock.advance(10_000))  # type: ignore[attr-defined]
+        clock.advance(10_000)
+        manager.tick()  # type: ignore[attr-defined]
         assert log.log_start_offset == 0  # type: ignore[attr-defined]
 
 
@@ -228,7 +326,8 @@ def test_delete_records_lasts_and_frees_segments(tmp_path: Path) -> None:
     manager = open_manager(tmp_path, config, clock=clock)
     log = manager.logs["t", 0]
     assert log.log_start_offset == 5
-    manager.tick(clock.advance(300_000))
+    clock.advance(300_000)
+    manager.tick()
     assert log.segments[0].base_offset == 4
     assert log.delete_records_before(-1) == 7
     log.apply_config(LogConfig(cleanup_policy=frozenset({"compact"})))
@@ -241,8 +340,10 @@ def test_flush_ms_moves_the_recovery_point(tmp_path: Path) -> None:
     manager = open_manager(tmp_path, LogConfig(flush_ms=1000), clock=clock)
     log = manager.create("t", 0, TOPIC_ID)
     log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
-    manager.tick(clock.advance(1000))
-    manager.tick(clock.advance(1))
+    clock.advance(1000)
+    manager.tick()
+    clock.advance(1)
+    manager.tick()
     assert log.recovery_point == 1
 
 
@@ -253,3 +354,63 @@ def test_flush_messages_counts_records(tmp_path: Path) -> None:
         log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
         manager.flusher.wait()
         assert log.recovery_point == expected
+
+
+def test_a_file_that_cannot_be_replaced_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the system reports of a descriptor has no name: a full disk was said of the directory."""
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path = tmp_path / "recovery-point-offset-checkpoint"
+    files = Files()
+    monkeypatch.setattr(files, "pwrite", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        files.write_file(str(path), b"0\n", sync=True)
+    assert caught.value.filename == str(path)
+    monkeypatch.setattr("os.write", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        write_file(path, b"0\n")
+    assert caught.value.filename == str(path)
+
+
+@pytest.mark.parametrize("kind", ["file", "pipe", "circle", "dangling"])
+@pytest.mark.parametrize("name", ["core-1234", f"t-1.{'a' * 32}-delete"])
+@pytest.mark.parametrize("clean", [True, False])
+def test_what_has_a_logs_name_and_is_no_directory_is_left_alone(
+    tmp_path: Path, kind: str, name: str, clean: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A core dump took the whole directory offline: at the start after a crash, else with the next round of retention."""
+    manager = open_manager(tmp_path)
+    manager.create("t", 0, TOPIC_ID).append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+    if clean:
+        assert manager.close()
+    else:
+        crash(manager)
+    path = tmp_path / name
+    if kind == "file":
+        path.write_text("mine")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(path.name if kind == "circle" else "nowhere")
+    clock = StandingClock()
+    manager = open_manager(tmp_path, clock=clock)
+    for _ in range(20):
+        clock.now_ms += 100_000
+        manager.tick()
+    assert list(manager.logs) == [("t", 0)]
+    assert not manager.offline_dirs
+    assert f"{path} is no directory, and no log: it is left alone" in caplog.text
+    assert manager.close()
+    assert os.path.lexists(path)
+
+
+@pytest.mark.parametrize("name", ["t-00", "t-٠", "t-99999999999", "-0", "t-1\n"])
+def test_a_directory_with_nearly_a_logs_name_is_none(tmp_path: Path, name: str) -> None:
+    """It was looked for under the name that it ought to have, and missed."""
+    (tmp_path / name).mkdir()
+    manager = open_manager(tmp_path)
+    assert not manager.logs
+    assert manager.close()
+    assert not (tmp_path / "t-0").exists()

@@ -1,13 +1,16 @@
-"""The log against a naive model in memory: random appends, reads, rolls, truncations, deletions, crashes and restarts."""
+"""The log against a naive model in memory: random appends, transactions, reads, rolls, truncations, deletions, changes of settings,
+crashes and restarts. After each step the offsets stand in their order, and nobody waits for more than the settings promise."""
 
 from __future__ import annotations
 
 import os
 import random
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 from fastq_broker.log import LogConfig, LogManager, PartitionLog
+from fastq_broker.log.config import UNLIMITED
 from fastq_broker.log.faults import FaultyFiles
 from fastq_broker.log.retention import apply_retention
 from log_support import StandingClock, crash, one_batch, open_manager, records_of
@@ -18,16 +21,30 @@ STEPS = 150
 SEEDS = range(12)
 
 
+@dataclass
+class Transaction:
+    """One of a model's: where its first record lies and where its marker, -1 while there is none."""
+
+    producer_id: int
+    first: int
+    marker: int = -1
+    aborted: bool = False
+
+
 class Model:
-    """A log as a list: (offset, value, timestamp) of each record, and where each batch begins."""
+    """A log as a list: (offset, value, timestamp) of each record, where each batch begins, and the transactions in it.
+
+    The value of a marker is None: which bytes it has is the log's.
+    """
 
     def __init__(self) -> None:
-        self.records: list[tuple[int, bytes, int]] = []
+        self.records: list[tuple[int, bytes | None, int]] = []
+        self.transactions: list[Transaction] = []
         self.batches: list[int] = []
         self.start = 0
         self.end = 0
 
-    def append(self, values: list[bytes], timestamp: int) -> None:
+    def append(self, values: list[bytes] | list[None], timestamp: int) -> None:
         self.batches.append(self.end)
         for number, value in enumerate(values):
             self.records.append((self.end + number, value, timestamp + number))
@@ -42,9 +59,19 @@ class Model:
         self.batches = [b for b in self.batches if b < offset]
         self.end = min(self.end, offset)
         self.start = min(self.start, self.end)
+        self.transactions = [txn for txn in self.transactions if txn.first < offset]
+        for txn in self.transactions:
+            if txn.marker >= offset:
+                txn.marker, txn.aborted = -1, False
         return offset
 
-    def readable(self, offset: int) -> list[tuple[int, bytes]]:
+    def open_transaction(self, producer_id: int) -> Transaction | None:
+        return next((txn for txn in self.transactions if txn.producer_id == producer_id and txn.marker < 0), None)
+
+    def first_unstable(self, watermark: int) -> int | None:
+        return min((txn.first for txn in self.transactions if txn.marker < 0 or txn.marker >= watermark), default=None)
+
+    def readable(self, offset: int) -> list[tuple[int, bytes | None]]:
         begin = max((b for b in self.batches if b <= offset), default=offset)
         return [(record[0], record[1]) for record in self.records if record[0] >= begin]
 
@@ -71,6 +98,9 @@ class Player:
         self.sequence = 0
         self.epoch = 0
         self.last_batch: tuple[list[bytes], int, int] | None = None
+        self.producer_ids = iter(range(1000, 1_000_000))
+        self.told: list[tuple[int, KafkaError | None]] = []  # who has heard of its append: the offset after it
+        self.waiting: list[int] = []
         self.manager: LogManager = self.open()
         self.log: PartitionLog = self.manager.create("t", 0, bytes(16))
 
@@ -104,6 +134,58 @@ class Player:
         self.last_batch = (values, self.sequence, result.base_offset)
         self.sequence += len(values)
         self.model.append(values, timestamp)
+        self.wait()
+
+    def wait(self) -> None:
+        end = self.model.end
+        self.waiting.append(end)
+        self.log.wait_durable(end, lambda error: self.told.append((end, error)))
+
+    def do_transaction(self) -> None:
+        """Begin a transaction, go on with one, or end one."""
+        timestamp = self.clock.advance(self.random.randrange(5))
+        open_now = [txn for txn in self.model.transactions if txn.marker < 0]
+        if open_now and self.random.random() < 0.6:
+            txn = self.random.choice(open_now)
+            aborted = self.random.random() < 0.5
+            self.log.append_transaction_marker(
+                producer_id=txn.producer_id,
+                producer_epoch=0,
+                coordinator_epoch=1,
+                commit=not aborted,
+                leader_epoch=0,
+                now_ms=timestamp,
+            )
+            # One whose first records retention took away, and a crash the snapshots, is not known any more.
+            txn.marker, txn.aborted = self.model.end, aborted
+            self.model.append([None], timestamp)
+        else:
+            producer_id = next(self.producer_ids)
+            batch = one_batch(
+                [b"t"], timestamp_ms=timestamp, producer_id=producer_id, epoch=0, sequence=0, transactional=True
+            )
+            self.log.append(batch, leader_epoch=0, now_ms=timestamp, transaction_version=1)
+            self.model.transactions.append(Transaction(producer_id, self.model.end))
+            self.model.append([b"t"], timestamp)
+        self.wait()
+
+    def do_change_settings(self) -> None:
+        choose = self.random.choice
+        self.config = replace(
+            self.config,
+            durability=choose(["page-cache", "fsync"]),
+            flush_messages=choose([1, 3, UNLIMITED, UNLIMITED]),
+            flush_ms=choose([0, 1000, UNLIMITED]),
+            segment_bytes=choose([2000, 6000, 50_000]),
+            segment_ms=choose([5, 1 << 40]),
+            segment_index_bytes=choose([80, 10_000]),
+            index_interval_bytes=choose([0, 150, 1000]),
+            retention_bytes=choose([-1, 5000, 20_000]),
+        )
+        self.manager.update_config("t", self.config)
+
+    def do_drain(self) -> None:
+        self.manager.flusher.drain()
 
     def do_duplicate(self) -> None:
         if self.last_batch is None:
@@ -125,7 +207,9 @@ class Player:
             assert got == []
             return
         assert got, f"nothing read at {offset} of {self.model.start} to {self.model.end}"
-        assert [(record.offset, record.value) for record in got] == expected[: len(got)]
+        markers = {txn.marker for txn in self.model.transactions}
+        values = [(record.offset, None if record.offset in markers else record.value) for record in got]
+        assert values == expected[: len(got)]
         assert got[0].offset <= offset <= got[-1].offset
         assert all(record.offset < limit for record in got) or got[0].offset < limit
 
@@ -161,10 +245,11 @@ class Player:
         apply_retention(self.log, self.clock())
         self.note_retention()
         if self.config.retention_bytes >= 0:
-            assert self.log.size_bytes <= self.config.retention_bytes + self.config.segment_bytes
+            assert self.log.size_bytes - self.log.segments[0].size <= self.config.retention_bytes
 
     def tick(self) -> None:
-        self.manager.tick(self.clock.advance(70_000))
+        self.clock.advance(70_000)
+        self.manager.tick()
         self.note_retention()
 
     def note_retention(self) -> None:
@@ -182,8 +267,13 @@ class Player:
         self.settle()
         assert self.log.recovery_point == self.model.end
 
+    def forget_waiters(self) -> None:
+        self.told.clear()
+        self.waiting.clear()
+
     def do_restart(self) -> None:
         self.manager.close()
+        self.forget_waiters()
         self.reopen()
         assert not self.log.loaded
         self.check()
@@ -192,6 +282,7 @@ class Player:
         """The process dies; the operating system goes on."""
         self.tick()
         crash(self.manager)
+        self.forget_waiters()
         self.reopen()
         assert self.log.recovery.cut == []
         self.check()
@@ -202,6 +293,7 @@ class Player:
         kept = self.log.on_disk_offset
         visible = self.log.high_watermark
         crash(self.manager)
+        self.forget_waiters()
         folder = self.directory / "t-0"
         for name in sorted(os.listdir(folder)):
             self.tear(os.path.join(folder, name))
@@ -214,7 +306,7 @@ class Player:
             self.model.truncate(end)
             self.model.end = self.model.start = end
         assert end <= self.model.end
-        if self.config.durability == "fsync":
+        if self.config.synchronous:
             assert end >= visible
         self.model.truncate(end)
         assert self.model.end == end
@@ -247,19 +339,60 @@ class Player:
         log, model = self.log, self.model
         assert (log.log_start_offset, log.log_end_offset) == (model.start, model.end)
         assert log.high_watermark == model.end
-        assert log.last_stable_offset == model.end
+        self.check_offsets()
+        assert self.waiting == []
         got: list[tuple[int, bytes | None]] = []
         offset = model.start
         while offset < model.end:
             records = records_of(log.read(offset, 1000))
             got += [(record.offset, record.value) for record in records if record.offset >= offset]
             offset = records[-1].offset + 1
+        markers = {txn.marker for txn in model.transactions}
+        got = [(at, None if at in markers else value) for at, value in got]
         assert got == [(r[0], r[1]) for r in model.records if r[0] >= model.start]
         assert log.size_bytes == sum(os.path.getsize(segment.log.path) for segment in log.segments)
+
+    def check_offsets(self) -> None:
+        """What holds after each step, with syncs in flight too."""
+        log, model = self.log, self.model
+        stable, watermark = log.last_stable_offset, log.high_watermark
+        assert log.log_start_offset <= stable <= watermark <= log.log_end_offset == model.end
+        assert log.recovery_point <= log.on_disk_offset <= log.log_end_offset
+        first = model.first_unstable(watermark)
+        if first is None:
+            assert stable == watermark
+        elif first >= log.segments[0].base_offset:  # else a crash may have taken the memory of it, with its records
+            assert stable == min(max(first, log.log_start_offset), watermark)
+        for end, error in self.told:
+            assert error is None or end > log.log_end_offset
+            self.waiting.remove(end)
+        self.told.clear()
+        if not log.config.synchronous:
+            assert (watermark, self.waiting) == (model.end, [])
+        else:
+            assert all(end > log.on_disk_offset for end in self.waiting)
+        if stable > log.log_start_offset:
+            self.check_aborted(self.random.randrange(log.log_start_offset, stable), stable)
+
+    def check_aborted(self, first: int, upper: int) -> None:
+        """The aborted transactions that a reader of this range needs are told, and none that ended before it."""
+        told = {(txn.producer_id, txn.first_offset) for txn in self.log.aborted_transactions(first, upper)}
+        oldest = self.log.segments[0].base_offset
+        needed = {
+            (txn.producer_id, txn.first)
+            for txn in self.model.transactions
+            if txn.aborted and oldest <= txn.first < upper and txn.marker >= first
+        }
+        assert needed <= told
+        possible = {(txn.producer_id, txn.first) for txn in self.model.transactions if txn.aborted}
+        assert told <= possible
 
     def play(self, steps: int) -> None:
         operations = [
             (40, self.do_append),
+            (15, self.do_transaction),
+            (4, self.do_change_settings),
+            (6, self.do_drain),
             (5, self.do_duplicate),
             (15, self.do_read),
             (3, self.do_read_out_of_range),
@@ -277,6 +410,7 @@ class Player:
         for _ in range(steps):
             operation = self.random.choices(operations, weights)[0][1]
             operation()
+            self.check_offsets()
         self.check()
         self.manager.close()
 

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import errno
 import struct
 from pathlib import Path
 
 import pytest
 from fastq_broker.log import LogConfig, PartitionLog
-from fastq_broker.log.faults import FaultyFiles
-from log_support import START_MS, crash, one_batch, open_manager
+from fastq_broker.log.faults import Fault, FaultyFiles
+from fastq_broker.log.retention import apply_retention
+from log_support import START_MS, crash, one_batch, open_manager, records_of
 
-from fastq.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequenceNumber, TransactionCoordinatorFenced
+from fastq.errors import (
+    CorruptMessage,
+    InvalidProducerEpoch,
+    InvalidTxnState,
+    KafkaStorageError,
+    OutOfOrderSequenceNumber,
+    TransactionCoordinatorFenced,
+)
 
 
 def send(log: PartitionLog, producer_id: int, sequence: int, *, transactional: bool = True) -> int:
@@ -159,3 +168,116 @@ def test_under_version_2_a_marker_has_an_epoch_above_its_records(tmp_path: Path)
     assert mark(1) == 1
     assert mark(1) == 2, "a coordinator that has been restarted writes it again"
     assert log.last_stable_offset == 3
+
+
+def test_the_stable_offset_is_never_below_the_start_of_the_log(tmp_path: Path) -> None:
+    manager = open_manager(tmp_path)
+    log = manager.create("t", 0, bytes(16))
+    send(log, 1, 0)
+    for sequence in range(5):
+        send(log, 2, sequence, transactional=False)
+    seen: list[int] = []
+    log.on_advance(lambda moved: seen.append(moved.last_stable_offset))
+    assert log.last_stable_offset == 0
+    log.delete_records_before(4)
+    assert (log.log_start_offset, log.last_stable_offset) == (4, 4)
+    assert seen == [4], "readers that wait for the stable offset are told"
+    assert log.read(4, 1000, upper_offset=log.last_stable_offset).size == 0, "latest is an offset that can be fetched"
+    log.delete_records_before(-1)
+    assert (log.log_start_offset, log.last_stable_offset, log.high_watermark) == (6, 6, 6)
+    send(log, 2, 5, transactional=False)
+    assert (log.last_stable_offset, log.high_watermark) == (6, 7), "the transaction is open still"
+    manager.close()
+    reopened = open_manager(tmp_path).logs["t", 0]
+    assert (reopened.log_start_offset, reopened.last_stable_offset) == (6, 6)
+    end(reopened, 1, commit=False)
+    assert reopened.last_stable_offset == reopened.high_watermark == 8
+
+
+def test_retention_takes_the_stable_offset_along(tmp_path: Path) -> None:
+    log = open_manager(tmp_path, LogConfig(segment_bytes=200, retention_bytes=200)).create("t", 0, bytes(16))
+    send(log, 1, 0)
+    for sequence in range(10):
+        send(log, 2, sequence, transactional=False)
+    assert apply_retention(log, START_MS) > 0
+    assert 0 < log.log_start_offset == log.last_stable_offset < log.high_watermark
+
+
+def test_a_marker_that_is_cut_off_leaves_its_transaction_open(tmp_path: Path) -> None:
+    log = open_manager(tmp_path).create("t", 0, bytes(16))
+    for producer_id in (1, 2):
+        send(log, producer_id, 0)
+    marker = end(log, 1, commit=True)
+    end(log, 2, commit=True)
+    assert log.last_stable_offset == 4
+    assert log.truncate_to(marker)
+    assert (log.last_stable_offset, log.high_watermark) == (0, 2)
+
+
+def test_a_log_that_begins_anew_knows_no_transaction(tmp_path: Path) -> None:
+    log = open_manager(tmp_path).create("t", 0, bytes(16))
+    send(log, 1, 0)
+    log.flush()  # writes a snapshot with the open transaction
+    log.truncate_fully_and_start_at(50)
+    send(log, 2, 0, transactional=False)
+    assert (log.last_stable_offset, len(log.producers)) == (51, 1)
+
+
+def test_a_slice_is_told_its_own_aborted_transactions_and_no_later_ones(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    log = open_manager(tmp_path, LogConfig(segment_bytes=1000, index_interval_bytes=0), files=files).create(
+        "t", 0, bytes(16)
+    )
+    held = 5000  # is aborted last of all, though it began before the others
+    send(log, held, 0)
+    for producer_id in range(1, 101):
+        send(log, producer_id, 0)
+        end(log, producer_id, commit=False)
+    end(log, held, commit=False)
+    assert len(log.segments) > 10
+    assert log.last_stable_offset == log.log_end_offset
+    for offset in (0, 7, 100, 150, 201):
+        piece = log.read(offset, 300, upper_offset=log.last_stable_offset)
+        last = max(record.offset for record in records_of(piece))
+        upper = log.upper_offset_of(piece)
+        assert last < upper <= last + 2, "as near as the index tells"
+        told = {entry.producer_id for entry in log.aborted_transactions(offset, upper)}
+        inside = {producer for producer in range(1, 101) if 2 * producer - 1 < upper and 2 * producer >= offset}
+        assert told == inside | {held}
+
+
+def test_no_index_is_opened_where_nothing_was_aborted(tmp_path: Path) -> None:
+    files = FaultyFiles()
+    config = LogConfig(segment_bytes=1000, index_interval_bytes=0)
+    log = open_manager(tmp_path, config, files=files).create("t", 0, bytes(16))
+    for sequence in range(200):
+        send(log, 1, sequence, transactional=False)
+    assert len(log.segments) > 10
+    assert log.aborted_transactions(0, log.last_stable_offset) == []
+    opened = files.calls["open"]
+    assert log.aborted_transactions(0, log.last_stable_offset) == []
+    assert files.calls["open"] == opened
+    send(log, 2, 0)
+    end(log, 2, commit=False)
+    assert [entry.producer_id for entry in log.aborted_transactions(0, log.last_stable_offset)] == [2]
+    assert files.calls["open"] == opened + 2, "the file was written, and read again"
+
+
+def test_an_index_of_aborts_that_cannot_be_read_is_no_empty_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = FaultyFiles()
+    log = open_manager(tmp_path, files=files).create("t", 0, bytes(16))
+    for producer_id in (1, 2):
+        send(log, producer_id, 0)
+        end(log, producer_id, commit=False)
+    path = tmp_path / "t-0" / f"{0:020d}.txnindex"
+    data = bytearray(path.read_bytes())
+    data[34 + 1] = 9
+    path.write_bytes(data)
+    with pytest.raises(CorruptMessage, match=r"txnindex: at byte 34: the entry has version 9, expected 0"):
+        log.aborted_transactions(0, 4)
+    assert path.name in caplog.text
+    files.plan(Fault("open", errno.EIO, ".txnindex"))
+    with pytest.raises(KafkaStorageError, match="reading the transaction index failed"):
+        log.aborted_transactions(0, 4)

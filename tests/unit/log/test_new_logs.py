@@ -66,6 +66,19 @@ def test_nothing_is_made_before_the_loop_turns(attached: Attached) -> None:
     assert all(set(attached.content(number)) == FILES for number in range(20))
 
 
+def test_nothing_is_made_once_the_manager_is_closed(tmp_path: Path) -> None:
+    """Another process may hold the directory by then."""
+    attached = Attached(tmp_path / "data")
+    for number in range(20):
+        attached.create(number)
+    attached.logs.close()
+    attached.loop.run_until_complete(asyncio.sleep(0))
+    if attached.logs._maker is not None:
+        attached.logs._maker.shutdown()
+    attached.loop.close()
+    assert not [name for name in os.listdir(attached.directory) if name.startswith("t-")]
+
+
 def test_a_touch_makes_the_same_files(attached: Attached) -> None:
     touched = attached.create(0, epoch=3)
     assert touched.log_end_offset == 0

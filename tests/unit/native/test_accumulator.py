@@ -3,6 +3,7 @@
 import itertools
 import random
 import threading
+import zlib
 
 import pytest
 
@@ -37,7 +38,7 @@ class Core(SyncProducerCore):
         while self.accumulator.to_compress:
             self.accumulator.to_compress.popleft().compress(compress)
 
-    def _wait_for_room(self, topic, need):
+    def _wait_for_room(self, topic, wanted_bytes, deadline):
         self.rooms += 1
         self.accumulator.close_all()
         self.take_all()
@@ -101,7 +102,7 @@ def test_keys_are_partitioned_as_kafka_does():
 
 
 def test_ignored_keys_stick():
-    core = Core(partitions=7, ignore_keys=True)
+    core = Core(partitions=7, key_hash=0)
     assert len({core.send("t", b"", b"%d" % i).partition for i in range(20)}) == 1
 
 
@@ -340,3 +341,33 @@ def test_a_buffer_whose_export_runs_python_code_cannot_tear_a_batch():
     core.send("t", b"outer", headers=Nested(core))
     (data,) = core.take_all()[0]
     assert [r.value for r in decode_records(data)] == [b"inner", b"outer"]
+
+
+def test_a_send_from_within_the_beginning_of_a_batch_orphans_nothing():
+    """What a __del__ does that a collection runs there; the clock stands for it, which is asked at that point."""
+    core = Core(partitions=1, batch_size=300, batch_size_max=300)
+    inner = []
+
+    def clock():
+        if len(inner) < 40:
+            inner.append(b"inner-%d" % len(inner))
+            core.send("t", inner[-1])
+        return 0.0
+
+    core = Core(partitions=1, batch_size=300, batch_size_max=300, clock=clock)
+    outer = [b"outer-%d" % i for i in range(200)]
+    for value in outer:
+        core.send("t", value)
+    batches = core.take_all()[0]
+    stored = [record.value for data in batches for record in decode_records(data)]
+    assert sorted(stored) == sorted(outer + inner)
+    assert [value for value in stored if value.startswith(b"outer")] == outer
+    assert not core.accumulator.incomplete and not core.accumulator.open_partitions
+    assert core.accumulator.buffered_records == 0 and core.accumulator.pool.used_bytes == 0
+
+
+def test_crc32_of_keys_is_zlibs():
+    core = Core(partitions=7, key_hash=2)
+    for size in range(1, 70):
+        key = random.Random(size).randbytes(size)
+        assert core.send("t", b"", key).partition == zlib.crc32(key) % 7

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fastq._native.fetch_path import decode_fetch, encode_fetch_response
-from fastq._native.produce_path import decode_produce, encode_produce_response, scan_request
+from fastq._native.fetch_path import PartitionData, decode_fetch, encode_fetch_response
+from fastq._native.produce_path import PartitionResponse, decode_produce, encode_produce_response, scan_request
 from fastq._native.wire import DecodeError
 from fastq.protocol.frames import decode_response, encode_request
 from fastq.protocol.messages import FetchRequest, FetchResponse, ProduceRequest, ProduceResponse
@@ -139,7 +139,19 @@ def check_fetch_body(body: Any, request: FetchRequest, version: int) -> None:
         )
     else:
         assert body.replica_id == request.replica_id
-    assert body.partitions == [
+    got = [
+        (
+            asked.topic,
+            asked.partition,
+            asked.current_leader_epoch,
+            asked.fetch_offset,
+            asked.last_fetched_epoch,
+            asked.log_start_offset,
+            asked.partition_max_bytes,
+        )
+        for asked in body.partitions
+    ]
+    assert got == [
         (
             raw_topic(topic, "topic"),
             p.partition,
@@ -183,7 +195,7 @@ def test_produce_response_equals_the_generated_message(version: int) -> None:
                     )
                 )
         throttle = rng.randint(0, 999)
-        frame = encode_produce_response(version, 77, results, throttle)
+        frame = encode_produce_response(version, 77, [PartitionResponse(*result) for result in results], throttle)
         assert int.from_bytes(frame[:4], "big") == len(frame) - 4
         correlation_id, response = decode_response(frame[4:], 0, version)
         assert isinstance(response, ProduceResponse)
@@ -237,7 +249,10 @@ def test_fetch_response_equals_the_generated_message(version: int) -> None:
             for partition in range(rng.randint(1, 3))
         ]
         endpoints = [(4, "höst", 9092, None), (5, "b", 1, "rack")] if version >= 16 and rng.random() < 0.5 else None
-        frame = b"".join(encode_fetch_response(version, 77, 6, 70, 8, results, endpoints))
+        answers = [
+            PartitionData(*r[:6], r[8], r[6], r[9], current_leader=r[10], preferred_read_replica=r[7]) for r in results
+        ]
+        frame = b"".join(encode_fetch_response(version, 77, 6, 70, 8, answers, endpoints))
         assert int.from_bytes(frame[:4], "big") == len(frame) - 4
         correlation_id, response = decode_response(frame[4:], 1, version)
         assert isinstance(response, FetchResponse)

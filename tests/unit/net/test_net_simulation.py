@@ -380,3 +380,23 @@ def test_a_moved_broker_is_followed() -> None:
     requests.send(0)
     core.run_callbacks()
     assert "no broker with id 0" in str(requests.outcomes["request-0"][0][1])
+
+
+def test_a_completion_that_raises_is_told_so_and_stops_nothing() -> None:
+    """What waits for it fails with the reason, instead of waiting for its own time-out."""
+    network = SimulatedNetwork(9, mischief=0.0)
+    told: list[tuple[Any, FastqError | None]] = []
+
+    def mismatch(response: Any, error: FastqError | None) -> None:
+        told.append((response, error))
+        if error is None:
+            raise KeyError("a mismatch")
+
+    requests = Requests(network)
+    network.core.send(-1, MetadataRequest(topics=[]), mismatch)
+    requests.send(-1)
+    network.run(until=network.now + 10)
+    assert requests.check() == 1
+    (_, error) = told[-1]
+    assert len(told) == 2
+    assert error is not None and not error.retriable and "a mismatch" in str(error)

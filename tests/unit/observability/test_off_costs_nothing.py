@@ -58,7 +58,7 @@ CLOCKS = frozenset(
 def calls_of(work: Callable[[], object]) -> Counter[str]:
     """The functions that `work` calls in this thread, Python's own and built-in ones that Python code calls, by name.
 
-    Extensions' own functions, as the native `send`, are not told of; what they call of Python's is.
+    Of extensions' functions those that Python calls are told of, not those that they call of each other; what they call of Python's is.
     """
     found: Counter[str] = Counter()
 
@@ -142,11 +142,15 @@ def make_producer() -> Iterator[Callable[..., Producer]]:
 
 
 def sends(producer: Producer, count: int = RECORDS) -> Counter[str]:
+    """What is called beside the native `send` itself."""
+
     def loop() -> None:
         for _ in range(count):
             producer.send("logs", b"value", b"key")
 
-    return calls_of(loop)
+    found = calls_of(loop)
+    assert found.pop("send") == count
+    return found
 
 
 def test_send_is_the_native_method_itself() -> None:
@@ -263,6 +267,9 @@ def test_consumers_hand_their_own_method_to_the_iterator(
     monkeypatch.setattr(module, iterator, noting)
     plain = kind("t", bootstrap_servers=NOWHERE)
     watched = kind("t", bootstrap_servers=NOWHERE, interceptors=[Seeing()])
+    begin = kind.__aiter__ if hasattr(kind, "__aiter__") else kind.__iter__
+    iterators = [begin(plain), begin(watched)]  # made when somebody iterates
+    assert len(iterators) == len(given)
     assert given[0] == (plain._advance, None)
     assert given[1][0] != watched._advance
     assert given[1][1] is not None
@@ -338,8 +345,8 @@ def test_a_request_reads_no_clock_to_be_measured(tmp_path: Path) -> None:
     async def talk(broker: Broker) -> None:
         assert type(broker.router) is Router
         for request, version in REQUESTS:
-            # The broker's own clock, once: for the time of an append, and for the age of a fetch session.
-            own = {"time_ns": 1} if isinstance(request, (ProduceRequest, FetchRequest)) else {}
+            # The broker's own clocks, once: for the time of an append, and for the age of a fetch session.
+            own = {ProduceRequest: {"time_ns": 1}, FetchRequest: {"monotonic_ns": 1}}.get(type(request), {})
             assert clock_calls(serves(broker, request, version)) == own, request
         plain = [serves(broker, request, version) for request, version in REQUESTS]
         broker.router = MeteredRouter(broker)

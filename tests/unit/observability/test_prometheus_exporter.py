@@ -52,6 +52,11 @@ def parsed(text: str) -> dict[tuple[str, str], float]:
     }
 
 
+def test_what_has_no_metrics_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"metrics\(\) is expected.*object"):
+        PrometheusExporter().add("x", object())  # type: ignore[arg-type]  # what is tested
+
+
 def test_a_consumer() -> None:
     exporter, client = PrometheusExporter(), Fake(consumer_metrics())
     exporter.add("mine", client)

@@ -9,12 +9,14 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import deque
+from functools import partial
 from random import Random
 
 from fastq._native.records import decode_records, read_header, verify_crc
 from fastq._native.wire import Reader, Writer
 from fastq.errors import ConnectionClosed, UnsupportedVersion
 from fastq.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata
+from fastq.net.requests import EncodedRequest
 from fastq.protocol.messages import InitProducerIdResponse, ProduceRequest, ProduceResponse
 
 TOPIC_ID = bytes(range(16))
@@ -22,6 +24,9 @@ TOPIC_ID = bytes(range(16))
 
 class FakePartition:
     """A log and the producers that wrote to it."""
+
+    first_is_zero = False
+    """Whether a producer that is not known here has to begin at sequence 0: under transaction version 2 (KIP-890)."""
 
     def __init__(self):
         self.records = []  # (value, key, headers, timestamp)
@@ -55,7 +60,7 @@ class FakePartition:
     def _check_sequence(self, header):
         state = self.producers.get(header.producer_id)
         if state is None or header.producer_epoch > state[0]:
-            if header.base_sequence != 0 and state is not None:
+            if header.base_sequence != 0 and (state is not None or self.first_is_zero):
                 return 45, None
             self.producers[header.producer_id] = [header.producer_epoch, deque(maxlen=5)]
             return 0, None
@@ -74,14 +79,19 @@ class FakeCore:
 
     make_partition = FakePartition
 
-    def __init__(self, seed=0, *, topics=None, nodes=2, trouble=0.0, version=13, max_bytes=1 << 20):
+    def __init__(
+        self, seed=0, *, topics=None, nodes=2, trouble=0.0, after_append=0.0, late=0.0, version=13, max_bytes=1 << 20
+    ):
         self.random = Random(seed)
+        self.topic_ids = {}
         self.now = 1000.0
         self.clock = lambda: self.now
         self.metadata = ClusterMetadata()
         self.metadata.nodes = {i: Node(i, "h", 9000 + i) for i in range(nodes)}
         self.metadata.generation = 1
-        self.trouble = trouble
+        self.trouble = trouble  # how often a connection breaks, or a request is refused before anything is written
+        self.after_append = after_append  # how often what was written is answered with an error
+        self.late = late  # how often a client's time-out ends a connection whose requests the broker handles afterwards
         self.version = version
         self.max_bytes = max_bytes
         self.logs = {}
@@ -107,9 +117,20 @@ class FakeCore:
         for name in names:
             partitions = [PartitionMetadata(i, self.leaders[n, i], 0) for n, i in sorted(self.logs) if n == name]
             self.metadata.topics[name] = TopicMetadata(
-                name, TOPIC_ID if self.version >= 13 else bytes(16), tuple(partitions)
+                name, self.topic_id(name) if self.version >= 13 else bytes(16), tuple(partitions)
             )
         self.metadata.generation += 1
+
+    def topic_id(self, name):
+        return self.topic_ids.get(name, TOPIC_ID)
+
+    def recreate(self, name, partitions):
+        """Delete the topic and make it again, with as many partitions; the client does not know yet."""
+        self.logs = {key: log for key, log in self.logs.items() if key[0] != name}
+        self.topic_ids[name] = self.random.randbytes(16)
+        for index in range(partitions):
+            self.logs[name, index] = self.make_partition()
+            self.leaders[name, index] = index % len(self.metadata.nodes)
 
     # -- what the sender calls
 
@@ -166,6 +187,9 @@ class FakeCore:
     def _handle(self, node, entry):
         if entry[2]:
             return
+        if self.random.random() < self.late:
+            self._time_out(node)
+            return
         lost = self.random.random() < self.trouble
         if lost and self.random.random() < 0.5:
             self._drop(node)
@@ -191,6 +215,17 @@ class FakeCore:
             entry[2] = True
             entry[1](None, ConnectionClosed(broker=self.broker_label(node)))
 
+    def _time_out(self, node):
+        """The client gives the connection up; what it has written is handled all the same, later and in order."""
+        delay = 0.0
+        for request, *_ in self.requests[node]:
+            if hasattr(request, "buffers"):
+                body = b"".join(bytes(buffer) for buffer in request.buffers)
+                written = EncodedRequest(request.api_key, request.version, [body], request.decode)
+                delay += 0.01 + self.random.random() * 0.2
+                self.at(delay, partial(self._produce, node, written))
+        self._drop(node)
+
     def move_leaders(self):
         """Every partition gets a random leader, which the client does not know yet."""
         for key in self.leaders:
@@ -213,7 +248,7 @@ class FakeCore:
             name = data.name if encoded.version < 13 else "t"
             partitions = []
             for part in data.partition_data:
-                error, offset = self._append(node, name, part)
+                error, offset = self._append(node, name, part, data.topic_id if encoded.version >= 13 else None)
                 partitions.append(
                     ProduceResponse.PartitionProduceResponse(
                         index=part.index,
@@ -229,9 +264,16 @@ class FakeCore:
         ProduceResponse(responses=topics).encode(writer, encoded.version)
         return encoded.decode(memoryview(writer.getvalue())) if encoded.expects_response else None
 
-    def _append(self, node, name, part):
+    def _append(self, node, name, part, topic_id=None):
+        if topic_id not in (None, self.topic_id(name)):
+            return 100, -1
+        if (name, part.index) not in self.logs:
+            return 3, -1
         if self.leaders[name, part.index] != node:
             return 6, -1
         if self.random.random() < self.trouble / 2:
             return self.random.choice([7, 19]), -1
-        return self.logs[name, part.index].append(bytes(part.records), self.max_bytes, self.refuse)
+        error, offset = self.logs[name, part.index].append(bytes(part.records), self.max_bytes, self.refuse)
+        if not error and self.random.random() < self.after_append:
+            return self.random.choice([6, 7, 20]), -1
+        return error, offset

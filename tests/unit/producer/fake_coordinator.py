@@ -79,6 +79,8 @@ class TransactionCore(FakeCore):
     def __init__(self, seed=0, *, transaction_version=2, marker_delay=0.01, **options):
         super().__init__(seed, **options)
         self.transaction_version = transaction_version
+        for log in self.logs.values():
+            log.first_is_zero = transaction_version >= 2
         self.features = {"transaction.version": transaction_version}
         self.marker_delay = marker_delay
         self.coordinator = 0
@@ -162,6 +164,8 @@ class TransactionCore(FakeCore):
             entry.epoch += 1  # who had it is fenced
             self._prepare(entry, False, entry.epoch)
             return CONCURRENT, -1, -1
+        if request.producer_id >= 0 and request.producer_epoch == entry.last_epoch:
+            return 0, entry.producer_id, entry.epoch  # again, because the answer was lost: the epoch is raised once
         entry.last_epoch, entry.epoch, entry.state = entry.epoch, entry.epoch + 1, "empty"
         return 0, entry.producer_id, entry.epoch
 
@@ -309,7 +313,7 @@ class TransactionCore(FakeCore):
 
     # -- produce
 
-    def _append(self, node, name, part):
+    def _append(self, node, name, part, topic_id=None):
         header = read_header(bytes(part.records))
         entry = next((e for e in self.transactions.values() if e.producer_id == header.producer_id), None)
         assert entry is not None, "a batch of no transactional id"
@@ -323,7 +327,7 @@ class TransactionCore(FakeCore):
             if entry.state == "prepare":
                 return CONCURRENT, -1
             self._ongoing(entry).partitions.add((name, part.index))
-        return super()._append(node, name, part)
+        return super()._append(node, name, part, topic_id)
 
 
 def transactional_id_of(encoded):

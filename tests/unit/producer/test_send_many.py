@@ -114,6 +114,25 @@ def test_send_many_arrow_headers_that_no_consumer_could_read(make, topic, kind, 
     assert caught.value.accepted == 1
 
 
+def test_send_many_takes_the_columns_of_a_consumer_s_batch(make, topic, new_topic_name):
+    """A copier: every column as `ConsumerBatch` has it, its times among them, which are a memoryview."""
+    from fastq import Consumer
+
+    producer, copies = make(), new_topic_name()
+    headers = [[("h", b"1")], []]
+    producer.send_many(topic, [b"a", None], keys=[b"k", None], headers=headers, timestamps=[5, 6]).result(20)
+    settings = {"bootstrap_servers": producer.config.bootstrap_servers, "auto_offset_reset": "earliest"}
+    with Consumer(topic, **settings) as consumer:
+        batch = consumer.poll_batch(timeout=20)
+    columns = {"keys": batch.keys, "headers": batch.headers, "timestamps": batch.timestamps}
+    producer.send_many(copies, batch.values, **columns).result(20)
+    with Consumer(copies, **settings) as consumer:
+        copied = [(r.key, r.value, r.headers, r.timestamp_ms) for r in consumer.read_to_end()]
+    assert copied == [(b"k", b"a", (("h", b"1"),), 5), (None, None, (), 6)]
+    with pytest.raises(TypeError, match="timestamps is one memoryview"):
+        producer.send_many(copies, [b"a"], timestamps=memoryview(b"1"))
+
+
 def test_send_many_errors_say_how_far_it_came(make, topic):
     producer = make()
     with pytest.raises(TypeError, match="values is one bytes"):

@@ -8,6 +8,7 @@ from fake_cluster import FakeCore
 
 from fastq._native.accumulator import Accumulator
 from fastq._native.producer_core import SyncProducerCore
+from fastq._native.records import read_header
 from fastq.errors import DeliveryTimeout, InvalidTimestamp, MessageTooLarge
 from fastq.producer.sender import Sender, SenderSettings
 
@@ -167,6 +168,118 @@ def test_expiry_is_never_a_duplicate(seed):
     assert [value for value in stored if value in set(acknowledged)] == acknowledged
     assert all(isinstance(d.exception(), DeliveryTimeout) for _, d in deliveries if d.exception() is not None)
     assert stored == sorted(stored, key=int)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_finite_retries_neither_double_nor_reorder(seed):
+    """Brokers that append and refuse, lost answers, requests that arrive after their time-out, records that are refused for good,
+    and 0 to 5 retries: no value twice, all in order, and what a delivery says is so."""
+    core = FakeCore(seed, topics={"t": 2}, nodes=3, trouble=0.1, after_append=0.15, late=0.02)
+    bench = Bench(core, retries=seed % 6, delivery_timeout_s=1.0 if seed % 7 == 0 else 1e6, codec=seed % 5 and 4)
+    random = Random(seed)
+    deliveries = {0: [], 1: []}
+    for i in range(2000):
+        p = random.randrange(2)
+        value = b"%d" % i
+        deliveries[p].append((value, bench.send("t", value, partition=p)))
+        if random.random() < 0.05:
+            bench.turn(random.random() * 0.01)
+        if random.random() < 0.004:
+            core.refuse.append(32)
+        if random.random() < 0.002:
+            core.move_leaders()
+    bench.drain()
+    while core.events:
+        core.step(1e12)
+    failed = 0
+    for p, stored in values_of(core).items():
+        assert len(set(stored)) == len(stored)
+        assert stored == sorted(stored, key=int)
+        for value, delivery in deliveries[p]:
+            error = delivery.exception()
+            failed += error is not None
+            if error is None:
+                offset = delivery.result().offset
+                assert (stored[offset] == value) if offset >= 0 else (value in stored)
+            elif not error.maybe_written:
+                assert value not in stored, (value, error)
+    assert failed or seed % 6 > 2
+
+
+@pytest.mark.parametrize(("code", "retries"), [(20, 0), (20, 1), (7, 0), (7, 2), (6, 1), (56, 1)])
+def test_what_was_appended_and_refused_is_not_sent_again_under_new_numbers(code, retries):
+    """The first batch is written and answered with an error until its retries are over, while others are on their way."""
+    core = FakeCore()
+    bench = Bench(core, retries=retries, batch_size=200, grown=200)
+    first = bench.send("t", b"0")
+    bench.drain()
+    log = core.logs["t", 0]
+    append, appended = log.append, {}
+
+    def append_and_refuse(data, max_bytes, refuse):
+        error, offset = append(data, max_bytes, refuse)
+        appended.setdefault(read_header(data).base_sequence, None)
+        return (code, -1) if read_header(data).base_sequence == next(iter(appended)) else (error, offset)
+
+    log.append = append_and_refuse
+    deliveries = [bench.send("t", b"%d" % i) for i in range(1, 100)]
+    bench.drain()
+    assert values_of(core)[0] == [b"%d" % i for i in range(100)]
+    assert first.exception() is None
+    failed = [d for d in deliveries if d.exception() is not None]
+    assert failed == deliveries[: len(failed)] and 0 < len(failed) < 99
+    assert all(d.exception().maybe_written and d.exception().code == code for d in failed)
+    assert "may have been written" in str(failed[0].exception())
+
+
+@pytest.mark.parametrize("doubt", [20, 7, None])
+def test_a_refusal_behind_a_batch_in_doubt_waits_for_its_fate(doubt):
+    """The second batch is refused for good while the first, which is written, is in doubt and goes again: once is enough."""
+    core = FakeCore()
+    bench = Bench(core, batch_size=200, grown=200)
+    bench.send("t", b"first")
+    bench.drain()
+    log = core.logs["t", 0]
+    append, calls = log.append, []
+
+    def answer(data, max_bytes, refuse):
+        calls.append(data)
+        if len(calls) == 2:
+            if doubt is None:  # the answer to the first one is lost too
+                core.at(0.0001, lambda: core._drop(0))
+            return 32, -1
+        error, offset = append(data, max_bytes, refuse)
+        return (doubt or 20, -1) if len(calls) == 1 else (error, offset)
+
+    log.append = answer
+    deliveries = [bench.send("t", b"%d" % i) for i in range(40)]
+    bench.drain()
+    refused = [d for d in deliveries if d.exception() is not None]
+    stored = values_of(core)[0]
+    assert len(set(stored)) == len(stored)
+    assert stored == [b"first", *[b"%d" % i for i, d in enumerate(deliveries) if d.exception() is None]]
+    assert (len(refused) > 0) == (doubt is not None) and not any(d.exception().maybe_written for d in refused)
+
+
+def test_a_batch_in_doubt_is_not_split():
+    """Written, answered with 20, and too large when it comes again, because the topic's limit was lowered meanwhile."""
+    core = FakeCore()
+    bench = Bench(core, retries=3)
+    log = core.logs["t", 0]
+    append = log.append
+
+    def append_once(data, max_bytes, refuse):
+        error, _ = append(data, max_bytes, refuse)
+        log.append = append
+        core.max_bytes = 100
+        return error or 20, -1
+
+    log.append = append_once
+    deliveries = [bench.send("t", b"%d" % i) for i in range(50)]
+    bench.drain()
+    assert values_of(core)[0] == [b"%d" % i for i in range(50)]
+    assert {type(d.exception()) for d in deliveries} == {MessageTooLarge}
+    assert all(d.exception().maybe_written for d in deliveries)
 
 
 def test_without_idempotence_nothing_is_lost():

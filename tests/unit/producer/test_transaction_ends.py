@@ -13,9 +13,8 @@ from fastq.errors import (
     TransactionFenced,
     TransactionStateError,
 )
-from fastq.metadata import TopicPartition
+from fastq.metadata import OffsetAndMetadata, TopicPartition
 from fastq.producer.transaction_states import ACTIONS, MOVES, Action, State, action_for
-from fastq.producer.transactions import Offset
 from fastq.protocol.api import ApiKey
 
 # -- fencing and other ends
@@ -99,7 +98,7 @@ def test_offsets_that_the_group_refuses_fail_the_transaction(version, code):
     bench.begin()
     core.fail_next[ApiKey.TXN_OFFSET_COMMIT] = [code]
     bench.send("t", b"x")
-    bench.transactions.add_offsets(GROUP, {TopicPartition("in", 3): Offset(1)})
+    bench.transactions.add_offsets(GROUP, {TopicPartition("in", 3): OffsetAndMetadata(1)})
     with pytest.raises(AbortableTransactionError, match=r"topic in, partition 3, group_id group") as caught:
         bench.commit()
     assert caught.value.cause.code == code
@@ -165,7 +164,7 @@ def test_calls_that_do_not_fit_say_so():
         with pytest.raises(TransactionStateError, match=f"cannot {word}: no transaction is open"):
             call()
     with pytest.raises(TransactionStateError, match="send offsets"):
-        bench.transactions.add_offsets(GROUP, {TopicPartition("in", 0): Offset(1)})
+        bench.transactions.add_offsets(GROUP, {TopicPartition("in", 0): OffsetAndMetadata(1)})
     bench.transactions.begin_abort()  # nothing to abort
     assert bench.transactions.state is State.READY
 

@@ -7,10 +7,9 @@ from fake_coordinator import CONCURRENT, NOT_COORDINATOR, TransactionCore, trans
 from transaction_bench import ADD_PARTITIONS, END, GROUP, Bench, calls_since, visible
 
 from fastq.errors import AbortableTransactionError, DeliveryTimeout, InvalidTimestamp, TransactionAborted
-from fastq.metadata import TopicPartition
+from fastq.metadata import OffsetAndMetadata, TopicPartition
 from fastq.producer.transaction_hold import HOLD_MAX_S, HOLD_STEP_S, Hold
 from fastq.producer.transaction_states import State
-from fastq.producer.transactions import Offset
 from fastq.protocol.api import ApiKey
 
 
@@ -67,7 +66,7 @@ def test_version_2_with_offsets_has_both_under_way_at_once():
     for _ in range(2):
         bench.begin()
         bench.send("t", b"x")
-        bench.transactions.add_offsets(GROUP, {TopicPartition("in", 0): Offset(7)})
+        bench.transactions.add_offsets(GROUP, {TopicPartition("in", 0): OffsetAndMetadata(7)})
         bench.transactions.begin_commit()
         mark = len(core.calls)
         bench.sender.run(core.now)
@@ -182,7 +181,7 @@ def test_exactly_once_through_a_lossy_network_and_moving_coordinators(seed, vers
                     core.move_coordinator()
             try:
                 if random.random() < 0.5:
-                    bench.transactions.add_offsets(GROUP, {TopicPartition("in", 0): Offset(offset + 1)})
+                    bench.transactions.add_offsets(GROUP, {TopicPartition("in", 0): OffsetAndMetadata(offset + 1)})
                     sent_offset = offset + 1
                 else:
                     sent_offset = offset
@@ -217,7 +216,7 @@ def test_the_coordinator_moves_in_every_step(api, version):
     bench = Bench(core)
     bench.begin()
     bench.send("t", b"x")
-    bench.transactions.add_offsets(GROUP, {TopicPartition("in", 0): Offset(9, 1, "note")})
+    bench.transactions.add_offsets(GROUP, {TopicPartition("in", 0): OffsetAndMetadata(9, "note", 1)})
     bench.commit()
     assert visible(core) == {0: [b"x"]}
     assert core.committed_offsets == {("group", "in", 0): (9, "member-1", "note")}

@@ -2,9 +2,10 @@
 
 from fastq._native.accumulator import Accumulator
 from fastq._native.producer_core import SyncProducerCore
+from fastq.metadata import GroupMetadata
 from fastq.producer.sender import Sender, SenderSettings
 from fastq.producer.transaction_states import State
-from fastq.producer.transactions import GroupMetadata, Transactions
+from fastq.producer.transactions import Transactions
 from fastq.protocol.api import ApiKey
 
 GROUP = GroupMetadata("group", 3, "member-1", None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from fractions import Fraction
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -30,11 +31,16 @@ def offsets_of(ranges: list[OffsetRange]) -> list[tuple[TopicPartition, int]]:
 
 
 def parts_by_spark(sizes: list[int], wanted: int) -> list[int]:
-    """How many parts each range gets, as Spark's calculator has it: share of the whole, rounded half up, small ones first."""
+    """How many parts each range gets, as Spark's calculator has it: share of the whole, rounded half up, small ones first.
+
+    A share is worked out in double precision there (`getPartCount`), so one that is exactly a half may come out below it; from
+    there on this is exact.
+    """
     total = sum(sizes)
 
     def count(size: int, of: int, parts: int) -> int:
-        return max(math.floor(Fraction(size, of) * parts + Fraction(1, 2)), 1)
+        share = Fraction(float(size) / float(of) * parts)
+        return max(math.floor(share + Fraction(1, 2)), 1)
 
     small = [size for size in sizes if count(size, total, wanted) == 1]
     left = max(wanted - len(small), 1)
@@ -85,6 +91,13 @@ def test_parts_differ_by_one_at_most(size: int, parts: int) -> None:
         ([5], 3, [(A, 0, 1), (A, 1, 3), (A, 3, 5)]),
         ([2, 3], 4, [(A, 0, 1), (A, 1, 2), (B, 0, 1), (B, 1, 3)]),
         ([100, 1], 4, [(A, 0, 33), (A, 33, 66), (A, 66, 100), (B, 0, 1)]),
+        # 45 / 66 * 11 is 7.5, and 7.499999999999999 in double precision: Spark makes seven parts of it.
+        (
+            [21, 45],
+            11,
+            [(A, i, j) for i, j in pairwise([0, 5, 10, 15, 21])]
+            + [(B, i, j) for i, j in pairwise([0, 6, 12, 18, 24, 31, 38, 45])],
+        ),
     ],
 )
 def test_known_plans(found: list[int], wanted: int, expected: list[tuple[TopicPartition, int, int]]) -> None:

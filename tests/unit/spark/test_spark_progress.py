@@ -143,7 +143,10 @@ def test_a_listener_whose_broker_is_away_says_so_once_and_hinders_nothing(caplog
             listener.onQueryProgress(event)
         listener.onQueryIdle(event)
         listener.onQueryTerminated(event)
-    (line,) = [record.getMessage() for record in caplog.records]
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "fastq.spark"]
+    assert len([record for record in caplog.records if record.name == "fastq.net"]) == 1, (
+        "the network layer says it once too"
+    )
     assert "query job" in line
     assert NOWHERE in line
 

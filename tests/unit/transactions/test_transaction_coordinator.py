@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,8 @@ from fastq_broker.broker import Broker
 from fastq_broker.config import BrokerConfig
 from fastq_broker.controller.topics import NewTopic
 from fastq_broker.transactions import Operation
-from fastq_broker.transactions.transaction import Transaction
+from fastq_broker.transactions.markers import UNTOLD_MS, MarkerWriter
+from fastq_broker.transactions.transaction import Partition, Transaction
 
 from fastq.errors import (
     CoordinatorLoadInProgress,
@@ -131,3 +133,55 @@ def test_nothing_is_created_before_it_is_asked_for(tmp_path: Path) -> None:
         assert broker.controller.image.topic("__transaction_state") is not None
 
     run(tmp_path, test)
+
+
+def test_a_shard_that_raises_does_not_keep_the_others_from_their_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(broker: Broker) -> None:
+        seen: list[str] = []
+
+        def broken(*_: object) -> int:
+            raise ValueError("broken shard")
+
+        shards = [
+            SimpleNamespace(abort_timed_out=broken, expire=broken),
+            SimpleNamespace(abort_timed_out=lambda: seen.append("abort"), expire=lambda ms: seen.append("expire")),
+        ]
+        monkeypatch.setattr(broker.transactions.runtime, "shards", lambda: shards)
+        broker.transactions._abort_late()
+        broker.transactions._expire()
+        assert seen == ["abort", "expire"]
+        monkeypatch.undo()
+
+    run(tmp_path, test)
+    assert caplog.text.count("broken shard") >= 2
+
+
+def test_markers_that_cannot_be_written_are_said_at_a_bounded_rate(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A partition that is away gets a marker of each transaction that ends, and each is tried again."""
+
+    async def test(broker: Broker) -> None:
+        now_ms = [0]
+        ports: Any = SimpleNamespace(
+            replicas=broker.replicas, clock=broker.clock, monotonic_ms=lambda: now_ms[0], groups=None, transactions=None
+        )
+        markers = MarkerWriter(ports)
+        txn = await opened(broker)
+        left: list[frozenset[Partition]] = []
+        replica = broker.replicas.get(*PLACE)
+        assert replica is not None
+        replica.leader_id = 99
+        for number in range(500):
+            now_ms[0] = number * UNTOLD_MS // 400
+            markers.write_all(0, txn, frozenset({PLACE}), left.append)
+        replica.leader_id = broker.node_id
+        assert left == [frozenset({PLACE})] * 500
+
+    run(tmp_path, test)
+    lines = [record.getMessage() for record in caplog.records if "no marker into" in record.getMessage()]
+    assert len(lines) == 2
+    assert "t-0, trying again" in lines[0]
+    assert "399 times more" in lines[1]

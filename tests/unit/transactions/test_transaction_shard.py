@@ -85,7 +85,7 @@ def test_the_fenced_producer_is_no_retry(bench: Bench, version: int) -> None:
     bench.world.transaction_version = version
     producer = begun(bench, version=version)
     bench.initialize()
-    assert code(bench.end(*producer, False, version=version)) == FENCED
+    assert code(bench.end(*producer, False, version=version)) == (CONCURRENT if version == 2 else FENCED)
     bench.turn()
     assert code(bench.end(*producer, False, version=version)) == FENCED
 
@@ -186,6 +186,22 @@ def test_verification_names_what_is_missing(bench: Bench) -> None:
     assert bench.shard.verify("t", 1000, 1, frozenset({A})) == {A}
 
 
+@pytest.mark.parametrize("durable", [False, True])
+def test_who_comes_while_a_transaction_ends_is_judged_when_it_has_ended(bench: Bench, durable: bool) -> None:
+    """In the log or on the way to it: first the end, then who may go on (KIP-890)."""
+    producer = begun(bench)
+    bench.context.durable = durable
+    bench.end(*producer, True)
+    for stranger in [(1001, 0), (1000, 9), (7, 0)]:
+        assert code(bench.add(*stranger, B)) == CONCURRENT
+        assert code(bench.initialize(expected=stranger)) == CONCURRENT
+        assert code(bench.end(*stranger, True)) == CONCURRENT
+    bench.context.durable = True
+    bench.context.finish_appends()
+    bench.turn()
+    assert [code(bench.add(*stranger, B)) for stranger in [(1001, 0), (1000, 9), (7, 0)]] == [MAPPING, FENCED, MAPPING]
+
+
 def test_nothing_is_added_while_markers_are_written(bench: Bench) -> None:
     producer = begun(bench, version=0)
     bench.end(*producer, True, version=0)
@@ -237,8 +253,9 @@ def test_version_2_retries_come_with_the_epoch_before(bench: Bench, committed: b
     producer = begun(bench)
     bench.end(*producer, committed)
     assert code(bench.end(*producer, committed)) == CONCURRENT
-    assert code(bench.end(*producer, not committed)) == INVALID_STATE
-    assert code(bench.end(1000, 1, committed)) == FENCED
+    assert code(bench.end(*producer, not committed)) == CONCURRENT
+    assert code(bench.end(1000, 1, committed)) == CONCURRENT  # the next transaction, which is for later
+    assert code(bench.end(1000, 5, committed)) == CONCURRENT
     bench.turn()
     written = len(bench.context.log)
     assert identity(bench.end(*producer, committed)) == (1000, 1)
@@ -278,6 +295,10 @@ def test_version_2_rotates_at_the_last_epoch(bench: Bench) -> None:
     assert isinstance(answer, Transaction)
     assert (answer.next_producer_id, answer.producer_epoch) == (1001, EPOCH_MAX)
     assert code(bench.end(1000, EPOCH_LAST_GIVEN, committed=True)) == CONCURRENT
+    # The producer knows its new id before that is in force: it is told to wait, and is no stranger.
+    assert code(bench.add(1001, 0, B)) == CONCURRENT
+    assert code(bench.end(1001, 0, committed=False)) == CONCURRENT
+    assert code(bench.initialize(expected=(1001, 0))) == CONCURRENT
     bench.turn()
     assert bench.world.markers == [(A, 1000, EPOCH_MAX, "PrepareCommit")]
     assert identity(bench.shard.transactions["t"]) == (1001, 0)

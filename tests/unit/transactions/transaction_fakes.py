@@ -39,7 +39,7 @@ class FakeContext:
         self.unfinished: list[Done] = []
         self.timers: list[FakeTimer] = []
 
-    def append(self, records: Sequence[tuple[bytes, bytes | None]], on_done: Done) -> None:
+    def append(self, records: Sequence[tuple[bytes, bytes | None]], on_done: Done, *, spare_bytes: int = 0) -> None:
         if self.failure is not None:
             on_done(self.failure)
             return
@@ -51,6 +51,8 @@ class FakeContext:
             on_done(None)
         else:
             self.unfinished.append(on_done)
+
+    append_in_parts = append
 
     def finish_appends(self, error: KafkaError | None = None) -> None:
         unfinished, self.unfinished = self.unfinished, []

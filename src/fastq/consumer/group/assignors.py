@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
 
 from fastq.consumer.group.subscription import MemberSubscription
 from fastq.errors import ConfigError, InconsistentGroupProtocol
 from fastq.metadata import ClusterMetadata, TopicPartition
+from fastq.values import NamedTuple
 
 Assignment = dict[str, list[TopicPartition]]
 

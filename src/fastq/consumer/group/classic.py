@@ -28,7 +28,6 @@ from fastq.consumer.group.membership import (
     CanSend,
     Change,
     ChangeKind,
-    GroupMetadata,
     Subscription,
     group_error,
     ordered,
@@ -41,7 +40,7 @@ from fastq.consumer.group.subscription import (
     encode_subscription,
 )
 from fastq.errors import ErrorCode, FastqError, InconsistentGroupProtocol
-from fastq.metadata import ClusterMetadata, TopicPartition
+from fastq.metadata import ClusterMetadata, GroupMetadata, TopicPartition
 from fastq.protocol.message import Message
 from fastq.protocol.messages import (
     HeartbeatRequest,
@@ -170,6 +169,11 @@ class ClassicMember:
         if self.metadata.generation != self._generation_seen and self.state is State.STABLE and self._again is None:
             self._generation_seen = self.metadata.generation
             self._check_topics()
+
+    @property
+    def due(self) -> bool:
+        """Whether there is a step to carry out."""
+        return bool(self._changes)
 
     def changes(self) -> Change | None:
         """The step to carry out now."""
@@ -355,8 +359,13 @@ class ClassicMember:
         if not static and self.coordinator.known and can_send(self.coordinator.node_id):
             out.append(self._leave_request("max_poll_interval_ms passed without a poll"))
         self.too_slow = True
-        self._reset(LOST_GENERATION if static else LOST_ID)
+        self.overdue()
         return out
+
+    def overdue(self) -> None:
+        """The application did not ask in time: the next poll joins again, a static member under its id."""
+        if self.generation >= 0:
+            self._reset(LOST_GENERATION if self.config.group_instance_id is not None else LOST_ID)
 
     def _join(self) -> Outgoing:
         self.state = State.JOINING
@@ -430,7 +439,7 @@ class ClassicMember:
                 self._error = error
             self.coordinator.lost(now, f"{api} failed: {error}")
             self._pause(now, f"{api} failed")
-        elif code == ErrorCode.MEMBER_ID_REQUIRED:
+        elif code == ErrorCode.MEMBER_ID_REQUIRED and isinstance(response, JoinGroupResponse):
             self.member_id = response.member_id
         elif code in RETRY_ELSEWHERE:
             self.coordinator.lost(now, ErrorCode(code).name)

@@ -15,15 +15,14 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import NamedTuple
 
 from fastq._native.commit_path import decode_commit_response, encode_commit_request
 from fastq.consumer.effects import Outgoing
 from fastq.consumer.group.coordinator import RETRY_ELSEWHERE, Coordinator
-from fastq.consumer.group.membership import CanSend, GroupMetadata, group_error
+from fastq.consumer.group.membership import CanSend, group_error
 from fastq.consumer.group.subscription import by_topic
 from fastq.errors import ErrorCode, FastqError, RequestTimedOut
-from fastq.metadata import TopicPartition
+from fastq.metadata import GroupMetadata, OffsetAndMetadata, TopicPartition
 from fastq.protocol.messages import OffsetFetchRequest, OffsetFetchResponse
 
 logger = logging.getLogger("fastq.consumer")
@@ -39,17 +38,6 @@ LATER = frozenset(
         ErrorCode.UNSTABLE_OFFSET_COMMIT,
     }
 )
-
-
-class OffsetAndMetadata(NamedTuple):
-    """What is committed for a partition: the offset of the next record to read, and a note of the application's.
-
-    leader_epoch: of the record before it, -1 when unknown. metadata: up to offset.metadata.max.bytes (4096) of the broker.
-    """
-
-    offset: int
-    metadata: str = ""
-    leader_epoch: int = -1
 
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
@@ -124,6 +112,12 @@ class Committer:
         else:
             commit.finish(None)
         return commit
+
+    def asked(self) -> dict[TopicPartition, int]:
+        """What the group will have when all that is not finished is committed."""
+        return {
+            tp: place.offset for commit in (*self._under_way, *self._waiting) for tp, place in commit.offsets.items()
+        }
 
     def next_wakeup(self, now: float) -> float | None:
         """Seconds until a commit is to be sent again, or given up."""

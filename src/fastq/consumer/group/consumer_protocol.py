@@ -12,6 +12,8 @@ Rules
 - A fenced member loses what it has and joins again under its id. Member ids are made here, once in a member's life.
 - A pattern is the coordinator's to match where it can, and where it would not match internal topics; else the topics that match are
   named here.
+- Who has joined and was given nothing yet asks sooner than it was told to, at growing intervals and not for ever: others have to let go
+  first, or a pattern to be matched, and a coordinator says so in the answer to a heartbeat alone.
 - The coordinator names topics by id: what the metadata does not know yet is assigned as soon as it does.
 Source: KIP-848; Kafka's ConsumerMembershipManager and ConsumerHeartbeatRequestManager.
 """
@@ -24,7 +26,6 @@ import re
 from collections import deque
 from collections.abc import Iterable
 from enum import Enum
-from typing import NamedTuple
 
 from fastq.consumer.config import ConsumerConfig
 from fastq.consumer.effects import Outgoing
@@ -34,22 +35,24 @@ from fastq.consumer.group.membership import (
     CanSend,
     Change,
     ChangeKind,
-    GroupMetadata,
     Subscription,
     group_error,
     ordered,
 )
 from fastq.errors import ErrorCode, FastqError, UnsupportedVersion
-from fastq.metadata import ClusterMetadata, TopicPartition
+from fastq.metadata import ClusterMetadata, GroupMetadata, TopicPartition
 from fastq.protocol.message import Message
 from fastq.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from fastq.protocol.uuid import random_uuid, uuid_to_str
+from fastq.values import NamedTuple
 
 logger = logging.getLogger("fastq.consumer")
 
 HEARTBEAT_API = 68
 INTERNAL_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 REGEX_FROM = 1
+# How soon a member without an assignment asks again, and how long it does. In between it is half of what it has waited so far.
+SOON_MIN_S, SOON_MAX_S, SOON_FOR_S = 0.1, 1.0, 15.0
 JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH = 0, -1, -2
 
 
@@ -164,6 +167,7 @@ class ConsumerProtocolMembership:
         self._numbers = 0
         self._due = 0.0
         self._attempts = 0
+        self._waits_since: float | None = None  # for its first assignment
         self._polled_at: float | None = None
         self._errors: deque[FastqError] = deque()
 
@@ -206,6 +210,7 @@ class ConsumerProtocolMembership:
             return
         if self.state in (State.UNSUBSCRIBED, State.FATAL):
             self.state = State.UNSUBSCRIBED
+            self._errors.clear()
             self._go(State.JOINING)
         self._due = 0.0
 
@@ -216,8 +221,16 @@ class ConsumerProtocolMembership:
         return any(re.match(pattern, topic) for topic in INTERNAL_TOPICS)
 
     def take_error(self) -> FastqError | None:
-        """The oldest error that the application was not told of."""
-        return self._errors.popleft() if self._errors else None
+        """What the application has to know: once, or again and again when this member is of no more use."""
+        if not self._errors:
+            return None
+        return self._errors[0] if self.state is State.FATAL and len(self._errors) == 1 else self._errors.popleft()
+
+    @property
+    def due(self) -> bool:
+        """Whether there is a step to carry out, or would be if the application asked."""
+        aims = self.state is State.RECONCILING and self._target is not None and self._target != self._owned
+        return aims or self._change is not None
 
     def changes(self) -> Change | None:
         """The step to carry out now."""
@@ -277,6 +290,8 @@ class ConsumerProtocolMembership:
         return [self._heartbeat(0.0)] if self.state is State.LEAVING and self.coordinator.known else []
 
     def _begin_leave(self) -> None:
+        if self.state is State.FATAL:
+            self._errors.clear()
         self._change, self._changing = None, frozenset()
         self._owned = frozenset()
         if self.state in _MEMBER or (self.state is State.JOINING and self._in_flight):
@@ -433,11 +448,16 @@ class ConsumerProtocolMembership:
         self.interval_s = max(0.01, response.heartbeat_interval_ms / 1000)
         if self.state is State.JOINING:
             self._due = now + self.interval_s
+            self._waits_since = now
         if response.assignment is not None:
             parts = response.assignment.topic_partitions
             self._aim(frozenset((topic.topic_id, index) for topic in parts for index in topic.partitions))
         elif self.state is State.JOINING:
             self._aim(frozenset())
+        if self._target or self._owned:
+            self._waits_since = None
+        elif self._waits_since is not None and now < self._waits_since + SOON_FOR_S:
+            self._due = min(self._due, now + min(max(SOON_MIN_S, (now - self._waits_since) / 2), SOON_MAX_S))
 
     # -- reconciliation
 

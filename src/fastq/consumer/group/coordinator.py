@@ -11,16 +11,15 @@ from collections.abc import Callable
 from random import Random
 
 from fastq.consumer.effects import Outgoing
-from fastq.consumer.group.membership import CanSend, GroupMetadata, group_error
+from fastq.consumer.group.membership import CanSend, group_error
 from fastq.errors import ErrorCode, FastqError
-from fastq.metadata import Node
+from fastq.metadata import GroupMetadata, Node
 from fastq.net.backoff import backoff_s
-from fastq.protocol.messages import FindCoordinatorRequest, FindCoordinatorResponse
+from fastq.net.coordinators import FIND_COORDINATOR_API, GROUP, coordinator_answers, coordinator_request
+from fastq.protocol.messages import FindCoordinatorResponse
 
 logger = logging.getLogger("fastq.consumer")
 
-FIND_COORDINATOR_API = 10
-GROUP = 0
 UNKNOWN = -(2**31)
 # The coordinator starts, loads or has moved: whatever was asked was not done.
 RETRY_ELSEWHERE = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
@@ -93,12 +92,8 @@ class Coordinator:
         if node_id is None or not can_send(node_id):
             return []
         self._asked = True
-        return [Outgoing(node_id, FIND_COORDINATOR_API, self._build, None, self._done)]
-
-    def _build(self, version: int) -> FindCoordinatorRequest:
-        if version < 4:
-            return FindCoordinatorRequest(key=self.group_id, key_type=GROUP)
-        return FindCoordinatorRequest(key_type=GROUP, coordinator_keys=[self.group_id])
+        build = coordinator_request(GROUP, [self.group_id])
+        return [Outgoing(node_id, FIND_COORDINATOR_API, build, None, self._done)]
 
     def _done(self, response: FindCoordinatorResponse | None, error: FastqError | None, now: float) -> None:
         self._asked = False
@@ -107,9 +102,7 @@ class Coordinator:
             if error is not None and not error.retriable:
                 self.error = error
             return
-        answer: FindCoordinatorResponse | FindCoordinatorResponse.Coordinator = response
-        if response.coordinators:
-            answer = response.coordinators[0]
+        answer = next(iter(coordinator_answers(response, [self.group_id]).values()))
         if answer.error_code == 0:
             self.node = Node(answer.node_id, answer.host, answer.port)
             self.node_id = self._separate(self.node)

@@ -10,10 +10,10 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable
-from typing import NamedTuple
 
 from fastq.errors import ClientClosed, FastqError, ForkedClient
 from fastq.net.blocking import BlockingDriver
+from fastq.values import NamedTuple
 
 logger = logging.getLogger("fastq.consumer")
 

@@ -5,7 +5,8 @@ Rules
 - On plain connections a native thread stands in for Python's heartbeats when they stay away, as while an extension holds the GIL.
   It cannot do TLS or SASL: there only the thread of the blocking consumer, or the event loop, sends heartbeats.
 - What the native thread hears is never acted upon: it makes the member's own next heartbeat due, or say more.
-- A member that left because its application was too slow makes the next call for records raise MaxPollIntervalExceeded.
+- A member that left because its application was too slow makes the next call for records raise MaxPollIntervalExceeded, which names the
+  record that took so long: iterators are stopped before the farewell is sent, for what they hold is somebody else's then.
 """
 
 from __future__ import annotations
@@ -64,12 +65,14 @@ class Liveness:
         now = self._core.clock()
         elapsed_s, self._asked_at = now - self._asked_at, now
         self._seen = self.progress.count
-        too_slow = member.too_slow or self._thread_gave_up()
+        gave_up = self._thread_gave_up() or self.progress.stopped
         if self._thread is not None:
             self._thread.alive()
-        if not too_slow:
+        if not (member.too_slow or gave_up):
             return None
-        member.too_slow = self._gave_up = False
+        if not member.too_slow:
+            member.overdue()  # it has not heard of it yet
+        member.too_slow = self._gave_up = self.progress.stopped = False
         self._armed = None  # and the native thread begins again
         return self._too_slow(member, in_hand, elapsed_s)
 
@@ -87,11 +90,16 @@ class Liveness:
         return self._gave_up
 
     def observe(self, member: Membership) -> None:
-        """Take in records that were handed out since; to be called before heartbeats."""
-        count = self.progress.count
+        """Take in records that were handed out since; to be called before heartbeats. When there were none for too long there will be
+        none, as the member's place is given up next."""
+        count, now = self.progress.count, self._core.clock()
+        if count == self._seen and now >= self._asked_at + self.config.max_poll_interval_ms / 1000:
+            self.progress.stopped = True
+            count = self.progress.count  # one may have been handed out before
+            self.progress.stopped = count == self._seen
         if count != self._seen:
-            self._seen, self._asked_at = count, self._core.clock()
-            member.poll(self._asked_at)
+            self._seen, self._asked_at = count, now
+            member.poll(now)
 
     def _too_slow(self, member: Membership, in_hand: IN_HAND | None, elapsed_s: float) -> MaxPollIntervalExceeded:
         limit_ms = self.config.max_poll_interval_ms
@@ -120,6 +128,8 @@ class Liveness:
 
     def follow(self, member: Membership | None) -> None:
         """Have the native thread say what the member would, and take in what it was told."""
+        if member is None:
+            self.progress.stopped = False
         if not self._plain:
             return
         coordinator = self._coordinator

@@ -8,27 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from fastq.consumer.effects import Outgoing
 from fastq.errors import FastqError, KafkaError, error_for_code
-from fastq.metadata import TopicPartition
+from fastq.metadata import GroupMetadata, TopicPartition
 from fastq.protocol.message import Message
+from fastq.values import NamedTuple
 
 NO_GENERATION = -1
 CanSend = Callable[[int], bool]
-
-
-class GroupMetadata(NamedTuple):
-    """Who commits: what a transaction of a producer sends along with the offsets of a consumer (KIP-447).
-
-    generation_id: the generation, or the member epoch under KIP-848; -1, with an empty member id, without a membership.
-    """
-
-    group_id: str
-    generation_id: int = NO_GENERATION
-    member_id: str = ""
-    group_instance_id: str | None = None
 
 
 class Subscription(NamedTuple):
@@ -102,6 +91,13 @@ class Membership(Protocol):
     def poll(self, now: float) -> None:
         """The application asks for records: it is alive (max.poll.interval.ms)."""
 
+    def overdue(self) -> None:
+        """The application did not ask in time, and its place was given up, or is to be: everything is lost. Nothing is sent."""
+
+    @property
+    def due(self) -> bool:
+        """Whether there is a step to carry out, as soon as the application asks for records."""
+
     def changes(self) -> Change | None:
         """The step to carry out now."""
 
@@ -120,7 +116,7 @@ class Membership(Protocol):
         """A heartbeat thread has had this answer: it is a reason to send a heartbeat, no more."""
 
     def take_error(self) -> FastqError | None:
-        """What the application has to know, once."""
+        """What the application has to know: once, or as often as it asks when it stays so."""
 
     def leave(self, reason: str) -> list[Outgoing]:
         """Leave the group for good: what to send, if anything."""

@@ -19,22 +19,14 @@ from fastq.consumer.effects import Outgoing
 from fastq.consumer.fetcher import Fetcher
 from fastq.consumer.group.assignors import find_assignors
 from fastq.consumer.group.classic import ClassicMember
-from fastq.consumer.group.commits import Commit, CommittedQuery, Committer, OffsetAndMetadata, Offsets
+from fastq.consumer.group.commits import Commit, CommittedQuery, Committer, Offsets
 from fastq.consumer.group.consumer_protocol import ConsumerProtocolMembership
 from fastq.consumer.group.coordinator import Coordinator
 from fastq.consumer.group.listener import Callback
-from fastq.consumer.group.membership import (
-    CanSend,
-    Change,
-    ChangeKind,
-    GroupMetadata,
-    Membership,
-    Subscription,
-    group_error,
-)
+from fastq.consumer.group.membership import CanSend, Change, ChangeKind, Membership, Subscription, group_error
 from fastq.consumer.partition import PartitionState, Phase
 from fastq.errors import ErrorCode, FastqError, UnsupportedVersion
-from fastq.metadata import TopicPartition
+from fastq.metadata import GroupMetadata, OffsetAndMetadata, TopicPartition
 from fastq.net.core import ClientCore
 
 logger = logging.getLogger("fastq.consumer")
@@ -43,15 +35,19 @@ CONSUMER_GROUP_HEARTBEAT_API = 68
 GROUP_FEATURE = "group.version"
 
 
+Place = tuple[int, int]  # an offset, and the leader epoch of the record before it
+
+
 class Handed:
     """What the application has in hand: records it was given and has not shown to be done with, by asking for the next ones.
 
-    Invariants: `before` has the offset before the first record in hand, of each partition that a list or a batch took some from;
+    Invariants: `before` has the offset of the first record in hand, and the leader epoch before it, of each partition that a list or a
+    batch took some from;
     `chunk` is the one that is iterated over, of which the record handed out last is in hand. Thread rule: under the driver's lock.
     """
 
     def __init__(self) -> None:
-        self.before: dict[TopicPartition, int] = {}
+        self.before: dict[TopicPartition, Place] = {}
         self.chunk: FetchedRecords | None = None
 
     def next_asked(self) -> None:
@@ -59,9 +55,9 @@ class Handed:
         self.before.clear()
         self.chunk = None
 
-    def taking(self, chunk: FetchedRecords) -> None:
-        """Records of a chunk are about to be handed out together."""
-        self.before.setdefault(TopicPartition(chunk.topic, chunk.partition), chunk.position)
+    def taking(self, tp: TopicPartition, place: Place) -> None:
+        """Records of a partition are about to be handed out together, from a place on."""
+        self.before.setdefault(tp, place)
 
     def forget(self, tp: TopicPartition) -> None:
         """The partition was moved, or is not read any more."""
@@ -74,19 +70,19 @@ class Handed:
         chunk = self.chunk
         if chunk is not None:
             return TopicPartition(chunk.topic, chunk.partition), chunk.finished_position, True
-        for tp, offset in self.before.items():
+        for tp, (offset, _) in self.before.items():
             return tp, offset, False
         return None
 
-    def finished(self, state: PartitionState) -> int:
-        """The offset up to which the application is done with a partition; -1 when there is none."""
+    def finished(self, state: PartitionState) -> Place:
+        """The offset up to which the application is done with a partition, -1 when there is none; and the leader epoch before it."""
         before = self.before.get(state.tp)
         if before is not None:
             return before
         chunk = self.chunk
         if chunk is not None and (chunk.topic, chunk.partition) == state.tp:
-            return chunk.finished_position
-        return state.position if state.phase in (Phase.FETCH, Phase.VALIDATE) else -1
+            return chunk.finished_position, chunk.finished_epoch
+        return (state.position, state.position_epoch) if state.phase in (Phase.FETCH, Phase.VALIDATE) else (-1, -1)
 
 
 class GroupSession:
@@ -202,9 +198,28 @@ class GroupSession:
             )
             return
         logger.debug("group %s: protocol %s", self.coordinator.group_id, self._protocol)
+        if self._protocol == "consumer":
+            self._tell_of_no_effect()
         self.membership = self._make_member()
         self.membership.subscribe(self._subscription)
         self.membership.poll(core.clock())
+
+    def _tell_of_no_effect(self) -> None:
+        """Settings that only members of the classic protocol have: Kafka refuses them under the newer one; `auto` chose it here."""
+        for key, theirs in (
+            ("session_timeout_ms", "group.consumer.session.timeout.ms"),
+            ("heartbeat_interval_ms", "group.consumer.heartbeat.interval.ms"),
+        ):
+            given = getattr(self.config, key)
+            if given != getattr(ConsumerConfig, key):
+                logger.warning(
+                    "group %s: %s=%s has no effect in the consumer protocol (KIP-848), where the brokers' %s decides; "
+                    "set that, or group_protocol='classic'",
+                    self.coordinator.group_id,
+                    key,
+                    given,
+                    theirs,
+                )
 
     def _make_member(self) -> Membership:
         if self._protocol == "consumer":
@@ -328,6 +343,14 @@ class GroupSession:
 
     # -- where to begin
 
+    def back_to_committed(self) -> None:
+        """Have every partition go on at what is committed; an answer that is on its way is of before, and does not count."""
+        self._query, self._ask_at = None, 0.0
+        for tp in self.fetcher.partitions:
+            self.fetcher.forget_position(tp)
+            self.handed.forget(tp)
+            self._committed.pop(tp, None)
+
     def _unplaced(self) -> list[TopicPartition]:
         return [tp for tp, state in self.fetcher.partitions.items() if state.phase is Phase.COMMITTED]
 
@@ -367,7 +390,7 @@ class GroupSession:
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Behind everything that was handed out."""
         return {
-            tp: OffsetAndMetadata(state.position)
+            tp: OffsetAndMetadata(state.position, "", state.position_epoch)
             for tp, state in self.fetcher.partitions.items()
             if state.position >= 0 and state.phase in (Phase.FETCH, Phase.VALIDATE)
         }
@@ -375,12 +398,14 @@ class GroupSession:
     def finished(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Behind everything that the application is done with, where the group does not have it yet."""
         found = {}
+        # What is on its way counts as if it were there: a commit of less, behind it, would take it back.
+        committed = {**self._committed, **self.committer.asked()}
         for tp, state in self.fetcher.partitions.items():
-            offset, known = self.handed.finished(state), self._committed.get(tp, -1)
+            (offset, epoch), known = self.handed.finished(state), committed.get(tp, -1)
             if 0 <= offset < known <= state.position:
                 continue  # the application committed what it has in hand
             if offset >= 0 and offset != known:
-                found[tp] = OffsetAndMetadata(offset)
+                found[tp] = OffsetAndMetadata(offset, "", epoch)
         return found
 
     def commit(self, offsets: Offsets, timeout_s: float, on_done: Callable[[Commit], object] | None = None) -> Commit:

@@ -8,11 +8,11 @@ early; a version below 0 or bytes that end too soon are a DecodeError. Source: K
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
 
 from fastq._native.wire import DecodeError, Reader, Writer
 from fastq.metadata import TopicPartition
 from fastq.protocol.messages import ConsumerProtocolAssignment, ConsumerProtocolSubscription
+from fastq.values import NamedTuple
 
 NEWEST = 3
 UNKNOWN_GENERATION = -1
@@ -59,9 +59,15 @@ def encode_subscription(
 
 
 def decode_subscription(data: bytes, group_instance_id: str | None = None) -> MemberSubscription:
-    """What another member sent; raises DecodeError."""
-    reader = Reader(data)
-    message = ConsumerProtocolSubscription.decode(reader, _version(reader))
+    """What another member sent, in its version, or as version 0 where it ends as that does: some clients leave out what came later.
+
+    Raises DecodeError.
+    """
+    version = _version(Reader(data))
+    reader = Reader(data, 2)
+    message = ConsumerProtocolSubscription.decode(reader, 0)
+    if version > 0 and reader.remaining:
+        message = ConsumerProtocolSubscription.decode(Reader(data, 2), version)
     owned = tuple(TopicPartition(part.topic, index) for part in message.owned_partitions for index in part.partitions)
     return MemberSubscription(
         tuple(message.topics), owned, message.generation_id, message.user_data, message.rack_id, group_instance_id

@@ -10,9 +10,8 @@ import pytest
 from fastq._native.commit_path import decode_commit_response
 from fastq._native.wire import EncodeError, Reader
 from fastq.consumer.effects import Outgoing
-from fastq.consumer.group.commits import Commit, CommittedQuery, Committer, OffsetAndMetadata
+from fastq.consumer.group.commits import Commit, CommittedQuery, Committer
 from fastq.consumer.group.coordinator import Coordinator
-from fastq.consumer.group.membership import GroupMetadata
 from fastq.errors import (
     ClientClosed,
     ConnectionClosed,
@@ -23,7 +22,7 @@ from fastq.errors import (
     RequestTimedOut,
     StaleMemberEpoch,
 )
-from fastq.metadata import Node, TopicPartition
+from fastq.metadata import GroupMetadata, Node, OffsetAndMetadata, TopicPartition
 from fastq.protocol.messages import (
     FindCoordinatorResponse,
     OffsetCommitRequest,

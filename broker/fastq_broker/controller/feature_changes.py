@@ -1,0 +1,73 @@
+"""What UpdateFeatures writes: checks in Kafka's words, then one record a feature (KIP-584, KIP-778).
+
+Rules: all of a request or nothing. A level is refused that this node does not honour: Kafka would finalize it, and clients would trust it.
+Source: FeatureControlManager.updateFeatures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from fastq.errors import ErrorCode
+from fastq.protocol.messages import FeatureLevelRecord
+
+from . import features
+from .image import Record
+from .topics import Refused
+
+UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
+
+_NOT_SERVED: Final = {
+    "share.version": "this version serves no share groups",
+    "streams.version": "this version serves no streams groups",
+    features.ELIGIBLE_LEADER_REPLICAS: "this version sets it when a directory is formatted, and leaves it then",
+}
+
+
+class FeatureUpdate(NamedTuple):
+    """A level that a feature is to get; `upgrade_type` 1, 2, 3: up only, down too, down with a loss."""
+
+    name: str
+    level: int
+    upgrade_type: int
+
+
+def plan_features(node_id: int, finalized: Mapping[str, int], updates: Iterable[FeatureUpdate]) -> list[Record]:
+    """The records of an update; of a feature that is named twice the last one counts. Raises Refused."""
+    records: list[Record] = []
+    for update in {update.name: update for update in updates}.values():
+        current = finalized.get(update.name, 0)
+        problem = _problem(node_id, update, current)
+        if problem:
+            raise Refused(
+                ErrorCode.INVALID_UPDATE_VERSION,
+                "The update failed for all features since the following feature had an error: "
+                f"Invalid update version {update.level} for feature {update.name}. {problem}",
+            )
+        if update.level != current:
+            records.append(FeatureLevelRecord(name=update.name, feature_level=update.level))
+    return records
+
+
+def _problem(node_id: int, update: FeatureUpdate, current: int) -> str:
+    """Why a feature cannot have a level; empty when it can."""
+    name, level, upgrade_type = update
+    lowest, highest = features.SUPPORTED.get(name, (0, 0))
+    down = level < current
+    problems = {
+        "The controller does not support the given upgrade type.": not UPGRADE <= upgrade_type <= UNSAFE_DOWNGRADE,
+        "A feature version cannot be less than 0.": level < 0,
+        f"Local controller {node_id} does not support this feature.": name not in features.SUPPORTED,
+        f"Local controller {node_id} only supports versions {lowest}-{highest}": level > highest
+        or (level < lowest and level != 0)
+        or (level == 0 and name == features.METADATA_VERSION),
+        "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe downgrade.": down
+        and upgrade_type == UPGRADE,
+        f"Unsupported {name} downgrade from {current} to {level}: it might delete metadata.": down
+        and name in (features.METADATA_VERSION, features.KRAFT_VERSION),
+        f"Unsupported {name} upgrade from {current} to {level}: format a new directory.": level > current
+        and name == features.KRAFT_VERSION,
+        f"It is {current} here: {_NOT_SERVED.get(name, '')}.": level != current and name in _NOT_SERVED,
+    }
+    return next((words for words, is_so in problems.items() if is_so), "")

@@ -1,0 +1,122 @@
+"""The offset checkpoints of one log directory: read at the start, written while it runs, and never taken for another log's.
+
+Rules
+- Kafka's files name a partition, not a topic id, so an entry outlives its log. Before a new log of a name is made, `names` is asked, and
+  the files are written without it where one may still have it.
+- A file is replaced once its new content is synced. `write_later` leaves that to the flusher; `write_now` overtakes what is in flight.
+- A temporary file that somebody removed meanwhile costs that one write, not the directory.
+Source: LogManager.checkpointLogRecoveryOffsets, OffsetCheckpointFile.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
+
+from .checkpoints import (
+    CLEANED,
+    HIGH_WATERMARK,
+    LOG_START,
+    RECOVERY_POINT,
+    CorruptCheckpoint,
+    TopicPartition,
+    format_offsets,
+    read_offsets,
+)
+from .files import READ, READ_WRITE_CREATE, FileHandle
+from .log_dir import LogDir
+
+logger = logging.getLogger(__name__)
+
+NAMES: Final = (RECOVERY_POINT, HIGH_WATERMARK, LOG_START, CLEANED)
+
+
+class DirCheckpoints:
+    """The checkpoints of a log directory. Event-loop thread only.
+
+    Invariant: `_named` holds, by file, every partition of which the content on disk may have an entry, after a loss of power too.
+    """
+
+    def __init__(self, log_dir: LogDir) -> None:
+        self._dir = log_dir
+        self._named: dict[str, set[TopicPartition]] = {name: set() for name in NAMES}
+        self._generation = dict.fromkeys(NAMES, 0)
+        self._in_flight: set[str] = set()
+
+    def read(self, name: str) -> dict[TopicPartition, int]:
+        """The entries of a file; none when it is corrupt, which is reported. Raises OSError."""
+        try:
+            found = read_offsets(self._dir.files, self._dir.path, name)
+        except CorruptCheckpoint as error:
+            logger.error("%s: recovery, or compaction, starts at the begin of every log", error)
+            return {}
+        self._named[name] = set(found)
+        return found
+
+    def check_kinds(self) -> None:
+        """Raises IsADirectoryError when a directory lies in the place of a file, which could not be replaced later."""
+        for path in map(self._path, NAMES):
+            if os.path.isdir(path):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+
+    def names(self, key: TopicPartition) -> bool:
+        """Whether a file on disk may have an entry of this partition."""
+        return any(key in named for named in self._named.values())
+
+    def write_now(self, contents: Mapping[str, Mapping[TopicPartition, int]]) -> None:
+        """Replace files; they are on disk when this returns. Raises OSError."""
+        for name, offsets in contents.items():
+            self._generation[name] += (
+                1  # a replacement in flight, whose temporary file this one takes, comes to nothing
+            )
+            self._dir.files.write_file(self._path(name), format_offsets(offsets), sync=True)
+            self._named[name] = set(offsets)
+
+    def write_later(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        """Replace a file once its new content has been synced, without waiting for the disk. Raises OSError.
+
+        A disk that has not ended the one before gets the next one.
+        """
+        if name in self._in_flight:
+            return
+        files = self._dir.files
+        handle = FileHandle(files, self._path(name) + ".tmp", READ_WRITE_CREATE)
+        files.truncate(handle.fd, 0)
+        files.write_all(handle.fd, format_offsets(offsets), 0)
+        keys = set(offsets)
+        self._named[name] |= keys
+        self._in_flight.add(name)
+        self._generation[name] += 1
+        self._dir.flusher.submit([handle], partial(self._synced, name, self._generation[name], keys))
+
+    def _synced(self, name: str, generation: int, keys: set[TopicPartition], error: OSError | None) -> None:
+        """The new content of a file is on disk: give it its name, and have that synced too where the old one names more."""
+        self._in_flight.discard(name)
+        if generation != self._generation[name]:
+            return
+        path = self._path(name)
+        if error is not None:
+            self._dir.fail("syncing a checkpoint", path, error)
+            return
+        try:
+            self._dir.files.rename(path + ".tmp", path)
+            if self._named[name] != keys:
+                handle = FileHandle(self._dir.files, self._dir.path, READ)
+                self._dir.flusher.submit([handle], partial(self._name_synced, name, generation, keys))
+        except FileNotFoundError:
+            logger.warning("%s.tmp was removed by somebody before it was in place: it is written again later", path)
+        except OSError as failure:
+            self._dir.refuse("writing a checkpoint", path, failure)
+
+    def _name_synced(self, name: str, generation: int, keys: set[TopicPartition], error: OSError | None) -> None:
+        if error is not None:
+            self._dir.fail("syncing a checkpoint", self._path(name), error)
+        elif generation == self._generation[name]:
+            self._named[name] = keys
+
+    def _path(self, name: str) -> str:
+        return os.path.join(self._dir.path, name)

@@ -1,0 +1,257 @@
+"""Turns of a blocking client: its lock held, and SIGINT held back while it is, in the main thread.
+
+Rules
+- Native because of what it must not be: interruptible. Between two lines of Python an interrupt may come, also in `__enter__` and in a
+  `finally`; in here it cannot, so a lock is never left behind and a second interrupt never meets half a clean-up.
+- An interrupt that comes during a turn wakes whoever waits, and is given to its handler at the next safe place: `deliver`, or the end.
+- The application's code runs outside of turns (`released`), where interrupts are its own.
+- What must not be torn but needs no lock, or takes it by turns, is a `holding` method: SIGINT is held back while it runs.
+- Only a handler that is Python's is held back; other threads than the main one have nothing to hold back.
+"""
+
+cimport cython
+
+import os
+import signal
+import threading
+
+# What signal.signal wraps: its enums cost more than the rest of a turn, and are Python, where an interrupt may come.
+from _signal import getsignal as get_handler
+from _signal import signal as set_handler
+
+cdef extern from "Python.h":
+    object PyMethod_New(object function, object instance)
+
+cdef extern from "pythread.h":
+    unsigned long PyThread_get_thread_ident() noexcept nogil
+
+cdef int SIGINT = signal.SIGINT
+cdef unsigned long main_ident = 0
+
+
+def _find_main_thread():
+    global main_ident
+    main_ident = threading.main_thread().ident
+
+
+_find_main_thread()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_find_main_thread)
+
+
+cdef bint in_main_thread() noexcept:
+    return PyThread_get_thread_ident() == main_ident
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class Turn:
+    """`with turn:` any number of times, one in the other. driver: has a `lock`, a threading.RLock which a fork's child replaces, and
+    `wakeup()`, which is called from a signal handler to have whoever waits with the lock look again.
+
+    Invariants: `depth` counts the turns of the main thread since `released`; `handler` is what was replaced, None when nothing was.
+    Thread rule: any thread.
+    """
+
+    cdef object driver
+    cdef object lock
+    cdef object handler
+    cdef object frame
+    cdef int depth
+    cdef readonly bint came
+
+    def __init__(self, driver):
+        self.driver = driver
+        self.lock = driver.lock
+
+    cdef int hold(self) except -1:
+        """Install our handler. Raises what the one before says to an interrupt that came earlier; nothing is held then."""
+        cdef object before = get_handler(SIGINT)
+        if callable(before) and type(getattr(before, "__self__", None)) is not Turn:
+            set_handler(SIGINT, self._on_interrupt)
+            self.handler = before
+        return 0
+
+    cdef int let_go(self) except -1:
+        """Put the handler back, and give it what came."""
+        cdef object handler = self.handler
+        cdef object frame = self.frame
+        if handler is None:
+            return 0
+        set_handler(SIGINT, handler)  # our own has heard of what is pending by then
+        self.handler = self.frame = None
+        if self.came:
+            self.came = False
+            handler(SIGINT, frame)
+        return 0
+
+    cdef object hold_again(self):
+        """`hold`, whatever comes; answers what came."""
+        cdef object came = None
+        while True:
+            try:
+                self.hold()
+                return came
+            except BaseException as error:
+                came = error
+
+    @property
+    def interrupted(self):
+        """Whether `deliver` has something to do in this thread: for what it waits for."""
+        return self.came and in_main_thread()
+
+    def _on_interrupt(self, number, frame):
+        self.came = True
+        self.frame = frame
+        self.driver.wakeup()
+
+    def deliver(self):
+        """A safe place: an interrupt that came is given to its handler, which may raise."""
+        cdef object problem = None
+        if not self.came or self.handler is None or not in_main_thread():
+            return
+        try:
+            self.let_go()
+        except BaseException as error:
+            problem = error
+        problem = self.hold_again() or problem
+        if problem is not None:
+            raise problem
+
+    def __enter__(self):
+        cdef bint main = in_main_thread()
+        if main and self.depth == 0:
+            self.hold()
+            self.lock = self.driver.lock
+        try:
+            self.lock.acquire()
+        except BaseException:
+            if main and self.depth == 0:
+                self.let_go()
+            raise
+        self.depth += main
+        return self
+
+    def __exit__(self, *error):
+        self.lock.release()
+        if in_main_thread():
+            self.depth -= 1
+            if self.depth == 0:
+                self.let_go()
+
+    cdef int begin_hold(self) except -1:
+        """Hold interrupts back, with or without the lock: a pair with `end_hold`. In the main thread only."""
+        if self.depth == 0:
+            self.hold()
+            self.lock = self.driver.lock
+        self.depth += 1
+        return 0
+
+    cdef int end_hold(self) except -1:
+        self.depth -= 1
+        if self.depth == 0:
+            self.let_go()
+        return 0
+
+    cdef object call(self, object function, tuple args, dict kwargs):
+        """Call while interrupts are held back."""
+        if not in_main_thread():
+            return function(*args, **kwargs)
+        self.begin_hold()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            self.end_hold()
+
+    def released(self):
+        """A context manager for the application's code inside of a turn: without the lock at any depth, and open to interrupts."""
+        return _Released(self)
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class _HoldingMethod:
+    """A method in which interrupts are held back; its object has the Turn as `_turn`. See `holding`.
+
+    What is called on an object is Python's own bound method: so what asks methods about themselves (inspect, help, unittest.mock,
+    weakref.WeakMethod) and what keeps them (partial, ExitStack, sets of callbacks) finds what it finds in any other.
+    """
+
+    cdef object __weakref__
+    cdef object function
+    cdef readonly object __wrapped__
+    cdef readonly object __doc__
+
+    def __init__(self, function):
+        self.function = self.__wrapped__ = function
+        self.__doc__ = function.__doc__
+
+    def __call__(self, *args, **kwargs):
+        cdef object turn = getattr(args[0], "_turn", None) if args else None
+        if type(turn) is not Turn:
+            raise TypeError(f"{self.__qualname__}() is called on an object of its class, got {type(args[0]).__name__ if args else 'none'}")
+        return (<Turn> turn).call(self.function, args, kwargs)
+
+    def __repr__(self):
+        return f"<function {self.__qualname__}>"
+
+    @property
+    def __module__(self):
+        return self.function.__module__
+
+    def __getattr__(self, name):
+        return getattr(self.function, name)
+
+    def __get__(self, instance, owner):
+        return self if instance is None else PyMethod_New(self, instance)
+
+
+def holding(function):
+    """A decorator of methods: SIGINT is held back in the main thread while the method runs, with or without the lock. It is delivered
+    where the method calls `deliver`, in `released` stretches, and when it returns."""
+    return _HoldingMethod(function)
+
+
+@cython.final
+@cython.auto_pickle(False)
+cdef class _Released:
+    """One stretch outside of a turn."""
+
+    cdef Turn turn
+    cdef object lock
+    cdef object saved
+    cdef int depth
+
+    def __init__(self, Turn turn not None):
+        self.turn = turn
+
+    cdef int leave(self) except -1:
+        cdef Turn turn = self.turn
+        self.lock = turn.lock
+        self.saved = self.lock._release_save() if self.lock._is_owned() else None
+        if in_main_thread():
+            self.depth, turn.depth = turn.depth, 0
+            turn.let_go()
+        return 0
+
+    cdef object come_back(self):
+        cdef object came = None
+        if in_main_thread():
+            came = self.turn.hold_again()
+            self.turn.depth = self.depth
+        if self.saved is not None:
+            self.lock._acquire_restore(self.saved)
+        self.turn.lock = self.lock
+        return came
+
+    def __enter__(self):
+        try:
+            self.leave()
+        except BaseException:
+            self.come_back()
+            raise
+
+    def __exit__(self, *error):
+        cdef object came = self.come_back()
+        if came is not None:
+            raise came

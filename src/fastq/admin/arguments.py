@@ -1,0 +1,32 @@
+"""What the admin methods make of their arguments, for both faces."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from fastq.admin.types import AlterConfigOp
+
+REMOVAL_REASON = "removed by an administrator"
+TRANSACTION_TIMEOUT_MAX_MS = 900_000
+"""The longest that a transaction may take where brokers do not say otherwise (transaction.max.timeout.ms)."""
+
+
+def names_of(given: Sequence[str] | None) -> list[str]:
+    """A list of names; a str is a sequence of its letters, which is the most frequent slip there is."""
+    if isinstance(given, str):
+        raise TypeError(f"a list of names is needed, got the string {given!r}")
+    return list(given or ())
+
+
+def clock_ms() -> int:
+    """Milliseconds since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+def operations_of(values: Mapping[str, str | None]) -> list[tuple[AlterConfigOp, str, str | None]]:
+    """Settings to change, as operations; None takes one back to its default."""
+    return [
+        (AlterConfigOp.DELETE if value is None else AlterConfigOp.SET, name, None if value is None else str(value))
+        for name, value in values.items()
+    ]

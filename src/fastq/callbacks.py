@@ -1,0 +1,79 @@
+"""Functions that users give, looked at before they are called: who calls a coroutine function as a plain one gets an object that nobody
+waits for, and its code never runs.
+
+Rules: what can be seen of a function is refused where it is given. What only its result shows (a plain wrapper around a coroutine
+function) is refused where it is called; a decorator may as well make a plain function of a coroutine function, so wrappers are not
+looked through.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
+from typing import Any
+
+from fastq.errors import ConfigError
+
+_UNFINISHED = (GeneratorType, AsyncGeneratorType, Awaitable)
+
+
+def kind_of(function: Any) -> str | None:
+    """ "coroutine function", "generator function" or "asynchronous generator function": what a call answers before any of its code has
+    run; None for a plain one. Looks into partials, bound methods and objects with `__call__`."""
+    import inspect  # milliseconds, which only who gives a function pays
+
+    while isinstance(function, functools.partial):
+        function = function.func
+    for candidate in (function, inspect.getattr_static(type(function), "__call__", None)):
+        if inspect.iscoroutinefunction(candidate):
+            return "coroutine function"
+        if inspect.isasyncgenfunction(candidate):
+            return "asynchronous generator function"
+        if inspect.isgeneratorfunction(candidate):
+            return "generator function"
+    return None
+
+
+def check_plain(function: Any, what: str, hint: str) -> None:
+    """Raises ConfigError when `function`, called `what` in the message, is none that runs when it is called."""
+    if not callable(function):
+        raise ConfigError(f"{what} is a function, got {function!r}")
+    kind = kind_of(function)
+    if kind is not None:
+        raise ConfigError(f"{what} {name_of(function)} is a {kind}, which nothing here would run", hint=hint)
+
+
+def check_plain_methods(thing: Any, names: tuple[str, ...], hint: str) -> None:
+    """`check_plain` for a function, or an object and those of these methods that it has. ValueError, as the `convert` of an option
+    raises."""
+    for method in (thing, *(getattr(thing, name, None) for name in names)):
+        kind = None if method is None else kind_of(method)
+        if kind is not None:
+            raise ValueError(f"plain functions, which {name_of(method)}, a {kind}, is not: {hint}")
+
+
+def is_unfinished(result: Any) -> bool:
+    """Whether what a plain function has answered is still to be run or waited for: a coroutine, a future, a generator, a delivery."""
+    return isinstance(result, _UNFINISHED) or callable(getattr(result, "add_done_callback", None))
+
+
+def unfinished(result: Any, function: Callable[..., Any], what: str, hint: str) -> ConfigError | None:
+    """The error for a plain function whose result is still to be run or waited for; None for any other. A coroutine, which nobody will
+    run, is closed."""
+    if not is_unfinished(result):
+        return None
+    kind = type(result).__name__
+    if isinstance(result, (CoroutineType, GeneratorType)):
+        result.close()
+    return ConfigError(
+        f"{what} {name_of(function)} answered a {kind}: its work was not done when it returned", hint=hint
+    )
+
+
+def name_of(function: Any) -> str:
+    """What messages call a function."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    name: str = getattr(function, "__qualname__", None) or repr(function)
+    return name

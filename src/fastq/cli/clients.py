@@ -1,0 +1,125 @@
+"""The clients of the commands: settings from options, and a broker that answers before anything else is done.
+
+Rules: `--property` wins over what a command would set. A client that reaches no broker within `--connect-timeout` raises why, which ends
+the command with exit code 3; until then the client's own warnings say what it tries.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fastq.cli.output import key_values, seconds
+from fastq.errors import ConnectionTimeout
+from fastq.net.blocking import BlockingDriver
+from fastq.settings import canonical
+
+if TYPE_CHECKING:
+    from fastq import Admin, Consumer, Producer
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+CONNECT_TIMEOUT_S = 10.0
+
+
+def add_client_options(parser: argparse.ArgumentParser) -> None:
+    """Options of every command that talks to a broker."""
+    parser.add_argument(
+        "--bootstrap",
+        metavar="HOST:PORT[,...]",
+        default=os.environ.get("FASTQ_BOOTSTRAP", DEFAULT_BOOTSTRAP),
+        help=f"broker to start from (default: $FASTQ_BOOTSTRAP or {DEFAULT_BOOTSTRAP})",
+    )
+    parser.add_argument(
+        "--property",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        help="a client setting under Kafka's name, such as security.protocol=SSL; may be repeated",
+    )
+    parser.add_argument(
+        "--connect-timeout",
+        type=seconds,
+        default=CONNECT_TIMEOUT_S,
+        metavar="SECONDS",
+        help=f"give up, with exit code 3, when no broker answers for so long (default: {CONNECT_TIMEOUT_S:.0f})",
+    )
+
+
+def client_settings(options: argparse.Namespace, **settings: Any) -> dict[str, Any]:
+    """What a client is made with: what the command sets, and over it `--property`."""
+    properties = key_values(options.property, "--property")
+    given = {canonical(key) for key in properties}  # errors name a key as it was written
+    own = {"bootstrap_servers": options.bootstrap, **settings}
+    return {**{key: value for key, value in own.items() if key not in given}, **properties}
+
+
+@contextlib.contextmanager
+def opened_admin(options: argparse.Namespace) -> Iterator[Admin]:
+    """An admin client that has reached a broker."""
+    from fastq import Admin
+
+    with Admin(client_settings(options)) as admin:
+        reach(admin._client.driver, options)
+        yield admin
+
+
+@contextlib.contextmanager
+def opened_producer(options: argparse.Namespace, **settings: Any) -> Iterator[Producer]:
+    """A producer that has reached a broker."""
+    from fastq import Producer
+
+    with Producer(client_settings(options, **settings)) as producer:
+        reach(producer._driver, options)
+        yield producer
+
+
+@contextlib.contextmanager
+def opened_consumer(options: argparse.Namespace, topics: Sequence[str], **settings: Any) -> Iterator[Consumer]:
+    """A consumer that has reached a broker. It makes no topics: a name that is misspelt is to be told."""
+    from fastq import Consumer
+
+    settings = {"allow_auto_create_topics": False, **settings}
+    with Consumer(client_settings(options, **settings), *topics) as consumer:
+        reach(consumer._driver, options)
+        yield consumer
+
+
+class _Reaching(Protocol):
+    """A client that can say why no broker answers."""
+
+    _driver: BlockingDriver
+
+
+def reach(driver: BlockingDriver, options: argparse.Namespace) -> None:
+    """Wait until a broker has answered, not longer than a command's own `--timeout`. Raises why none has, at once where waiting is no
+    help."""
+    core, timeout_s = (
+        driver.core,
+        min(options.connect_timeout, getattr(options, "timeout", None) or options.connect_timeout),
+    )
+    updater = core.metadata_updater
+    driver.wait_until(lambda: updater.successes or core.hopeless(), timeout_s)
+    if not updater.successes:
+        raise (
+            core.hopeless()
+            or core.unreachable()
+            or ConnectionTimeout(f"no broker of {options.bootstrap} has answered within {timeout_s:g} s")
+        )
+
+
+def check_found(consumer: Consumer) -> None:
+    """Raises which topic or partition is not there, when one is not: that is why nothing came."""
+    with consumer._driver.lock:
+        error = consumer._watch.missing(consumer._core.clock(), grace_s=0.0)
+    if error is not None:
+        raise error
+
+
+def check_reachable(client: _Reaching) -> None:
+    """Raises why no broker can be asked at the moment, when that is why nothing came."""
+    error = client._driver.core.unreachable()
+    if error is not None:
+        raise error

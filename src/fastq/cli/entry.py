@@ -1,0 +1,169 @@
+"""The parser over all commands, and the one place where errors become lines and exit codes.
+
+Rules: nothing that a user can cause ends in a traceback. A parser's error is one line that says where more is told. Warnings of the
+client's log go to standard error as they come, an error that was among them is not said twice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import errno
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import Any, NoReturn
+
+import fastq
+from fastq.cli import (
+    configs,
+    consume,
+    dump_log,
+    groups,
+    log_dirs,
+    offsets,
+    perf,
+    produce,
+    producers,
+    topics,
+    transactions,
+)
+from fastq.cli.output import UsageError, complain
+from fastq.errors import ConfigError, ConnectionFailed, FastqError, KafkaError
+
+FAILED, WRONG_USAGE, UNREACHABLE, READER_GONE = 1, 2, 3, 141
+
+EXAMPLES = """examples:
+  fastq topics create logs --partitions 6
+  echo hello | fastq produce logs
+  fastq consume logs --from-beginning --exit-at-end
+  fastq perf produce logs --records 1000000
+
+exit codes:
+  0 done, 1 failed, 2 wrong usage, 3 no broker could be reached, 130 interrupted, 141 the reader of the output went away
+"""
+
+COMMANDS = (
+    topics, produce, consume, groups, transactions, producers, configs, offsets, log_dirs, dump_log, perf
+)  # fmt: skip
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse's, whose errors are one line with the nearest name that is known."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(WRONG_USAGE, f"fastq: {message}; see {self.prog} --help\n")
+
+    def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """argparse tells what nobody took in the name of the whole program; here the command that was given tells it."""
+        args = sys.argv[1:] if args is None else args
+        options, left = self.parse_known_args(args, namespace)
+        if left:
+            command = self._chosen(args)
+            near = difflib.get_close_matches(left[0].partition("=")[0], command._option_string_actions, n=1)
+            command.error(f"unrecognized arguments: {' '.join(left)}{f', did you mean {near[0]}?' if near else ''}")
+        return options
+
+    def _chosen(self, args: Sequence[str]) -> Parser:
+        """The parser of the command, and of its action, that the arguments name."""
+        command: Parser = self
+        for word in args:
+            below = next((a.choices for a in command._actions if isinstance(a, argparse._SubParsersAction)), None)
+            if below is None:
+                break
+            command = below.get(word, command)
+        return command
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        # The public way to the same is a list of all choices, in another wording with each release of Python.
+        if action.choices is None or value in action.choices:
+            return
+        known = [str(choice) for choice in action.choices]
+        near = difflib.get_close_matches(str(value), known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"it is one of {', '.join(known)}"
+        raise argparse.ArgumentError(None, f"{action.metavar or action.dest} {value!r} is not known, {hint}")
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = Parser(
+        prog="fastq",
+        description="Command-line tools for any Kafka-protocol broker.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action="version", version=f"fastq {fastq.__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in COMMANDS:
+        command.register(commands)
+    return parser
+
+
+class _Lines(logging.Handler):
+    """Warnings of the client as lines on standard error; `told` are those that were shown."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.told: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        self.told.append(text)
+        complain(text)
+        if record.exc_info:
+            complain(logging.Formatter().formatException(record.exc_info))
+
+
+@contextlib.contextmanager
+def _warnings_as_lines() -> Iterator[_Lines]:
+    handler, logger = _Lines(), logging.getLogger("fastq")
+    logger.addHandler(handler)
+    propagates, logger.propagate = logger.propagate, False
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: complain(str(message))
+        try:
+            yield handler
+        finally:
+            logger.removeHandler(handler)
+            logger.propagate = propagates
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    if sys.stdout is None:  # closed by whoever started us: what is written goes nowhere
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+    with _warnings_as_lines() as lines:
+        try:
+            options = build_parser().parse_args(arguments)
+            code: int = options.run(options)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            _leave_stdout()
+            return READER_GONE
+        except (UsageError, ConfigError) as error:
+            complain(str(error))
+            return WRONG_USAGE
+        except (FastqError, OSError, ValueError) as error:
+            text = _words(error)
+            unreachable = isinstance(error, ConnectionFailed) and not isinstance(error, KafkaError)
+            if not any(told.startswith(text) for told in lines.told):
+                complain(text)
+            elif text not in lines.told:
+                complain("given up, no broker could be reached" if unreachable else text)
+            return UNREACHABLE if unreachable else FAILED
+        return code
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        where = f"{error.filename}: " if error.filename is not None else ""
+        return where + (f"{error.strerror}" if error.errno != errno.ENOENT else "no such file or directory")
+    return str(error) or type(error).__name__
+
+
+def _leave_stdout() -> None:
+    """Nothing is left to tell the reader who went away, and the interpreter's own flush at the end must not try."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

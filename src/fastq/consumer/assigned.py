@@ -1,0 +1,334 @@
+"""The partitions that a consumer has, where each of them stands, and how that is found out. Sans-I/O.
+
+Rules
+- A partition's answer counts only if its generation is still the one that asked: seek, assign and reset drop the rest.
+- An error of a partition is raised once, by the next call of the user; the partition is then tried again after a pause,
+  or not until a seek when trying again cannot help.
+Source: Kafka's OffsetsRequestManager and SubscriptionState.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Iterable
+
+from fastq.consumer.config import LATEST_TIMESTAMP, ConsumerConfig
+from fastq.consumer.effects import Outgoing
+from fastq.consumer.offsets import LIST_OFFSETS_API, MOVED, list_offsets_request, offsets_answered
+from fastq.consumer.partition import PartitionState, Phase
+from fastq.errors import (
+    ErrorCode,
+    FastqError,
+    KafkaError,
+    OffsetOutOfRange,
+    ProtocolError,
+    UnsupportedVersion,
+    error_for_code,
+)
+from fastq.metadata import ClusterMetadata, TopicPartition
+from fastq.net.backoff import backoff_s
+from fastq.protocol.messages import (
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
+
+logger = logging.getLogger("fastq.consumer")
+
+LEADER_EPOCH_API = 23
+
+
+class AssignedPartitions:
+    """Invariants: `buffered_bytes` is the sum over the partitions; `_order` holds every assigned partition once, the one handed out last
+    at its end. Thread rule: under the driver's lock.
+    """
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        metadata: ClusterMetadata,
+        wall_clock_ms: Callable[[], int],
+        rng: random.Random,
+    ) -> None:
+        self.config = config
+        self.metadata = metadata
+        self.partitions: dict[TopicPartition, PartitionState] = {}
+        self.buffered_bytes = 0
+        self.wants_metadata: str | None = None  # why, when a refresh would help
+        self._wall_clock_ms = wall_clock_ms
+        self._random = rng
+        self._order: deque[PartitionState] = deque()
+        self._errors: deque[FastqError] = deque()
+        self._generation = -1  # of the metadata that was looked at last
+
+    # -- what the user decides
+
+    def assign(self, partitions: Iterable[TopicPartition], initial: Phase = Phase.RESET) -> None:
+        """Replace the assignment; partitions that stay keep their position and what is prefetched. `initial`: what the others
+        need first, RESET or COMMITTED."""
+        wanted = dict.fromkeys(partitions)
+        for tp in [tp for tp in self.partitions if tp not in wanted]:
+            state = self.partitions.pop(tp)
+            state.generation += 1
+            self.buffered_bytes -= state.drop_chunks()
+            self._order.remove(state)
+        for tp in wanted:
+            if tp not in self.partitions:
+                state = PartitionState(tp, self.config.max_partition_fetch_bytes, initial)
+                self.partitions[tp] = state
+                self._order.append(state)
+        self._generation = -1
+
+    def seek(self, tp: TopicPartition, offset: int, leader_epoch: int = -1) -> None:
+        """Go on at `offset`: what is prefetched or on its way is dropped. With the leader epoch of the record before it, the leader is
+        asked first whether that record is still there (KIP-320)."""
+        state = self.partitions[tp]
+        self.buffered_bytes -= state.move(offset, leader_epoch)
+        if leader_epoch >= 0:
+            state.phase = Phase.VALIDATE
+
+    def go_back(self, tp: TopicPartition, offset: int, leader_epoch: int) -> None:
+        """Go on at `offset`, which was read a moment ago."""
+        self.buffered_bytes -= self.partitions[tp].move(offset, leader_epoch)
+
+    def forget_position(self, tp: TopicPartition) -> None:
+        """Go on at what the group has committed, once that is known; what is prefetched or on its way is dropped."""
+        state = self.partitions[tp]
+        self.buffered_bytes -= state.move(-1)
+        state.phase = Phase.COMMITTED
+
+    def reset(self, tp: TopicPartition, timestamp: int | None) -> None:
+        """Go on at the offset of `timestamp`, as ListOffsets understands it; None for what the policy says."""
+        state = self.partitions[tp]
+        self.buffered_bytes -= state.move(-1)
+        state.begin_reset(timestamp)
+
+    # -- errors and pauses
+
+    def add_error(self, error: FastqError) -> None:
+        """Something for the next call to raise."""
+        self._errors.append(error)
+
+    def take_error(self) -> FastqError | None:
+        """The oldest error that was not raised yet."""
+        return self._errors.popleft() if self._errors else None
+
+    def _pause(self, state: PartitionState, now: float) -> None:
+        """Leave a partition alone for a while."""
+        state.attempts += 1
+        state.retry_at = now + self._backoff_s(state.attempts)
+
+    def _refused(self, state: PartitionState, now: float) -> None:
+        """An offset is not to be had where it was asked for: the first time it is asked for elsewhere at once, then after pauses. What
+        is found out about it meanwhile does not end them: only a fetch that works does."""
+        state.refusals += 1
+        state.retry_at = now + self._backoff_s(state.refusals - 1)
+
+    def _backoff_s(self, failures: int) -> float:
+        return backoff_s(self.config.retry_backoff_ms, self.config.retry_backoff_max_ms, failures, self._random)
+
+    def _broker(self, node_id: int) -> str:
+        node = self.metadata.nodes.get(node_id)
+        return f"node {node_id}" if node is None else str(node)
+
+    def _unanswered(self, what: str, error: FastqError | None) -> None:
+        """A request got no answer: it is sent again; but an answer that is rubbish is for the user to know."""
+        self.wants_metadata = f"{what}: {error}"
+        if isinstance(error, ProtocolError) and not any(isinstance(known, ProtocolError) for known in self._errors):
+            self._errors.append(error)
+
+    def _report(self, node_id: int, state: PartitionState, code: int, what: str) -> None:
+        """Have an error raised, once: the retries that fail alike say nothing new."""
+        if state.reported != code:
+            state.reported = code
+            self._errors.append(self._error(node_id, state, code, what))
+
+    def _error(self, node_id: int, state: PartitionState, code: int, what: str) -> KafkaError:
+        return error_for_code(
+            code, what, broker=self._broker(node_id), topic=state.tp.topic, partition=state.tp.partition
+        )
+
+    def _out_of_range(self, node_id: int, state: PartitionState, offset: int, now: float) -> None:
+        if state.preferred_replica >= 0:
+            # A follower may lag: ask the leader.
+            state.preferred_replica = -1
+            self._refused(state, now)
+            return
+        if self.config.auto_offset_reset == "none":
+            state.phase = Phase.FAILED
+            self._errors.append(
+                self._error(
+                    node_id,
+                    state,
+                    ErrorCode.OFFSET_OUT_OF_RANGE,
+                    f"offset {offset} is not in the log and auto_offset_reset='none': seek() to go on",
+                )
+            )
+            return
+        state.begin_reset(None)
+        self._refused(state, now)
+        # Each time that it is refused twice as often: a log may answer an offset that it then refuses, for hours.
+        if state.refusals & (state.refusals - 1) == 0:
+            logger.warning(
+                "%s refuses offset %d of %s-%d, which is not in the log (any more)%s: going on at auto_offset_reset=%s",
+                self._broker(node_id),
+                offset,
+                *state.tp,
+                f", {state.refusals} times by now" if state.refusals > 1 else "",
+                self.config.auto_offset_reset,
+            )
+
+    # -- where to begin, and whether that is still there
+
+    def _may_reset(self, state: PartitionState) -> bool:
+        """False, and an error, for a partition without an offset under the policy none."""
+        if state.reset_timestamp is None:
+            state.reset_timestamp = self.config.reset_timestamp(self._wall_clock_ms())
+        if state.reset_timestamp is not None:
+            return True
+        state.phase = Phase.FAILED
+        self._errors.append(
+            OffsetOutOfRange(
+                f"no offset for {state.tp.topic}-{state.tp.partition} and auto_offset_reset='none': seek() first",
+                topic=state.tp.topic,
+                partition=state.tp.partition,
+            )
+        )
+        return False
+
+    def _list_offsets(self, node_id: int, states: list[PartitionState]) -> Outgoing:
+        """Where to begin, for partitions without an offset."""
+        asked = {state.tp: (state, state.generation) for state in states}
+        for state in states:
+            state.requested = True
+        request = list_offsets_request(
+            ((state.tp, state.leader_epoch, state.reset_timestamp or 0) for state in states), self.config.read_committed
+        )
+
+        def done(response: ListOffsetsResponse | None, error: FastqError | None, now: float) -> None:
+            answers = {} if response is None else offsets_answered(response)
+            for tp, (state, generation) in asked.items():
+                if state.generation != generation or state.phase is not Phase.RESET:
+                    continue
+                state.requested = False
+                answer = answers.get(tp)
+                if answer is None:
+                    self._unanswered(f"no offset for {tp}", error)
+                    self._pause(state, now)
+                elif answer.error_code != 0:
+                    self._reset_error(node_id, state, answer.error_code, now)
+                else:
+                    self._found_offset(state, answer, now)
+
+        return Outgoing(node_id, LIST_OFFSETS_API, lambda version: request, None, done)
+
+    def _found_offset(
+        self, state: PartitionState, answer: ListOffsetsResponse.ListOffsetsPartitionResponse, now: float
+    ) -> None:
+        if answer.offset < 0:
+            # No record is that young: everything there is, is older. Begin at the end, as a duration means to.
+            at_end = state.reset_timestamp == LATEST_TIMESTAMP
+            state.begin_reset(LATEST_TIMESTAMP)
+            if at_end:  # and a log without an end has one later
+                self._pause(state, now)
+            return
+        state.fetch_offset = answer.offset
+        state.offset_epoch = answer.leader_epoch
+        state.phase = Phase.FETCH
+        state.attempts = 0
+        logger.debug("%s-%d goes on at offset %d", *state.tp, answer.offset)
+
+    def _reset_error(self, node_id: int, state: PartitionState, code: int, now: float) -> None:
+        self._pause(state, now)
+        if code in MOVED:
+            self.wants_metadata = f"{error_for_code(code).name} for {state.tp.topic}-{state.tp.partition}"
+            return
+        self._report(node_id, state, code, "its offset could not be learned")
+
+    def _check_leaders(self) -> None:
+        """The metadata changed: offsets that were read under an older leader epoch are to be checked."""
+        for state in self.partitions.values():
+            found = self.metadata.partition(*state.tp)
+            if found is None or found.leader_epoch <= state.leader_epoch:
+                continue
+            if state.phase is Phase.FETCH and state.leader_epoch >= 0 and state.offset_epoch >= 0:
+                state.phase = Phase.VALIDATE
+                state.requested = False
+                state.generation += 1
+            state.leader_epoch = found.leader_epoch
+            state.preferred_replica = -1
+
+    def _check_epochs(self, node_id: int, states: list[PartitionState]) -> Outgoing:
+        """Ask the new leader where the epoch of the last record read ended: before it, that record is gone."""
+        asked = {state.tp: (state, state.generation) for state in states}
+        topics: dict[str, OffsetForLeaderEpochRequest.OffsetForLeaderTopic] = {}
+        for state in states:
+            state.requested = True
+            topic = topics.setdefault(
+                state.tp.topic, OffsetForLeaderEpochRequest.OffsetForLeaderTopic(topic=state.tp.topic, partitions=[])
+            )
+            topic.partitions.append(
+                OffsetForLeaderEpochRequest.OffsetForLeaderPartition(
+                    partition=state.tp.partition,
+                    current_leader_epoch=state.leader_epoch,
+                    leader_epoch=state.offset_epoch,
+                )
+            )
+        request = OffsetForLeaderEpochRequest(replica_id=-1, topics=list(topics.values()))
+
+        def done(response: OffsetForLeaderEpochResponse | None, error: FastqError | None, now: float) -> None:
+            answers = {} if response is None else _by_partition(response)
+            for tp, (state, generation) in asked.items():
+                if state.generation != generation or state.phase is not Phase.VALIDATE:
+                    continue
+                state.requested = False
+                answer = answers.get(tp)
+                if answer is None and isinstance(error, UnsupportedVersion):
+                    state.phase = Phase.FETCH  # a broker that cannot tell
+                elif answer is None:
+                    self._unanswered(f"{tp} could not be checked against its new leader", error)
+                    self._pause(state, now)
+                elif answer.error_code != 0:
+                    self._reset_error(node_id, state, answer.error_code, now)
+                else:
+                    self._checked(node_id, state, answer.leader_epoch, answer.end_offset)
+
+        return Outgoing(node_id, LEADER_EPOCH_API, lambda version: request, None, done)
+
+    def _checked(self, node_id: int, state: PartitionState, epoch: int, end_offset: int) -> None:
+        """The new leader's answer: go on, or the log was cut below where we stand."""
+        state.phase = Phase.FETCH
+        state.attempts = 0
+        if end_offset >= state.fetch_offset:
+            return
+        if end_offset >= 0:
+            message = (
+                f"the log of {state.tp.topic}-{state.tp.partition} was truncated to offset {end_offset} when its leader "
+                f"changed; records up to {state.fetch_offset} had been read"
+            )
+        else:
+            message = (
+                f"the leader of {state.tp.topic}-{state.tp.partition} does not know leader epoch {state.offset_epoch}, in "
+                f"which records up to {state.fetch_offset} had been read: the topic was made anew, or is another cluster's"
+            )
+        if self.config.auto_offset_reset == "none":
+            state.phase = Phase.FAILED
+            self._errors.append(
+                self._error(node_id, state, ErrorCode.OFFSET_OUT_OF_RANGE, f"{message}: seek() to go on")
+            )
+            return
+        where = "there" if end_offset >= 0 else f"at auto_offset_reset={self.config.auto_offset_reset}"
+        logger.warning("%s; going on %s", message, where)
+        if end_offset < 0:
+            # The leader knows nothing of that epoch: only the policy can say where to go on.
+            self.reset(state.tp, None)
+        else:
+            self.buffered_bytes -= state.move(min(state.position, end_offset), epoch)
+
+
+def _by_partition(
+    response: OffsetForLeaderEpochResponse,
+) -> dict[TopicPartition, OffsetForLeaderEpochResponse.EpochEndOffset]:
+    return {TopicPartition(topic.topic, part.partition): part for topic in response.topics for part in topic.partitions}

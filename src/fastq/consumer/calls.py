@@ -1,0 +1,239 @@
+"""The calls of a consumer that have to wait, written once as generators: each face runs them in its own way.
+
+    found = yield Wait(look, timeout_s)     # what look() found, None when the time is over; errors are thrown in
+    yield Tell(callback, partitions)        # the application's code, which may raise
+
+Rules: a call never waits by itself, and leaves nothing behind, whatever is thrown in at a yield. All of it runs under the driver's lock, or
+in its loop, but for what is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping
+from functools import partial
+from operator import index
+from typing import Any, SupportsIndex, TypeAlias, TypeVar
+
+from fastq._native.consume import FetchedRecords
+from fastq.consumer.base import Partition
+from fastq.consumer.committable import Committable
+from fastq.consumer.config import LATEST_TIMESTAMP
+from fastq.consumer.group.commits import Commit
+from fastq.consumer.group.listener import Callback, is_due
+from fastq.consumer.group.membership import Change, ChangeKind
+from fastq.consumer.group.session import GroupSession
+from fastq.consumer.offsets import OffsetAndTimestamp, offsets_of
+from fastq.consumer.reading import Reading
+from fastq.metadata import OffsetAndMetadata, TopicPartition, partition_of
+from fastq.values import NamedTuple
+
+T = TypeVar("T")
+# How long a farewell to the group may take.
+LEAVE_S = 3.0
+
+
+class Wait(NamedTuple):
+    """Until `look()` finds something (not None), or the time is over (None: it takes as long as it takes). `asks`: for records, so
+    rebalances go on. `quiet`: errors wait for the next call."""
+
+    look: Callable[[], Any]
+    timeout_s: float | None
+    asks: bool = False
+    quiet: bool = False
+
+
+class Tell(NamedTuple):
+    """Call a rebalance listener."""
+
+    callback: Callback
+    partitions: Iterable[TopicPartition]
+
+
+Steps: TypeAlias = Generator["Wait | Tell", Any, T]
+
+
+class ConsumerCalls(Reading):
+    """What both faces do in their own way: run Steps."""
+
+    # -- waiting
+
+    def _must_find(
+        self, look: Callable[[], T | None], timeout: float | None, what: str, *, asks: bool = False
+    ) -> Steps[T]:
+        """What `look` finds; raises when it finds nothing in time."""
+        timeout_s = self._api_timeout(timeout)
+        found: T | None = yield Wait(look, timeout_s, asks)
+        if found is None:
+            raise self._timed_out(what, timeout_s)
+        return found
+
+    # -- records
+
+    def _first_before(self, ends: Mapping[TopicPartition, int], timeout: float | None) -> Steps[FetchedRecords | None]:
+        """The first chunk of what lies before `ends`; None when none came in time, or nothing does any more."""
+        # A fetch behind the ends would be for nothing, and hold up what the application does next.
+        self._fetcher.until = ends
+        while pending := self._pending_ends(ends):
+            found = yield Wait(partial(self._progress_to, pending), timeout, asks=True)
+            if found is None or isinstance(found, FetchedRecords):
+                return found
+        return None
+
+    def _next_to_iterate(self, ends: Mapping[TopicPartition, int] | None = None) -> Steps[FetchedRecords | None]:
+        """The next chunk of an iterator, before `ends`, or without an end."""
+        chunk: FetchedRecords | None
+        if ends is not None:
+            chunk = yield from self._first_before(ends, None)
+        else:
+            self._fetcher.until = None
+            chunk = yield Wait(self._fetcher.next_chunk, None, asks=True)
+        if self._group is not None:
+            self._group.handed.chunk = chunk
+        return chunk
+
+    def _find_partitions(self, timeout: float | None) -> Steps[list[TopicPartition]]:
+        """What is assigned, once the topics are found."""
+        self._check_open()
+        self._must_read()
+        if self._watch.names and not self._fetcher.partitions:
+            yield from self._must_find(
+                lambda: self._fetcher.partitions or None, timeout, "finding the topics", asks=True
+            )
+        return self.assignment()
+
+    def _find_ends(self, timeout: float | None) -> Steps[dict[TopicPartition, int]]:
+        """The end offsets of what is assigned, as soon as it is."""
+        partitions = yield from self._find_partitions(timeout)
+        return (yield from self._ask_ends(partitions, LATEST_TIMESTAMP, timeout))
+
+    # -- offsets
+
+    def _ask(
+        self, targets: Mapping[TopicPartition, int], timeout: float | None
+    ) -> Steps[dict[TopicPartition, OffsetAndTimestamp | None]]:
+        """Where points in time lie in the logs."""
+        query = self._query(targets)
+        try:
+            yield from self._must_find(lambda: query.finished or None, timeout, "asking for offsets")
+        finally:
+            self._queries.remove(query)
+        return query.answers(targets)
+
+    def _ask_ends(
+        self, partitions: Iterable[Partition], end: int, timeout: float | None
+    ) -> Steps[dict[TopicPartition, int]]:
+        """The first offset of partitions, or the one after the last: EARLIEST_TIMESTAMP or LATEST_TIMESTAMP."""
+        return offsets_of((yield from self._ask({partition_of(tp): end for tp in partitions}, timeout)))
+
+    def _ask_times(
+        self, timestamps: Mapping[Partition, int], timeout: float | None
+    ) -> Steps[dict[TopicPartition, OffsetAndTimestamp | None]]:
+        """Where times lie in partitions. TypeError for a time that is no int, ValueError for a negative one."""
+        for time_ms in timestamps.values():
+            if not isinstance(time_ms, SupportsIndex):
+                raise TypeError(f"a time is an int of milliseconds since 1970, got {time_ms!r}")
+            if index(time_ms) < 0:
+                raise ValueError(
+                    f"a time is milliseconds since 1970, 0 or more, got {time_ms}; beginning_offsets() and end_offsets() know the ends"
+                )
+        times = {partition_of(tp): index(time_ms) for tp, time_ms in timestamps.items()}
+        return (yield from self._ask(times, timeout))
+
+    def _ask_position(self, partition: Partition, timeout: float | None) -> Steps[int]:
+        """The position of a partition, once it is known."""
+        state = self._state(partition)
+        if state.position >= 0:
+            return state.position
+        look = lambda: state.position if state.position >= 0 else None  # noqa: E731
+        return (yield from self._must_find(look, timeout, f"position({partition})"))
+
+    def _ask_committed(
+        self, partitions: Iterable[Partition], timeout: float | None
+    ) -> Steps[dict[TopicPartition, OffsetAndMetadata | None]]:
+        """What the group has committed."""
+        wanted = [partition_of(tp) for tp in partitions]
+        self._check_open()
+        query = self._in_group().committed_query(wanted)
+        self._queries.append(query)
+        try:
+            yield from self._must_find(lambda: query.finished or None, timeout, "asking for committed offsets")
+        finally:
+            self._queries.remove(query)
+        if query.error is not None:
+            raise query.error
+        return {tp: query.results[tp] for tp in wanted}
+
+    # -- commits
+
+    def _commit(
+        self, what: Committable, timeout: float | None, hurry: Callable[[Commit, float], None] | None = None
+    ) -> Steps[None]:
+        """Commit, and wait until it is done. hurry: a short way to try first."""
+        timeout_s = self._api_timeout(timeout)
+        commit = self._begin_commit(what, timeout_s)
+        if not commit.finished and hurry is not None:
+            hurry(commit, timeout_s)
+        if not commit.finished:
+            yield Wait(lambda: commit.finished or None, timeout_s + 1.0, quiet=True)
+        if commit.error is not None or not commit.finished:
+            raise commit.error or self._timed_out("commit()", timeout_s)
+
+    def _commit_and_wait(self, timeout: float | None = None) -> Steps[None]:
+        """Commit what is finished, and wait for this and all commits before it."""
+        self._commit_finished()
+        committer = self._in_group().committer
+        if committer.busy:
+            timeout_s = self.config.request_timeout_ms / 1000 if timeout is None else timeout
+            yield Wait(lambda: not committer.busy or None, timeout_s, quiet=True)
+
+    # -- groups
+
+    def _carry_out(self, change: Change) -> Steps[None]:
+        """A step of a rebalance. It is done whatever the listener raises, which comes out of the call."""
+        group = self._in_group()
+        member = group.membership
+        try:
+            if change.kind is ChangeKind.REVOKE:
+                yield from self._commit_and_wait()
+            elif change.kind is ChangeKind.ASSIGN:
+                group.apply(change)
+            callback = group.callbacks.get(change.kind)
+            if callback is not None and is_due(change):
+                yield Tell(callback, change.partitions)
+        finally:
+            # A listener may have ended the membership, and assigned other partitions since.
+            if change.kind is not ChangeKind.ASSIGN and group.membership is member:
+                group.apply(change)
+            if member is not None:
+                member.carried_out(change)
+
+    def _unsubscribe(self) -> Steps[None]:
+        self._check_open()
+        self._detach()
+        yield from self._leave_group("the application unsubscribes")
+        self._watch.read(())
+        self._fetcher.assign(())
+        self._changed()
+
+    def _leave_group(self, reason: str, timeout: float | None = None) -> Steps[None]:
+        """Commit what is due, tell the listener, unless it is the one that leaves, and leave. Errors of leaving are nobody's concern."""
+        group, told = self._group, self._in_listener
+        if group is None:
+            return
+        yield from self._commit_and_wait(timeout)
+        owned = tuple(group.membership.owned) if group.membership is not None else ()
+        callback = group.callbacks.get(ChangeKind.REVOKE)
+        try:
+            if owned and callback is not None and not told:
+                yield Tell(callback, sorted(owned))
+        finally:
+            yield from self._farewell(group, reason, LEAVE_S)
+
+    def _farewell(self, group: GroupSession, reason: str, timeout_s: float) -> Steps[None]:
+        """Say what is left to say, leave for good, and wait for the answer."""
+        left: list[bool] = []
+        for outgoing in group.end_membership(reason):
+            for commit in group.committer.requests(self._core.clock(), self._core.can_send):
+                self._send(commit)
+            self._send(outgoing._replace(done=lambda response, error, at: left.append(True), timeout_s=timeout_s))
+            yield Wait(lambda: left or None, timeout_s, quiet=True)

@@ -1,0 +1,104 @@
+"""What the log says of brokers that cannot be reached: at once, when the cause changes, now and then, and when they are back.
+
+Rules of this file:
+- An address has one outage, whichever of its connections notices it (bootstrap, node, the one apart).
+- A cause is said when it is new, another cause at the earliest CHANGE_S after what was said last, the same one again after REPEAT_S.
+- An attempt that has neither come through nor failed after SLOW_S is said too: a time-out takes ten seconds, and nobody waits for so long
+  without a word.
+- That a broker closes a connection that was in use is ordinary (it restarts, it is idle): what is said is that no new one can be made, or
+  that new ones are closed again and again.
+- What was said is taken back, with how long it took.
+No clock and no I/O but the log: `now` comes in.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from fastq.errors import ConnectionTimeout, FastqError
+from fastq.net.addresses import Address
+
+logger = logging.getLogger("fastq.net")
+
+SLOW_S = 0.8
+CHANGE_S = 1.0
+REPEAT_S = 30.0
+SHORT_LIFE_S = 5.0
+SHORT_LIVES = 3
+"""So many connections in a row, each closed by the broker within SHORT_LIFE_S, are an outage."""
+
+
+class _Outage:
+    """Of one address. `told` is the cause that the log has; None while it has nothing."""
+
+    __slots__ = ("attempts", "short_lives", "since", "told", "told_at")
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self.attempts = 0
+        self.short_lives = 0
+        self.told: tuple[object, ...] | None = None
+        self.told_at = 0.0
+
+
+class Outages:
+    """Those of one client; its thread rule is the core's."""
+
+    def __init__(self) -> None:
+        self._by_address: dict[Address, _Outage] = {}
+
+    def failed(self, address: Address, error: FastqError, now: float, *, note: str = "", final: bool = False) -> None:
+        """An attempt to connect failed, or a connection broke in a way that is not ordinary. `note` goes with what is said of it;
+        `final`: waiting does not mend it, so who waits is told by an error too."""
+        outage = self._by_address.setdefault(address, _Outage(now))
+        outage.attempts += 1
+        self._tell(outage, error, now, note if final else f"{note}; trying on")
+
+    def slow(self, address: Address, error: FastqError, now: float, *, note: str = "") -> None:
+        """An attempt has been under way for SLOW_S; `error` says which phase waits for an answer."""
+        self._tell(self._by_address.setdefault(address, _Outage(now - SLOW_S)), error, now, f"{note}; trying on")
+
+    def closed(self, address: Address, error: FastqError, lived_s: float, now: float) -> None:
+        """The broker closed a connection that had been ready for so long."""
+        if lived_s > SHORT_LIFE_S:
+            self._by_address.pop(address, None)
+            return
+        outage = self._by_address.setdefault(address, _Outage(now))
+        outage.short_lives += 1
+        outage.attempts += 1
+        if outage.short_lives >= SHORT_LIVES:
+            self._tell(outage, error, now, f"; {outage.short_lives} times in a row, soon after it was ready; trying on")
+
+    def ready(self, address: Address, broker: str, now: float) -> None:
+        """A connection has all its phases behind it."""
+        outage = self._by_address.get(address)
+        if outage is None or outage.short_lives >= SHORT_LIVES:
+            return  # whether it lasts is seen in SHORT_LIFE_S; see `lasting`
+        if outage.told is not None:
+            self._take_back(outage, broker, now)
+            outage.told, outage.attempts, outage.since = None, 0, now
+        if not outage.short_lives:
+            del self._by_address[address]
+
+    def lasting(self, address: Address, broker: str, now: float) -> None:
+        """A connection has been ready for SHORT_LIFE_S."""
+        outage = self._by_address.pop(address, None)
+        if outage is not None and outage.told is not None:
+            self._take_back(outage, broker, now)
+
+    def knows(self, address: Address) -> bool:
+        """Whether something is remembered of an address."""
+        return address in self._by_address
+
+    def _tell(self, outage: _Outage, error: FastqError, now: float, note: str) -> None:
+        cause = "" if isinstance(error, ConnectionTimeout) else str(getattr(error, "cause", "") or "")
+        what = (type(error), getattr(error, "phase", None), cause)
+        if outage.told is not None and now - outage.told_at < (REPEAT_S if what == outage.told else CHANGE_S):
+            return
+        if outage.told is not None and what == outage.told:
+            note += f" (for {now - outage.since:.0f} s now, {outage.attempts} attempts)"
+        outage.told, outage.told_at = what, now
+        logger.warning("%s%s", str(error), note)
+
+    def _take_back(self, outage: _Outage, broker: str, now: float) -> None:
+        logger.warning("connected to %s, after %.1f s", broker, now - outage.since)

@@ -1,0 +1,293 @@
+"""What both producers do, once: calls that may have to wait, as generators, and what a record goes through before it is bytes.
+
+Rules
+- A call is a generator that yields what it needs: `Wait` for something to become so, `TURN` to let others run. `Producer`
+  and `AsyncProducer` each have one driver for all of them (`_run`), and that is where they differ.
+- The core is changed under `_guard`: the driver's lock of the blocking producer, nothing in an event loop.
+- A time-out counts for the whole of a call, however often it has to wait.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from fastq._native.accumulator import (
+    CLOSED,
+    FORKED,
+    INTERCEPTORS,
+    NO_TRANSACTION,
+    PARTITIONER,
+    SERIALIZERS,
+    SYNC,
+    Accumulator,
+)
+from fastq._native.producer_batch import TopicState
+from fastq._native.send_many import ManyDelivery, SendMany
+from fastq.errors import ClientClosed, WaitTimeout
+from fastq.interceptors import ProducerRecord
+from fastq.metrics import ProducerMetrics
+from fastq.producer.config import ProducerConfig
+from fastq.producer.transaction_states import State
+from fastq.timeouts import check_timeout
+from fastq.values import NamedTuple
+
+if TYPE_CHECKING:
+    from fastq._native.producer_core import DeliveryBase
+    from fastq.producer.base import Parts
+    from fastq.producer.transactions import Transactions
+
+logger = logging.getLogger("fastq.producer")
+T = TypeVar("T")
+
+
+class Wait(NamedTuple):
+    """Wait until `predicate()` is true, at most `timeout_s` (None: for ever); the answer is whether it became so."""
+
+    predicate: Callable[[], bool]
+    timeout_s: float | None
+
+
+class _Turn:
+    """Let others run."""
+
+
+TURN = _Turn()
+CONVERTING = SERIALIZERS | INTERCEPTORS | PARTITIONER
+Effect: TypeAlias = "Wait | _Turn"
+Calls: TypeAlias = Generator[Effect, Any, T]
+
+
+class Conversion:
+    """What a row of send_many goes through where the producer has serializers, interceptors or a partitioner; see SendMany."""
+
+    def __init__(self, parts: Parts, topic: str) -> None:
+        self._parts, self._topic = parts, topic
+        self._record: ProducerRecord | None = None  # intercepted, while its topic is not known yet
+
+    def __call__(self, value: Any, key: Any, headers: Any, partition: int | None, timestamp_ms: int | None) -> Any:
+        parts, record = self._parts, self._record
+        watched = bool(parts.config.interceptors)
+        if record is None:
+            record = ProducerRecord(self._topic, value, key, headers, partition, timestamp_ms)
+            if watched:
+                record = parts.intercept(record)
+        state = parts.accumulator.topic(record.topic)
+        if state is None:
+            self._record = record
+            return record.topic
+        self._record = None
+        try:
+            return (state, *parts.prepare(record, state)[1:], record if watched else None)
+        except Exception as error:
+            if watched:
+                parts.refused(record, error)
+            raise
+
+    def appended(self, record: ProducerRecord, delivery: DeliveryBase) -> None:
+        """The record is in: its interceptors hear of its delivery."""
+        delivery.add_done_callback(partial(self._parts.acknowledge, record))
+
+    def refused(self, record: ProducerRecord, error: BaseException) -> None:
+        """The record was not accepted."""
+        self._parts.refused(record, error)
+
+
+class ProducerCalls:
+    """The calls that both producers have. Thread rule: that of the producer."""
+
+    if TYPE_CHECKING:
+        config: ProducerConfig
+        _parts: Parts
+        _guard: AbstractContextManager[Any]
+        _max_block_s: float
+        _closing: bool
+
+        @property
+        def accumulator(self) -> Accumulator: ...
+        def _attend(self) -> None: ...
+        def _kick(self) -> None: ...
+        def _shut_down(self, why: str) -> None: ...
+
+    def _outside(self) -> AbstractContextManager[Any]:
+        """For calls of what is not ours and may wait: an interrupt ends them."""
+        return nullcontext()
+
+    def metrics(self) -> ProducerMetrics:
+        """Counters since the start and what is buffered now, by name: those of `fastq.metrics.ProducerMetrics`."""
+        return self._parts.metrics()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A producer pickles as its configuration: what comes out is a new one."""
+        return type(self), (self.config,)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {','.join(self.config.bootstrap_servers)}>"
+
+    # -- metadata -------------------------------------------------------------------------------------------------
+
+    def _known_topic(self, topic: str) -> Calls[TopicState]:
+        """The state of a topic; waits for its metadata."""
+        parts = self._parts
+        if not isinstance(topic, str):
+            raise TypeError(f"topic is a str, got {topic!r}")
+        state = parts.accumulator.topic(topic)
+        if state is not None:
+            return state
+        found: list[TopicState] = []
+
+        def known() -> bool:
+            state = parts.sender.topic_ready(topic)
+            if state is not None:
+                found.append(state)
+            elif (hopeless := parts.core.hopeless()) is not None:
+                raise hopeless
+            else:
+                parts.check_open()
+            return bool(found)
+
+        with self._guard:
+            parts.core.watch_topics([topic])
+        if not (yield Wait(known, self._max_block_s)):
+            raise parts.no_metadata(topic)
+        return found[0]
+
+    def _known_partition(self, topic: TopicState, index: int) -> Calls[None]:
+        """Wait for a partition that the topic may have got since the metadata came: one answer decides."""
+        parts = self._parts
+        answers = parts.core.metadata_updater.successes
+
+        def decided() -> bool:
+            parts.sender.topic_ready(topic.name)
+            return index < len(topic.partitions) or parts.core.metadata_updater.successes > answers
+
+        if index >= 0:
+            with self._guard:
+                parts.core.request_metadata_update(f"partition {index} of {topic.name} is asked for")
+            yield Wait(decided, min(self._max_block_s, self.config.request_timeout_ms / 1000))
+        if not 0 <= index < len(topic.partitions):
+            raise parts.no_partition(topic.name, index, len(topic.partitions))
+
+    def _partitions_for(self, topic: str) -> Calls[list[int]]:
+        self._parts.check_open()
+        return list(range(len((yield from self._known_topic(topic)).partitions)))
+
+    # -- records --------------------------------------------------------------------------------------------------
+
+    def _room_for(self, topic: TopicState, wanted_bytes: int, deadline: float | None) -> Calls[float]:
+        """Wait for room; answers the deadline, which counts for all the waiting of one call."""
+        now, accumulator = time.monotonic(), self.accumulator
+        end = now + self._max_block_s if deadline is None else deadline
+
+        def room() -> bool:
+            if accumulator.slow & CLOSED:
+                raise ClientClosed("the producer was closed while send waited for room")
+            if accumulator.slow & NO_TRANSACTION:
+                self._parts.check_usable()
+            if accumulator.has_ample_room(wanted_bytes):
+                return True
+            accumulator.close_all()
+            return False
+
+        if (deadline is not None and now >= end) or not (yield Wait(room, end - now)):
+            raise self._parts.no_room(topic.name)
+        return end
+
+    def _send_many(
+        self, topic: str, values: Any, keys: Any, headers: Any, partition: int | None, timestamps: Any
+    ) -> Calls[ManyDelivery]:
+        parts, accumulator = self._parts, self.accumulator
+        parts.check_usable()
+        state = yield from self._known_topic(topic)
+        conversion = Conversion(parts, topic) if accumulator.slow & CONVERTING else None
+        call = SendMany(self, state, values, keys, headers, partition, timestamps, conversion)  # type: ignore[arg-type]  # a ProducerCore too
+        deadline: float | None = None
+        try:
+            while not call.step():
+                self._attend()
+                if call.needs_room:
+                    deadline = yield from self._room_for(state, accumulator.wanted_bytes, deadline)
+                elif call.needs_topic is not None:
+                    yield from self._known_topic(call.needs_topic)
+                else:
+                    deadline = None
+                    yield TURN
+        except BaseException as error:
+            call.give_up(error)
+            raise
+        self._attend()
+        if accumulator.slow & SYNC:
+            accumulator.close_all()  # nothing to linger for: the caller waits
+            self._attend()
+            delivery = call.delivery
+            yield Wait(delivery.done, None)
+            delivery.outcome()
+        return call.delivery
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def _places_wanted(self) -> Callable[[], int]:
+        """How many of the sends that wait for their place now still do."""
+        return lambda: 0
+
+    def _flush(self, timeout: float | None) -> Calls[None]:
+        check_timeout(timeout)
+        accumulator = self.accumulator
+        if accumulator.slow & FORKED:
+            self._parts.check_usable()
+        end = None if timeout is None else time.monotonic() + timeout
+        waiting = self._places_wanted()
+        if waiting() and not (yield Wait(lambda: not waiting(), timeout)):
+            raise WaitTimeout(f"{waiting()} records still wait for their place after {timeout} s")
+        batches = list(accumulator.incomplete)
+        if not batches:
+            return
+        accumulator.close_all()
+        self._attend()
+        batches.reverse()
+
+        def all_done() -> bool:
+            while batches and batches[-1].done:
+                batches.pop()
+            return not batches
+
+        if not (yield Wait(all_done, None if end is None else max(end - time.monotonic(), 0.0))):
+            left = sum(len(batch) for batch in batches)
+            raise WaitTimeout(f"{left} records are not delivered after {timeout} s; they are still on their way")
+
+    def _close(self, timeout: float | None, complain: bool = True) -> Calls[None]:
+        check_timeout(timeout)
+        if self.accumulator.slow & FORKED or self._closing:
+            return
+        self._closing = True
+        self.accumulator.slow |= CLOSED
+        transactions = self._parts.transactions
+        why = f"the producer was closed with timeout={timeout}"
+        try:
+            with self._guard:
+                undecided = abort_open(transactions)
+            if undecided and transactions is not None:
+                patience_s = self.config.delivery_timeout_ms / 1000 if timeout is None else timeout
+                yield Wait(lambda: transactions.settled, patience_s)
+            yield from self._flush(timeout)
+        except WaitTimeout:
+            pass
+        except BaseException as error:
+            why = f"closing was interrupted by {type(error).__name__}"
+            raise
+        finally:
+            self._shut_down(why)
+        self._parts.failures.tell_total(self.config.raise_on_close and complain)
+
+
+def abort_open(transactions: Transactions | None) -> bool:
+    """Begin to abort what a closing producer leaves open; whether there is something to wait for."""
+    if transactions is None:
+        return False
+    if transactions.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
+        transactions.begin_abort()
+    return transactions.state in (State.COMMITTING, State.ABORTING)

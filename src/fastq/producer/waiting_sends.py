@@ -1,0 +1,369 @@
+"""Sends of the asyncio producer whose records are not in yet: their places, in the order of the calls.
+
+Rules
+- A send that cannot append at the call takes its place here, and so does every later one for its topic, whatever it would need.
+- A record goes in when what is before it is in, and what it waits for is there: metadata, room, its serializer's schema, or only a turn
+  of the loop, which once per full batch others are given. Whether it is awaited makes no difference to that.
+- Of an awaited send, the task that awaits it appends, in its own step: so one that is cancelled before has not sent. Cancelling it
+  gives the place up.
+- A send that nobody awaits and that fails is told in the log as any record that was not delivered.
+Thread rule: the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Generator
+from functools import partial
+from itertools import count, islice
+from types import TracebackType
+from typing import Any, Protocol
+
+from fastq._native.accumulator import SYNC, WAITING
+from fastq._native.producer_core import AsyncDelivery
+from fastq.errors import ClientClosed, FastqError, LoadingWouldBlock, SerializationError
+from fastq.interceptors import ProducerRecord
+from fastq.producer.base import Parts, Prepared
+
+WOKEN_TOGETHER = 64
+"""Tasks that are woken in one turn when the first of a topic may go on."""
+
+
+class Appender(Protocol):
+    """What the places ask of the producer."""
+
+    _parts: Parts
+    _max_block_s: float
+
+    def _attend(self) -> None: ...
+    def _kick(self) -> None: ...
+    def _try_enqueue(
+        self, topic: str, value: Any, key: Any, headers: Any, partition: int | None, timestamp_ms: int | None
+    ) -> AsyncDelivery | None: ...
+    def _close_full(self, topic: str, value: Any, key: Any, headers: Any, partition: int | None) -> bool: ...
+
+
+def _now() -> bool:
+    return True
+
+
+class WaitingSend:
+    """One send: awaitable, wherever a coroutine is, for its delivery.
+
+    Invariant: `delivery` or `error` is set exactly when it has left its queue. `worth_a_try` says whether what it waits for may be there.
+    """
+
+    __slots__ = (
+        "_steps", "asked", "awaited", "deadline", "delivery", "error", "gave_way", "number", "places", "prepared", "record", "waiter",
+        "worth_a_try",
+    )  # fmt: skip
+
+    def __init__(self, places: WaitingSends, record: ProducerRecord, number: int, deadline: float) -> None:
+        self.places, self.record, self.number, self.deadline = places, record, number, deadline
+        self.prepared: Prepared | None = None
+        self.delivery: AsyncDelivery | None = None
+        self.error: BaseException | None = None
+        self.awaited = self.gave_way = False
+        self.asked: int | None = None  # answers of metadata before its partition was asked for
+        self.worth_a_try: Callable[[], bool] = _now
+        self.waiter: asyncio.Future[None] | None = None
+        self._steps: Generator[Any, None, AsyncDelivery] | None = None
+
+    @property
+    def settled(self) -> bool:
+        """Whether the record is in, or never will be."""
+        return self.delivery is not None or self.error is not None
+
+    def wake(self) -> None:
+        """Have the task that awaits it look again."""
+        if self.waiter is not None and not self.waiter.done():
+            self.waiter.set_result(None)
+
+    async def _wait(self) -> AsyncDelivery:
+        self.awaited = True
+        try:
+            while not self.settled:
+                self.places.advance_awaited(self)
+                if self.settled:
+                    break
+                self.waiter = asyncio.get_running_loop().create_future()
+                await self.waiter
+        except BaseException:
+            self.places.withdraw(self)
+            raise
+        if self.error is not None:
+            raise self.error.with_traceback(None)
+        assert self.delivery is not None
+        if self.places.producer._parts.accumulator.slow & SYNC:
+            await self.delivery
+        return self.delivery
+
+    # A coroutine for asyncio.create_task too.
+
+    def __await__(self) -> Generator[Any, None, AsyncDelivery]:
+        return self._wait().__await__()
+
+    def send(self, value: Any) -> Any:
+        if self._steps is None:
+            self._steps = self.__await__()
+        return self._steps.send(value)
+
+    def throw(
+        self,
+        kind: type[BaseException] | BaseException,
+        value: BaseException | None = None,
+        traceback: TracebackType | None = None,
+    ) -> Any:
+        if self._steps is None:
+            self._steps = self.__await__()
+        error = kind if isinstance(kind, BaseException) else value if isinstance(value, BaseException) else kind()
+        return self._steps.throw(error)
+
+    def close(self) -> None:
+        if self._steps is not None:
+            self._steps.close()
+
+
+class WaitingSends:
+    """The places of one producer: a queue a topic.
+
+    Invariant: WAITING of the accumulator's flags is on exactly while there is a queue; no queue is empty.
+    """
+
+    def __init__(self, producer: Appender) -> None:
+        self.producer = producer
+        self._queues: dict[str, deque[WaitingSend]] = {}
+        self._numbers = count()
+        self._pumping = self._scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self._queues)
+
+    def all(self) -> list[WaitingSend]:
+        """Those that wait now."""
+        return [entry for queue in self._queues.values() for entry in queue]
+
+    def place(self, record: ProducerRecord) -> WaitingSend:
+        """A new send: in at once where that can be, else at the end of its topic's queue. Raises what it fails with at once."""
+        entry = WaitingSend(self, record, next(self._numbers), time.monotonic() + self.producer._max_block_s)
+        queue = self._queues.get(record.topic)
+        if queue is None:
+            delivery = self._try(entry)
+            if delivery is not None:
+                self._accepted(entry, delivery)
+                return entry
+            queue = self._queues[record.topic] = deque()
+            self.producer._parts.accumulator.slow |= WAITING
+        queue.append(entry)
+        self._set_timer()
+        return entry
+
+    # -- one send -------------------------------------------------------------------------------------------------
+
+    def _try(self, entry: WaitingSend) -> AsyncDelivery | None:
+        """Append the record, or note in the entry what has to happen first."""
+        parts, producer, record = self.producer._parts, self.producer, entry.record
+        parts.check_transaction()
+        if not isinstance(record.topic, str):
+            raise TypeError(f"topic is a str, got {record.topic!r}")
+        state = parts.accumulator.topic(record.topic)
+        if state is None:
+            parts.core.watch_topics([record.topic])
+            state = parts.sender.topic_ready(record.topic)
+            if state is None:
+                hopeless = parts.core.hopeless()
+                if hopeless is not None:
+                    raise hopeless
+                entry.worth_a_try = parts.metadata_watch()
+                producer._kick()
+                return None
+        if entry.prepared is None:
+            try:
+                entry.prepared = parts.prepare(record, state)
+            except LoadingWouldBlock as missing:
+                if missing.load is None:
+                    raise
+                self._load(entry, missing.load)
+                return None
+        topic, value, key, headers, partition, timestamp_ms = entry.prepared
+        if partition is not None and not 0 <= partition < len(state.partitions):
+            updater = parts.core.metadata_updater
+            if entry.asked is None and partition >= 0:
+                entry.asked = updater.successes
+                parts.core.request_metadata_update(f"partition {partition} of {topic} is asked for")
+            parts.sender.topic_ready(topic)
+            if partition < 0 or (partition >= len(state.partitions) and updater.successes != entry.asked):
+                raise parts.no_partition(topic, partition, len(state.partitions))
+            if partition >= len(state.partitions):
+                entry.worth_a_try = parts.metadata_watch()
+                producer._kick()
+                return None
+        if not entry.gave_way and producer._close_full(topic, value, key, headers, partition):
+            entry.gave_way = True  # the loop lives once per full batch, and before the record is in
+            entry.worth_a_try = _now
+            producer._attend()
+            self._schedule()
+            return None
+        delivery = producer._try_enqueue(topic, value, key, headers, partition, timestamp_ms)
+        if delivery is None:
+            wanted_bytes = parts.accumulator.wanted_bytes
+            entry.worth_a_try = partial(parts.accumulator.has_room, wanted_bytes)
+            parts.accumulator.close_all()
+            producer._attend()
+        return delivery
+
+    def _load(self, entry: WaitingSend, load: Callable[[], object]) -> None:
+        """Have a serializer get what it needs, a schema's id, in a thread."""
+        loaded = asyncio.get_running_loop().run_in_executor(None, load)
+        entry.worth_a_try = loaded.done
+
+        def on_loaded(loaded: asyncio.Future[object]) -> None:
+            error = None if loaded.cancelled() else loaded.exception()
+            if error is not None and not entry.settled:
+                if isinstance(error, FastqError):
+                    missing = f"the serializer failed to load what it needs: {error}"
+                    error = SerializationError(missing, topic=entry.record.topic)
+                self._refuse(entry, error)
+            self.pump()
+
+        loaded.add_done_callback(on_loaded)
+
+    def _timed_out(self, entry: WaitingSend) -> FastqError:
+        parts, topic = self.producer._parts, entry.record.topic
+        state = parts.accumulator.topic(topic)
+        if state is None:
+            return parts.no_metadata(topic)
+        return parts.no_room(topic)
+
+    def _accepted(self, entry: WaitingSend, delivery: AsyncDelivery) -> None:
+        parts = self.producer._parts
+        entry.delivery = delivery
+        if parts.config.interceptors:
+            delivery.add_done_callback(partial(parts.acknowledge, entry.record))
+        if parts.accumulator.slow & SYNC:
+            parts.accumulator.close_all()  # nothing to linger for: who awaits the send waits for the broker
+            self.producer._attend()
+        self._leave(entry)
+
+    def _refuse(self, entry: WaitingSend, error: BaseException) -> None:
+        parts = self.producer._parts
+        entry.error = error
+        if parts.config.interceptors:
+            parts.refused(entry.record, error)
+        if not entry.awaited:
+            if not isinstance(error, FastqError):
+                error = FastqError("the record was refused", cause=error)
+            told = error if error.topic is not None else error.with_context(topic=entry.record.topic)
+            parts.failures.note(1, told, time.monotonic())
+        self._leave(entry)
+        entry.wake()
+
+    def _leave(self, entry: WaitingSend) -> None:
+        queue = self._queues.get(entry.record.topic)
+        if queue is None or entry not in queue:
+            return
+        queue.remove(entry)
+        if not queue:
+            del self._queues[entry.record.topic]
+            if not self._queues:
+                self.producer._parts.accumulator.slow &= ~WAITING
+
+    def _advance(self, entry: WaitingSend) -> None:
+        """Try the first send of a queue, and let it go if it is over."""
+        try:
+            delivery = self._try(entry)
+        except Exception as error:
+            self._refuse(entry, error)
+            return
+        if delivery is not None:
+            self._accepted(entry, delivery)
+        elif time.monotonic() >= entry.deadline:
+            self._refuse(entry, self._timed_out(entry))
+
+    def advance_awaited(self, entry: WaitingSend) -> None:
+        """The same, for the task that awaits it; no effect while others are before it."""
+        queue = self._queues.get(entry.record.topic)
+        if queue and queue[0] is entry and entry.worth_a_try():
+            self._advance(entry)
+            if entry.settled:
+                self.pump()
+
+    def withdraw(self, entry: WaitingSend) -> None:
+        """The task that awaits it was cancelled: its record is not sent."""
+        if not entry.settled:
+            entry.error = asyncio.CancelledError()
+            if self.producer._parts.config.interceptors:
+                self.producer._parts.refused(entry.record, entry.error)
+            self._leave(entry)
+            self.pump()
+
+    # -- all of them ----------------------------------------------------------------------------------------------
+
+    def _schedule(self) -> None:
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._scheduled_pump)
+
+    def _scheduled_pump(self) -> None:
+        self._scheduled = False
+        self.pump()
+
+    def pump(self) -> None:
+        """Let go on who can, first come first served; once a turn, and whenever one was settled."""
+        if self._pumping or not self._queues:
+            return
+        self._pumping = True
+        try:
+            self._pump(time.monotonic())
+        finally:
+            self._pumping = False
+        self._set_timer()
+
+    def _pump(self, now: float) -> None:
+        blocked: set[str] = set()
+        while True:
+            heads = [queue[0] for topic, queue in self._queues.items() if topic not in blocked]
+            if not heads:
+                return
+            entry = min(heads, key=_number)
+            ready = entry.worth_a_try()
+            if not ready and now < entry.deadline:
+                blocked.add(entry.record.topic)
+            elif not ready:
+                self._refuse(entry, self._timed_out(entry))
+            elif entry.awaited:
+                for woken in islice(self._queues[entry.record.topic], WOKEN_TOGETHER):
+                    if not woken.awaited:
+                        break
+                    woken.wake()
+                blocked.add(entry.record.topic)
+            else:
+                self._advance(entry)
+                if not entry.settled:
+                    blocked.add(entry.record.topic)
+
+    def _set_timer(self) -> None:
+        if self._queues and self._timer is None:
+            at = min(queue[0].deadline for queue in self._queues.values())
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(max(at - time.monotonic(), 0.001), self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.pump()
+        self._set_timer()
+
+    def close(self) -> None:
+        """Fail those that still wait: the producer is closed."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for entry in self.all():
+            self._refuse(entry, ClientClosed("the producer was closed while send waited for its turn"))
+
+
+def _number(entry: WaitingSend) -> int:
+    return entry.number

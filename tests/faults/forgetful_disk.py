@@ -1,0 +1,127 @@
+"""A disk that forgets: file operations that are carried out, and remember what a loss of power would leave of them.
+
+A file keeps the bytes of its last sync; a directory the names of its last sync. So a new file is there after a loss of power only if its
+directory was synced after it was made, and empty unless it was synced itself. Files that others write (quorum-state) count as synced.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from random import Random
+
+from fastq_broker.log.faults import FaultyFiles
+from fastq_broker.log.files import READ, FileHandle, Files
+from fastq_broker.log.flusher import ManualFlusher
+
+
+class ForgetfulFiles(FaultyFiles):
+    """Invariant: `_data` holds the synced bytes by inode, `_names` the synced entries (name to inode) of directories by inode."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._data: dict[int, bytes] = {}
+        self._names: dict[int, dict[str, int]] = {}
+        self._kept: list[FileHandle] = []
+        """What has no name any more, held open so that its inode is not used again."""
+
+    def all_on_disk(self, root: Path) -> None:
+        """Everything below `root` is on disk as it is now."""
+        self._data.clear()
+        self._names.clear()
+        for folder, _, names in os.walk(root):
+            self._names[os.stat(folder).st_ino] = _entries(folder)
+            for name in names:
+                path = os.path.join(folder, name)
+                self._data[os.stat(path).st_ino] = Path(path).read_bytes()
+
+    def open(self, path: str, flags: int) -> int:
+        is_new = not os.path.exists(path)
+        fd = super().open(path, flags)
+        if is_new:
+            self._data[os.fstat(fd).st_ino] = b""
+        return fd
+
+    def _keep(self, path: str) -> None:
+        if os.path.exists(path):
+            self._kept.append(FileHandle(Files(), path, READ))
+
+    def rename(self, source: str, target: str) -> None:  # type: ignore[override]
+        self._keep(target)
+        super().rename(source, target)
+
+    def unlink(self, path: str) -> None:  # type: ignore[override]
+        self._keep(path)
+        super().unlink(path)
+
+    def rmdir(self, path: str) -> None:  # type: ignore[override]
+        self._keep(path)
+        os.rmdir(path)
+
+    def mkdir(self, path: str) -> None:  # type: ignore[override]
+        os.mkdir(path)
+        self._names[os.stat(path).st_ino] = {}
+
+    def sync_data(self, fd: int) -> None:  # type: ignore[override]
+        super().sync_data(fd)
+        inode, path = os.fstat(fd).st_ino, f"/proc/self/fd/{fd}"
+        if os.path.isdir(path):
+            self._names[inode] = _entries(path)
+        else:
+            self._data[inode] = os.pread(fd, 1 << 30, 0)
+
+    def lose_power(self, root: Path, target: Path) -> None:
+        """Make `target` what is left of `root`."""
+        self._restore(os.stat(root).st_ino, _inodes(root), target)
+
+    def _restore(self, inode: int, paths: dict[int, str], target: Path) -> None:
+        target.mkdir(parents=True)
+        for name, child in self._names[inode].items():
+            if child in self._names:
+                self._restore(child, paths, target / name)
+            else:
+                content = self._data.get(child)
+                (target / name).write_bytes(Path(paths[child]).read_bytes() if content is None else content)
+
+
+def kill(root: Path, target: Path) -> None:
+    """Make `target` what a killed process leaves of `root`: everything that was written."""
+    shutil.copytree(root, target)
+
+
+def _entries(folder: str) -> dict[str, int]:
+    return {entry.name: entry.inode() for entry in os.scandir(folder)}
+
+
+def _inodes(root: Path) -> dict[int, str]:
+    found = {}
+    for folder, folders, names in os.walk(root):
+        for name in [*folders, *names]:
+            path = os.path.join(folder, name)
+            found[os.stat(path).st_ino] = path
+    return found
+
+
+class UnorderedFlusher(ManualFlusher):
+    """Ends its jobs one by one, in any order, as threads do; only when the test says so."""
+
+    def step(self, choose: Random, *, but: str = "/nothing/") -> bool:
+        """Carry out one job, none that touches a path with `but` in it; False when there is none."""
+        jobs = [job for job in self._jobs if not any(but in _path(file) for file in job[2])]
+        if not jobs:
+            return False
+        job = choose.choice(jobs)
+        rest = [other for other in self._jobs if other is not job]
+        self._jobs.clear()
+        self._jobs.append(job)
+        super().drain()
+        self._jobs.extendleft(reversed(rest))
+        return True
+
+    def drain(self) -> int:
+        return 0
+
+
+def _path(file: FileHandle | str) -> str:
+    return file if isinstance(file, str) else file.path

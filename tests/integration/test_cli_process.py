@@ -1,0 +1,130 @@
+"""The `fastq` command as a process: pipes that break, interrupts, streams that are closed. No traceback, and the right exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from fastq import Producer
+from fastq.testing import Broker
+
+PROGRAMS = [[sys.executable, "-m", "fastq"], [sys.executable, "-m", "fastq.cli"]]
+FASTQ = PROGRAMS[0]
+COUNT = 50_000
+
+
+@pytest.fixture(autouse=True)
+def servers(shared_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setenv("FASTQ_BOOTSTRAP", shared_broker.bootstrap_servers)
+    return shared_broker.bootstrap_servers
+
+
+@pytest.fixture
+def topic(servers: str, make_topic: Callable[..., str]) -> str:
+    name = make_topic(servers, 2)
+    with Producer(bootstrap_servers=servers) as producer:
+        producer.send_many(name, [b"line %d" % number for number in range(COUNT)])
+    return name
+
+
+@contextmanager
+def started(*arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """The command, with pipes; ended at the end."""
+    pipe = subprocess.PIPE
+    process = subprocess.Popen([*FASTQ, *arguments], stdin=pipe, stdout=pipe, stderr=pipe)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def ended(process: subprocess.Popen[bytes]) -> tuple[int, str]:
+    """Exit code and standard error; nothing of a traceback in it."""
+    assert process.stderr is not None
+    code, err = process.wait(60), process.stderr.read().decode()
+    assert "Traceback" not in err and "Exception ignored" not in err, err
+    return code, err
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program[-1])
+def test_the_module_is_the_command(program: list[str], topic: str) -> None:
+    done = subprocess.run([*program, "topics", "list"], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert topic in done.stdout.split()
+
+
+@pytest.mark.parametrize("more", [[], ["--exit-at-end"], ["--json"], ["--verbose", "--exit-at-end"]], ids=" ".join)
+def test_a_reader_that_goes_away(topic: str, more: list[str]) -> None:
+    with started("consume", topic, "--from-beginning", *more) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        process.stdout.close()
+        assert ended(process) == (141, "")
+
+
+def test_help_for_a_reader_that_goes_away() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([*FASTQ, "--help"], stdout=writer, stderr=subprocess.PIPE, timeout=60)
+    os.close(writer)
+    assert done.returncode in (0, 141)  # argparse itself does not mind
+    assert done.stderr == b""
+
+
+def test_an_interrupt_while_consuming(topic: str) -> None:
+    with started("consume", topic, "--from-beginning") as process:
+        assert process.stdout is not None
+        for _ in range(COUNT):
+            assert process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert ended(process) == (130, "")
+
+
+def test_an_interrupt_while_producing(topic: str) -> None:
+    with started("produce", topic) as process:
+        assert process.stdin is not None
+        process.stdin.write(b"line\n" * 100_000)
+        process.stdin.flush()
+        process.send_signal(signal.SIGINT)
+        code, err = ended(process)
+    assert code == 130
+    assert "records" in err or err == ""
+
+
+def test_an_interrupt_without_a_broker() -> None:
+    with started("topics", "list", "--bootstrap", "127.0.0.1:1", "--connect-timeout", "60") as process:
+        assert process.stderr is not None
+        assert b"127.0.0.1:1" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        assert ended(process) == (130, "")
+
+
+@pytest.mark.parametrize("closed", [0, 1, 2])
+@pytest.mark.parametrize(
+    "command", ["topics list", "produce {topic}", "consume {topic} --exit-at-end", "topics describe no-such"]
+)
+def test_closed_streams(topic: str, command: str, closed: int) -> None:
+    done = subprocess.run(
+        [*FASTQ, *command.format(topic=topic).split()],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=60,
+        preexec_fn=lambda: os.close(closed),
+    )
+    assert b"Traceback" not in done.stderr, done.stderr
+    expected = {"produce {topic}": 2 if closed == 0 else 0, "topics describe no-such": 1}
+    assert done.returncode == expected.get(command, 0)
+
+
+def test_a_full_disk(topic: str) -> None:
+    with open("/dev/full", "wb") as full:
+        command = [*FASTQ, "consume", topic, "--from-beginning", "--exit-at-end"]
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=60)
+    assert (done.returncode, done.stderr) == (1, b"fastq: No space left on device\n")

@@ -1,0 +1,239 @@
+"""Read, process, write: a transaction that is aborted or killed at any step loses nothing and doubles nothing.
+
+The consumer that goes with the transactions goes back to what is committed, in every way of reading and for both kinds of clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from fastq import Admin, AsyncConsumer, AsyncProducer, Consumer, Producer
+from fastq.errors import AbortableTransactionError, TransactionError, TransactionStateError
+from fastq.testing import Broker
+
+STEPS = ("begun", "half sent", "sent", "flushed", "offsets", "refused by the broker", "nothing sent")
+RECORDS = 210
+OPTIONS: dict[str, Any] = {
+    "enable_auto_commit": False,
+    "isolation_level": "read_committed",
+    "auto_offset_reset": "earliest",
+    "group_protocol": "classic",
+}
+
+
+class Trouble(Exception):
+    """The application's own."""
+
+
+@pytest.fixture
+def topics(shared_broker: Broker, new_topic_name: Callable[[], str]) -> tuple[str, str]:
+    """A topic of three partitions with records in it, and one to copy them to, which refuses old timestamps."""
+    source, target = new_topic_name(), new_topic_name()
+    with Admin(bootstrap_servers=shared_broker.bootstrap_servers) as admin:
+        admin.create_topic(source, 3)
+        admin.create_topic(target, 2, configs={"message.timestamp.before.max.ms": "3600000"})
+    with Producer(bootstrap_servers=shared_broker.bootstrap_servers) as producer:
+        for index in range(3):
+            producer.send_many(source, [b"%d" % i for i in range(index, RECORDS, 3)], partition=index)
+    return source, target
+
+
+def copied(broker: Broker, target: str) -> Counter[bytes]:
+    """What a read_committed consumer finds."""
+    with Consumer(
+        target,
+        bootstrap_servers=broker.bootstrap_servers,
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",
+    ) as consumer:
+        return Counter(record.value for record in consumer.read_to_end())
+
+
+def once() -> Counter[bytes]:
+    return Counter(b"%d" % i for i in range(RECORDS))
+
+
+def values_in(consumer: Consumer, style: str) -> Iterable[bytes | None]:
+    """The next values, in one of the ways of reading."""
+    if style == "poll":
+        return [record.value for record in consumer.poll(max_records=7, timeout=1.0)]
+    if style == "poll_batch":
+        batch = consumer.poll_batch(timeout=1.0)
+        return list(batch.values) if batch else []
+    return [next(iter(consumer)).value]
+
+
+@pytest.mark.parametrize("style", ["poll", "poll_batch", "iterate"])
+def test_aborted_at_every_step(shared_broker: Broker, topics: tuple[str, str], style: str) -> None:
+    source, target = topics
+    servers = shared_broker.bootstrap_servers
+    aborted: list[str] = []
+    troubles = list(STEPS) * 2
+    with (
+        Producer(bootstrap_servers=servers, transactional_id=f"rewind-{target}") as producer,
+        Consumer(source, bootstrap_servers=servers, group_id=target, **OPTIONS) as consumer,
+    ):
+        done = 0
+        while done < RECORDS:
+            values = list(values_in(consumer, style))
+            if not values:
+                continue
+            step = troubles.pop() if troubles else ""
+            try:
+                with producer.transaction(consumer=consumer) as transaction:
+                    work(producer, consumer, transaction, target, values, step)
+            except (Trouble, AbortableTransactionError):
+                aborted.append(step)
+            else:
+                done += len(values)
+    assert sorted(aborted) == sorted(list(STEPS) * 2)
+    assert copied(shared_broker, target) == once()
+
+
+def work(producer: Producer, consumer: Consumer, transaction: Any, target: str, values: list[Any], step: str) -> None:
+    """One transaction, which fails at `step`."""
+
+    def at(name: str) -> None:
+        if step == name:
+            raise Trouble(name)
+
+    at("begun")
+    for number, value in enumerate(values):
+        if number == len(values) // 2:
+            at("half sent")
+        if step != "nothing sent":
+            producer.send(target, value, timestamp_ms=1 if step == "refused by the broker" else None)
+    at("nothing sent")
+    at("sent")
+    if step == "flushed":
+        producer.flush()
+    at("flushed")
+    if step == "offsets":
+        transaction.send_offsets(consumer)
+    at("offsets")
+
+
+def test_aborted_at_every_step_with_asyncio(shared_broker: Broker, topics: tuple[str, str]) -> None:
+    source, target = topics
+    servers = shared_broker.bootstrap_servers
+
+    async def main() -> list[str]:
+        aborted: list[str] = []
+        troubles = list(STEPS)
+        async with (
+            AsyncProducer(bootstrap_servers=servers, transactional_id=f"rewind-{target}") as producer,
+            AsyncConsumer(source, bootstrap_servers=servers, group_id=target, **OPTIONS) as consumer,
+        ):
+            done = 0
+            while done < RECORDS:
+                values = [record.value for record in await consumer.poll(max_records=7, timeout=1.0)]
+                if not values:
+                    continue
+                step = troubles.pop() if troubles else ""
+                try:
+                    async with producer.transaction(consumer=consumer) as transaction:
+                        for value in values:
+                            await producer.send(target, value, timestamp_ms=1 if step.startswith("refused") else None)
+                        if step == "flushed":
+                            await producer.flush()
+                        if step == "offsets":
+                            await transaction.send_offsets(consumer)
+                        if step and not step.startswith("refused"):
+                            raise Trouble(step)
+                except (Trouble, TransactionError):
+                    aborted.append(step)
+                else:
+                    done += len(values)
+        return aborted
+
+    assert len(asyncio.run(asyncio.wait_for(main(), 60))) == len(STEPS)
+    assert copied(shared_broker, target) == once()
+
+
+WORKER = """
+    import os, sys
+    from fastq import Consumer, Producer
+
+    servers, source, target, step = sys.argv[1:5]
+    transactions = 0
+
+    def at(name):
+        if step == name and transactions == 2:
+            os._exit(9)
+
+    with (
+        Producer(bootstrap_servers=servers, transactional_id="killed-" + target) as producer,
+        Consumer(source, bootstrap_servers=servers, group_id=target, group_protocol="classic", group_instance_id="one",
+                 enable_auto_commit=False, isolation_level="read_committed", auto_offset_reset="earliest") as consumer,
+    ):
+        while records := consumer.poll(max_records=20, timeout=6.0):
+            with producer.transaction(consumer=consumer) as transaction:
+                at("begun")
+                for number, record in enumerate(records):
+                    producer.send(target, record.value)
+                    if number == len(records) // 2:
+                        at("half sent")
+                at("sent")
+                producer.flush()
+                at("flushed")
+                transaction.send_offsets(consumer)
+                at("offsets")
+                if step == "committing" and transactions == 2:
+                    producer._parts.transactions.begin_commit()
+                    producer._driver.core.call_at(0, lambda now: None)
+                    producer._wait(lambda: producer._parts.transactions._coordinator.busy, 5)
+                    os._exit(9)
+            transactions += 1
+            at("committed")
+"""
+
+
+def test_killed_at_every_step(shared_broker: Broker, topics: tuple[str, str]) -> None:
+    source, target = topics
+    steps = ("begun", "half sent", "sent", "flushed", "offsets", "committing", "committed")
+    for step in (*steps, "none"):
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(WORKER), shared_broker.bootstrap_servers, source, target, step],
+            timeout=60,
+            capture_output=True,
+            text=True,
+        )
+        # The last ones may find nothing left to do.
+        assert done.returncode in (9, 0) and not done.stderr, (step, done.stderr)
+        assert done.returncode == 9 or step in ("none", "committing", "committed"), step
+    assert copied(shared_broker, target) == once()
+
+
+def test_the_object_of_a_transaction_is_used_once(shared_broker: Broker, topics: tuple[str, str]) -> None:
+    """A second `with` on it would commit without the consumer's offsets, which it takes for sent."""
+    servers = shared_broker.bootstrap_servers
+    with Producer(bootstrap_servers=servers, transactional_id=f"once-{topics[1]}") as producer:
+        block = producer.transaction()
+        with block:
+            producer.send(topics[1], b"1")
+        with pytest.raises(TransactionStateError, match=r"used once.*Call producer\.transaction\(\) for each"), block:
+            producer.send(topics[1], b"2")
+        with producer.transaction():
+            producer.send(topics[1], b"3")
+
+    async def main() -> None:
+        async with AsyncProducer(bootstrap_servers=servers, transactional_id=f"again-{topics[1]}") as other:
+            block = other.transaction()
+            async with block:
+                await other.send(topics[1], b"4")
+            with pytest.raises(TransactionStateError, match="used once"):
+                async with block:
+                    await other.send(topics[1], b"5")
+            async with other.transaction():
+                await other.send(topics[1], b"6")
+
+    asyncio.run(main())
+    assert copied(shared_broker, topics[1]) == Counter([b"1", b"3", b"4", b"6"])

@@ -1,0 +1,29 @@
+"""The router by itself: what it does when a handler cannot be loaded."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from fastq_broker import router
+from fastq_broker.connection import ProtocolViolation
+
+
+def test_a_handler_that_cannot_be_loaded_closes_the_connection_and_is_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ports: Any = SimpleNamespace(config=SimpleNamespace(non_produce_request_max_bytes=1 << 20))
+    node = router.Router(ports)
+    monkeypatch.setattr(router, "bound_context", lambda _: object)
+    real = router.import_module
+
+    def short(name: str) -> Any:
+        raise OSError(24, "Too many open files", name)
+
+    monkeypatch.setattr(router, "import_module", short)
+    header: Any = (75, 0, 1, None, 0, 0)
+    with pytest.raises(ProtocolViolation, match=r"handler of DescribeTopicPartitions cannot be loaded: .*Too many"):
+        node.dispatch(None, bytearray(), header)  # type: ignore[arg-type]  # not looked at before the handler is there
+    monkeypatch.setattr(router, "import_module", real)
+    assert node.route(75) is not None

@@ -1,0 +1,163 @@
+"""What a wrong call is told: one line, with what is known, and exit code 2. And what bytes become."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from fastq.cli import main
+from fastq.cli.clients import client_settings
+from fastq.cli.entry import build_parser
+from fastq.cli.output import Progress, UsageError, counted, shown_in_json
+
+
+def leaves(parser: argparse.ArgumentParser, name: str = "") -> Iterator[str]:
+    """Every command that can be called, as its words."""
+    found = False
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            found = True
+            for word, below in action.choices.items():
+                yield from leaves(below, f"{name} {word}".strip())
+    if not found:
+        yield name
+
+
+COMMANDS = list(leaves(build_parser()))
+
+
+def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line that a wrong call gets."""
+    capsys.readouterr()
+    try:
+        code = main(arguments)
+    except SystemExit as ended:
+        code = ended.code  # type: ignore[assignment]
+    out, err = capsys.readouterr()
+    assert code == 2
+    assert out == ""
+    assert err.startswith("fastq: ") and err.count("\n") == 1 and err.endswith("\n"), err
+    return err
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_an_unknown_option_is_one_line(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    line = complaint(capsys, *command.split(), "--no-such-option", "x", "y", "z", "zz")
+    assert "--help" in line
+
+
+@pytest.mark.parametrize("command", sorted({" ".join(name.split()[:1]) for name in COMMANDS if " " in name} | {""}))
+def test_a_command_without_its_action_is_one_line(capsys: pytest.CaptureFixture[str], command: str) -> None:
+    assert "required" in complaint(capsys, *command.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["topic", "list"], "did you mean topics?"),
+        (["topics", "lsit"], "did you mean list?"),
+        (["perf", "x"], "one of produce, consume"),
+        (["consume"], "TOPIC"),
+        (["consume", "t", "--max-records", "0"], "1 or more"),
+        (["consume", "t", "--from-begining"], "did you mean --from-beginning?; see fastq consume --help"),
+        (["topics", "create", "t", "--nothing-like-it"], "see fastq topics create --help"),
+        (["topics", "create", "t", "--partitions", "three"], "1 or more"),
+        (["topics", "create", "t", "--partitions", "0"], "1 or more"),
+        (["topics", "create", "t", "--replication-factor", "0"], "1 or more"),
+        (["topics", "add-partitions", "t", "0"], "1 or more"),
+        (["consume", "t", "--timeout", "soon"], "seconds"),
+        (["consume", "t", "--timeout", "nan"], "seconds"),
+        (["consume", "t", "--offset", "1"], "--offset needs --partition"),
+        (["consume", "t", "u", "--partition", "1"], "--partition is for one topic"),
+        (["consume", "t", "--group", "g", "--partition", "1"], "exclude each other"),
+        (["consume", "t", "--json", "--verbose"], "not allowed with"),
+        (["consume", "t", "--encoding", "hex"], "auto, utf-8, base64"),
+        (["consume", "t", "--property", "x"], "KEY=VALUE"),
+        (["produce", "t", "--header", "x"], "KEY=VALUE"),
+        (["perf", "produce", "t", "--records", "many"], "'many'"),
+        (["topics", "create", "t", "--partitions", "many"], "'many'"),
+        (["configs", "show"], "--topic"),
+        (["configs", "show", "--broker", "first"], "'first'"),
+        (["offsets", "t", "--at", "soon"], "'soon'"),
+        (["groups", "reset-offsets", "g"], "--to-earliest"),
+        (["groups", "remove-members", "g"], "--all"),
+        (["dump-log", "x.txt"], ".log"),
+        (["topics", "delete-records", "t:1"], "TOPIC:PARTITION:OFFSET"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_calls(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
+    assert words in complaint(capsys, *arguments)
+
+
+def test_properties_win_over_what_the_command_sets_in_any_spelling() -> None:
+    options = argparse.Namespace(bootstrap="a:1", property=["auto.offset.reset=none", "client-id=me", "Retries = 3"])
+    settings = client_settings(options, auto_offset_reset="latest", acks="all")
+    assert settings == {
+        "bootstrap_servers": "a:1",
+        "auto.offset.reset": "none",  # as it was written: an error names it so
+        "acks": "all",
+        "client-id": "me",
+        "Retries": "3",
+    }
+    with pytest.raises(UsageError, match="KEY=VALUE"):
+        client_settings(argparse.Namespace(bootstrap="a:1", property=["x"]))
+
+
+def test_bytes_in_json() -> None:
+    assert shown_in_json(None) is None
+    assert shown_in_json("Grüße".encode()) == "Grüße"
+    assert shown_in_json(b"\xff\x00") == {"base64": "/wA="}
+    assert shown_in_json(b"\xff", "utf-8") == "\ufffd"
+    assert shown_in_json(b"text", "base64") == {"base64": "dGV4dA=="}
+
+
+def test_an_unknown_setting_is_one_line_with_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["produce", "t", "--bootstrap", "127.0.0.1:1", "--property", "linger.millis=1"]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "key linger.millis; did you mean linger_ms" in err
+
+
+def test_a_setting_with_a_bad_value_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["consume", "t", "--bootstrap", "127.0.0.1:99999"]) == 2
+    assert "bad value for bootstrap_servers" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("number", "thing", "words"),
+    [(1, "record", "1 record"), (0, "record", "0 records"), (2000, "copy", "2,000 copies"), (1, "copy", "1 copy")],
+)
+def test_numbers_of_things(number: int, thing: str, words: str) -> None:
+    assert counted(number, thing) == words
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_an_interrupt_leaves_the_prompt_a_line_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fastq.cli.entry.run", interrupted)
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    assert main(["topics", "list"]) == 130
+    assert terminal.getvalue() == "\n"
+    monkeypatch.setattr(sys, "stderr", pipe := io.StringIO())
+    assert main(["topics", "list"]) == 130
+    assert pipe.getvalue() == ""
+
+
+def test_progress_stays_out_of_what_is_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    ticks = iter(range(100))
+    monkeypatch.setattr("fastq.cli.output.time.monotonic", lambda: float(next(ticks)))
+    Progress("sent", shown=False).update(1)
+    assert terminal.getvalue() == ""
+    Progress("sent").update(1)
+    assert "sent 1" in terminal.getvalue()

@@ -1,0 +1,106 @@
+"""The leader epoch goes with every position (KIP-320): of the record before it, whatever was taken in between, and back from a commit."""
+
+import logging
+import random
+
+import pytest
+from virtual_time import A, VirtualTime
+
+from fastq._native.columns import ConsumerBatch
+from fastq.errors import UnsupportedVersion
+
+
+def filled(seed: int) -> VirtualTime:
+    """One partition whose leader changes every few batches; compaction and transactions have left gaps."""
+    rng = random.Random(seed)
+    time = VirtualTime(isolation_level="read_committed", max_partition_fetch_bytes=1000)
+    log = time.logs[0]
+    for _ in range(30):
+        log.epoch += rng.random() < 0.4
+        rows = [(None, b"v")] * rng.randrange(1, 5)
+        if rng.random() < 0.3:
+            log.transaction(1, [rows], commit=rng.random() < 0.5)
+        else:
+            gaps = sorted(rng.sample(range(8), len(rows)))
+            log.append(rows, gaps=gaps, last_offset_delta=rng.randrange(gaps[-1], 9), codec=rng.choice([0, 1]))
+    time.metadata.update(time.cluster.metadata())
+    return time
+
+
+def epoch_before(time: VirtualTime, offset: int) -> int:
+    """Of the batch that holds the offset before, which is what is said of a position in a gap too."""
+    return max((entry.epoch for entry in time.logs[0].entries if entry.base < offset), default=-1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_position_has_the_epoch_of_the_record_before(seed: int) -> None:
+    time, rng = filled(seed), random.Random(seed)
+    log, state = time.logs[0], time.fetcher.partitions[A]
+    time.run(1.0)
+    while state.position < log.end:
+        chunk = time.fetcher.next_chunk()
+        if chunk is None:
+            time.run(1.0)
+            continue
+        what = rng.randrange(3)
+        if what == 0:
+            batch = ConsumerBatch()
+            batch.add(chunk, bytes_max=rng.randrange(1, 20))
+            for offset, epoch in batch.next_positions.values():
+                assert epoch == epoch_before(time, offset)
+            assert {tp: offset for tp, (offset, _) in batch.next_positions.items()} == batch.next_offsets
+        elif what == 1:
+            chunk.take(rng.randrange(1, 4))
+        else:
+            chunk.take(1)
+            assert chunk.finished_epoch == epoch_before(time, chunk.finished_position)
+        if state.position > 0:
+            assert state.position_epoch == epoch_before(time, state.position)
+        time.fetcher.release(chunk)
+    assert state.position_epoch == state.offset_epoch == log.entries[-1].epoch
+
+
+def test_a_committed_offset_is_checked_against_the_log_that_is_there_now(caplog: pytest.LogCaptureFixture) -> None:
+    """What the epoch is committed for: the record before it was cut off when the leader changed."""
+    time = VirtualTime()
+    log = time.logs[0]
+    log.append([(None, b"v")] * 20)
+    log.epoch = 5
+    log.append([(None, b"w")] * 20)
+    time.metadata.update(time.cluster.metadata())
+    time.run(1.0)
+    with caplog.at_level(logging.WARNING, "fastq.consumer"):
+        time.fetcher.seek(A, 30, leader_epoch=5)
+        time.run(1.0)
+        assert time.fetcher.partitions[A].position == 30 and not [
+            record for record in caplog.records if record.name.startswith("fastq.consumer")
+        ]
+        time.fetcher.seek(A, 30, leader_epoch=3)  # read 30 records of an epoch that ends at 20
+        time.run(1.0)
+    assert time.fetcher.partitions[A].position == 20
+    assert "truncated to offset 20" in caplog.text
+
+
+def test_an_epoch_that_nobody_knows_begins_by_the_policy(caplog: pytest.LogCaptureFixture) -> None:
+    """As of a topic that was deleted and made anew."""
+    time = VirtualTime()
+    log = time.logs[0]
+    log.epoch = 7
+    log.append([(None, b"v")] * 20)
+    time.metadata.update(time.cluster.metadata())
+    time.fetcher.seek(A, 10, leader_epoch=2)
+    with caplog.at_level(logging.WARNING, "fastq.consumer"):
+        time.run(1.0)
+    assert time.fetcher.partitions[A].position == 0
+    assert "does not know leader epoch 2" in caplog.text and "auto_offset_reset=earliest" in caplog.text
+
+
+def test_a_broker_that_knows_no_epochs_is_believed() -> None:
+    time = VirtualTime()
+    time.fill(A, 5)
+    time.fetcher.seek(A, 3, leader_epoch=0)
+    for out in time.fetcher.requests(0.0, lambda node: True):
+        if out.api_key == 23:
+            out.done(None, UnsupportedVersion("OffsetForLeaderEpoch"), 0.0)
+    assert time.run(1.0) < 20
+    assert time.drain(A) == 2

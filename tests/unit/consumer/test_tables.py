@@ -1,0 +1,214 @@
+"""Topics as tables: all records up to an end that is fixed before, as Arrow streams that their takers pull."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import duckdb
+import pandas
+import polars
+import pyarrow
+import pytest
+from consumer_fakes import T0_MS, SocketCluster
+
+from fastq import AsyncConsumer, Consumer, TopicPartition, read_topic
+from fastq._native.batch_stream import make_stream
+from fastq._native.columns import ConsumerBatch
+from fastq.consumer.tables import BatchStream
+from fastq.errors import ClientClosed, ConfigError, UnknownTopicOrPartition
+
+PARTITIONS, ROWS = 3, 2000
+
+
+@pytest.fixture
+def cluster() -> Iterator[SocketCluster]:
+    made = SocketCluster((1, 2))
+    for log in made.create("logs", PARTITIONS):
+        while log.end < ROWS:
+            log.append([(b"k%d" % (log.end + n), b"v%d" % (log.end + n)) for n in range(10)])
+    yield made
+    made.close()
+
+
+def options(cluster: SocketCluster, **more: Any) -> dict[str, Any]:
+    # Little at a time, so that all of it is many batches.
+    return {
+        "bootstrap_servers": cluster.bootstrap,
+        "max_partition_fetch_bytes": 5000,
+        "prefetch_bytes_max": 20_000,
+        **more,
+    }
+
+
+def places(table: Any) -> dict[int, list[int]]:
+    """The offsets of each partition, in the order of the table."""
+    found: dict[int, list[int]] = {}
+    for partition, offset in zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True):
+        found.setdefault(partition, []).append(offset)
+    return found
+
+
+def test_every_taker_gets_all_of_the_topic(cluster: SocketCluster) -> None:
+    table = read_topic("logs", columns=["partition", "offset", "value"], **options(cluster))
+    whole = {index: list(range(ROWS)) for index in range(PARTITIONS)}
+    arrow = pyarrow.table(table)
+    assert arrow.column_names == ["partition", "offset", "value"] and places(arrow) == whole
+    assert arrow["value"].to_pylist()[:3] == [b"v%d" % offset for offset in arrow["offset"].to_pylist()[:3]]
+    assert places(polars.DataFrame(table).to_arrow()) == whole
+    assert places(pyarrow.table(table.to_arrow())) == whole
+    assert len(pandas.DataFrame.from_arrow(table) if hasattr(pandas.DataFrame, "from_arrow") else table.to_arrow()) == (
+        PARTITIONS * ROWS
+    )
+    logs = table  # noqa: F841  # the name in the query
+    assert duckdb.sql("select count(*), count(distinct value) from logs").fetchall() == [(PARTITIONS * ROWS, ROWS)]
+    assert sum(map(len, table)) == PARTITIONS * ROWS
+    assert "3 partitions, 6000 offsets" in repr(table)
+
+
+def test_it_ends_where_the_topic_ended_when_it_was_asked_for(cluster: SocketCluster) -> None:
+    table = read_topic("logs", **options(cluster))
+    for log in cluster.logs.values():
+        log.append([(b"late", b"late")])
+    assert pyarrow.table(table).num_rows == PARTITIONS * ROWS
+    assert pyarrow.table(read_topic("logs", **options(cluster))).num_rows == PARTITIONS * (ROWS + 1)
+
+
+def test_bounds(cluster: SocketCluster) -> None:
+    def read(**bounds: Any) -> dict[int, list[int]]:
+        return places(pyarrow.table(read_topic("logs", **bounds, **options(cluster))))
+
+    def at(offset: int) -> datetime:
+        return datetime.fromtimestamp(T0_MS / 1000, timezone.utc) + timedelta(milliseconds=offset)
+
+    assert read(start={0: 1990}, end={0: 1995, 1: 5, 2: 0}) == {0: list(range(1990, 1995)), 1: list(range(5))}
+    assert read(start=at(100), end=at(105)) == {index: list(range(100, 105)) for index in range(PARTITIONS)}
+    assert read(start=at(1998)) == {index: [1998, 1999] for index in range(PARTITIONS)}
+    assert read(start=at(10_000)) == {}
+    assert read(partitions=[2], end={2: 3}) == {2: [0, 1, 2]}
+    assert read(partitions=[2], start={2: 5000}) == {} == read(start=at(5), end=at(5))
+    assert read(partitions=[1], start={1: 1999}, end={1: 5000}) == {1: [1999]}
+    for log in cluster.logs.values():
+        log.start = 1998
+    assert read(start={0: 0}, end={1: 5}) == {0: [1998, 1999], 2: [1998, 1999]}
+
+
+@pytest.mark.parametrize(
+    ("bounds", "match"),
+    [
+        ({"start": 5}, "'earliest', a datetime with its time zone"),
+        ({"end": "earliest"}, "'latest', a datetime"),
+        ({"start": datetime(2026, 1, 1)}, "time zone"),
+        ({"start": {7: 1}}, "partition 7 is not read"),
+        ({"end": {0: -1}}, "0 or more"),
+        ({"columns": ["valeu"]}, "no column 'valeu'"),
+    ],
+)
+def test_bounds_and_columns_that_mean_nothing(cluster: SocketCluster, bounds: dict[str, Any], match: str) -> None:
+    with pytest.raises(ValueError, match=match):
+        read_topic("logs", **bounds, **options(cluster))
+
+
+def test_what_is_not_there(cluster: SocketCluster) -> None:
+    with pytest.raises(UnknownTopicOrPartition):
+        read_topic("nothing", **options(cluster))
+    with pytest.raises(UnknownTopicOrPartition):
+        read_topic("logs", partitions=[9], **options(cluster))
+    with pytest.raises(ConfigError, match="leave group_id out"):
+        read_topic("logs", group_id="g", **options(cluster))
+    cluster.create("empty", 2)
+    table = pyarrow.table(read_topic("empty", headers=True, **options(cluster)))
+    assert table.num_rows == 0 and table.column_names[-1] == "headers"
+
+
+def test_a_consumers_rest_by_batches(cluster: SocketCluster) -> None:
+    """From where it stands to the end of this moment, whatever is made of it; records without rows at the end are no reason to wait."""
+    for log in cluster.logs.values():
+        log.transaction(1, [[(b"aborted", b"aborted")]], commit=False)
+    given = options(cluster, auto_offset_reset="earliest", isolation_level="read_committed")
+    with Consumer("logs", **given) as consumer:
+        first = consumer.poll(max_records=7, timeout=10)
+        rows = [record for batch in consumer.read_batches_to_end() for record in batch]
+        assert len(first) + len(rows) == PARTITIONS * ROWS
+        assert all(record.value != b"aborted" for record in rows)
+        assert list(consumer.read_batches_to_end()) == []
+        consumer.seek_to_beginning()
+        stream = consumer.read_batches_to_end(columns=["offset", "partition"], headers=True)
+        begun = next(stream)
+        assert {len(batch) > 0 for batch in [begun]} == {True}
+        table = pyarrow.table(stream)
+        assert table.column_names == ["offset", "partition", "headers"]
+        assert table.num_rows + len(begun) == PARTITIONS * ROWS
+        with pytest.raises(RuntimeError, match="taken already"):
+            pyarrow.table(stream)
+        assert consumer.poll(timeout=0) == []
+
+
+def test_memory_is_bounded(cluster: SocketCluster) -> None:
+    with Consumer("logs", **options(cluster, auto_offset_reset="earliest")) as consumer:
+        sizes = [batch.size_bytes for batch in consumer.read_batches_to_end()]
+        assert max(sizes) < 2 * 20_000 and len(sizes) > 5
+        assert consumer.metrics()["buffered_bytes"] < 20_000
+
+
+def test_asyncio(cluster: SocketCluster) -> None:
+    async def main() -> int:
+        async with AsyncConsumer("logs", **options(cluster, auto_offset_reset="earliest")) as consumer:
+            return sum([len(batch) async for batch in await consumer.read_batches_to_end()])
+
+    assert asyncio.run(main()) == PARTITIONS * ROWS
+
+
+def test_a_stream_that_fails_says_why_and_lets_go() -> None:
+    told: list[str] = []
+    steps = iter([ConsumerBatch()])
+
+    def advance() -> ConsumerBatch | None:
+        for batch in steps:
+            return batch
+        raise ClientClosed("the consumer is closed")
+
+    stream = BatchStream(advance, ["value"], lambda: told.append("done"))
+    with pytest.raises(OSError, match="the consumer is closed"):
+        pyarrow.table(stream)
+    assert told == ["done"]
+
+
+def test_a_stream_that_nobody_reads_lets_go() -> None:
+    told: list[str] = []
+    capsule = make_stream(lambda: None, ["value"], lambda: told.append("done"))
+    del capsule
+    assert told == ["done"]
+
+
+def test_a_taker_in_another_thread(cluster: SocketCluster) -> None:
+    table = read_topic("logs", **options(cluster))
+    found: list[int] = []
+    threads = [threading.Thread(target=lambda: found.append(pyarrow.table(table).num_rows)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [PARTITIONS * ROWS] * 2
+
+
+def test_the_consumers_of_a_table_are_closed(cluster: SocketCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[Consumer] = []
+    close = Consumer.close
+    monkeypatch.setattr(Consumer, "close", lambda self, timeout=None: (closed.append(self), close(self, timeout))[1])
+    table = read_topic("logs", **options(cluster))
+    assert len(closed) == 1
+    for count, use in enumerate(
+        (
+            pyarrow.table,
+            list,
+            lambda table: next(iter(table)),
+            lambda table: pyarrow.RecordBatchReader.from_stream(table).close(),
+        )
+    ):
+        use(table)
+        assert len(closed) == count + 2
+    assert TopicPartition("logs", 0) in table.ends

@@ -1,0 +1,76 @@
+"""The progress of a recovery: what is said, how often, and how it is stopped."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+from fastq_broker.log import LogConfig, LogManager
+from fastq_broker.log.faults import FaultyFiles
+from fastq_broker.log.flusher import ManualFlusher
+from fastq_broker.log.recovery_progress import LINE_INTERVAL_MS, RecoveryProgress, RecoveryStopped
+
+from fastq._native.records import build_batch
+
+NOW_MS = 1_700_000_000_000
+
+
+def test_lines_come_at_a_bounded_rate(caplog: pytest.LogCaptureFixture) -> None:
+    now_ms = 0
+    progress = RecoveryProgress(lambda: now_ms)
+    progress.logs = 40
+    with caplog.at_level(logging.INFO):
+        for now_ms in range(0, 10 * LINE_INTERVAL_MS, 100):
+            progress.begin("t-1")
+            progress.read(1 << 20)
+            progress.done = now_ms // 1500
+    assert 9 <= len(caplog.messages) <= 10
+    assert caplog.messages[0] == "recovering, 3 of 40 logs, 52 MB read, now t-1"
+
+
+def crashed(directory: Path, partitions: int) -> None:
+    files = FaultyFiles()
+    manager = LogManager([directory], files=files, flusher=ManualFlusher(files), clock=lambda: NOW_MS)
+    manager.start()
+    for partition in range(partitions):
+        log = manager.create("t", partition, bytes(16))
+        for _ in range(5):
+            log.append(build_batch([(NOW_MS, None, b"v")]), leader_epoch=0, now_ms=NOW_MS)
+    manager.release_locks()
+
+
+@pytest.mark.parametrize("durability", ["page-cache", "fsync"])
+@pytest.mark.parametrize("pieces", range(9))
+def test_a_recovery_that_was_stopped_anywhere_is_done_again(tmp_path: Path, pieces: int, durability: str) -> None:
+    crashed(tmp_path, 4)
+    config = LogConfig(durability=durability)
+    files = FaultyFiles()
+    manager = LogManager(
+        [tmp_path], default_config=config, files=files, flusher=ManualFlusher(files), clock=lambda: NOW_MS
+    )
+    manager.find()
+    assert manager.recovery.under_way and manager.recovery.logs == 4
+    read = manager.recovery.read
+    left = pieces
+
+    def stop_after(size: int) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            manager.recovery.stop()
+        read(size)
+
+    manager.recovery.read = stop_after  # type: ignore[method-assign]
+    if pieces < 8:
+        with pytest.raises(RecoveryStopped):
+            manager.recover()
+    else:
+        manager.recover()
+        assert not manager.recovery.under_way
+    assert not manager.offline_dirs
+    manager.release_locks()
+    again = LogManager([tmp_path], default_config=config, clock=lambda: NOW_MS)
+    again.start()
+    assert [log.high_watermark for log in again.logs.values()] == [5] * 4
+    again.close()

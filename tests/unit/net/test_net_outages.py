@@ -1,0 +1,228 @@
+"""What the log says of brokers that cannot be reached: within a second, when the cause changes, now and then, and when they are back."""
+
+from __future__ import annotations
+
+import logging
+import re
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from net_fakes import FakeBroker, silent
+from test_net_drivers import babbling, call_blocking, server_context
+from test_net_simulation import NODES, SimulatedNetwork
+
+from fastq import Consumer
+from fastq.errors import ConnectionClosed, ConnectionRefused, FastqError, NameNotResolved
+from fastq.net import addresses
+from fastq.net.addresses import Address
+from fastq.net.outages import CHANGE_S, REPEAT_S, SHORT_LIFE_S, SLOW_S, Outages
+
+HERE = Address("host", 9092)
+REFUSED = ConnectionRefused(broker="host:9092", phase="connect", cause="Connection refused")
+CLOSED = ConnectionClosed(broker="host:9092", phase="ready", cause="end of stream")
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Callable[[], list[str]]:
+    """What was said since the last call."""
+    caplog.set_level(logging.WARNING, "fastq.net")
+
+    def take() -> list[str]:
+        found = list(caplog.messages)
+        caplog.clear()
+        return found
+
+    return take
+
+
+Said = Callable[[], list[str]]
+
+
+def test_a_failure_is_said_at_once_and_then_now_and_then(said: Said) -> None:
+    outages = Outages()
+    outages.failed(HERE, REFUSED, 100.0)
+    (line,) = said()
+    assert "host:9092" in line and "phase connect" in line and "Connection refused" in line
+    for attempt in range(1, 300):
+        outages.failed(HERE, REFUSED, 100.0 + attempt / 3)
+    again = said()
+    assert len(again) == int(99.7 / REPEAT_S)
+    assert "for 30 s now, 91 attempts" in again[0]
+    outages.ready(HERE, "host:9092", 200.0)
+    assert said() == ["connected to host:9092, after 100.0 s"]
+    outages.ready(HERE, "host:9092", 201.0)
+    assert said() == []
+
+
+def test_another_cause_is_said_but_two_in_turn_do_not_flood(said: Said) -> None:
+    outages = Outages()
+    outages.failed(HERE, REFUSED, 0.0)
+    outages.failed(HERE, NameNotResolved(broker="host:9092", phase="resolve", cause="unknown"), CHANGE_S)
+    assert ["refused" in line for line in said()] == [True, False]
+    for turn in range(1, 1000):
+        outages.failed(HERE, CLOSED if turn % 2 else REFUSED, 2 + turn / 100)
+    assert len(said()) <= 10 / CHANGE_S + 1
+
+
+def test_a_broker_that_restarts_is_nothing_to_talk_about(said: Said) -> None:
+    outages = Outages()
+    for time_s in (0.0, 1.0):
+        outages.closed(HERE, CLOSED, 600.0, time_s)
+        outages.ready(HERE, "host:9092", time_s + 0.5)
+    assert said() == []
+    assert not outages.knows(HERE)
+
+
+def test_connections_that_are_closed_again_and_again(said: Said) -> None:
+    outages, now = Outages(), 0.0
+    for _ in range(300):
+        outages.ready(HERE, "host:9092", now)
+        outages.closed(HERE, CLOSED, 0.1, now + 0.1)
+        now += 0.3
+    found = said()
+    assert "3 times in a row" in found[0]
+    assert len(found) == 1 + int(89 / REPEAT_S)
+    outages.ready(HERE, "host:9092", now)
+    assert said() == []
+    outages.lasting(HERE, "host:9092", now + SHORT_LIFE_S)
+    (line,) = said()
+    assert line.startswith("connected to host:9092, after 9")
+
+
+# -- in the core, on a clock of its own
+
+
+def test_every_broker_of_an_outage_is_said_once_and_taken_back(said: Said) -> None:
+    network = SimulatedNetwork(7, mischief=0.0)
+    network.run(until=1001.0)
+    said()
+    for node in range(NODES):
+        network.toggle(node)
+    network.run(until=1020.0)
+    gone = said()
+    assert 1 <= len(gone) <= NODES + 3
+    for node in range(NODES):
+        network.toggle(node)
+    network.run(until=1040.0)
+    assert any(line.startswith("connected to ") for line in said())
+    assert network.core.unreachable() is None
+
+
+def test_packets_that_vanish_are_said_within_a_second(said: Said) -> None:
+    network = SimulatedNetwork(7, mischief=0.0)
+    network.connect = lambda effect: None  # type: ignore[method-assign]
+    network.run(until=1000.0 + SLOW_S + 0.2)
+    (line,) = said()
+    assert re.search(r"phase (connect|resolve)\]: no answer within 0\.8\d* s", line)
+    error = network.core.unreachable()
+    assert error is not None and "no answer within 1 s" in str(error)
+
+
+def test_an_address_that_only_the_cluster_names_is_told_as_such(said: Said) -> None:
+    network = SimulatedNetwork(7, mischief=0.0)
+    network.down.add(3)
+    network.run(until=1001.0)
+    said()
+    network.core.can_send(3)
+    network.run(until=1002.0)
+    (line,) = said()
+    assert "[fd00::3]:9092 (node 3)" in line and "advertised.listeners" in line
+
+
+def test_closing_says_nothing(said: Said) -> None:
+    network = SimulatedNetwork(7, mischief=0.0)
+    network.run(until=1001.0)
+    said()
+    network.core.close()
+    assert said() == []
+
+
+# -- with sockets: a consumer that only waits
+
+
+@pytest.fixture
+def waiting(said: Said) -> Callable[..., tuple[str, FastqError | None]]:
+    """`waiting(servers, **more)`: the first line of a consumer that polls, and the error of the poll, if it raised one."""
+
+    def wait(servers: str, **more: Any) -> tuple[str, FastqError | None]:
+        with Consumer("logs", bootstrap_servers=servers, **more) as consumer:
+            for _ in range(40):
+                error = None
+                try:
+                    assert consumer.poll(timeout=0.5) == []
+                except FastqError as raised:
+                    error = raised
+                found = said()
+                if found:
+                    return found[0], error
+        raise AssertionError("20 s without a word")
+
+    return wait
+
+
+Waiting = Callable[..., "tuple[str, FastqError | None]"]
+
+
+def test_a_refused_port(waiting: Waiting) -> None:
+    line, error = waiting("127.0.0.1:1")
+    assert error is None
+    assert re.search(r"refused.*127\.0\.0\.1:1\b.*phase connect", line)
+
+
+def test_a_black_hole(waiting: Waiting, broker: FakeBroker) -> None:
+    broker.on_connect = silent
+    line, error = waiting(broker.address)
+    assert error is None
+    assert f"broker {broker.address}, phase api versions" in line
+    assert "took the connection and says nothing" in line
+
+
+def test_a_tls_port(waiting: Waiting) -> None:
+    with FakeBroker(tls=server_context()) as broker:
+        line, _ = waiting(broker.address)
+    assert broker.address in line
+    assert "phase api versions" in line
+    assert "TLS" in line
+
+
+def test_a_tls_client_at_a_silent_port(waiting: Waiting, broker: FakeBroker) -> None:
+    broker.on_connect = silent
+    line, error = waiting(broker.address, security_protocol="SSL")
+    assert error is None
+    assert "phase tls" in line
+
+
+def test_a_web_server(waiting: Waiting, broker: FakeBroker) -> None:
+    broker.on_connect = babbling(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    line, error = waiting(broker.address)
+    assert "an HTTP server answered" in line
+    assert error is not None and "an HTTP server answered" in str(error)
+
+
+def test_a_wrong_name(waiting: Waiting, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(address: object) -> list[addresses.Endpoint]:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(addresses, "lookup", fail)
+    line, _ = waiting("no.such.host.invalid:9092")
+    assert "no.such.host.invalid:9092" in line
+    assert "Name or service not known" in line
+
+
+def test_a_name_server_that_hangs(waiting: Waiting, monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+    monkeypatch.setattr(addresses, "lookup", lambda address: release.wait(30) and [])
+    try:
+        line, _ = waiting("slow.example:9092")
+    finally:
+        release.set()
+    assert "phase resolve" in line
+
+
+def test_half_of_the_bootstrap_servers_dead(said: Said, broker: FakeBroker) -> None:
+    """The dead half is said, at most once, and nothing is raised."""
+    assert call_blocking({"bootstrap.servers": f"127.0.0.1:1,{broker.address},127.0.0.1:2"}).cluster_id == "fake"
+    assert all("refused" in line for line in said())

@@ -1,0 +1,150 @@
+"""Arguments that cannot be meant are refused by name, at once, and break nothing for those that come after."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+import pkgutil
+import types
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import fastq._native
+from fastq import AsyncProducer, Consumer, Producer
+from fastq.errors import ClientClosed, ConfigError, DeserializationError, InvalidTopic
+
+NO_TOPICS = ["", "a b", "..", "x" * 300, "\ud800", "é"]
+
+
+@pytest.mark.parametrize("name", NO_TOPICS)
+def test_a_name_that_no_topic_has_leaves_the_producer_as_it_was(
+    shared_broker: Any, new_topic_name: Any, name: str
+) -> None:
+    """One that cannot be encoded ended every metadata request that the producer made from then on."""
+    with Producer(bootstrap_servers=shared_broker.bootstrap_servers, max_block_ms=20_000) as producer:
+        with pytest.raises(InvalidTopic):
+            producer.send(name, b"x")
+        with pytest.raises(InvalidTopic):
+            producer.send_many(name, [b"x"])
+        with pytest.raises(InvalidTopic):
+            producer.partitions_for(name)
+        assert producer.send(new_topic_name(), b"x").result(20).offset == 0
+
+
+@pytest.mark.parametrize("partition", [1.5, "0", b"0", float("nan")])
+def test_a_partition_is_an_int(shared_broker: Any, new_topic_name: Any, partition: Any) -> None:
+    topic = new_topic_name()
+    with Producer(bootstrap_servers=shared_broker.bootstrap_servers) as producer:
+        producer.send(topic, b"x").result(20)
+        with pytest.raises(TypeError, match="partition is an int"):
+            producer.send(topic, b"x", partition=partition)
+        with pytest.raises(TypeError, match="partition is an int"):
+            producer.send_many(topic, [b"x"], partition=partition)
+
+
+ASKING: dict[str, Callable[[Consumer, Any], Any]] = {
+    "assign": lambda consumer, tp: consumer.assign([tp]),
+    "beginning_offsets": lambda consumer, tp: consumer.beginning_offsets([tp], timeout=5),
+    "end_offsets": lambda consumer, tp: consumer.end_offsets([tp], timeout=5),
+    "offsets_for_times": lambda consumer, tp: consumer.offsets_for_times({tp: 0}, timeout=5),
+}
+
+
+@pytest.mark.parametrize("call", ASKING)
+@pytest.mark.parametrize("name", NO_TOPICS)
+def test_a_partition_of_no_topic_is_refused_at_once(call: str, name: str) -> None:
+    with Consumer(bootstrap_servers="127.0.0.1:1") as consumer, pytest.raises(InvalidTopic):
+        ASKING[call](consumer, (name, 0))
+
+
+@pytest.mark.parametrize("strategy", ["nope", "range, range", -1, b"", {}, object()])
+def test_a_strategy_that_there_is_not_is_refused_without_a_group_too(strategy: Any) -> None:
+    with pytest.raises(ConfigError, match="partition_assignment_strategy"):
+        Consumer("logs", bootstrap_servers="127.0.0.1:1", partition_assignment_strategy=strategy)
+
+
+@pytest.mark.parametrize("partitioner", ["", 0, b"", {}, []])
+def test_a_partitioner_that_is_none_is_not_taken_for_the_default(partitioner: Any) -> None:
+    with pytest.raises(ConfigError, match="partitioner"):
+        Producer(bootstrap_servers="127.0.0.1:1", partitioner=partitioner)
+
+
+@pytest.mark.parametrize("interceptors", [1, b"", {}, [object()], "builtins.object"])
+def test_what_is_no_interceptor_is_refused(interceptors: Any) -> None:
+    with pytest.raises(ConfigError, match="on_send"):
+        Producer(bootstrap_servers="127.0.0.1:1", interceptors=interceptors)
+
+
+def test_a_closed_producer_is_not_entered_again() -> None:
+    """Its block would end with every send refused; the first line says it."""
+    producer = Producer(bootstrap_servers="127.0.0.1:1")
+    producer.close()
+    with pytest.raises(ClientClosed), producer:
+        pass
+
+
+def test_a_deserializer_that_polls_is_refused(shared_broker: Any, new_topic_name: Any) -> None:
+    """It got the records behind the one in hand, within itself, without end."""
+    topic, servers = new_topic_name(), shared_broker.bootstrap_servers
+    with Producer(bootstrap_servers=servers) as producer:
+        producer.send_many(topic, [b"1", b"2"]).result(20)
+
+    def deserialize(value: bytes) -> Any:
+        return consumer.poll(timeout=1)
+
+    with (
+        Consumer(
+            topic, bootstrap_servers=servers, auto_offset_reset="earliest", value_deserializer=deserialize
+        ) as consumer,
+        pytest.raises(DeserializationError, match="may not ask"),
+    ):
+        consumer.poll(timeout=20)
+
+
+UNBOUND: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
+    (Producer.send, ("logs", b"x")),
+    (Producer.send_many, ("logs", [b"x"])),
+    (Producer.flush, ()),
+    (Producer.close, ("logs",)),
+    (AsyncProducer.send, ("logs", b"x")),
+    (AsyncProducer.flush, ()),
+    (Consumer.poll, ()),
+]
+
+
+@pytest.mark.parametrize(("method", "arguments"), UNBOUND, ids=lambda each: getattr(each, "__qualname__", ""))
+def test_a_method_of_the_class_without_an_object_is_a_type_error(
+    method: Callable[..., Any], arguments: tuple[Any, ...]
+) -> None:
+    """`Producer.send("logs", b"x")`: a pair of brackets forgotten."""
+    with pytest.raises((TypeError, AttributeError)):
+        method(*arguments)
+
+
+def test_every_native_method_shows_its_signature_and_refuses_what_is_no_object_of_its_class() -> None:
+    found = 0
+    for module in pkgutil.iter_modules(fastq._native.__path__, "fastq._native."):
+        for owner in vars(importlib.import_module(module.name)).values():
+            for method in vars(owner).values() if isinstance(owner, type) else ():
+                if owner.__module__ == module.name and isinstance(method, types.MethodDescriptorType):
+                    assert method.__name__.startswith("__") or inspect.signature(method)
+                    with pytest.raises((TypeError, AttributeError)):
+                        method(object())
+                    found += 1
+    assert found > 100
+
+
+def test_an_exit_stack_takes_the_clients(shared_broker: Any, new_topic_name: Any) -> None:
+    topic = new_topic_name()
+    with contextlib.ExitStack() as stack:
+        producer = stack.enter_context(Producer(bootstrap_servers=shared_broker.bootstrap_servers))
+        assert producer.send(topic, b"x").result(20).offset == 0
+        consumer = stack.enter_context(
+            Consumer(topic, bootstrap_servers=shared_broker.bootstrap_servers, auto_offset_reset="earliest")
+        )
+        assert [record.value for record in consumer.read_to_end(timeout=20)] == [b"x"]
+    with pytest.raises(ClientClosed):
+        producer.send(topic, b"y")

@@ -1,0 +1,27 @@
+"""The reference has every public name, and what a dictionary with known keys has in it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import is_typeddict
+
+import pytest
+
+import fastq
+import fastq.metrics
+
+PAGES = "\n".join(
+    path.read_text() for path in (Path(__file__).resolve().parents[2] / "docs" / "reference").glob("*.md")
+)
+
+
+@pytest.mark.parametrize("name", [name for name in fastq.__all__ if not name.startswith("__")])
+def test_a_name_of_the_package_has_an_entry_in_the_reference(name: str) -> None:
+    assert re.search(rf"^## {name}$", PAGES, re.MULTILINE)
+
+
+@pytest.mark.parametrize("cls", [thing for thing in vars(fastq.metrics).values() if is_typeddict(thing)])
+def test_the_keys_of_metrics_are_in_the_reference(cls: type) -> None:
+    entry = PAGES.partition(f"\n## {cls.__name__}\n")[2].partition("\n## ")[0]
+    assert [key for key in cls.__annotations__ if f"| `{key}` |" not in entry] == []

@@ -1,0 +1,152 @@
+"""The native tests under sanitizers: address and undefined behaviour, threads; and under Python's own: collections, checked memory.
+
+    make sanitize                    # or: python tools/sanitize.py [address|thread|collect|memory ...]
+
+Rules
+- A sanitizer's extensions are built into build/sanitize/<name>, with the packages beside them: those in the sources stay as they are.
+- A run fails when a test does, or when a sanitizer reports anything at all. What it must not report has a line and a reason here.
+- FASTQ_SOAK=1 gives the runs the tests' full numbers.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+NATIVE = "tests/unit/native"
+# Leaks: Python keeps what it makes once until the end, and so do the libraries beside us. alloc_dealloc_mismatch: pyarrow's allocators.
+ADDRESS = "detect_leaks=0:alloc_dealloc_mismatch=0:allocator_may_return_null=1:halt_on_error=1:strict_string_checks=1"
+UNDEFINED = "print_stacktrace=1:halt_on_error=1"
+THREAD = "halt_on_error=1:report_signal_unsafe=0:ignore_noninstrumented_modules=1:suppressions={}"
+# Libraries that were built without the sanitizer: it does not see their locks, and their races are not ours.
+THREAD_SUPPRESSIONS = """
+called_from_lib:libarrow
+called_from_lib:libduckdb
+race:libcrypto
+"""
+THREADS = [
+    f"{NATIVE}/test_{name}.py"
+    for name in ("heartbeat", "collections", "accumulator", "broker_paths", "commit_path", "fetch", "kept_memory")
+]  # where ours are, and where several Python threads meet
+
+
+def library(name: str) -> str:
+    """The sanitizer's runtime, which has to be loaded before Python is."""
+    found = subprocess.run(
+        ["gcc", f"-print-file-name={name}"], check=True, capture_output=True, text=True
+    ).stdout.strip()
+    if "/" not in found:
+        sys.exit(f"{name} is missing: on Debian and Ubuntu, apt-get install gcc")
+    return str(Path(found).resolve())
+
+
+def build(name: str, sanitizers: str) -> Path:
+    """The packages with instrumented extensions."""
+    target = ROOT / "build" / "sanitize" / name
+    command = [
+        sys.executable,
+        "setup.py",
+        "-q",
+        "build",
+        "--build-lib",
+        str(target),
+        "--build-temp",
+        f"{target}-objects",
+    ]
+    print(f"sanitize: building {target.relative_to(ROOT)}", flush=True)
+    subprocess.run(command, check=True, cwd=ROOT, env=os.environ | {"FASTQ_SANITIZE": sanitizers, "FASTQ_EXT": ""})
+    return target
+
+
+def tests(name: str, paths: list[str], packages: list[Path], **environment: str) -> bool:
+    """Run tests with these packages; whether all went well."""
+    print(f"sanitize: {name}", flush=True)
+    path = os.pathsep.join(map(str, packages))
+    command = [sys.executable, __file__, "--run", name, *paths]
+    return subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": path} | environment).returncode == 0
+
+
+def address() -> bool:
+    """Reads and writes where nothing is, and what C leaves undefined."""
+    target = build("address", "address,undefined")
+    preload = f"{library('libasan.so')} {library('libubsan.so')}"
+    # Python's own allocator would hide the ends of its objects.
+    return tests(
+        "address",
+        [NATIVE],
+        [target],
+        LD_PRELOAD=preload,
+        ASAN_OPTIONS=ADDRESS,
+        UBSAN_OPTIONS=UNDEFINED,
+        PYTHONMALLOC="malloc",
+    )
+
+
+def thread() -> bool:
+    """Races between native threads."""
+    target = build("thread", "thread")
+    suppressions = ROOT / "build" / "sanitize" / "thread.supp"
+    suppressions.write_text(THREAD_SUPPRESSIONS)
+    return tests(
+        "thread", THREADS, [target], LD_PRELOAD=library("libtsan.so"), TSAN_OPTIONS=THREAD.format(suppressions)
+    )
+
+
+def collect() -> bool:
+    """A collection at every second allocation."""
+    return tests("collect", [NATIVE], [ROOT / "src", ROOT / "broker"])
+
+
+def memory() -> bool:
+    """Python's allocator with guards around every block."""
+    return tests("memory", [NATIVE], [ROOT / "src", ROOT / "broker"], PYTHONMALLOC="debug")
+
+
+class EveryCollection:
+    """Plug-in of pytest: from the first test on, not while the libraries are imported."""
+
+    def pytest_collection_finish(self) -> None:
+        gc.set_threshold(1)
+
+
+def run(name: str, paths: list[str]) -> int:
+    import pytest
+
+    # Sanitizers are slow, and collections at every step slower: no time-outs of single tests but the last resort.
+    arguments = [
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-p",
+        "no:faulthandler",
+        "-m",
+        "not slow and not soak",
+        "-o",
+        "timeout=900",
+        *paths,
+    ]
+    return int(pytest.main(arguments, plugins=[EveryCollection()] if name == "collect" else []))
+
+
+def main() -> int:
+    if sys.argv[1:2] == ["--run"]:
+        return run(sys.argv[2], sys.argv[3:])
+    runs = {"address": address, "thread": thread, "collect": collect, "memory": memory}
+    wanted = sys.argv[1:] or list(runs)
+    unknown = set(wanted) - set(runs)
+    if unknown:
+        sys.exit(f"sanitize: {', '.join(sorted(unknown))} is none of {', '.join(runs)}")
+    failed = [name for name in wanted if not runs[name]()]
+    print(
+        f"sanitize: {', '.join(failed)} failed" if failed else f"sanitize: {', '.join(wanted)} found nothing",
+        flush=True,
+    )
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
