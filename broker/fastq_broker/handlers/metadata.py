@@ -10,7 +10,7 @@ Source: KafkaApis.handleTopicMetadataRequest, KRaftMetadataCache.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING
 
 from fastq.errors import ErrorCode
@@ -18,7 +18,7 @@ from fastq.protocol.messages import MetadataRequest, MetadataResponse
 from fastq.protocol.uuid import ZERO_UUID
 from fastq_broker.controller.image import MetadataImage, PartitionImage, TopicImage
 from fastq_broker.controller.storage import METADATA_TOPIC
-from fastq_broker.controller.topics import INTERNAL_TOPICS, internal_topic, name_problem
+from fastq_broker.controller.topics import INTERNAL_TOPICS, CreatedTopic, internal_topic, name_problem
 from fastq_broker.handlers import operations
 
 if TYPE_CHECKING:
@@ -39,15 +39,18 @@ def handle(context: RequestContext, request: MetadataRequest) -> MetadataRespons
     ):
         return _refused(request)
     missing = _to_create(context, request)
-    return _create_first(context, request, missing) if missing else _answer(context, request, {})
+    if not missing:
+        return _answer(context, request, {})
+    # In the same step as the look that found them missing: two clients that name a new topic at the same time must not both create it.
+    live = sum(1 for _ in context.controller.image.live_brokers())
+    created = context.controller.create_topics([internal_topic(context.config, name, live) for name in missing])
+    return _answer_once_durable(context, request, created)
 
 
-async def _create_first(context: RequestContext, request: MetadataRequest, names: Sequence[str]) -> MetadataResponse:
-    controller = context.controller
-    live = sum(1 for _ in controller.image.live_brokers())
-    results = await controller.durable(
-        controller.create_topics([internal_topic(context.config, name, live) for name in names])
-    )
+async def _answer_once_durable(
+    context: RequestContext, request: MetadataRequest, created: list[CreatedTopic]
+) -> MetadataResponse:
+    results = await context.controller.durable(created)
     return _answer(context, request, {item.name: item.error for item in results if item.error})
 
 

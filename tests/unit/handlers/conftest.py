@@ -60,21 +60,27 @@ class HandlerBench:
 
     def call(self, handler: ModuleType, request: Any, version: int, listener: str = "PLAINTEXT") -> Any:
         """Through the bytes of `version` both ways."""
+        (answer,) = self.call_together(handler, [request], version, listener)
+        return answer
+
+    def call_together(
+        self, handler: ModuleType, requests: Sequence[Any], version: int, listener: str = "PLAINTEXT"
+    ) -> list[Any]:
+        """Answers to requests that came in at the same time: each is begun before one is waited for, as connections do it."""
         info = APIS[handler.API_KEY]
         connection: Any = SimpleNamespace(listener=listener, peer=("127.0.0.1", 1))
         context = bound_context(self.broker)(connection, version, b"test")
-        answer = handler.handle(context, _through(request, info.request_class(), version))
-        if inspect.isawaitable(answer):
-            answer = asyncio.run(_wait(answer))
-        return _through(answer, info.response_class(), version)
+        begun = [handler.handle(context, _through(request, info.request_class(), version)) for request in requests]
+        answers = asyncio.run(_wait(begun)) if any(map(inspect.isawaitable, begun)) else begun
+        return [_through(answer, info.response_class(), version) for answer in answers]
 
     def close(self) -> None:
         self.controller.close()
         self.logs.close()
 
 
-async def _wait(answer: Any) -> Any:
-    return await answer
+async def _wait(answers: Sequence[Any]) -> list[Any]:
+    return [await answer if inspect.isawaitable(answer) else answer for answer in answers]
 
 
 def _through(message: Any, kind: Any, version: int) -> Any:

@@ -75,6 +75,12 @@ def test_a_topic_is_created_when_request_and_broker_allow_it(make_bench: Any, ve
         assert bench.controller.image.topic("other") is None
 
 
+def test_clients_that_name_a_new_topic_at_the_same_time_all_get_it(bench: Any) -> None:
+    answers = bench.call_together(metadata, [named("new", create=True) for _ in range(3)], metadata.VERSIONS[1])
+    assert [topic.error_code for answer in answers for topic in answer.topics] == [0, 0, 0]
+    assert len({topic.topic_id for answer in answers for topic in answer.topics}) == 1
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_nothing_is_created_where_the_broker_forbids_it(make_bench: Any, version: int) -> None:
     bench = make_bench(auto_create_topics_enable="false")
