@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import apache_kafka
 import pytest
+from raw_kafka import RawConnection
 
 from fastq.testing import Broker
 
@@ -62,3 +63,10 @@ def nobody_runs_on() -> Iterator[None]:
             thread.stopping = True
     for thread in left:
         thread.join(60)
+
+
+@pytest.fixture
+def connection(servers: str) -> Iterator[RawConnection]:
+    """Requests by hand to the broker under test."""
+    with RawConnection(servers) as connection:
+        yield connection

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -90,12 +90,6 @@ class Raw:
             ],
         )
         return int(self.connection.call(request, version).topics[0].partitions[0].error_code)
-
-
-@pytest.fixture
-def connection(servers: str) -> Iterator[RawConnection]:
-    with RawConnection(servers) as connection:
-        yield connection
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@ node answers, code by code. What fastq refuses and Apache Kafka does is in tests
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -13,12 +13,6 @@ import fastq.protocol.messages as m
 from fastq.protocol.api import APIS
 
 NOTHING, UNKNOWN, INVALID, ASSIGNMENT, NOT_NEEDED, NOT_MOVING, NO_DIRECTORY, BAD_LEVEL = 0, 3, 42, 39, 84, 85, 57, 95
-
-
-@pytest.fixture
-def connection(servers: str) -> Iterator[RawConnection]:
-    with RawConnection(servers) as connection:
-        yield connection
 
 
 @pytest.fixture

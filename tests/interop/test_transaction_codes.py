@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -22,12 +22,6 @@ from fastq.protocol.messages import (
 )
 
 NewName = Callable[[], str]
-
-
-@pytest.fixture
-def connection(servers: str) -> Iterator[RawConnection]:
-    with RawConnection(servers) as connection:
-        yield connection
 
 
 @pytest.fixture

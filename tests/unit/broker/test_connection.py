@@ -19,6 +19,7 @@ from fastq_broker.connection import ProtocolViolation
 from fastq_broker.ports import Ports
 from fastq_broker.router import Deferred, Router
 from fastq_broker.server import Limits, Server
+from loops import both_loops, run_in
 
 ECHO, LATER, SILENT, FILE, BAD = 1, 2, 3, 4, 5
 
@@ -76,18 +77,7 @@ def run(scenario: Scenario, limits: Limits | None = None, loop: str = "uvloop") 
             await server.stop()
         assert not server.connections
 
-    if loop == "uvloop":
-        uvloop = pytest.importorskip("uvloop")
-        new_loop = uvloop.new_event_loop()
-    else:
-        new_loop = asyncio.new_event_loop()
-    try:
-        new_loop.run_until_complete(main())
-    finally:
-        new_loop.close()
-
-
-both_loops = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+    run_in(loop, main())
 
 
 def request(api_key: int, correlation_id: int, body: bytes) -> bytes:

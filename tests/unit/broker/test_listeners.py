@@ -13,6 +13,7 @@ import pytest
 from fastq_broker import listeners
 from fastq_broker.descriptors import DescriptorCount, plan_descriptors
 from fastq_broker.listeners import Accepted, Acceptor, bind_sockets
+from loops import both_loops, run_in
 
 
 class Peer(asyncio.Protocol, Accepted):
@@ -46,17 +47,7 @@ def run(scenario: Scenario, limit: int, loop: str) -> None:
         finally:
             acceptor.close()
 
-    if loop == "uvloop":
-        new_loop = pytest.importorskip("uvloop").new_event_loop()
-    else:
-        new_loop = asyncio.new_event_loop()
-    try:
-        new_loop.run_until_complete(main())
-    finally:
-        new_loop.close()
-
-
-both_loops = pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+    run_in(loop, main())
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -22,6 +22,26 @@ from fastq.protocol.messages import InitProducerIdResponse, ProduceRequest, Prod
 TOPIC_ID = bytes(range(16))
 
 
+def failures_of(deliveries, stored):
+    """How many of a partition's (value, delivery) failed, once it is sure that what the log stored and what each delivery says agree.
+
+    Values are numbers in the order in which they were sent: none is there twice, none out of order, none missing or elsewhere though
+    it was acknowledged, none there though its error rules that out.
+    """
+    assert len(set(stored)) == len(stored)
+    assert stored == sorted(stored, key=int)
+    failed = 0
+    for value, delivery in deliveries:
+        error = delivery.exception()
+        failed += error is not None
+        if error is None:
+            offset = delivery.result().offset
+            assert (stored[offset] == value) if offset >= 0 else (value in stored)
+        elif not error.maybe_written:
+            assert value not in stored, (value, error)
+    return failed
+
+
 class FakePartition:
     """A log and the producers that wrote to it."""
 
