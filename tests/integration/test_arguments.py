@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fastq import Admin, AsyncConsumer, Consumer, TopicPartition, read_topic
-from fastq.admin import NewTopic
+from fastq.admin import NewTopic, OffsetReset, OffsetSpec
 from fastq.errors import InvalidRequest
 from fastq.testing import Broker
 
@@ -31,6 +31,12 @@ CONSUMER_CALLS: list[tuple[Callable[[Any, str], Any], str]] = [
     (lambda consumer, topic: consumer.pause(topic), "a pair .topic, number., got"),
     (lambda consumer, topic: consumer.end_offsets([topic]), "a pair .topic, number., got"),
     (lambda consumer, topic: consumer.committed([topic]), "a pair .topic, number., got"),
+    (lambda consumer, topic: consumer.assign(topic, 0), r"assign\('[^']*', 0\): it takes one list of partitions"),
+    (
+        lambda consumer, topic: consumer.seek(topic, 0, 3),
+        r"seek\('[^']*', 0, 3\): it takes a partition, which .* a pair of topic",
+    ),
+    (lambda consumer, topic: consumer.position(topic, 0), "a pair .topic, number., got"),
     (lambda consumer, topic: consumer.seek((topic, 0), 1.5), "an offset is an int, got 1.5"),
     (lambda consumer, topic: consumer.seek((topic, 0), "1"), "an offset is an int, got '1'"),
     (lambda consumer, topic: consumer.offsets_for_times({(topic, 0): 1.5}), "a time is an int of milliseconds"),
@@ -75,6 +81,35 @@ def test_of_an_admin(shared_broker: Broker, topic: str) -> None:
         with pytest.raises(InvalidRequest, match=r"not sent: DeleteTopics cannot carry.*kinds of the arguments"):
             admin.delete_topic(5, timeout=600)  # type: ignore[arg-type]  # what is tested
         assert topic in admin.list_topics(), "and the connection goes on"
+
+
+ADMIN_CALLS: dict[str, Callable[[Admin, Any], Any]] = {
+    "list_offsets": lambda admin, tp: admin.list_offsets({tp: OffsetSpec.LATEST}),
+    "delete_records": lambda admin, tp: admin.delete_records({tp: 0}),
+    "describe_producers": lambda admin, tp: admin.describe_producers([tp]),
+    "list_group_offsets": lambda admin, tp: admin.list_group_offsets("group", [tp]),
+    "alter_group_offsets": lambda admin, tp: admin.alter_group_offsets("group", {tp: 0}),
+    "group_lag": lambda admin, tp: admin.group_lag("group", [tp]),
+    "reset_group_offsets": lambda admin, tp: admin.reset_group_offsets(
+        "group", OffsetReset.to_latest(), partitions=[tp]
+    ),
+    "delete_group_offsets": lambda admin, tp: admin.delete_group_offsets("group", [tp]),
+}
+
+
+def test_a_partition_is_the_same_to_an_admin_as_to_a_consumer(shared_broker: Broker, topic: str) -> None:
+    """A name was taken apart (not enough values to unpack), a pair had no attribute topic."""
+    with Admin(bootstrap_servers=shared_broker.bootstrap_servers) as admin:
+        for name, call in ADMIN_CALLS.items():
+            assert list(call(admin, (topic, 0))) == [TopicPartition(topic, 0)], name
+            for wrong in (topic, "t0", (topic, "0")):
+                with pytest.raises(TypeError, match=r"a pair \(topic, number\), got"):
+                    call(admin, wrong)
+        for abort in (admin.abort_open_transaction, lambda tp, offset: admin.abort_transaction(tp, 1, 0, offset)):
+            with pytest.raises(TypeError, match=r"a pair \(topic, number\), got"):
+                abort(topic, 0)  # type: ignore[arg-type]  # what is tested
+        with pytest.raises(TypeError, match="is an OffsetReset"):
+            admin.reset_group_offsets("group", OffsetSpec.LATEST)  # type: ignore[arg-type]  # what is tested
 
 
 def test_one_name_as_columns(shared_broker: Broker, topic: str) -> None:

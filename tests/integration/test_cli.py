@@ -48,7 +48,8 @@ def test_topics_from_made_to_deleted(fastq: Shell, new_topic_name: Callable[[], 
     name = new_topic_name()
     assert f"made {name}: 3 partitions, 1 copy of each" in fastq("topics", "create", name, "--partitions", "3")
     assert name in fastq("topics", "list").split()
-    assert "already exists" in _error(fastq, "topics", "create", name)
+    assert "already exists" in (told := _error(fastq, "topics", "create", name))
+    assert "--if-not-exists" in told
     fastq("topics", "add-partitions", name, "5")
     rows = fastq.json("topics", "describe", name)
     assert [(row["partition"], row["start"], row["end"]) for row in rows] == [(index, 0, 0) for index in range(5)]
@@ -253,7 +254,8 @@ def test_topics_that_are_there_and_that_are_not(fastq: Shell, new_topic_name: Ca
     fastq("topics", "create", name, "--partitions", "2", "--if-not-exists")
     assert "is there, with 2 partitions" in fastq("topics", "create", name, "--partitions", "5", "--if-not-exists")
     fastq("topics", "delete", other, "--if-exists")
-    assert other in _error(fastq, "topics", "delete", name, other)
+    assert other in (told := _error(fastq, "topics", "delete", name, other))
+    assert "--if-exists" in told
     assert f"deleted {name}" in fastq.out
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import fastq._native
-from fastq import AsyncProducer, Consumer, Producer
+from fastq import Admin, AsyncAdmin, AsyncConsumer, AsyncProducer, Consumer, Producer
 from fastq.errors import ClientClosed, ConfigError, DeserializationError, InvalidTopic
 
 NO_TOPICS = ["", "a b", "..", "x" * 300, "\ud800", "é"]
@@ -102,6 +102,25 @@ def test_a_deserializer_that_polls_is_refused(shared_broker: Any, new_topic_name
         pytest.raises(DeserializationError, match="may not ask"),
     ):
         consumer.poll(timeout=20)
+
+
+TWINS = [(Consumer, AsyncConsumer), (Producer, AsyncProducer), (Admin, AsyncAdmin)]
+# What one face alone takes: a stream of Arrow is taken by what does not await.
+ONE_FACE = {(Consumer, "read_batches_to_end"): {"columns", "headers"}}
+
+
+@pytest.mark.parametrize("twins", TWINS, ids=lambda twins: twins[0].__name__)
+def test_both_faces_take_the_same_arguments(twins: tuple[type, type]) -> None:
+    blocking, asyncio_one = ({name for name in dir(face) if not name.startswith("_")} for face in twins)
+    assert blocking == asyncio_one
+    for name in sorted({*blocking, "__init__"}):
+        taken = []
+        for face in twins:
+            member = getattr(face, name)
+            left_out = ONE_FACE.get((face, name), set())
+            given = inspect.signature(member).parameters.values() if callable(member) else ()
+            taken.append([(one.name, one.kind, one.default) for one in given if one.name not in left_out])
+        assert taken[0] == taken[1], f"{twins[0].__name__}.{name}"
 
 
 UNBOUND: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [

@@ -36,7 +36,7 @@ from fastq.admin.types import (
     TopicListing,
 )
 from fastq.errors import ErrorCode, FastqError, KafkaError, UnknownServerError, error_for_code
-from fastq.metadata import Node, TopicPartition
+from fastq.metadata import Node, TopicPartition, partition_of
 from fastq.net.connection import SOFTWARE_NAME, SOFTWARE_VERSION
 from fastq.net.operations import ANY, CONTROLLER, Broker, Call, Operation, Retry, Route
 from fastq.net.requests import VersionedRequest
@@ -494,6 +494,7 @@ def delete_records(
     offsets: Mapping[TopicPartition, int], *, timeout_ms: int
 ) -> Operation[Outcomes[TopicPartition, int]]:
     """DeleteRecords (KIP-107): everything before an offset; -1 is the high watermark. Gives the new first offsets."""
+    offsets = {partition_of(tp): offset for tp, offset in offsets.items()}
 
     def request(left: list[TopicPartition]) -> m.DeleteRecordsRequest:
         return m.DeleteRecordsRequest(
@@ -530,6 +531,7 @@ def list_offsets(
     times: Mapping[TopicPartition, int], *, read_committed: bool, timeout_ms: int
 ) -> Operation[Outcomes[TopicPartition, OffsetResult]]:
     """ListOffsets: the first offset at or after a time in milliseconds, or a special one of `OffsetSpec`."""
+    times = {partition_of(tp): time for tp, time in times.items()}
     needed = {OffsetSpec.MAX_TIMESTAMP: 7, OffsetSpec.EARLIEST_LOCAL: 8, OffsetSpec.LATEST_TIERED: 9}
     min_version = max((needed.get(OffsetSpec(time), 1) for time in times.values() if -5 <= time < 0), default=1)
 

@@ -26,7 +26,7 @@ from fastq.admin.group_types import (
 from fastq.admin.offset_reset import plan_reset
 from fastq.admin.types import OffsetSpec, Outcome, Outcomes
 from fastq.errors import ErrorCode, FastqError, GroupIdNotFound, KafkaError, UnsupportedVersion
-from fastq.metadata import Node, OffsetAndMetadata, TopicPartition
+from fastq.metadata import Node, OffsetAndMetadata, TopicPartition, partition_of
 from fastq.net.operations import Broker, Call, Coordinator, CoordinatorKind, Operation, Retry, find_coordinators
 from fastq.net.requests import VersionedRequest
 from fastq.protocol import messages as m
@@ -310,7 +310,7 @@ def list_group_offsets(
                 raise error
 
     if partitions is not None:
-        outcomes = yield from per_item(partitions, fetch)
+        outcomes = yield from per_item([partition_of(tp) for tp in partitions], fetch)
         return outcomes
     answers = yield from fetch(None)
     unstable = [tp for tp, answer in answers.items() if isinstance(answer, KafkaError) and answer.retriable]
@@ -360,7 +360,7 @@ def alter_group_offsets(
 ) -> Operation[Outcomes[TopicPartition, None]]:
     """OffsetCommit from outside of the group: it must have no members."""
     wanted = {
-        tp: offset if isinstance(offset, OffsetAndMetadata) else CommittedOffset(offset)
+        partition_of(tp): offset if isinstance(offset, OffsetAndMetadata) else CommittedOffset(offset)
         for tp, offset in offsets.items()
     }
     for tp, committed in wanted.items():
@@ -439,7 +439,7 @@ def delete_group_offsets(
             for p in topic.partitions
         }
 
-    return per_item(partitions, send)
+    return per_item([partition_of(tp) for tp in partitions], send)
 
 
 def group_lag(
@@ -487,6 +487,8 @@ def reset_group_offsets(
     timeout_ms: int,
 ) -> Operation[dict[TopicPartition, OffsetChange]]:
     """Plan where a group's offsets go and, without `dry_run`, commit that. The group must have no members to execute."""
+    if not isinstance(reset, OffsetReset):
+        raise TypeError(f"where offsets go is an OffsetReset, as OffsetReset.to_latest(), got {reset!r}")
     fetched = yield from list_group_offsets(group_id, None, require_stable=False)
     committed = {tp: offset.offset for tp, offset in fetched.results().items() if offset is not None}
     places = yield from _reset_scope(reset, partitions, topics, committed)
@@ -510,7 +512,7 @@ def _reset_scope(
     committed: Iterable[TopicPartition],
 ) -> Operation[list[TopicPartition]]:
     """The partitions given, those of topics, those of the reset itself, else all that the group has offsets of."""
-    places = list(partitions or ())
+    places = [partition_of(tp) for tp in partitions or ()]
     if topics:
         described = yield from describe_topics(list(topics))
         places += [

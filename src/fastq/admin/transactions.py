@@ -21,7 +21,7 @@ from fastq.admin.transaction_types import (
 )
 from fastq.admin.types import Outcomes
 from fastq.errors import FastqError, TransactionalIdNotFound
-from fastq.metadata import Node, TopicPartition
+from fastq.metadata import Node, TopicPartition, partition_of
 from fastq.net.operations import Broker, Call, Coordinator, Operation
 from fastq.protocol import messages as m
 
@@ -131,7 +131,8 @@ def describe_producers(
         response = yield Call(Broker(node_id), request(left))
         return read(response)
 
-    return per_item(partitions, _per_leader(request, read) if node_id is None else of_node)
+    wanted = [partition_of(tp) for tp in partitions]
+    return per_item(wanted, _per_leader(request, read) if node_id is None else of_node)
 
 
 def _producer(state: m.DescribeProducersResponse.ProducerState) -> ProducerState:
@@ -149,6 +150,7 @@ def abort_transaction(
     partition: TopicPartition, producer_id: int, producer_epoch: int, coordinator_epoch: int
 ) -> Operation[None]:
     """Write an abort marker into one partition, as a coordinator would: for transactions that no coordinator knows."""
+    partition = partition_of(partition)
 
     def request(left: list[TopicPartition]) -> m.WriteTxnMarkersRequest:
         topic = m.WriteTxnMarkersRequest.WritableTxnMarkerTopic
@@ -184,6 +186,7 @@ def abort_transaction(
 
 def find_open_transaction(partition: TopicPartition, start_offset: int) -> Operation[ProducerState]:
     """The producer whose transaction began at an offset of a partition; ValueError when there is none."""
+    partition = partition_of(partition)
     found = yield from describe_producers([partition], None)
     producers = found[partition].result()
     for producer in producers:

@@ -125,9 +125,9 @@ def run_create(options: argparse.Namespace) -> int:
                 configs=dict(key_values(options.config, "--config")),
                 validate_only=options.validate_only,
             )
-        except TopicAlreadyExists:
+        except TopicAlreadyExists as error:
             if not options.if_not_exists:
-                raise
+                raise error.with_context(hint="With --if-not-exists that is no failure") from None
             count = len(admin.describe_topics([options.topic])[options.topic].result().partitions)
             _tell(
                 options,
@@ -165,8 +165,8 @@ def run_delete(options: argparse.Namespace) -> int:
     deleted = [name for name in options.topics if name not in outcomes.errors]
     if deleted or not failed:
         _tell(options, {"deleted": deleted}, f"deleted {', '.join(deleted) or 'nothing'}")
-    for error in failed.values():
-        complain(str(error))
+    for name, error in failed.items():
+        complain(str(error.with_context(hint="With --if-exists that is no failure") if name in missing else error))
     return 1 if failed else 0
 
 

@@ -179,7 +179,7 @@ class AsyncConsumer(ConsumerCalls, Generic[K, V]):
 
         return self._iterate(advance)
 
-    async def read_batches_to_end(self, timeout: float | None = None) -> AsyncIterator[ConsumerBatch]:
+    async def read_batches_to_end(self, *, timeout: float | None = None) -> AsyncIterator[ConsumerBatch]:
         """`read_to_end` by `poll_batch`: `async for batch in await consumer.read_batches_to_end()`.
 
         `timeout`: for learning the end offsets (None: default_api_timeout_ms).

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from operator import index
-from typing import SupportsIndex
+from typing import TYPE_CHECKING, SupportsIndex
 
 from fastq.consumer.base import CommitCallback, ConsumerBase, Partition
 from fastq.consumer.committable import Committable
@@ -19,6 +19,9 @@ from fastq.consumer.partition import PartitionState, Phase
 from fastq.errors import NotAssigned
 from fastq.metadata import GroupMetadata, OffsetAndMetadata, TopicPartition, partition_of
 from fastq.metrics import ConsumerMetrics, PartitionMetrics
+
+if TYPE_CHECKING:
+    from typing_extensions import Never
 
 
 class Reading(ConsumerBase):
@@ -49,12 +52,17 @@ class Reading(ConsumerBase):
             self._subscribe(topics, callbacks)  # type: ignore[arg-type]  # checked there
             self._changed()
 
-    def assign(self, partitions: Iterable[Partition]) -> None:
+    def assign(self, partitions: Iterable[Partition], *refused: Never) -> None:
         """Read exactly these partitions from now on; those that stay keep their position. Raises ValueError while topics are subscribed
         to: `unsubscribe` first.
 
         A partition is a TopicPartition or a pair of topic and number, here and in every other call: `assign([("logs", 0)])`.
         """
+        if refused:
+            raise TypeError(
+                f"assign({', '.join(map(repr, (partitions, *refused)))}): it takes one list of partitions, each a TopicPartition or a "
+                'pair of topic and number, as in assign([("logs", 0)])'
+            )
         with self._turn:
             self._check_open()
             wanted = [partition_of(tp) for tp in partitions]
@@ -90,8 +98,13 @@ class Reading(ConsumerBase):
 
     # -- from where
 
-    def seek(self, partition: Partition, offset: int) -> None:
+    def seek(self, partition: Partition, offset: int, *refused: Never) -> None:
         """Go on at `offset`. Raises ValueError for a negative offset, NotAssigned for a partition that is not assigned."""
+        if refused:
+            raise TypeError(
+                f"seek({', '.join(map(repr, (partition, offset, *refused)))}): it takes a partition, which is a TopicPartition or a pair "
+                'of topic and number, and an offset, as in seek(("logs", 0), 5)'
+            )
         with self._turn:
             self._check_open()
             if not isinstance(offset, SupportsIndex):
