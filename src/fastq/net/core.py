@@ -414,7 +414,14 @@ class ClientCore:
             if connection.reached_ready and isinstance(error, ConnectionClosed):
                 self._outages.closed(peer.address, error, now - peer.ready_at, now)
             else:
-                self._outages.failed(peer.address, error, now, note=self._origin(peer), final=_is_permanent(error))
+                self._outages.failed(
+                    peer.address,
+                    error,
+                    now,
+                    note=self._origin(peer),
+                    final=_is_permanent(error),
+                    was_ready=connection.reached_ready,
+                )
         self._attempt_failed(peer, error, now)
 
     # -- own -------------------------------------------------------------------------------------------------------------

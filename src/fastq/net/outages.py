@@ -7,7 +7,7 @@ Rules of this file:
   without a word.
 - That a broker closes a connection that was in use is ordinary (it restarts, it is idle): what is said is that no new one can be made, or
   that new ones are closed again and again.
-- What was said is taken back, with how long it took.
+- What was said is taken back, with how long it took: when a connection is ready, or, where the last ones broke in use, when it lasts.
 No clock and no I/O but the log: `now` comes in.
 """
 
@@ -47,11 +47,23 @@ class Outages:
     def __init__(self) -> None:
         self._by_address: dict[Address, _Outage] = {}
 
-    def failed(self, address: Address, error: FastqError, now: float, *, note: str = "", final: bool = False) -> None:
+    def failed(
+        self,
+        address: Address,
+        error: FastqError,
+        now: float,
+        *,
+        note: str = "",
+        final: bool = False,
+        was_ready: bool = False,
+    ) -> None:
         """An attempt to connect failed, or a connection broke in a way that is not ordinary. `note` goes with what is said of it;
-        `final`: waiting does not mend it, so who waits is told by an error too."""
+        `final`: waiting does not mend it, so who waits is told by an error too. `was_ready`: it broke in use, so that the next one's
+        being ready says nothing yet."""
         outage = self._by_address.setdefault(address, _Outage(now))
         outage.attempts += 1
+        if was_ready:
+            outage.short_lives = SHORT_LIVES
         self._tell(outage, error, now, note if final else f"{note}; trying on")
 
     def slow(self, address: Address, error: FastqError, now: float, *, note: str = "") -> None:

@@ -15,7 +15,7 @@ from test_net_drivers import babbling, call_blocking, server_context
 from test_net_simulation import NODES, SimulatedNetwork
 
 from fastq import Consumer
-from fastq.errors import ConnectionClosed, ConnectionRefused, FastqError, NameNotResolved
+from fastq.errors import ConnectionClosed, ConnectionRefused, FastqError, NameNotResolved, ProtocolError
 from fastq.net import addresses
 from fastq.net.addresses import Address
 from fastq.net.outages import CHANGE_S, REPEAT_S, SHORT_LIFE_S, SLOW_S, Outages
@@ -90,6 +90,22 @@ def test_connections_that_are_closed_again_and_again(said: Said) -> None:
     outages.lasting(HERE, "host:9092", now + SHORT_LIFE_S)
     (line,) = said()
     assert line.startswith("connected to host:9092, after 9")
+
+
+def test_answers_that_break_every_connection_are_not_taken_back_in_between(said: Said) -> None:
+    outages, now = Outages(), 0.0
+    rubbish = ProtocolError("a malformed response", broker="host:9092", api="Fetch")
+    for _ in range(300):
+        outages.ready(HERE, "host:9092", now)
+        outages.failed(HERE, rubbish, now + 0.1, final=True, was_ready=True)
+        now += 0.3
+    found = said()
+    assert len(found) == 1 + int(89 / REPEAT_S)
+    assert all("a malformed response" in line for line in found)
+    outages.ready(HERE, "host:9092", now)
+    assert said() == []
+    outages.lasting(HERE, "host:9092", now + SHORT_LIFE_S)
+    assert said()[0].startswith("connected to host:9092")
 
 
 # -- in the core, on a clock of its own
