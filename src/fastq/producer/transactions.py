@@ -134,7 +134,6 @@ class Transactions:
         self._new_partitions: dict[PartitionState, None] = {}
         self._added_groups: set[str] = set()
         self._commits: list[_Commit] = []
-        self._mapping_lost = False  # the coordinator has forgotten the producer id
 
     # -- the user's calls -----------------------------------------------------------------------------------------
 
@@ -172,9 +171,7 @@ class Transactions:
             return
         if self.state not in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
             self._wrong_state("abort")
-        self.error, failed = None, self.error
-        cause = failed.cause if failed is not None else None
-        self._mapping_lost = isinstance(cause, KafkaError) and cause.code in MAPPING_LOST
+        self.error = None
         self._move(State.ABORTING)
 
     def add_offsets(self, group: GroupMetadata, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
@@ -416,16 +413,13 @@ class Transactions:
             self._commits.remove(commit)
 
     def _end(self) -> None:
-        if self.state is State.ABORTING and self._mapping_lost:
-            self._move(State.INITIALIZING)
-            self._initialize()
-            return
         request = requests.end_txn(self.transactional_id, self.identity, self.state is State.COMMITTING)
         self._send(self._coordinator, request, (5, 5) if self.version >= 2 else (0, 4), self._end_answered)
 
     def _end_answered(self, response: Any) -> None:
         code = response.error_code
         if self.state is State.ABORTING:
+            # Only the coordinator's own word counts: where it still has the transaction, InitProducerId would fence this producer.
             if code in MAPPING_LOST:
                 self._move(State.INITIALIZING)
                 return

@@ -128,17 +128,37 @@ def test_an_id_that_the_coordinator_forgot_is_taken_again(version):
     bench.begin()
     bench.send("t", b"lost")
     bench.deliver()
-    core.fail_next[END] = [INVALID_MAPPING]
-    with pytest.raises(AbortableTransactionError):
+    del core.transactions["id-1"]
+    with pytest.raises(AbortableTransactionError, match="INVALID_PRODUCER_ID_MAPPING"):
         bench.commit()
-    core.transactions["id-1"].state = "complete"
-    core.transactions["id-1"].partitions.clear()
     bench.abort()
     assert core.calls[-1][0] == ApiKey.INIT_PRODUCER_ID
     bench.begin()
     bench.send("t", b"good")
     bench.commit()
-    assert visible(core)[0] == [b"lost", b"good"] or visible(core)[0] == [b"good"]
+    assert visible(core)[0][-1] == b"good"
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("api", [END, ApiKey.TXN_OFFSET_COMMIT])
+@pytest.mark.parametrize("code", [INVALID_MAPPING, ErrorCode.UNKNOWN_PRODUCER_ID])
+def test_an_id_that_only_one_answer_says_is_forgotten_is_not_fenced(version, api, code):
+    """The coordinator has the transaction: it is ended there, because InitProducerId would fence who has it open."""
+    core = TransactionCore(transaction_version=version)
+    bench = Bench(core)
+    bench.begin()
+    bench.send("t", b"given up")
+    bench.deliver()
+    core.fail_next[api] = [int(code)]
+    bench.send("t", b"given up too")
+    bench.transactions.add_offsets(GROUP, {TopicPartition("in", 0): OffsetAndMetadata(1)})
+    with pytest.raises(AbortableTransactionError):
+        bench.commit()
+    bench.abort()
+    bench.begin()
+    bench.send("t", b"good")
+    bench.commit()
+    assert visible(core)[0] == [b"good"]
 
 
 def test_a_fenced_initialization_is_told_from_a_failed_one():
