@@ -296,21 +296,54 @@ class Fetcher(AssignedPartitions):
             if code not in SESSION_ERRORS or session.losses > 1:
                 self._fetch_lost(session, asked, error_for_code(code, broker=self._broker(node_id)), now)
             return True
+        is_full = session.is_full
         session.answered(response.session_id)
         news = False
-        expected = {state.tp: (state, offset) for state, gen, offset in asked if state.generation == gen}
+        stray: FetchedPartition | None = None
+        expected = {state.tp: (state, gen, offset) for state, gen, offset in asked}
         for part in response.partitions:
             name = part.topic if part.topic is not None else self._topic_of(part.topic_id)
-            found = expected.get(TopicPartition(name, part.partition)) if name is not None else None
+            found = expected.pop(TopicPartition(name, part.partition), None) if name is not None else None
+            if found is None:  # not asked for, or there a second time: that would be the same records once more
+                stray = part
+                continue
             news = news or part.size_bytes > 0 or part.error_code != 0 or part.preferred_read_replica >= 0
-            if found is None or found[0].phase is not Phase.FETCH:
+            state, generation, offset = found
+            if state.generation != generation or state.phase is not Phase.FETCH:
                 continue
             if part.error_code == 0:
-                self._take(node_id, *found, part, now)
+                self._take(node_id, state, offset, part, now)
             else:
-                self._learn_leader(found[0].tp, part, response)
-                self._partition_error(node_id, *found, part.error_code, now)
+                self._learn_leader(state.tp, part, response)
+                self._partition_error(node_id, state, offset, part.error_code, now)
+        if stray is not None or (is_full and expected):
+            self._misanswered(node_id, session, stray, list(expected))
+        else:
+            session.misanswers = 0
         return news
+
+    def _misanswered(
+        self, node_id: int, session: FetchSession, stray: FetchedPartition | None, missing: list[TopicPartition]
+    ) -> None:
+        """An answer has partitions that were not asked for, or leaves out some of a full fetch: begin a new session. Said from the second
+        in a row on, as a topic that is made anew has one, and each time that it were twice as many."""
+        session.restart()
+        session.misanswers += 1
+        if session.misanswers < 2 or session.misanswers & (session.misanswers - 1):
+            return
+        came = ""
+        if stray is not None:
+            name = stray.topic or self._topic_of(stray.topic_id) or f"topic id {(stray.topic_id or NO_ID).hex()}"
+            came = f" has {name}-{stray.partition} without being asked, or twice"
+        if missing:
+            came += f"{' and' if came else ''} leaves {missing[0]} and {len(missing) - 1} more out"
+        logger.warning(
+            "a Fetch answer of %s%s, %d times in a row by now: what is not as asked is dropped, and asked for again; report this to "
+            "whoever runs the broker",
+            self._broker(node_id),
+            came,
+            session.misanswers,
+        )
 
     def _no_news(
         self, session: FetchSession, asked: list[tuple[PartitionState, int, int]], sent_at: float, now: float
@@ -343,9 +376,14 @@ class Fetcher(AssignedPartitions):
         state.last_stable_offset = part.last_stable_offset
         state.log_start_offset = part.log_start_offset
         if part.preferred_read_replica >= 0 and part.preferred_read_replica != node_id:
-            if state.preferred_replica >= 0:  # a replica that sends on to another: not round and round
+            known = part.preferred_read_replica in self.metadata.nodes
+            if not known:
+                self.wants_metadata = f"node {part.preferred_read_replica}, a replica to fetch from, is not known"
+            if (
+                state.preferred_replica >= 0 or not known
+            ):  # one that sends on to another, or to nobody: not round and round
                 self._refused(state, now)
-            state.preferred_replica = part.preferred_read_replica
+            state.preferred_replica = part.preferred_read_replica if known else -1
             state.preferred_until = now + config.metadata_max_age_ms / 1000
             return
         state.refusals = 0

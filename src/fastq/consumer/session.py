@@ -36,7 +36,8 @@ class FetchPlan(NamedTuple):
 
 class FetchSession:
     """Invariant: `known` is what the broker believes, as of the last request that was built. `quiets` are the answers in a row that
-    brought nothing and came too soon; until `quiet_until` the same is not asked again. `losses`: how often in a row it was not known.
+    brought nothing and came too soon; until `quiet_until` the same is not asked again. `losses`: how often in a row it was not known;
+    `misanswers`: how many answers in a row had other partitions than were asked for.
     """
 
     def __init__(self) -> None:
@@ -47,6 +48,12 @@ class FetchSession:
         self.quiets = 0
         self.quiet_until = 0.0
         self.losses = 0
+        self.misanswers = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the last fetch, or the next one, names all partitions."""
+        return self.epoch == FULL_EPOCH
 
     def plan(self, wanted: Mapping[TopicPartition, Wanted], by_id: bool) -> FetchPlan:
         """The fetch of exactly `wanted`; `by_id` says that it names topics by id (version 13 and later)."""

@@ -2,6 +2,7 @@
 real ones do, and against some that do not."""
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -137,3 +138,66 @@ def test_a_follower_that_is_behind_is_given_up_for_a_while() -> None:
 
     time._send = send  # type: ignore[method-assign]
     assert time.run(20.0) <= 20 * 16
+
+
+def answered(time: VirtualTime, change: Callable[[FetchResponse], object]) -> None:
+    """Have every fetch answered with something else."""
+    handle = time.cluster.handle
+
+    def altered(node: int, request: Any, version: int) -> Any:
+        response = handle(node, request, version)
+        if request.API_KEY == FETCH_API:
+            change(response)
+        return response
+
+    time.cluster.handle = altered  # type: ignore[method-assign]
+
+
+def others(response: FetchResponse) -> None:
+    for topic in response.responses:
+        for part in topic.partitions:
+            part.partition_index += 1000
+
+
+def other_topic(response: FetchResponse) -> None:
+    for topic in response.responses:
+        topic.topic_id = b"?" * 16
+
+
+def unknown_replica(response: FetchResponse) -> None:
+    for topic in response.responses:
+        for part in topic.partitions:
+            part.records, part.preferred_read_replica = b"", 77
+
+
+def nothing(response: FetchResponse) -> None:
+    response.responses = []
+
+
+@pytest.mark.parametrize("change", [others, other_topic, nothing, unknown_replica])
+def test_answers_to_what_was_not_asked(change: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """Neither a storm of requests nor of lines; what was asked for comes when the broker is in order again."""
+    time = VirtualTime()
+    time.fill(A, 2)
+    handle = time.cluster.handle
+    answered(time, change)
+    with caplog.at_level(logging.WARNING, "fastq.consumer"):
+        assert time.run(30.0) <= 30 * 8
+    if change is not unknown_replica:
+        assert 1 <= len(caplog.messages) <= 10
+        assert "node 1" in caplog.text and "a Fetch answer of" in caplog.text
+    time.cluster.handle = handle  # type: ignore[method-assign]
+    time.run(3.0)
+    assert time.drain(A) == 2
+
+
+def test_a_partition_that_is_answered_twice_is_taken_once() -> None:
+    def twice(response: FetchResponse) -> None:
+        for topic in response.responses:
+            topic.partitions = topic.partitions * 2
+
+    time = VirtualTime()
+    time.fill(A, 2)
+    answered(time, twice)
+    time.run(1.0)
+    assert time.drain(A) == 2
