@@ -114,11 +114,10 @@ async def _serve(
         await _start(broker, stop)
     except StartStopped as stopped:
         logger.warning("%s", stopped)
-        await broker.close()
         return EXIT_UNCLEAN
     except (StartFailed, FastqError) as error:
         print(f"fastq-broker: {error}", file=sys.stderr)
-        await broker.close()
+        await broker.close()  # that of the metrics may be what could not be started
         return EXIT_CANNOT_START
     if parsed.control_fd is not None:
         _take_control(broker, parsed.control_fd)

@@ -2,9 +2,10 @@
 
 Rules
 - The controller's image decides which partitions are here; `partitions` has logs and replicas follow it.
-- Order of a start: directories are locked, addresses bound, metadata replayed, this node registered, logs attached, and only then
-  is a connection accepted. A stop answers and closes connections, then closes the metadata (which fences this node, and
-  syncs by the logs' flusher), then the logs, and ends with the marker of a clean shutdown.
+- Order of a start: addresses are bound (before that nothing is made on the disk), directories locked, metadata replayed, this node
+  registered, logs attached, and only then is a connection accepted. One that fails ends what it has begun.
+- A stop answers and closes connections, then closes the metadata (which fences this node, and syncs by the logs' flusher), then the
+  logs, and ends with the marker of a clean shutdown.
 - Work that is not a request (retention, compaction, flushes, checkpoints, snapshots) runs in `_housekeep`, in bounded pieces.
 - The clocks are parameters: milliseconds since 1970 for what is compared with the times of records, and monotonic ones for timers.
 """
@@ -139,10 +140,18 @@ class Broker(Ports):
         that writes checkpoints."""
 
     async def start(self) -> None:
-        """Start serving; while logs are recovered, in a thread, the loop goes on. Raises StartFailed, ConfigError."""
+        """Start serving; while logs are recovered, in a thread, the loop goes on. Raises StartFailed, ConfigError: then all is closed."""
         try:
-            self.logs.lock(self.config.metadata_log_dir)
+            await self._start()
+        except BaseException:
+            self.stop_start()
+            await self.close()
+            raise
+
+    async def _start(self) -> None:
+        try:
             await self._bind()
+            self.logs.lock(self.config.metadata_log_dir)
             self.logs.attach(self.loop)
             self.controller.open()
             unprotected = [*self.config.unprotected, *self.controller.unprotected]
@@ -170,7 +179,7 @@ class Broker(Ports):
     async def close(self) -> bool:
         """Answer what is in progress, close connections, write everything down; whether that went well.
 
-        Safe after a failed start.
+        Idempotent, and safe without a start.
         """
         if self._housekeeper is not None:
             self._housekeeper.cancel()
@@ -189,7 +198,7 @@ class Broker(Ports):
             except Exception:
                 logger.exception("the stop was not clean; the next start recovers")
                 clean = False
-        self.logs.release_locks()  # a start that was refused has them still
+        self.logs.abandon()  # what a start has that came to nothing
         return clean
 
     def _metadata_dir(self) -> LogDir | None:

@@ -190,6 +190,7 @@ class LogManager:
         self.settle: Callable[[], None] = lambda: None
         """Has everything that was decided so far put on disk and carried out, in this call. Raises KafkaStorageError."""
         self._loop: Any = None
+        self._ended = False
 
     def _make_dir(self, path: str) -> LogDir:
         log_dir = LogDir(path, self.files, self.budget, self.flusher, monotonic_ms=self.monotonic_ms)
@@ -387,12 +388,7 @@ class LogManager:
         """Flush and close all logs, write the checkpoints and, in the directories that are whole, the clean-shutdown marker; whether all
         of them are: in the others the next start recovers."""
         marked = 0
-        if self._loop is not None:
-            self._loop.remove_reader(self.flusher.fileno())
-            self._loop = None
-        self._unmade.clear()  # the next start makes what has no directory by now
-        if self._maker is not None:
-            self._maker.shutdown()
+        self._end_maker()
         self.flusher.wait()
         for log_dir in self.dirs:
             whole = self._finish_logs(log_dir)
@@ -410,8 +406,26 @@ class LogManager:
             except OSError as error:
                 log_dir.refuse("closing the log directory", error.filename or log_dir.path, error)
         self.flusher.close()
+        self._ended = True
         self.release_locks()
         return marked == len(self.dirs)
+
+    def abandon(self) -> None:
+        """End the threads of a start that failed, and let others have the directories: what they find is what a crash leaves. Nothing
+        happens when it was closed."""
+        if not self._ended:
+            self._ended = True
+            self._end_maker()
+            self.flusher.close()
+        self.release_locks()
+
+    def _end_maker(self) -> None:
+        if self._loop is not None:
+            self._loop.remove_reader(self.flusher.fileno())
+            self._loop = None
+        self._unmade.clear()  # the next start makes what has no directory by now
+        if self._maker is not None:
+            self._maker.shutdown()
 
     def _finish_logs(self, log_dir: LogDir) -> bool:
         """Finish the files of a directory's logs and sync them: each, or all at once where they are many. Whether all are whole."""

@@ -1,0 +1,97 @@
+"""Starts that fail, in this process: they leave no thread and no directory behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fastq_broker.broker import Broker, StartFailed
+from fastq_broker.config import BrokerConfig
+
+from fastq.errors import ConfigError, FastqError
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="counts by /proc")
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    """A port that somebody listens on."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        yield listening.getsockname()[1]
+
+
+made: list[Broker] = []
+"""Those of a test: what has them still must not keep their threads."""
+
+
+@pytest.fixture(autouse=True)
+def forget() -> Iterator[None]:
+    yield
+    made.clear()
+
+
+def start(directory: Path, port: int = 0, **settings: str) -> None:
+    """Start a broker, and close it where that goes well."""
+    named = {name.replace("_", "."): value for name, value in settings.items()}
+    config = BrokerConfig.from_mapping(
+        {"log.dirs": str(directory), "listeners": f"PLAINTEXT://127.0.0.1:{port}", **named}
+    )
+
+    async def run() -> None:
+        broker = Broker(config, asyncio.get_running_loop())
+        made.append(broker)
+        await broker.start()
+        await broker.close()
+
+    asyncio.run(run())
+
+
+def threads() -> int:
+    """Of this process, native ones too."""
+    return len(os.listdir("/proc/self/task"))
+
+
+def test_a_port_in_use_leaves_nothing(tmp_path: Path, taken: int) -> None:
+    before, directory = threads(), tmp_path / "new" / "data"
+    with pytest.raises(StartFailed, match="in use"):
+        start(directory, taken)
+    assert threads() == before
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_port_in_use_leaves_a_directory_that_is_there_as_it_is(tmp_path: Path, taken: int) -> None:
+    with pytest.raises(StartFailed, match="in use"):
+        start(tmp_path, taken)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("at", ["lock", "metadata", "logs"])
+def test_a_start_that_fails_later_leaves_no_threads(tmp_path: Path, at: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    start(tmp_path)
+    settings: dict[str, str] = {}
+    expected: type[Exception] = ConfigError
+    if at == "lock":
+        settings["metadata_log_dir"] = str(tmp_path / "file")
+        (tmp_path / "file").touch()
+    elif at == "metadata":
+        settings["node_id"] = "2"
+    else:
+        expected = FastqError
+
+        async def fail(_: Broker) -> None:
+            raise FastqError("no logs")
+
+        monkeypatch.setattr(Broker, "_attach_logs", fail)
+    before = threads()
+    with pytest.raises(expected):
+        start(tmp_path, **settings)
+    assert threads() == before
+    monkeypatch.undo()
+    start(tmp_path)
