@@ -42,7 +42,7 @@ def handle(context: RequestContext, request: MetadataRequest) -> MetadataRespons
     if not missing:
         return _answer(context, request, {})
     # In the same step as the look that found them missing: two clients that name a new topic at the same time must not both create it.
-    live = sum(1 for _ in context.controller.image.live_brokers())
+    live = sum(1 for _ in context.image.live_brokers())
     created = context.controller.create_topics([internal_topic(context.config, name, live) for name in missing])
     return _answer_once_durable(context, request, created)
 
