@@ -86,7 +86,7 @@ class Node:
         controller.subscribe(partitions.metadata_changed)
 
     def load_groups(self) -> None:
-        self.groups.runtime.follow()
+        self.groups.follow()
         while self.groups.runtime.loading:
             assert not self.groups.runtime._retries
             self.loop.run_until_complete(asyncio.sleep(0))
@@ -173,6 +173,59 @@ def test_offsets_and_their_topic_go_together_whenever_it_crashes(tmp_path: Path,
     world.node.logs.flusher.wait()
     world.keep()
     assert world.check_all() == {(True, 7), (False, -1)}
+    world.close()
+
+
+def test_a_topic_that_is_made_again_while_its_offsets_load_has_none_of_them(tmp_path: Path) -> None:
+    """What was loading learned of the deletion in memory alone: a crash brought the old offsets back under the new topic."""
+    world = World(tmp_path)
+    world.node.groups.runtime.unload(0)
+    world.node.groups.follow()
+    world.node.controller.delete_topics([world.old_id])
+    world.node.controller.settle()
+    (refused,) = world.node.controller.create_topics([NewTopic("orders", 1)])
+    world.keep()
+    assert refused.error == ErrorCode.KAFKA_STORAGE_ERROR
+    assert "(one of orders) are still being loaded; try it again" in refused.message
+    assert OFFSETS in refused.message
+    world.node.load_groups()
+    assert world.node.committed() == -1
+    world.node.create("orders")
+    world.node.logs.flusher.wait()
+    world.keep()
+    assert world.check_all() == {(True, 7), (False, -1)}
+    assert world.node.groups._leaving == []
+    world.close()
+
+
+def test_a_load_that_ends_before_a_deletion_is_on_disk_leaves_the_offsets(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.node.groups.runtime.unload(0)
+    world.node.groups.follow()
+    world.node.controller.delete_topics([world.old_id])
+    world.node.load_groups()
+    assert world.node.committed() == 7, "before the deletion is on disk it may be undone"
+    world.node.logs.flusher.wait()
+    assert world.node.committed() == -1
+    assert world.check_all() == {(True, 7), (False, -1)}
+    world.close()
+
+
+def test_offsets_that_a_crash_has_left_are_not_those_of_a_topic_that_is_made_during_the_load(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.node.groups.runtime.unload(0)
+    world.node.groups.follow()
+    world.node.controller.delete_topics([world.old_id])
+    world.node.controller.settle()
+    world.keep()
+    world.files.after = lambda: None
+    (left, _) = world.left[-1]
+    node = Node(left, Files(), world.loop)
+    node.groups.follow()
+    node.create("orders")
+    node.load_groups()
+    assert node.committed() == -1
+    node.stop()
     world.close()
 
 

@@ -2,14 +2,15 @@
 
 Rules: shards are made by leadership of `__consumer_offsets` (see coordinator.runtime). What is asked of all groups at once (lists,
 expiry, deleted topics) asks the loaded shards. Offsets of a deleted topic go after its deletion is on disk, and are gone from the disk
-before a topic of that name is made: else it would be read from where the older one was left. Source: GroupCoordinatorService.
+before a topic of that name is made: else it would be read from where the older one was left. What is not loaded yet has no
+offsets of topics that are younger than the begin of its load. Source: GroupCoordinatorService.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Set
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from fastq.errors import KafkaError
     from fastq_broker.config import BrokerConfig
     from fastq_broker.controller import MetadataDelta, MetadataImage
+    from fastq_broker.controller.image import TopicImage
     from fastq_broker.log import PartitionLog
     from fastq_broker.ports import Ports
 
@@ -48,8 +50,8 @@ class GroupCoordinator:
         self.runtime: CoordinatorRuntime[GroupShard] = CoordinatorRuntime(ports, OFFSETS_TOPIC, self._make_shard)
         self._expiry: asyncio.TimerHandle | None = None
         self._settings_of: dict[str, ConsumerGroupSettings] = {}
-        self._deleted: dict[int, set[str]] = {}
-        """Topics that were deleted while a partition was not loaded, which sees to their offsets when it is."""
+        self._before_load: dict[int, MetadataImage] = {}
+        """The metadata as it was when the load of a partition began, for those that are not loaded."""
         self._leaving: list[_Leaving] = []
         ports.controller.subscribe(self._metadata_changed)
         ports.controller.before_creation = self._before_creation
@@ -60,7 +62,7 @@ class GroupCoordinator:
             self.settings,
             lambda: self._ports.image,
             self.settings_of,
-            lambda: self._deleted.pop(context.partition, set()),
+            partial(self._gone, context.partition),
         )
 
     # --- life ---
@@ -70,6 +72,8 @@ class GroupCoordinator:
         if self._expiry is None:
             self._schedule_expiry()
         self.runtime.follow()
+        loading, image = self.runtime.not_loaded(), self._ports.image
+        self._before_load = {partition: self._before_load.get(partition, image) for partition in loading}
 
     def close(self) -> None:
         """The broker stops: who waits is turned away."""
@@ -215,12 +219,33 @@ class GroupCoordinator:
         if error is not None:
             return
         logs = [shard.context.replica.log for shard in self.runtime.shards() if shard.topics_deleted(leaving.names)]
-        for partition in self.runtime.not_loaded():
-            self._deleted.setdefault(partition, set()).update(leaving.names)
-        leaving.logs = {log: log.log_end_offset for log in logs}
-        for log, end in list(leaving.logs.items()):
-            log.durability.wait(end, partial(self._offsets_gone, leaving, log))
+        leaving.loading = set(self.runtime.not_loaded())
+        leaving.logs = {}
+        self._wait_until_gone(leaving, logs)
         self._forget_left()
+
+    def _gone(self, partition: int, topics: Set[str]) -> Set[str]:
+        """Which of the topics that a partition has just loaded offsets of are no more, or others by now: they were deleted while the broker
+        was down, or this was loading. One whose deletion is not on disk is left to `_topics_deleted`."""
+        now = self._ports.image
+        before = self._before_load.pop(partition, now)
+        undecided = {name for leaving in self._leaving if leaving.logs is None for name in leaving.names}
+        return {name for name in topics - undecided if not _is_same(before.topic(name), now.topic(name))}
+
+    def _wait_until_gone(self, leaving: _Leaving, logs: Iterable[PartitionLog]) -> None:
+        """Wait until what these logs have by now is on disk."""
+        assert leaving.logs is not None
+        ends = {log: log.log_end_offset for log in logs}
+        leaving.logs.update(ends)
+        for log, end in ends.items():
+            log.durability.wait(end, partial(self._offsets_gone, leaving, log))
+
+    def _follow_loads(self, leaving: _Leaving) -> None:
+        """What was loading when topics were deleted has forgotten their offsets when it is loaded; that has to get to the disk too."""
+        loaded = leaving.loading - set(self.runtime.not_loaded())
+        leaving.loading -= loaded
+        shards = [self.runtime.shard_of(partition) for partition in loaded]
+        self._wait_until_gone(leaving, [shard.context.replica.log for shard in shards if shard is not None])
 
     def _offsets_gone(self, leaving: _Leaving, log: PartitionLog, error: KafkaError | None) -> None:
         """What a log had of these topics is gone from the disk; with an error it is asked for again when one of them is made."""
@@ -229,7 +254,9 @@ class GroupCoordinator:
             self._forget_left()
 
     def _forget_left(self) -> None:
-        self._leaving = [leaving for leaving in self._leaving if leaving.logs is None or leaving.logs]
+        self._leaving = [
+            leaving for leaving in self._leaving if leaving.logs is None or leaving.logs or leaving.loading
+        ]
 
     def _before_creation(self, names: frozenset[str]) -> None:
         """Have offsets of older topics of these names gone from the disk, in this call. Raises KafkaStorageError."""
@@ -237,26 +264,39 @@ class GroupCoordinator:
             return
         self._ports.controller.settle()
         for leaving in [leaving for leaving in self._leaving if leaving.names & names]:
+            self._follow_loads(leaving)
+            for partition in leaving.loading:
+                raise _not_gone(leaving, OFFSETS_TOPIC, partition)
             for log, end in list((leaving.logs or {}).items()):
                 if not log.flushed_now(end):
-                    raise error_for_code(
-                        ErrorCode.KAFKA_STORAGE_ERROR,
-                        f"offsets that groups have committed for a deleted topic of that name (one of {', '.join(sorted(leaving.names))}) "
-                        "are not deleted from the disk yet; try it again",
-                        topic=log.topic,
-                        partition=log.partition,
-                    )
+                    raise _not_gone(leaving, log.topic, log.partition)
+        self._forget_left()
 
 
 class _Leaving:
     """Deleted topics, and the logs that their offsets are not gone from on disk, each with the offset behind its tombstones; None: the
-    deletion itself is not on disk yet."""
+    deletion itself is not on disk yet. `loading` are the partitions that were not loaded then, and may have such offsets."""
 
-    __slots__ = ("logs", "names")
+    __slots__ = ("loading", "logs", "names")
 
     def __init__(self, names: frozenset[str]) -> None:
         self.names = names
         self.logs: dict[PartitionLog, int] | None = None
+        self.loading: set[int] = set()
+
+
+def _not_gone(leaving: _Leaving, topic: str, partition: int) -> KafkaError:
+    return error_for_code(
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        f"offsets that groups have committed for a deleted topic of that name (one of {', '.join(sorted(leaving.names))}) "
+        f"are {'still being loaded' if partition in leaving.loading else 'not deleted from the disk yet'}; try it again",
+        topic=topic,
+        partition=partition,
+    )
+
+
+def _is_same(before: TopicImage | None, now: TopicImage | None) -> bool:
+    return before is not None and now is not None and before.topic_id == now.topic_id
 
 
 def shard_settings(config: BrokerConfig) -> ShardSettings:

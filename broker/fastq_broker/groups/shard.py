@@ -96,15 +96,14 @@ class GroupShard:
         settings: ShardSettings = DEFAULTS,
         image: Callable[[], MetadataImage] = MetadataImage,
         settings_of: Callable[[str], ConsumerGroupSettings] | None = None,
-        deleted: Callable[[], Set[str]] = frozenset,
+        gone: Callable[[Set[str]], Set[str]] = lambda topics: frozenset(),
     ) -> None:
-        """`image` answers the metadata as it is, `deleted` the topics that were deleted while this shard was not loaded."""
+        """`image` answers the metadata as it is, `gone` which of the topics that have offsets in the log are no more."""
         self.context = context
         self.settings = settings
         self.groups: dict[str, Group] = {}
         self.offsets = Offsets()
-        self._image = image
-        self._deleted = deleted
+        self._gone = gone
         self.consumer = ConsumerGroups(
             self.groups, context, settings.consumer, image, self._became_classic, settings_of
         )
@@ -158,8 +157,7 @@ class GroupShard:
                 self._run(group)
         self.consumer.loaded()
         # Topics may have been deleted while nobody was here to forget their offsets: the broker was down, or this was loading.
-        topics = self.offsets.topics()
-        gone = frozenset((topics - self._image().topics_by_name.keys()) | (topics & self._deleted()))
+        gone = frozenset(self._gone(self.offsets.topics()))
         if gone:
             logger.info("offsets of topics that are gone are deleted: %s", ", ".join(sorted(gone)[:20]))
             self.topics_deleted(gone)
