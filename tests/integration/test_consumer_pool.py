@@ -119,7 +119,7 @@ def test_tasks_do_the_same(broker: Broker, topic: str) -> None:
     assert committed(broker, topic) == COUNT
 
 
-def test_retries_and_dead_letters(broker: Broker, topic: str) -> None:
+def test_retries_and_dead_letters(broker: Broker, topic: str, caplog: pytest.LogCaptureFixture) -> None:
     seen = Seen()
     tries: defaultdict[int, int] = defaultdict(int)
     policy = RetryPolicy(attempts=3, backoff_ms=1, backoff_max_ms=5, dead_letter_topic="{topic}-dead")
@@ -140,6 +140,8 @@ def test_retries_and_dead_letters(broker: Broker, topic: str) -> None:
         pool = ConsumerPool(consumer, handle, retry=policy, producer=producer)
         pool.run()
         assert pool.failed == 6
+    (told,) = (line for line in caplog.messages if "set aside" in line)
+    assert told.startswith(f"{topic}-") and "RuntimeError('cannot do " in told
     assert committed(broker, topic) == COUNT
     assert all(tries[n] == (3 if n % 50 == 7 or n % 10 == 3 else 1) for n in range(COUNT))
     assert all(numbers == sorted(numbers) for numbers in seen.by_key.values())
@@ -158,7 +160,7 @@ def test_retries_and_dead_letters(broker: Broker, topic: str) -> None:
     assert headers["dead-letter.attempts"] == b"3"
 
 
-def test_dead_letters_of_tasks(broker: Broker, topic: str) -> None:
+def test_dead_letters_of_tasks(broker: Broker, topic: str, caplog: pytest.LogCaptureFixture) -> None:
     policy = RetryPolicy(attempts=2, backoff_ms=1, backoff_max_ms=5, dead_letter_topic=f"{topic}-dead")
 
     async def main() -> None:
@@ -178,6 +180,8 @@ def test_dead_letters_of_tasks(broker: Broker, topic: str) -> None:
             assert pool.failed == 1
 
     asyncio.run(main())
+    (told,) = (line for line in caplog.messages if "set aside" in line)
+    assert told.startswith(f"{topic}-") and told.endswith(f"in {topic}-dead after 2 attempts: ValueError('five')")
     assert committed(broker, topic) == COUNT
 
 

@@ -37,6 +37,7 @@ from fastq.consumer.retry import (
     check_handler,
     check_producer,
     misuse_of,
+    set_aside_log,
 )
 from fastq.errors import ConfigError, FastqError, KafkaError, WakeupError
 from fastq.metadata import OffsetAndMetadata, TopicPartition
@@ -382,6 +383,7 @@ class ConsumerPool(_PoolBase):
             letter = self._letter(task, error)
             if letter is not None:
                 self.producer.send(letter.topic, letter.value, key=letter.key, headers=letter.headers).result()
+                set_aside_log.say(record, letter, error, task.attempts)
             elif (failure := retry.failed(record, error, task.attempts)) is not None:
                 self._fail(task, failure)
                 return
@@ -593,6 +595,7 @@ class AsyncConsumerPool(_PoolBase):
             letter = self._letter(task, error)
             if letter is not None:
                 await (await self.producer.send(letter.topic, letter.value, key=letter.key, headers=letter.headers))
+                set_aside_log.say(record, letter, error, task.attempts)
             elif (failure := retry.failed(record, error, task.attempts)) is not None:
                 self._fail(task, failure)
                 return

@@ -1,9 +1,9 @@
 """What becomes of a record whose handler fails: tried again after a pause, then set aside in a dead-letter topic.
 
-Rules: a policy is a value and keeps no state; pauses are exponential with jitter. A record set aside keeps its key, value and
-headers, and gets headers that say where it comes from and why (DEAD_LETTER_HEADERS, text in UTF-8). A record counts as done only once
-the dead-letter topic has it. What a deserializer could not read is tried again only where its error may pass (a registry that is away),
-and is set aside with its bytes, which the serializers of the dead-letter producer leave alone.
+Rules: a policy is a value and keeps no state; pauses are exponential with jitter. A record set aside keeps its key, value and headers,
+and gets headers that say where it comes from and why (DEAD_LETTER_HEADERS, text in UTF-8). A record counts as done only once the dead-
+letter topic has it, and is said in the log then, at a bounded rate. What a deserializer could not read is tried again only where its
+error may pass (a registry that is away), and is set aside with its bytes, which the serializers of the dead-letter producer leave alone.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import asyncio
 import inspect
 import logging
 import random
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ DEAD_LETTER_HEADERS = (
     "dead-letter.attempts",
 )
 ERROR_MESSAGE_CHARACTERS_MAX = 4096
+LOGGED_CHARACTERS_MAX = 400
+LOG_INTERVAL_S = 10.0
 PLAIN_HINT = (
     "Give a coroutine function to AsyncConsumerPool or call_async; a plain one waits for its work and returns None"
 )
@@ -49,6 +52,41 @@ class DeadLetter(NamedTuple):
     value: Any
     key: Any
     headers: list[tuple[str, bytes | None]]
+
+
+class SetAsideLog:
+    """Says which records were set aside: of each topic the first at once, then one in LOG_INTERVAL_S, with how many were left out.
+
+    Thread rule: any. `clock` is monotonic, in seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._said: dict[str, tuple[float, int]] = {}  # by topic: when, and how many were left out since
+
+    def say(self, record: Record, letter: DeadLetter, error: BaseException, attempts: int) -> None:
+        """The dead-letter topic has a record."""
+        with self._lock:
+            now = self._clock()
+            said_at, left_out = self._said.get(record.topic, (now - LOG_INTERVAL_S, 0))
+            due = now - said_at >= LOG_INTERVAL_S
+            self._said[record.topic] = (now, 0) if due else (said_at, left_out + 1)
+        if due:
+            logger.warning(
+                "%s-%d at offset %d was set aside in %s after %d attempts: %.*r%s",
+                record.topic,
+                record.partition,
+                record.offset,
+                letter.topic,
+                attempts,
+                LOGGED_CHARACTERS_MAX,
+                error,
+                f" (and {left_out} more of this topic since it was last said)" if left_out else "",
+            )
+
+
+set_aside_log = SetAsideLog()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,6 +210,7 @@ class RetryPolicy:
         letter = self.dead_letter(record, error, attempts)
         if letter is not None:
             producer.send(letter.topic, letter.value, key=letter.key, headers=letter.headers).result()
+            set_aside_log.say(record, letter, error, attempts)
         elif (failure := self.failed(record, error, attempts)) is not None:
             raise failure
 
@@ -207,6 +246,7 @@ class RetryPolicy:
         letter = self.dead_letter(record, error, attempts)
         if letter is not None:
             await (await producer.send(letter.topic, letter.value, key=letter.key, headers=letter.headers))
+            set_aside_log.say(record, letter, error, attempts)
         elif (failure := self.failed(record, error, attempts)) is not None:
             raise failure
 

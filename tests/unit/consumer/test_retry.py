@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fastq._native.consume import Record
-from fastq.consumer.retry import DEAD_LETTER_HEADERS, RetryPolicy
+from fastq.consumer.retry import DEAD_LETTER_HEADERS, LOG_INTERVAL_S, RetryPolicy, SetAsideLog
 from fastq.errors import ConfigError, DeserializationError, FastqError, RecordFailed
 from fastq.serializers import json_serializer, serialize
 
@@ -99,6 +99,32 @@ def test_interrupts_are_nobodys_failure() -> None:
 def test_skips_where_that_is_wanted(caplog: pytest.LogCaptureFixture) -> None:
     RetryPolicy(attempts=1, skip=True).call(Handler(9), RECORD)
     assert "orders-3 at offset 17 is skipped after 1 attempts" in caplog.text
+
+
+def test_what_is_set_aside_is_said_at_a_bounded_rate(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [5.0]
+    monkeypatch.setattr("fastq.consumer.retry.set_aside_log", SetAsideLog(lambda: now[0]))
+    policy, producer = RetryPolicy(attempts=1, dead_letter_topic="dead"), FakeProducer()
+    asynchronous = FakeAsyncProducer()
+    for _ in range(3):
+        policy.call(Handler(9), RECORD, producer)
+        asyncio.run(policy.call_async(Handler(9).later, RECORD, asynchronous))
+    now[0] += LOG_INTERVAL_S
+    asyncio.run(policy.call_async(Handler(9, ValueError("x" * 9999)).later, RECORD, asynchronous))
+    first, second = (record for record in caplog.records if record.name == "fastq.consumer")
+    assert (first.levelname, second.levelname) == ("WARNING", "WARNING")
+    told = "orders-3 at offset 17 was set aside in dead after 1 attempts: "
+    assert first.getMessage() == f"{told}RuntimeError('no luck')"
+    assert second.getMessage().startswith(f"{told}ValueError('xxx") and len(second.getMessage()) < 600
+    assert second.getMessage().endswith(" (and 5 more of this topic since it was last said)")
+    caplog.clear()
+    producer.send = lambda *_, **__: 1 / 0  # type: ignore[method-assign]  # what it could not write
+    now[0] += LOG_INTERVAL_S
+    with pytest.raises(ZeroDivisionError):
+        policy.call(Handler(9), RECORD, producer)
+    assert caplog.records == []
 
 
 def expected_headers(attempts: int) -> list[tuple[str, bytes]]:
