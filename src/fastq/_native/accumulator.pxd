@@ -42,7 +42,10 @@ cdef struct Appended:
 cdef class Accumulator(BatchOwner):
     cdef public int slow
     cdef public bint attention
-    cdef readonly bint held              # an open batch whose linger is over waits for the one before it
+    cdef readonly bint held              # an open batch whose linger is over waits for the one before it, or for `look_at_s`
+    cdef readonly double look_at_s       # nobody need look before, while something is in flight: 0 when nothing says so
+    cdef readonly Py_ssize_t in_flight   # batches that were taken and not answered
+    cdef int64_t watched_ns              # the same time while records wait for it, for a thread without the GIL
     cdef readonly object clock
     cdef readonly object to_compress     # closed batches whose filler has not compressed them yet
     cdef readonly dict open_partitions   # partition -> None, in the order in which the open batches were begun
@@ -80,4 +83,6 @@ cdef class Accumulator(BatchOwner):
         self, PartitionState partition, const uint8_t* key, int32_t key_length, const uint8_t* value,
         int32_t value_length, const uint8_t* headers, Py_ssize_t headers_size, int64_t timestamp, Appended* out,
     ) except -1
+    cdef int no_more_in_flight(self) noexcept
+    cdef int land(self, Batch batch) except -1
     cdef int _finish(self, Batch batch) except -1

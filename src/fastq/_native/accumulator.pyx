@@ -58,8 +58,25 @@ cdef extern from *:
           u.LowPart = ft.dwLowDateTime; u.HighPart = ft.dwHighDateTime;
           return (int64_t)(u.QuadPart / 10000) - 11644473600000LL;
       }
+      static inline int64_t fastq_monotonic_ns(void) {
+          return (int64_t)GetTickCount64() * 1000000;
+      }
+      static inline void fastq_sleep_ns(int64_t ns) { Sleep((DWORD)((ns + 999999) / 1000000)); }
+      #define fastq_store(where, what) InterlockedExchange64((where), (what))
+      #define fastq_load(where) InterlockedCompareExchange64((where), 0, 0)
     #else
       #include <time.h>
+      static inline int64_t fastq_monotonic_ns(void) {
+          struct timespec t;
+          clock_gettime(CLOCK_MONOTONIC, &t);
+          return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+      }
+      static inline void fastq_sleep_ns(int64_t ns) {
+          struct timespec t = {(time_t)(ns / 1000000000), (long)(ns % 1000000000)};
+          nanosleep(&t, NULL);
+      }
+      #define fastq_store(where, what) __atomic_store_n((where), (what), __ATOMIC_RELAXED)
+      #define fastq_load(where) __atomic_load_n((where), __ATOMIC_RELAXED)
       #ifndef CLOCK_REALTIME_COARSE
         #define CLOCK_REALTIME_COARSE CLOCK_REALTIME
       #endif
@@ -71,6 +88,17 @@ cdef extern from *:
     #endif
     """
     int64_t fastq_now_ms(int coarse) noexcept nogil
+    int64_t fastq_monotonic_ns() noexcept nogil
+    void fastq_sleep_ns(int64_t ns) noexcept nogil
+    void fastq_store(int64_t* where, int64_t what) noexcept nogil
+    int64_t fastq_load(int64_t* where) noexcept nogil
+
+# How far apart the sends of a stream without linger look after the network: doubled for each batch in flight up to the fourth, so that what
+# a slow broker has not answered yet makes fewer and larger batches. One record in flight delays the next by less than it takes itself.
+cdef double LOOK_APART_S = 12.5e-6
+cdef enum:
+    LOOK_DOUBLINGS_MAX = 4
+    REST_NS = 100_000       # how long a resting thread sleeps at a time, and how long records may have waited when it steps in
 
 
 @cython.final
@@ -305,6 +333,8 @@ cdef class Accumulator(BatchOwner):
         self.open_partitions[partition] = None
         self.incomplete[batch] = None
         self.attention = True
+        if self.look_at_s:
+            fastq_store(&self.watched_ns, <int64_t>(self.look_at_s * 1e9))
         return APPENDED
 
     cdef int close_batch(self, PartitionState partition, bint full) except -1:
@@ -347,8 +377,9 @@ cdef class Accumulator(BatchOwner):
         """Close the batches whose linger is over. Answers when the next one is due, or None.
 
         One behind a batch that still waits to be sent is held back, and goes on filling until that is out: so a backlog leaves in
-        large batches, where one of small ones would stay. `held` says whether there are such.
+        large batches, where one of small ones would stay. So are all until `look_at_s`. `held` says whether there are such.
         """
+        cdef bint early = now_s < self.look_at_s
         cdef PartitionState partition
         cdef list due = []
         cdef object next_at = None
@@ -357,13 +388,46 @@ cdef class Accumulator(BatchOwner):
             if partition.open_.created_s + linger_s > now_s:
                 next_at = partition.open_.created_s + linger_s
                 break
-            if partition.queue:
+            if partition.queue or early:
                 self.held = True
             else:
                 due.append(partition)
         for partition in due:
             self.close_batch(partition, False)
+        if not self.held:
+            fastq_store(&self.watched_ns, 0)
         return next_at
+
+    def looked(self, double now_s):
+        """A send without linger has looked after the network, and somebody rests beside it: until when the next one need not, while
+        something is in flight."""
+        if self.in_flight:
+            self.look_at_s = now_s + LOOK_APART_S * (1 << min(self.in_flight, LOOK_DOUBLINGS_MAX))
+            if self.held:
+                fastq_store(&self.watched_ns, <int64_t>(self.look_at_s * 1e9))
+
+    def look_now(self):
+        """Hold nothing back for the sake of larger batches: somebody waits."""
+        self.no_more_in_flight()
+
+    cdef int no_more_in_flight(self) noexcept:
+        self.look_at_s = 0.0
+        fastq_store(&self.watched_ns, 0)
+        return 0
+
+    def rest(self, double limit_s):
+        """Sleep up to `limit_s` without the GIL; True at once when no send has come to look after what is held back."""
+        cdef int64_t end = fastq_monotonic_ns() + <int64_t>(limit_s * 1e9)
+        cdef int64_t now = 0
+        cdef int64_t watched
+        cdef bint left = False
+        with nogil:
+            while now < end and not left:
+                fastq_sleep_ns(REST_NS)
+                now = fastq_monotonic_ns()
+                watched = fastq_load(&self.watched_ns)
+                left = watched != 0 and now > watched + REST_NS
+        return left
 
     def close_all(self):
         """Close every open batch: for flush, close, and callers who wait for room."""
@@ -379,6 +443,7 @@ cdef class Accumulator(BatchOwner):
         while place > 0 and _before(batch, <Batch>partition.in_flight[place - 1]):
             place -= 1
         partition.in_flight.insert(place, batch)
+        self.in_flight += 1
         return batch
 
     def requeue(self, Batch batch):
@@ -386,7 +451,7 @@ cdef class Accumulator(BatchOwner):
         cdef PartitionState partition = batch.partition
         cdef Py_ssize_t place = 0
         cdef Batch other
-        partition.in_flight.remove(batch)
+        self.land(batch)
         batch.state_ = BATCH_READY
         if batch.base_sequence >= 0:
             for other in partition.queue:
@@ -395,6 +460,14 @@ cdef class Accumulator(BatchOwner):
                 place += 1
         partition.queue.insert(place, batch)
         self.mark_ready(partition)
+
+    cdef int land(self, Batch batch) except -1:
+        """Take a batch out of flight."""
+        batch.partition.in_flight.remove(batch)
+        self.in_flight -= 1
+        if not self.in_flight:
+            self.no_more_in_flight()
+        return 0
 
     def split(self, Batch batch, object decompressor):
         """Replace a batch that its broker finds too large by its halves, at the same place of the queue.
@@ -426,7 +499,7 @@ cdef class Accumulator(BatchOwner):
         if batch.state_ == BATCH_DONE:
             return
         if batch.state_ == BATCH_IN_FLIGHT:
-            partition.in_flight.remove(batch)
+            self.land(batch)
         elif batch.state_ == BATCH_OPEN:
             partition.open_ = None
             self.open_partitions.pop(partition, None)

@@ -377,7 +377,7 @@ cdef class SyncProducerCore(ProducerCore):
         finally:
             drop_field(&value_field)
             drop_field(&key_field)
-        if accumulator.attention:
+        if accumulator.attention and (accumulator.look_at_s == 0.0 or <double>accumulator.clock() >= accumulator.look_at_s):
             accumulator.attention = False
             self._attend()
         return delivery

@@ -61,7 +61,8 @@ HOT_S = 0.01
 """How long after a full batch the background thread leaves the connections to the callers."""
 
 QUICK_S = 0.002
-"""The same with linger_ms=0, after a send that followed another one within this time: the next send reads the answers."""
+"""The same with linger_ms=0, after a send that followed another one within this time: the next send reads the answers. What sends have left
+behind is seen to by the background thread all the same, which rests without the GIL meanwhile (`Accumulator.rest`)."""
 
 LOOK_S = 0.1
 """How late an interrupt may be seen while another thread runs callbacks: a lock's acquisition cannot be ended."""
@@ -129,6 +130,7 @@ class Producer(SyncProducerCore, BlockingTransactionCalls, Generic[K, V]):
         self._waiting = 0
         self._hot_until = 0.0
         self._attended_at = 0.0
+        self._resting = False  # the background thread, beside a stream of sends
         self._full_seen = 0
         self._closing = False
         self._callback_lock = threading.Lock()
@@ -256,7 +258,10 @@ class Producer(SyncProducerCore, BlockingTransactionCalls, Generic[K, V]):
                 self._hot_until = now + HOT_S
             self._pending = True
             self._drive()
-            accumulator.attention = accumulator.held and not self._linger_s  # then the next send looks for answers
+            if not self._linger_s:
+                accumulator.attention = accumulator.held  # then a later send looks for answers
+                if self._resting:
+                    accumulator.looked(now)
         if self._thread is None or (self._linger_s and self._background_until > now + self._linger_s + SLACK_S):
             self._wake_background()
 
@@ -386,6 +391,7 @@ class Producer(SyncProducerCore, BlockingTransactionCalls, Generic[K, V]):
             return bool(turn.interrupted or predicate() or (callbacks and not self._callback_lock.locked()))
 
         self._waiting += 1
+        self.accumulator.look_now()
         try:
             while True:
                 remaining = None if end is None else max(end - time.monotonic(), 0.0)
@@ -481,11 +487,18 @@ class Producer(SyncProducerCore, BlockingTransactionCalls, Generic[K, V]):
         if self._waiting or now < self._hot_until:
             # Callers drive, and look after lingering batches too: come back when they may have gone, and not after a
             # batch begun meanwhile is due: then nobody needs to wake this thread, which would cost a switch a batch.
-            wait_s = min(HOT_S, self._linger_s or HOT_S)
-            self._background_until = now + wait_s
-            event.wait(wait_s)
-            event.clear()
-            return
+            if self._linger_s or self._waiting:
+                wait_s = min(HOT_S, self._linger_s or HOT_S)
+                self._background_until = now + wait_s
+                event.wait(wait_s)
+                event.clear()
+                return
+            self._resting = True
+            left_alone = self.accumulator.rest(QUICK_S)
+            self._resting = False
+            if not left_alone:
+                return
+        self.accumulator.look_now()  # nobody rests from here on
         linger_at = self.accumulator.close_due(now, self._linger_s)
         self._parts.compress_pending()
         with self._driver.lock:

@@ -371,3 +371,33 @@ def test_crc32_of_keys_is_zlibs():
     for size in range(1, 70):
         key = random.Random(size).randbytes(size)
         assert core.send("t", b"", key).partition == zlib.crc32(key) % 7
+
+
+def test_a_stream_looks_seldom_while_something_is_in_flight():
+    """The more of it, the seldomer; what comes in between is held back, and noticed by who rests beside the stream."""
+    core = Core(partitions=1)
+    accumulator, (partition,) = core.accumulator, core.topic.partitions
+    accumulator.looked(core.now)
+    assert accumulator.look_at_s == 0.0, "nothing is in flight: the next record goes at once"
+    gaps = []
+    for _ in range(6):
+        core.send("t", b"x", partition=0)
+        accumulator.close_due(core.now, 0.0)
+        accumulator.take_head(partition)
+        accumulator.looked(core.now)
+        gaps.append(accumulator.look_at_s - core.now)
+        core.now = accumulator.look_at_s
+    assert accumulator.in_flight == 6
+    assert [gap / gaps[0] for gap in gaps] == pytest.approx([1, 2, 4, 8, 8, 8], rel=0.01)
+    assert not accumulator.rest(0.001), "nothing waits"
+    accumulator.looked(core.now)
+    core.send("t", b"x", partition=0)
+    accumulator.close_due(core.now, 0.0)
+    assert accumulator.held
+    assert accumulator.rest(30), "the clock of the test is long past"
+    accumulator.close_due(accumulator.look_at_s, 0.0)
+    assert not accumulator.held
+    assert not accumulator.rest(0.001)
+    while partition.in_flight:
+        accumulator.complete(partition.in_flight[0])
+    assert (accumulator.in_flight, accumulator.look_at_s) == (0, 0.0)
