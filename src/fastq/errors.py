@@ -11,7 +11,7 @@ message of both says each thing once, and ends with what to do. Every time-out i
       ProtocolError           a peer sent bytes that are not the protocol
       ConnectionTimeout, RequestTimedOut, DeliveryTimeout, BufferTimeout, WaitTimeout, TransactionTimeout, SchemaRegistryTimeout
                               what did not come in time: TimeoutErrors
-      ClientClosed, ForkedClient, WrongEventLoop, UndeliveredRecords, ConfigError,
+      ClientClosed, ForkedClient, WrongEventLoop, ConcurrentModification, UndeliveredRecords, ConfigError,
       SerializationError, DeserializationError, SchemaRegistryError, LoadingWouldBlock, CorruptRecord
       WakeupError, MaxPollIntervalExceeded, NotAssigned, RecordFailed   a consumer's
       TransactionError        a transaction of a producer
@@ -223,6 +223,12 @@ class WrongEventLoop(FastqError, RuntimeError):
     """An asyncio client was used in another event loop than the one of its first use; nothing was sent."""
 
     default_message = "the client belongs to another event loop: make one in each loop, with `async with`"
+
+
+class ConcurrentModification(FastqError, RuntimeError):
+    """A consumer was called while another thread is in one of its calls; that call goes on, and nothing of this one was done."""
+
+    default_message = "the consumer is used by another thread: give each thread a consumer of its own"
 
 
 class DeliveryTimeout(FastqError, TimeoutError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -22,7 +23,7 @@ from fastq.consumer.group.heartbeat import Beat, HeartbeatThread
 from fastq.consumer.group.listener import Callback
 from fastq.consumer.offsets import OffsetAndTimestamp
 from fastq.consumer.tables import BatchStream, chosen_columns
-from fastq.errors import ClientClosed, FastqError
+from fastq.errors import ClientClosed, ConcurrentModification, FastqError
 from fastq.metadata import OffsetAndMetadata, TopicPartition
 from fastq.net.blocking import BlockingDriver
 from fastq.timeouts import check_timeout
@@ -70,10 +71,11 @@ class Consumer(ConsumerCalls, Generic[K, V]):
     A handler that takes longer than max_poll_interval_ms costs the member its place; the next call raises
     MaxPollIntervalExceeded, which names the record. Every record that an iterator hands out is a sign of life.
 
-    Thread rule: one thread at a time; `close`, `wakeup` and `stop` may be called from another, the last two from signal handlers
-    as well. What is fetched is read from the sockets during calls; with a group, a background thread sends heartbeats in
-    between, and on plain connections (security_protocol PLAINTEXT, not on Windows) a native thread does when no Python can run, as
-    while an extension holds the GIL. A child of a fork cannot use its parent's consumer (ForkedClient).
+    Thread rule: one thread at a time: a call that may wait, while another thread waits in one, raises ConcurrentModification;
+    `close`, `wakeup` and `stop` may be called from another, the last two from signal handlers as well. What is fetched is read from
+    the sockets during calls; with a group, a background thread sends heartbeats in between, and on plain connections
+    (security_protocol PLAINTEXT, not on Windows) a native thread does when no Python can run, as while an extension holds the GIL.
+    A child of a fork cannot use its parent's consumer (ForkedClient).
     """
 
     @overload
@@ -103,6 +105,7 @@ class Consumer(ConsumerCalls, Generic[K, V]):
         self._heartbeat: HeartbeatThread | None = None
         self._beats: set[object] = set()  # heartbeats of the thread that are on their way
         self._iterator: weakref.ref[RecordIterator[K, V]] | None = None
+        self._waiting: int | None = None  # the thread in a call that waits, for which the lock is given up
 
     # -- records
 
@@ -129,7 +132,6 @@ class Consumer(ConsumerCalls, Generic[K, V]):
         sockets. Both go by name: `poll(timeout=1)`.
         """
         wanted = self._wanted(refused, max_records)
-        self._detach()
         records: list[Record] = []
         self._asks_next()
         while True:
@@ -155,7 +157,6 @@ class Consumer(ConsumerCalls, Generic[K, V]):
         Its keys and values are bytes: deserializers and interceptors do not see them.
         """
         self._by_name("poll_batch", refused)
-        self._detach()
         self._asks_next()
         batch = ConsumerBatch()
         while batch.size_bytes < self.config.prefetch_bytes_max:
@@ -223,6 +224,8 @@ class Consumer(ConsumerCalls, Generic[K, V]):
 
     def _asks_next(self) -> None:
         with self._turn:
+            self._check_thread()
+            self._detach()
             self._asks()
 
     def _advance(self, chunk: FetchedRecords | None) -> FetchedRecords | None:
@@ -233,6 +236,7 @@ class Consumer(ConsumerCalls, Generic[K, V]):
     ) -> FetchedRecords | None:
         """A chunk is used up: room for the next fetch, a look at what came meanwhile, and the next chunk."""
         with self._turn:
+            self._check_thread()
             self._check_open()
             self._asks()
             if chunk is not None:
@@ -250,13 +254,28 @@ class Consumer(ConsumerCalls, Generic[K, V]):
         wait for the next call.
         """
         check_timeout(timeout)
-        if not asks:
-            return self._drive(look, timeout, False, quiet)
-        self._asking += 1
+        outermost = self._waiting is None  # else it is within a listener's call, or `close` of another thread
+        if outermost:
+            self._waiting = threading.get_ident()
+        self._asking += asks
         try:
-            return self._drive(look, timeout, True, quiet)
+            return self._drive(look, timeout, asks, quiet)
         finally:
-            self._asking -= 1
+            self._asking -= asks
+            if outermost:
+                self._waiting = None
+
+    def _check_thread(self) -> None:
+        """Refuse to wait beside another thread, as Kafka's consumer does: each would take records and rebalances from the other. The lock
+        is held."""
+        if self._waiting in (None, threading.get_ident()) or self._closed or self._driver._forked:
+            return
+        names = [thread.name for thread in threading.enumerate() if thread.ident == self._waiting]
+        raise ConcurrentModification(
+            f"{self!r} is used by the thread {', '.join(names) or self._waiting}, and was called by {threading.current_thread().name}",
+            hint="Give each thread a consumer of its own, or hand records to threads with ConsumerPool; only close, wakeup and stop may "
+            "come from another thread",
+        )
 
     def _drive(self, look: Callable[[], T | None], timeout: float | None, asks: bool, quiet: bool) -> T | None:
         """`_run`, whose words hold."""
@@ -294,6 +313,7 @@ class Consumer(ConsumerCalls, Generic[K, V]):
     def _call(self, steps: Steps[T]) -> T:
         """A call of the application, to its end."""
         with self._turn:
+            self._check_thread()
             return self._do(steps)
 
     def _do(self, steps: Steps[T]) -> T:
@@ -345,6 +365,7 @@ class Consumer(ConsumerCalls, Generic[K, V]):
         member, generation and partition: NotAssigned, RebalanceInProgress, IllegalGeneration, UnknownMemberId ...
         """
         with self._turn:
+            self._check_thread()
             self._do(self._commit(what, timeout, self._hurry_commit))
 
     def _hurry_commit(self, commit: Commit, timeout_s: float) -> None:

@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ from consumer_fakes import SocketCluster
 from fastq import AsyncConsumer, Consumer, TopicPartition
 from fastq.errors import (
     ClientClosed,
+    ConcurrentModification,
     ConfigError,
     ConnectionRefused,
     CorruptRecord,
@@ -31,6 +32,7 @@ from fastq.errors import (
     ProtocolError,
     TopicAuthorizationFailed,
     UnknownTopicOrPartition,
+    WakeupError,
 )
 
 T0_MS = 1_700_000_000_000
@@ -464,6 +466,45 @@ def test_close_from_another_thread_ends_a_poll(cluster: SocketCluster) -> None:
     threading.Timer(0.1, reader.close).start()
     with pytest.raises(ClientClosed):
         reader.poll(timeout=20)
+
+
+BESIDE: dict[str, Callable[[Consumer], Any]] = {
+    "poll": lambda reader: reader.poll(timeout=0),
+    "poll_batch": lambda reader: reader.poll_batch(timeout=0),
+    "iteration": lambda reader: next(iter(reader)),
+    "read_to_end": lambda reader: reader.read_to_end(),
+    "position": lambda reader: reader.position(("logs", 0)),
+    "end_offsets": lambda reader: reader.end_offsets([("logs", 0)]),
+    "commit": lambda reader: reader.commit({("logs", 0): 1}),
+    "unsubscribe": lambda reader: reader.unsubscribe(),
+}
+
+
+def test_a_second_thread_is_refused_while_one_waits(cluster: SocketCluster) -> None:
+    """It waited beside the first, and the two took records from each other."""
+    ended: list[type[BaseException]] = []
+
+    def wait() -> None:
+        try:
+            reader.poll()
+        except WakeupError as error:
+            ended.append(type(error))
+
+    cluster.create("logs")
+    with consumer(cluster, "logs", auto_offset_reset="latest") as reader:
+        thread = threading.Thread(target=wait, name="first")
+        thread.start()
+        while reader._waiting is None:
+            time.sleep(0.001)
+        for name, call in BESIDE.items():
+            with pytest.raises(ConcurrentModification, match=r"logs.*by the thread first.*MainThread.*ConsumerPool"):
+                call(reader)
+            assert thread.is_alive(), name
+        assert reader.metrics()["fetch_errors"] == 0 and reader.paused() == [], "what need not wait is answered"
+        reader.wakeup()
+        thread.join(20)
+        assert ended == [WakeupError]
+        assert reader.poll(timeout=0) == [], "one after the other is no harm"
 
 
 def test_interrupt_ends_a_poll_within_50_ms(cluster: SocketCluster) -> None:
