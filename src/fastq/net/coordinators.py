@@ -28,7 +28,9 @@ def coordinator_request(key_type: int, ids: Sequence[str]) -> Callable[[int], Fi
 
 
 def coordinator_answers(response: FindCoordinatorResponse, ids: Sequence[str]) -> dict[str, Answer]:
-    """The answer by id; the first one's alone where the version answers one."""
+    """The answer by id; the first one's alone where the version answers one. A malformed answer may leave ids out."""
     if response.coordinators:
         return {answer.key: answer for answer in response.coordinators}
-    return {ids[0]: response} if ids else {}
+    if not ids or not (response.error_code or response.host):
+        return {}
+    return {ids[0]: response}

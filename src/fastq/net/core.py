@@ -201,6 +201,11 @@ class ClientCore:
         address = ask() if ask is not None else transport.get_extra_info("peername")
         return address[0], address[1]
 
+    def failed_since(self, node_id: int, when: float) -> bool:
+        """Whether an attempt to connect to this broker that began at `when` or later has failed, and nothing has come of it yet."""
+        peer = self._peers.get(node_id)
+        return peer is not None and peer.is_idle and peer.failures > 0 and peer.attempt_at >= when
+
     def is_connecting(self, node_id: int) -> bool:
         """Whether a connection to this broker is being made."""
         peer = self._peers.get(node_id)

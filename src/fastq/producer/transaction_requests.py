@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from fastq.errors import ErrorCode
 from fastq.metadata import TopicPartition
 from fastq.net.coordinators import GROUP as GROUP
 from fastq.net.coordinators import TRANSACTION as TRANSACTION
@@ -37,9 +38,11 @@ def find_coordinator(key_type: int, key: str) -> VersionedRequest:
     return VersionedRequest(ApiKey.FIND_COORDINATOR, coordinator_request(key_type, [key]))
 
 
-def coordinator_of(response: FindCoordinatorResponse) -> tuple[int, str | None, int]:
+def coordinator_of(response: FindCoordinatorResponse, key: str) -> tuple[int, str | None, int]:
     """(error code, what the broker said, node id) of the one coordinator that was asked for."""
-    entry = next(iter(coordinator_answers(response, [""]).values()))
+    entry = coordinator_answers(response, [key]).get(key)
+    if entry is None:
+        return ErrorCode.COORDINATOR_NOT_AVAILABLE, "the answer leaves the one that was asked for out", -1
     return entry.error_code, entry.error_message, entry.node_id
 
 

@@ -487,7 +487,7 @@ class Transactions:
         )
 
     def _found(self, coordinator: Coordinator, response: Any) -> None:
-        code, message, node_id = requests.coordinator_of(response)
+        code, message, node_id = requests.coordinator_of(response, coordinator.key)
         context = {"message": message, "key": coordinator.key}
         failures = coordinator.failures
         if self._judge(coordinator, ApiKey.FIND_COORDINATOR, [(code, context)]):

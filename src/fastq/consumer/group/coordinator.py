@@ -12,7 +12,7 @@ from random import Random
 
 from fastq.consumer.effects import Outgoing
 from fastq.consumer.group.membership import CanSend, group_error
-from fastq.errors import ErrorCode, FastqError
+from fastq.errors import ErrorCode, FastqError, ProtocolError
 from fastq.metadata import GroupMetadata, Node
 from fastq.net.backoff import backoff_s
 from fastq.net.coordinators import FIND_COORDINATOR_API, GROUP, coordinator_answers, coordinator_request
@@ -30,7 +30,8 @@ class Coordinator:
     """The coordinator of one group, as far as it is known.
 
     Invariants: `node_id` is the id to send to, of the connection apart, or UNKNOWN; one look-up at a time, the next one after
-    the back-off. `error` is what ended the last look-up for good. Thread rule: under the driver's lock, or in its loop.
+    the back-off. `found_at` is when it became known. `error` is what ended the last look-up for good. Thread rule: under the
+    driver's lock, or in its loop.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Coordinator:
         self.node: Node | None = None
         self.error: FastqError | None = None
         self.retry_at = 0.0
+        self.found_at = 0.0
         self._any_broker = any_broker
         self._separate = separate
         self._backoff_ms = backoff_ms
@@ -102,8 +104,17 @@ class Coordinator:
             if error is not None and not error.retriable:
                 self.error = error
             return
-        answer = next(iter(coordinator_answers(response, [self.group_id]).values()))
+        answer = coordinator_answers(response, [self.group_id]).get(self.group_id)
+        if answer is None:
+            self.lost(now, "FindCoordinator was answered without the group")
+            self.error = ProtocolError(
+                "a FindCoordinator response leaves the group out",
+                api="FindCoordinator",
+                group=self.group_id,
+            )
+            return
         if answer.error_code == 0:
+            self.found_at = now
             self.node = Node(answer.node_id, answer.host, answer.port)
             self.node_id = self._separate(self.node)
             logger.debug("group %s: the coordinator is %s", self.group_id, self.node)

@@ -245,6 +245,8 @@ class GroupSession:
         coordinator = self.coordinator
         if coordinator.known and not self.core.knows(coordinator.node_id):
             coordinator.lost(now, "the broker left the cluster")
+        elif coordinator.known and self.core.failed_since(coordinator.node_id, coordinator.found_at):
+            coordinator.lost(now, "it cannot be connected to")  # another broker may be the coordinator by now
         out = coordinator.requests(now, can_send) if self._needs_coordinator() else []
         if isinstance(self.membership, ConsumerProtocolMembership):
             self._serve(self.membership)
