@@ -139,9 +139,10 @@ class ProducerCalls:
         if state is not None:
             return state
         found: list[TopicState] = []
+        answers = parts.core.metadata_updater.successes
 
         def known() -> bool:
-            state = parts.sender.topic_ready(topic)
+            state = parts.sender.topic_ready(topic, answers)
             if state is not None:
                 found.append(state)
             elif (hopeless := parts.core.hopeless()) is not None:

@@ -115,13 +115,21 @@ class Sender:
 
     # -- topics ---------------------------------------------------------------------------------------------------
 
-    def topic_ready(self, name: str) -> TopicState | None:
-        """The state of a topic once its partitions are known; None before. Raises an error that waiting cannot mend."""
+    def topic_ready(self, name: str, answers: int = -1) -> TopicState | None:
+        """The state of a topic once its partitions are known; None before. Raises an error that waiting cannot mend.
+
+        `answers`: how many answers there had been when the caller began. An error that is older is asked for anew: the topic
+        may have been allowed or made since, and nothing else would ask before metadata_max_age_ms is over.
+        """
         metadata = self.core.metadata.topic(name)
         if metadata is None:
             return None
         if metadata.error and not error_is_retriable(metadata.error):
-            raise error_for_code(metadata.error, topic=name)
+            error = error_for_code(metadata.error, topic=name)
+            if self.core.metadata_updater.successes > answers:
+                raise error
+            self.core.request_metadata_update(f"{error.name} of {name}, a while ago")
+            return None
         if not metadata.partitions:
             return None
         topic = self.accumulator.update_topic(name, len(metadata.partitions), codec=self.settings.codec_of(name))

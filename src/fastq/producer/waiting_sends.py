@@ -56,7 +56,7 @@ class WaitingSend:
     """
 
     __slots__ = (
-        "_steps", "asked", "awaited", "deadline", "delivery", "error", "gave_way", "number", "places", "prepared", "record", "waiter",
+        "_steps", "answers", "asked", "awaited", "deadline", "delivery", "error", "gave_way", "number", "places", "prepared", "record", "waiter",
         "worth_a_try",
     )  # fmt: skip
 
@@ -65,6 +65,7 @@ class WaitingSend:
         self.prepared: Prepared | None = None
         self.delivery: AsyncDelivery | None = None
         self.error: BaseException | None = None
+        self.answers = places.producer._parts.core.metadata_updater.successes  # of metadata before it
         self.awaited = self.gave_way = False
         self.asked: int | None = None  # answers of metadata before its partition was asked for
         self.worth_a_try: Callable[[], bool] = _now
@@ -172,7 +173,7 @@ class WaitingSends:
         state = parts.accumulator.topic(record.topic)
         if state is None:
             parts.core.watch_topics([record.topic])
-            state = parts.sender.topic_ready(record.topic)
+            state = parts.sender.topic_ready(record.topic, entry.answers)
             if state is None:
                 hopeless = parts.core.hopeless()
                 if hopeless is not None:

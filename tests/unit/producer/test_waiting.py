@@ -11,7 +11,7 @@ import threading
 import pytest
 from stored_log import Log
 
-from fastq.errors import BufferTimeout, ClientClosed, UnknownTopicOrPartition, WrongEventLoop
+from fastq.errors import BufferTimeout, ClientClosed, TopicAuthorizationFailed, UnknownTopicOrPartition, WrongEventLoop
 from fastq.interceptors import ProducerInterceptor
 from fastq.producer import AsyncProducer, Producer
 
@@ -218,6 +218,34 @@ def test_a_partition_that_is_not_there_fails_with_the_next_metadata(make, wide, 
     thread.start()
     thread.join(20)
     assert done
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_topic_that_is_allowed_later_is_asked_for_anew(make, topic, shared_broker, asynchronous):
+    """What an earlier send was told of the topic is not believed for metadata_max_age_ms."""
+    make().send(topic, b"first").result(10)
+
+    async def main(producer):
+        shared_broker.fail("Metadata", error="TOPIC_AUTHORIZATION_FAILED", times=None)
+        for _ in range(2):
+            with pytest.raises(TopicAuthorizationFailed, match=topic):
+                await producer.send(topic, b"x")
+        shared_broker.clear_faults()
+        assert (await (await producer.send(topic, b"x"))).offset == 1
+
+    try:
+        if asynchronous:
+            run(main, shared_broker)
+            return
+        producer = make()
+        shared_broker.fail("Metadata", error="TOPIC_AUTHORIZATION_FAILED", times=None)
+        for _ in range(2):
+            with pytest.raises(TopicAuthorizationFailed, match=topic):
+                producer.send(topic, b"x")
+        shared_broker.clear_faults()
+        assert producer.send(topic, b"x").result(10).offset == 1
+    finally:
+        shared_broker.clear_faults()
 
 
 class Talker:
