@@ -84,6 +84,7 @@ class AsyncConsumer(ConsumerCalls, Generic[K, V]):
         self._driver: AsyncDriver | None = None
         self._turn = contextlib.nullcontext()
         self._waiters: set[asyncio.Future[None]] = set()
+        self._raised = False  # the last call that waited ended with an error
         self._timer: asyncio.TimerHandle | None = None
         self._iterator: weakref.ref[AsyncRecordIterator[K, V]] | None = None
         me = weakref.ref(self)
@@ -221,13 +222,19 @@ class AsyncConsumer(ConsumerCalls, Generic[K, V]):
         """Wait until `look()` finds something, or the time is over (None). `asks`: for records, so rebalances go on. `quiet`:
         errors wait for the next call."""
         check_timeout(timeout)
-        if not asks:
-            return await self._drive(look, timeout, False, quiet)
-        self._asking += 1
+        if self._raised:
+            self._raised = False
+            await asyncio.sleep(
+                0
+            )  # who calls again and again, whatever is raised at once, leaves the loop to others all the same
+        self._asking += asks
         try:
-            return await self._drive(look, timeout, True, quiet)
+            return await self._drive(look, timeout, asks, quiet)
+        except FastqError:
+            self._raised = True
+            raise
         finally:
-            self._asking -= 1
+            self._asking -= asks
 
     async def _drive(self, look: Callable[[], T | None], timeout: float | None, asks: bool, quiet: bool) -> T | None:
         """`_run`, whose words hold."""

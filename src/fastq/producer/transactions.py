@@ -64,6 +64,8 @@ FEATURE = "transaction.version"
 LOOK_AGAIN_S = 0.02
 CONCURRENT_FIRST_MS, CONCURRENT_MAX_MS = 2.0, 20.0
 """Back-off while the coordinator still ends the transaction before: that takes about as long as a write."""
+CONCURRENT_ATTEMPTS = 25
+"""So many are made like this, in half a second; one that lasts is waited for as any other error is."""
 
 
 class Coordinator:
@@ -307,7 +309,10 @@ class Transactions:
         max_ms: float
         first_ms, max_ms = self._backoff_ms
         if isinstance(error, ConcurrentTransactions):
-            first_ms, max_ms = min(first_ms, CONCURRENT_FIRST_MS), min(max_ms, CONCURRENT_MAX_MS)
+            if attempts <= CONCURRENT_ATTEMPTS:
+                first_ms, max_ms = min(first_ms, CONCURRENT_FIRST_MS), min(max_ms, CONCURRENT_MAX_MS)
+            else:
+                attempts -= CONCURRENT_ATTEMPTS
         return backoff_s(first_ms, max_ms, attempts, self.core.random)
 
     def step(self, now: float) -> float | None:

@@ -56,8 +56,8 @@ class WaitingSend:
     """
 
     __slots__ = (
-        "_steps", "answers", "asked", "awaited", "deadline", "delivery", "error", "gave_way", "number", "places", "prepared", "record", "waiter",
-        "worth_a_try",
+        "_steps", "answers", "asked", "awaited", "deadline", "delivery", "error", "gave_way", "number", "places",
+        "prepared", "record", "waiter", "worth_a_try",
     )  # fmt: skip
 
     def __init__(self, places: WaitingSends, record: ProducerRecord, number: int, deadline: float) -> None:

@@ -27,6 +27,7 @@ from fastq.errors import (
     CorruptRecord,
     DeserializationError,
     ForkedClient,
+    NotAKafkaBroker,
     NotAssigned,
     OffsetOutOfRange,
     ProtocolError,
@@ -844,3 +845,21 @@ def test_offsets_of_another_integer_type_are_committed_as_they_are_sought() -> N
     assert told == [{TopicPartition("logs", 0): (5, "", -1)}]
     ((place,),) = (offsets.values() for offsets in told)
     assert type(place.offset) is int
+
+
+def test_an_error_that_stays_leaves_the_loop_to_others(cluster: SocketCluster) -> None:
+    """A task that tries again at once, whatever poll raises, does not starve the rest of the program."""
+    cluster.rubbish.add(18)  # ApiVersions
+
+    async def main() -> None:
+        lived = asyncio.Event()
+        async with async_consumer(cluster, "a") as consumer:
+            with pytest.raises(NotAKafkaBroker):
+                await consumer.poll()
+            asyncio.get_running_loop().call_soon(lived.set)
+            for _ in range(5):
+                with pytest.raises(NotAKafkaBroker):
+                    await consumer.poll()
+        assert lived.is_set()
+
+    asyncio.run(main())

@@ -6,7 +6,13 @@ import pytest
 from fake_coordinator import CONCURRENT, NOT_COORDINATOR, TransactionCore, transactional_id_of
 from transaction_bench import ADD_PARTITIONS, END, GROUP, Bench, calls_since, visible
 
-from fastq.errors import AbortableTransactionError, DeliveryTimeout, InvalidTimestamp, TransactionAborted
+from fastq.errors import (
+    AbortableTransactionError,
+    DeliveryTimeout,
+    InvalidTimestamp,
+    TransactionAborted,
+    error_for_code,
+)
 from fastq.metadata import OffsetAndMetadata, TopicPartition
 from fastq.producer.transaction_hold import HOLD_MAX_S, HOLD_STEP_S, Hold
 from fastq.producer.transaction_states import State
@@ -397,3 +403,10 @@ def test_the_first_batch_waits_for_as_long_as_was_learned():
     bench.settle()
     assert core.now >= ended + 0.003
     assert visible(core) == {0: [b"0", b"1"]}
+
+
+def test_a_transaction_before_that_never_ends_is_asked_about_less_and_less_often():
+    bench = Bench(TransactionCore())
+    pauses = [bench.transactions.pause_s(error_for_code(CONCURRENT), attempts) for attempts in range(1, 60)]
+    assert max(pauses[:25]) <= 0.024
+    assert min(pauses[35:]) >= 0.8 * bench.transactions._backoff_ms[1] / 1000

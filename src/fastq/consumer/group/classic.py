@@ -222,7 +222,9 @@ class ClassicMember:
         """Leave for good. A static member stays in the group, for its successor, until its session ends (KIP-345)."""
         out: list[Outgoing] = []
         if self.config.group_instance_id is None and self.member_id and self.coordinator.known:
-            out.append(self._leave_request(reason))
+            # A broker answers one request of a connection after the other: behind a JoinGroup the farewell would wait for the others.
+            node = self.coordinator.node if self.state in (State.JOINING, State.SYNCING) else None
+            out.append(self._leave_request(reason, None if node is None else node.node_id))
         self._attempt += 1
         self.state = State.IDLE
         self.generation, self.member_id = NO_GENERATION, ""
@@ -290,7 +292,8 @@ class ClassicMember:
     def _outgoing(self, api_key: int, request: Any, done: Callable[[Any, Any, float], None], **more: Any) -> Outgoing:
         return Outgoing(self.coordinator.node_id, api_key, lambda version: request, None, done, **more)
 
-    def _leave_request(self, reason: str) -> Outgoing:
+    def _leave_request(self, reason: str, node_id: int | None = None) -> Outgoing:
+        """The farewell; `node_id`: to the coordinator over the connection that others use."""
         member_id, group_id, instance = self.member_id, self.group_id, self.config.group_instance_id
 
         def build(version: int) -> LeaveGroupRequest:
@@ -301,7 +304,8 @@ class ClassicMember:
             )
             return LeaveGroupRequest(group_id=group_id, members=[member])
 
-        return Outgoing(self.coordinator.node_id, LEAVE_GROUP_API, build, None, lambda r, e, t: None)
+        to = self.coordinator.node_id if node_id is None else node_id
+        return Outgoing(to, LEAVE_GROUP_API, build, None, lambda r, e, t: None)
 
     # -- joining
 
@@ -413,11 +417,11 @@ class ClassicMember:
         self._group_counts = None
         if response.leader != response.member_id:
             self._leading = None
-        elif not self._lead(response):
+        elif not self._lead(response, now):
             return
         self.state, self._assign_by = State.ASSIGNING, now + UNKNOWN_TOPICS_S
 
-    def _lead(self, response: JoinGroupResponse) -> bool:
+    def _lead(self, response: JoinGroupResponse, now: float) -> bool:
         """This member is the leader: it learns of the topics of all members. False when it cannot."""
         members: dict[str, MemberSubscription] = {}
         for member in response.members:
@@ -427,6 +431,12 @@ class ClassicMember:
                 what = f"the subscription of member {member.member_id} is malformed: {problem}; see which client it is"
                 self._fail(InconsistentGroupProtocol(what, group=self.group_id, member=self.member_id))
                 return False
+        if self.member_id not in members:
+            what = f"the coordinator made {self.member_id} the leader and leaves it out of the members: {sorted(members)[:5]}"
+            self._error = InconsistentGroupProtocol(what, group=self.group_id, broker=self.coordinator.label)
+            self.state = State.UNJOINED
+            self._pause(now, "a malformed list of members")
+            return False
         self._watch_topics({topic for member in members.values() for topic in member.topics})
         self._leading = ("" if response.skip_assignment else self._protocol, members)
         return True
@@ -440,9 +450,14 @@ class ClassicMember:
             self.coordinator.lost(now, f"{api} failed: {error}")
             self._pause(now, f"{api} failed")
         elif code == ErrorCode.MEMBER_ID_REQUIRED and isinstance(response, JoinGroupResponse):
+            if self.member_id or not response.member_id:  # it is required once, and then had
+                self._pause(now, "a member id was required again")
             self.member_id = response.member_id
         elif code in RETRY_ELSEWHERE:
             self.coordinator.lost(now, ErrorCode(code).name)
+            self._pause(
+                now, ErrorCode(code).name
+            )  # its own: a JoinGroup that works does not make the look-ups after it fewer
         elif code in RETRY_HERE:
             self._pause(now, ErrorCode(code).name)
         elif code in (LOST_ID, LOST_GENERATION):

@@ -395,3 +395,55 @@ def test_a_static_member_does_not_say_good_bye() -> None:
     other = dynamic.join()
     dynamic.settle()
     assert [outgoing.api_key for outgoing in other.leave("bye")] == [13]
+
+
+def member_id_again(request: Any, answer: Callable[[Any], None], now: float) -> None:
+    answer(JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="again"))
+
+
+def not_available(request: Any, answer: Callable[[Any], None], now: float) -> None:
+    answer(SyncGroupResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE))
+
+
+def leader_of_nobody(request: Any, answer: Callable[[Any], None], now: float) -> None:
+    answer(JoinGroupResponse(generation_id=1, protocol_name="range", leader="m", member_id="m", members=[]))
+
+
+@pytest.mark.parametrize(
+    ("api", "refuse"),
+    [
+        ("_JoinGroupRequest", member_id_again),
+        ("_SyncGroupRequest", not_available),
+        ("_JoinGroupRequest", leader_of_nobody),
+    ],
+)
+def test_a_group_that_is_never_joined_is_asked_less_and_less_often(api: str, refuse: Any) -> None:
+    """After the first seconds not more often than the longest back-off, of 0.5 s, says."""
+    world = World(1, ("range",), 0.0)
+    member = world.join()
+    setattr(world.group, api, refuse)
+    sent: list[int] = []
+    send = world.send
+
+    def counted(outgoing: Outgoing) -> None:
+        sent.append(outgoing.api_key)
+        send(outgoing)
+
+    world.send = counted  # type: ignore[method-assign]
+    world.run(5.0)
+    sent.clear()
+    world.run(20.0)
+    assert 1 <= sent.count(11) <= 20 / 0.4
+    if refuse is leader_of_nobody:
+        assert "leaves it out of the members" in str(member.take_error())
+    delattr(world.group, api)
+    world.settle()
+
+
+def test_a_farewell_does_not_wait_behind_a_join() -> None:
+    world = World(1, ("range",), 0.0)
+    first, second = world.join(), world.join()
+    world.settle()
+    assert first.leave("the test says so")[0].node_id == SEPARATE + world.group.node
+    second.state = State.JOINING
+    assert second.leave("the test says so")[0].node_id == world.group.node
