@@ -16,10 +16,11 @@ from fastq_broker.controller.topics import OFFSETS_TOPIC
 from fastq_broker.groups.errors import store_error
 from fastq_broker.groups.group import Committer
 from fastq_broker.groups.offsets import TopicPartition
-from fastq_broker.groups.shard import Commit
+from fastq_broker.groups.shard import Commit, CommitEntry
 from fastq_broker.transactions.verification import operation
 
 if TYPE_CHECKING:
+    from fastq_broker.controller import MetadataImage
     from fastq_broker.router import RequestContext
 
 API_KEY = 28
@@ -33,9 +34,22 @@ Codes = dict[TopicPartition, int]
 
 async def handle(context: RequestContext, request: TxnOffsetCommitRequest) -> TxnOffsetCommitResponse:
     """Write the offsets as part of the transaction."""
-    image = context.image
+    offsets, codes = _known_partitions(context.image, request)
+    if offsets:
+        refused = await _refusal(context, request)
+        # A topic may have gone while the transaction before was ending: its offsets would be those of the next one of its name.
+        offsets, codes = _known_partitions(context.image, request)
+        if refused:
+            codes.update(dict.fromkeys(((topic, number) for topic, number, *_ in offsets), refused))
+        elif offsets:
+            codes.update(await _commit(context, request, offsets))
+    return _respond(request, codes)
+
+
+def _known_partitions(image: MetadataImage, request: TxnOffsetCommitRequest) -> tuple[list[CommitEntry], Codes]:
+    """What can be committed, and the errors of the partitions that cannot."""
     codes: Codes = {}
-    offsets: list[tuple[str, int, int, int, str | None]] = []
+    offsets: list[CommitEntry] = []
     for topic in request.topics:
         for item in topic.partitions:
             number = item.partition_index
@@ -44,18 +58,11 @@ async def handle(context: RequestContext, request: TxnOffsetCommitRequest) -> Tx
             else:
                 metadata = item.committed_metadata
                 offsets.append((topic.name, number, item.committed_offset, item.committed_leader_epoch, metadata))
-    if offsets:
-        committed = await _commit(context, request, offsets)
-        if isinstance(committed, int):
-            committed = dict.fromkeys(((topic, number) for topic, number, *_ in offsets), committed)
-        codes.update(committed)
-    return _respond(request, codes)
+    return offsets, codes
 
 
-async def _commit(
-    context: RequestContext, request: TxnOffsetCommitRequest, offsets: list[tuple[str, int, int, int, str | None]]
-) -> Codes | int:
-    """The errors of the partitions, or one for all."""
+async def _refusal(context: RequestContext, request: TxnOffsetCommitRequest) -> int:
+    """Why nothing of it may be committed, 0 when it may; waits for the end of the transaction before."""
     if not request.group_id:
         return ErrorCode.INVALID_GROUP_ID
     version = context.api_version
@@ -69,16 +76,22 @@ async def _commit(
             shard.context.partition,
             operation(version, FIRST_VERSION_ADDING),
         )
-        shard = context.groups.shard(request.group_id)  # it may have moved meanwhile
+        context.groups.shard(request.group_id)  # it may have moved meanwhile
     except KafkaError as error:
         code = store_error(error)
         loading = code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         return int(ErrorCode.COORDINATOR_NOT_AVAILABLE) if loading and version < FIRST_VERSION_WITH_LOADING else code
+    return ErrorCode.NONE
+
+
+async def _commit(context: RequestContext, request: TxnOffsetCommitRequest, offsets: list[CommitEntry]) -> Codes:
+    """The errors of the partitions."""
+    shard = context.groups.shard(request.group_id)
     commit = Commit(
         request.group_id,
         Committer(request.member_id, request.generation_id, request.group_instance_id),
         offsets,
-        version,
+        context.api_version,
         producer_id=request.producer_id,
         producer_epoch=request.producer_epoch,
     )

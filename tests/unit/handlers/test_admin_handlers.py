@@ -19,7 +19,9 @@ from fastq_broker.handlers import (
     describe_log_dirs,
     describe_quorum,
     describe_topic_partitions,
+    find_coordinator,
     incremental_alter_configs,
+    init_producer_id,
     list_config_resources,
     metadata,
 )
@@ -620,3 +622,34 @@ def test_a_full_disk_is_the_answer_of_each_item(
     if when == "written":
         assert bench.controller.image.topics_by_name.keys() == {"kept"}
         assert len(bench.controller.image.topics_by_name["kept"].partitions) == 1
+
+
+Config = m.IncrementalAlterConfigsRequest.AlterConfigsResource
+TOPIC, APPEND = 2, 2
+
+
+def test_of_equal_requests_at_the_same_time_one_is_the_first(bench: Any) -> None:
+    """As on Apache Kafka, whose controller takes one after the other: what is looked at is acted upon in the same step."""
+
+    def twice(handler: Any, request: Any) -> list[Any]:
+        return bench.call_together(handler, [request, request], handler.VERSIONS[1])  # type: ignore[no-any-return]
+
+    made = twice(create_topics, m.CreateTopicsRequest(topics=[wanted("a")], timeout_ms=1000))
+    assert [answer.topics[0].error_code for answer in made] == [0, 36]
+    grow = m.CreatePartitionsRequest.CreatePartitionsTopic(name="a", count=3, assignments=None)
+    grown = twice(create_partitions, m.CreatePartitionsRequest(topics=[grow], timeout_ms=1000))
+    assert [answer.results[0].error_code for answer in grown] == [0, 37]
+    item = m.IncrementalAlterConfigsRequest.AlterableConfig(
+        name="cleanup.policy", config_operation=APPEND, value="compact"
+    )
+    resource = Config(resource_type=TOPIC, resource_name="a", configs=[item])
+    altered = twice(incremental_alter_configs, m.IncrementalAlterConfigsRequest(resources=[resource]))
+    assert [answer.responses[0].error_code for answer in altered] == [0, 0]
+    assert bench.controller.image.topic_configs("a")["cleanup.policy"] == "delete,compact"
+    ids = twice(init_producer_id, m.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=1000))
+    assert len({answer.producer_id for answer in ids}) == 2 and {answer.error_code for answer in ids} == {0}
+    found = twice(find_coordinator, m.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"]))
+    assert [answer.coordinators[0].error_code for answer in found] == [0, 0]
+    named = m.DeleteTopicsRequest.DeleteTopicState(name="a")
+    deleted = twice(delete_topics, m.DeleteTopicsRequest(topics=[named], timeout_ms=1000))
+    assert [answer.responses[0].error_code for answer in deleted] == [0, 3]

@@ -341,6 +341,25 @@ def test_txn_offset_commit(server: HandlerBroker, version: int, monkeypatch: pyt
     server.run(after)
 
 
+def test_a_topic_that_goes_while_a_txn_offset_commit_waits_gets_no_offset(
+    server: HandlerBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was looked up before the transaction before had ended, and the offset became that of the next topic of the name."""
+
+    async def work(handlers: GroupHandlers) -> None:
+        async def goes_meanwhile(*args: object) -> None:
+            handlers.broker.controller.delete_topics([handlers.topic_id("t")])
+            handlers.broker.controller.settle()
+
+        handlers.topics("t")
+        monkeypatch.setattr(handlers.broker.transactions, "check", goes_meanwhile)
+        answer = await handlers.call(txn_commit(handlers, 7), 5)
+        assert answer.topics[0].partitions[0].error_code == 3
+        assert not handlers.broker.groups.shard("g").offsets.has_pending("g")
+
+    server.run(work)
+
+
 def test_txn_offset_commit_while_loading(server: HandlerBroker) -> None:
     async def work(handlers: GroupHandlers) -> None:
         handlers.topics("t")
