@@ -15,8 +15,10 @@ from fastq.protocol.messages import (
     FindCoordinatorRequest,
     HeartbeatRequest,
     IncrementalAlterConfigsRequest,
+    InitProducerIdRequest,
     LeaveGroupRequest,
     ListGroupsRequest,
+    OffsetDeleteRequest,
     OffsetFetchRequest,
     SyncGroupRequest,
 )
@@ -383,3 +385,32 @@ def test_settings_of_a_group_reach_its_coordinator(server: HandlerBroker) -> Non
         assert [groups.settings_of(group).assignment_interval_ms for group in ("own", "other")] == [3000, 4000]
 
     server.run(again)
+
+
+def test_of_equal_requests_at_the_same_time_one_is_the_first(server: HandlerBroker) -> None:
+    """What the coordinators answer, as Apache Kafka's: a group goes once, and no two producers have an id and epoch in common."""
+
+    async def work(handlers: GroupHandlers) -> None:
+        async def twice(request: Any, version: int) -> list[Any]:
+            return await asyncio.gather(handlers.call(request, version), handlers.call(request, version))
+
+        handlers.topics("t")
+        await handlers.commit(8, {("t", 0): 7})
+        partition = OffsetDeleteRequest.OffsetDeleteRequestPartition(partition_index=0)
+        topic = OffsetDeleteRequest.OffsetDeleteRequestTopic(name="t", partitions=[partition])
+        answers = await twice(OffsetDeleteRequest(group_id="g", topics=[topic]), 0)
+        assert [answer.topics[0].partitions[0].error_code for answer in answers] == [0, 0]
+        answers = await twice(DeleteGroupsRequest(groups_names=["g"]), 2)
+        assert [answer.results[0].error_code for answer in answers] == [0, 69]
+        await handlers.call(FindCoordinatorRequest(key_type=1, coordinator_keys=["tx"]), 4)
+        for _ in range(10_000):
+            if not handlers.broker.transactions.loading:
+                break
+            await asyncio.sleep(0.001)
+        initialize = InitProducerIdRequest(transactional_id="tx", transaction_timeout_ms=1000)
+        answers = await twice(initialize, 5)
+        given = [(answer.producer_id, answer.producer_epoch) for answer in answers if not answer.error_code]
+        assert len(set(given)) == len(given) >= 1
+        assert {answer.error_code for answer in answers} <= {0, 51}
+
+    server.run(work)
