@@ -587,21 +587,25 @@ def test_a_listener_may_unsubscribe(broker: Broker, topic: str, protocol: str, t
             heard.append(told)
             consumer.unsubscribe()
 
+        end = time.monotonic() + 60
+
+        def follow() -> None:
+            while len(other.assignment()) < 2 and time.monotonic() < end:
+                other.poll(timeout=0.1)
+
         consumer.subscribe(topic, **{told: leave})
+        thread = threading.Thread(target=follow)
         if told == "on_revoked":
             assert consumer.poll(timeout=60, max_records=1)
-            thread = threading.Thread(target=lambda: other.poll(timeout=60))
             thread.start()
-        end = time.monotonic() + 60
         while not heard and time.monotonic() < end:
             consumer.poll(timeout=60)
         assert heard == [told] and consumer.subscription() == consumer.assignment() == []
         with pytest.raises(NotAssigned):
             consumer.poll(timeout=60)
-        if told == "on_revoked":
-            thread.join()
-        while len(other.assignment()) < 2 and time.monotonic() < end:
-            other.poll(timeout=0.1)
+        if told == "on_assigned":
+            thread.start()
+        thread.join()
         assert len(other.assignment()) == 2
         consumer.assign([(topic, 0)])
         consumer.seek_to_beginning()
@@ -621,20 +625,22 @@ def test_a_coroutine_listener_may_unsubscribe(broker: Broker, topic: str, protoc
                 heard.append(told)
                 await consumer.unsubscribe()
 
+            end = time.monotonic() + 60
+
+            async def follow() -> None:
+                while len(other.assignment()) < 2 and time.monotonic() < end:
+                    await other.poll(timeout=0.1)
+
             consumer.subscribe(topic, **{told: leave})
             if told == "on_revoked":
                 assert await consumer.poll(timeout=60, max_records=1)
-                polls = asyncio.create_task(other.poll(timeout=60))
-            end = time.monotonic() + 60
+                follows = asyncio.create_task(follow())
             while not heard and time.monotonic() < end:
                 await consumer.poll(timeout=60)
             assert heard == [told] and consumer.subscription() == consumer.assignment() == []
             with pytest.raises(NotAssigned):
                 await consumer.poll(timeout=60)
-            if told == "on_revoked":
-                await polls
-            while len(other.assignment()) < 2 and time.monotonic() < end:
-                await other.poll(timeout=0.1)
+            await (follows if told == "on_revoked" else follow())
             assert len(other.assignment()) == 2
 
     asyncio.run(main())
