@@ -18,12 +18,20 @@ from pathlib import Path
 ADMIN = Path(__file__).resolve().parents[1] / "src" / "fastq" / "admin"
 FACES = {"admin.py": "async_admin.py", "group_admin.py": "async_group_admin.py"}
 MADE_BY = "# Made by tools/generate_async_admin.py: change {source}, then `make generate`.\n"
+# What the blocking face has no use for.
+ACLOSE = '''    async def aclose(self) -> None:
+        """`close`, by the name that `contextlib.aclosing` calls."""
+        await self.close()
+
+'''
 WORDS = {
     "The blocking admin client.": "The asyncio admin client: the methods of `Admin`, awaited.",
     "the blocking admin client": "the asyncio admin client",
     " Thread-safe.": " For one event loop.",
     " The asyncio face\nis made from this file and `async_group_admin.py` (`make generate`): what waits is the whole of a statement, "
     "an assignment or a return.": "",
+    "    def _timeout_ms(self, timeout: float | None) -> int:\n        ": ACLOSE
+    + "    def _timeout_ms(self, timeout: float | None) -> int:\n        ",
 }
 NAMES = {
     "BlockingClient": "AsyncClient",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib
 import inspect
@@ -112,7 +113,7 @@ ONE_FACE = {(Consumer, "read_batches_to_end"): {"columns", "headers"}}
 @pytest.mark.parametrize("twins", TWINS, ids=lambda twins: twins[0].__name__)
 def test_both_faces_take_the_same_arguments(twins: tuple[type, type]) -> None:
     blocking, asyncio_one = ({name for name in dir(face) if not name.startswith("_")} for face in twins)
-    assert blocking == asyncio_one
+    assert blocking | {"aclose"} == asyncio_one
     for name in sorted({*blocking, "__init__"}):
         taken = []
         for face in twins:
@@ -167,3 +168,17 @@ def test_an_exit_stack_takes_the_clients(shared_broker: Any, new_topic_name: Any
         assert [record.value for record in consumer.read_to_end(timeout=20)] == [b"x"]
     with pytest.raises(ClientClosed):
         producer.send(topic, b"y")
+
+
+@pytest.mark.parametrize(
+    ("face", "call", "args"),
+    [(AsyncConsumer, "poll", ()), (AsyncProducer, "partitions_for", ("t",)), (AsyncAdmin, "list_topics", ())],
+)
+def test_aclosing_closes(face: type, call: str, args: tuple[str, ...]) -> None:
+    async def main() -> None:
+        async with contextlib.aclosing(face(bootstrap_servers="127.0.0.1:1")) as client:
+            pass
+        with pytest.raises(ClientClosed):
+            await getattr(client, call)(*args)
+
+    asyncio.run(main())

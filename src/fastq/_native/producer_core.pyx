@@ -16,6 +16,7 @@ from cpython.dict cimport PyDict_CheckExact
 from cpython.list cimport PyList_CheckExact
 from cpython.number cimport PyNumber_Index
 from cpython.object cimport PyObject
+from cpython.pythread cimport PyThread_get_thread_ident
 from cpython.tuple cimport PyTuple_CheckExact
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
 
@@ -438,7 +439,14 @@ fastq_install_next(<PyTypeObject*>Sent, sent_next)
 
 @cython.auto_pickle(False)
 cdef class AsyncProducerCore(ProducerCore):
-    """The asyncio send."""
+    """The asyncio send. `home` is the thread that ran the producer's loop when that was looked at last: in any other one the loop is
+    looked at again, which a look at every send would make slower."""
+
+    cdef long home
+
+    def _at_home(self):
+        """The loop that runs in this thread is the producer's."""
+        self.home = PyThread_get_thread_ident()
 
     cdef DeliveryBase handle(self, Appended* out, Field* key, Field* value):
         cdef AsyncDelivery delivery = AsyncDelivery.__new__(AsyncDelivery)
@@ -456,7 +464,7 @@ cdef class AsyncProducerCore(ProducerCore):
         cdef AsyncDelivery delivery
         cdef Sent sent
         fastq_look_at(value)
-        if self.accumulator.slow == 0:
+        if self.accumulator.slow == 0 and self.home == PyThread_get_thread_ident():
             state = self.topic_state(topic)
             if state is not None:
                 delivery = self.try_enqueue(state, value, key, headers, partition, timestamp_ms, True)

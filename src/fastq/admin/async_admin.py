@@ -67,6 +67,10 @@ class AsyncAdmin(AsyncGroupAdmin):
         """Close all connections. Idempotent; a call after it raises ClientClosed."""
         await self._client.close()
 
+    async def aclose(self) -> None:
+        """`close`, by the name that `contextlib.aclosing` calls."""
+        await self.close()
+
     def _timeout_ms(self, timeout: float | None) -> int:
         """What the broker is told; it is never less than a millisecond."""
         check_timeout(timeout)

@@ -428,6 +428,10 @@ class AsyncConsumer(ConsumerCalls, Generic[K, V]):
         finally:
             await self._close()
 
+    async def aclose(self) -> None:
+        """`close`, by the name that `contextlib.aclosing` calls."""
+        await self.close()
+
     def _dropped(self) -> None:
         driver = self._driver
         if driver is None or driver.loop.is_closed() or self._closing or sys.is_finalizing():

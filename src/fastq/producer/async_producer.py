@@ -175,6 +175,10 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls, Generic[K, V]):
         """Deliver everything, at most for `timeout` seconds, and close; see Producer.close. Idempotent."""
         await self._run(self._close(timeout))
 
+    async def aclose(self) -> None:
+        """`close`, by the name that `contextlib.aclosing` calls."""
+        await self.close()
+
     async def partitions_for(self, topic: str) -> list[int]:
         """The partitions of a topic; waits for its metadata as `send` does."""
         return await self._run(self._partitions_for(topic))
@@ -304,6 +308,7 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls, Generic[K, V]):
             self._driver = _Driver(self._parts.core, self._step)
         elif self._loop is not loop:
             self._refuse_other_loop()
+        self._at_home()
         if self.accumulator.slow & NOT_STARTED:
             self._end_watch = _until_the_end(weakref.ref(self))
             with contextlib.suppress(StopIteration):

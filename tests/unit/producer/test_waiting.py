@@ -189,6 +189,23 @@ def test_a_second_event_loop_is_refused_at_once(shared_broker, topic):
     assert Log(shared_broker, topic).values() == []
 
 
+def test_a_loop_of_another_thread_is_refused_by_the_call(shared_broker, topic):
+    """Not by an await, which may never come: nothing of it is sent."""
+
+    async def main(producer):
+        await (await producer.send(topic, b"here"))
+
+        async def elsewhere():
+            with pytest.raises(WrongEventLoop, match="another event loop"):
+                producer.send(topic, b"there")
+
+        await asyncio.to_thread(asyncio.run, elsewhere())
+        await (await producer.send(topic, b"here too"))
+
+    run(main, shared_broker)
+    assert Log(shared_broker, topic).values() == [b"here", b"here too"]
+
+
 def test_a_loop_that_is_closed_without_a_word_is_met_at_the_next_batch(shared_broker, topic, capfd):
     producer = AsyncProducer(bootstrap_servers=shared_broker.bootstrap_servers)
     loop = asyncio.new_event_loop()
