@@ -123,6 +123,7 @@ class ClassicMember:
         self._error: FastqError | None = None
         self._leading: tuple[str, dict[str, MemberSubscription]] | None = None  # protocol and members, while ASSIGNING
         self._assign_by = 0.0
+        self._group_topics: list[str] = []  # of all members, also those that are not there (yet)
         self._group_counts: dict[str, int] | None = None  # of the assignment that this member made as the leader
         self._generation_seen = -1  # of the metadata
 
@@ -491,7 +492,8 @@ class ClassicMember:
         assignments: list[SyncGroupRequest.SyncGroupRequestAssignment] = []
         if self._leading is not None:
             protocol, members = self._leading
-            self._group_counts = self._counts(sorted({topic for member in members.values() for topic in member.topics}))
+            self._group_topics = sorted({topic for member in members.values() for topic in member.topics})
+            self._group_counts = self._counts(self._group_topics)
             if protocol:
                 assignments = self._assignments(self.assignors[protocol], members)
         self._leading = None
@@ -568,7 +570,7 @@ class ClassicMember:
         """The metadata changed: the leader has the group rebalance when there are other partitions to assign."""
         if self._group_counts is None:
             return
-        now = self._counts(self._group_counts)
+        now = self._counts(self._group_topics)
         if now != self._group_counts:
             self.rejoin("the partitions of the topics changed")
 

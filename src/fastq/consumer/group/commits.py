@@ -73,8 +73,9 @@ class Commit:
 
 class Committer:
     """All commits of one consumer. Invariants: `_waiting` are in the order of their calls; a commit is in `_waiting` or on its
-    way, or finished. `on_refused(code, who)` hears of what the group refuses, `on_committed(offsets)` of what it has taken, before
-    who waits for it. Thread rule: under the driver's lock, or in its loop.
+    way, or finished. `is_gone(partition)`: the cluster says that there is no such partition. `on_refused(code, who)` hears of what
+    the group refuses, `on_committed(offsets)` of what it has taken, before who waits for it. Thread rule: under the driver's lock,
+    or in its loop.
     """
 
     def __init__(
@@ -83,8 +84,10 @@ class Committer:
         on_refused: Callable[[int, GroupMetadata], object],
         restamped: Callable[[GroupMetadata], GroupMetadata | None],
         on_committed: Callable[[Offsets], object],
+        is_gone: Callable[[TopicPartition], bool],
     ) -> None:
         self.coordinator = coordinator
+        self._is_gone = is_gone
         self._on_refused = on_refused
         self._restamped = restamped
         self._on_committed = on_committed
@@ -220,7 +223,7 @@ class Committer:
                 commit.finish(error)
                 return False
             commit.who = fresh
-        elif code not in LATER:
+        elif code not in LATER or (code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and self._is_gone(tp)):
             self._on_refused(code, commit.who)
             commit.finish(error)
             return False

@@ -110,7 +110,9 @@ class GroupSession:
             backoff_ms=(config.retry_backoff_ms, config.retry_backoff_max_ms),
             random=core.random,
         )
-        self.committer = Committer(self.coordinator, self._commit_refused, self._restamped, self._note_committed)
+        self.committer = Committer(
+            self.coordinator, self._commit_refused, self._restamped, self._note_committed, self._is_gone
+        )
         self._protocol = config.group_protocol
         self._refused: FastqError | None = None  # why there will be no membership
         self._subscription = Subscription()
@@ -445,6 +447,13 @@ class GroupSession:
         offsets = self.finished()
         if offsets:
             self._auto = self.commit(offsets, self.config.default_api_timeout_ms / 1000, log_failure)
+
+    def _is_gone(self, tp: TopicPartition) -> bool:
+        """Whether the topic was deleted, or made anew with fewer partitions: a rebalance does not wait for the time-out of its commit."""
+        topic = self.core.metadata.topic(tp.topic)
+        if topic is None or topic.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            return topic is not None
+        return 0 < len(topic.partitions) <= tp.partition
 
     def _commit_refused(self, code: int, who: GroupMetadata) -> None:
         member = self.membership

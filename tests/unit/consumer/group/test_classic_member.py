@@ -447,3 +447,16 @@ def test_a_farewell_does_not_wait_behind_a_join() -> None:
     assert first.leave("the test says so")[0].node_id == SEPARATE + world.group.node
     second.state = State.JOINING
     assert second.leave("the test says so")[0].node_id == world.group.node
+
+
+def test_a_topic_that_was_not_there_when_the_group_was_assigned_is_read_when_it_is() -> None:
+    """As one that is deleted and made again."""
+    world = World(1, ("range",), 0.0)
+    member = world.join()
+    world.settle()
+    world.set_partitions({})
+    world.run(20.0)
+    assert not member.owned
+    world.set_partitions(TOPICS)
+    world.settle()
+    assert member.owned

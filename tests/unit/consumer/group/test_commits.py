@@ -52,6 +52,7 @@ class Setting:
             random=random.Random(1),
         )
         self.refused: list[int] = []
+        self.gone: set[TopicPartition] = set()
         self.taken: list[Any] = []
         self.fresh: GroupMetadata | None = None
         self.committer = Committer(
@@ -59,6 +60,7 @@ class Setting:
             lambda code, who: self.refused.append(code),
             lambda who: self.fresh,
             self.taken.append,
+            lambda tp: tp in self.gone,
         )
         self.find()
 
@@ -286,3 +288,18 @@ def test_a_look_up_that_fails_for_good_and_one_that_does_not() -> None:
     error = setting.coordinator.take_error()
     assert isinstance(error, FastqError) and not isinstance(error, NotCoordinator) and "READ on the group" in str(error)
     assert setting.coordinator.take_error() is None
+
+
+def test_an_offset_of_a_partition_that_is_gone_is_not_committed_again_and_again() -> None:
+    setting = Setting()
+    tp = TopicPartition("t", 3)
+    commit = setting.commit({tp: 5})
+    setting.sent().done(answer({tp: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}), None, setting.now)
+    assert not commit.finished  # it may be new, and not known to every broker
+    setting.now, setting.gone = 2.0, {tp}
+    setting.sent().done(answer({tp: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}), None, setting.now)
+    assert (
+        commit.finished
+        and commit.error is not None
+        and "t-3" in str(commit.error).replace("topic t, partition 3", "t-3")
+    )
