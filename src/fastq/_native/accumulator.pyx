@@ -93,12 +93,12 @@ cdef extern from *:
     void fastq_store(int64_t* where, int64_t what) noexcept nogil
     int64_t fastq_load(int64_t* where) noexcept nogil
 
-# How far apart the sends of a stream without linger look after the network: doubled for each batch in flight up to the fourth, so that what
+# How far apart the sends of a stream without linger look after the network: doubled for each batch in flight up to the third, so that what
 # a slow broker has not answered yet makes fewer and larger batches. One record in flight delays the next by less than it takes itself.
-cdef double LOOK_APART_S = 12.5e-6
+cdef double LOOK_APART_S = 25e-6
 cdef enum:
-    LOOK_DOUBLINGS_MAX = 4
-    REST_NS = 100_000       # how long a resting thread sleeps at a time, and how long records may have waited when it steps in
+    LOOK_DOUBLINGS_MAX = 3
+    REST_NS = 400_000       # how long a resting thread sleeps at a time, and how long records may have waited when it steps in
 
 
 @cython.final

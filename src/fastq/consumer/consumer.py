@@ -45,6 +45,9 @@ logger = logging.getLogger("fastq.consumer")
 
 T = TypeVar("T")
 FOREVER_S = 3600.0
+
+AT_ONCE_S = 100e-6
+"""Who comes back for records within this time is handed the next ones before their successors are asked for."""
 # How long the farewell of a consumer that was dropped may take, which is nobody's call.
 DROPPED_S = 0.5
 LISTENER_HINT = "Coroutine functions are for AsyncConsumer; a blocking one waits for what it does"
@@ -106,6 +109,7 @@ class Consumer(ConsumerCalls, Generic[K, V]):
         self._beats: set[object] = set()  # heartbeats of the thread that are on their way
         self._iterator: weakref.ref[RecordIterator[K, V]] | None = None
         self._waiting: int | None = None  # the thread in a call that waits, for which the lock is given up
+        self._handed_at = 0.0  # when a call that asks for records found some
 
     # -- records
 
@@ -250,7 +254,8 @@ class Consumer(ConsumerCalls, Generic[K, V]):
     ) -> T | None:
         """Drive until `look()` finds something, or the time is over (None). The lock is held.
 
-        The next fetch goes out before what was found is handed out. `asks`: for records, so rebalances go on. `quiet`: errors
+        The next fetch goes out before what was found is handed out, but for who comes back at once: then by the next call, as what was
+        found need not wait for it. `asks`: for records, so rebalances go on. `quiet`: errors
         wait for the next call.
         """
         check_timeout(timeout)
@@ -280,14 +285,18 @@ class Consumer(ConsumerCalls, Generic[K, V]):
     def _drive(self, look: Callable[[], T | None], timeout: float | None, asks: bool, quiet: bool) -> T | None:
         """`_run`, whose words hold."""
         clock = self._core.clock
-        end = clock() + (FOREVER_S * 24 * 365 if timeout is None else timeout)
+        now = clock()
+        end = now + (FOREVER_S * 24 * 365 if timeout is None else timeout)
         driver = self._driver
+        at_once, has_read = asks and now - self._handed_at < AT_ONCE_S, False
         self._check_open()
-        driver.run_once(0.0)
+        if not at_once or self._fetcher.buffered_bytes or end <= now:
+            driver.run_once(0.0)
         while True:
             self._turn.deliver()
             self._check_open()
-            self._step()
+            if not (at_once and has_read):
+                self._step()
             self._run_callbacks()
             # Steps come before errors: one that stays must not keep a listener from hearing what is lost.
             if asks and not self._stopping and self._rebalance():
@@ -298,8 +307,13 @@ class Consumer(ConsumerCalls, Generic[K, V]):
                 return None
             found = look()
             if found is not None:
+                if asks:
+                    self._handed_at = clock()
                 driver.flush()
                 return found
+            if at_once and has_read:
+                at_once = False
+                continue
             if not quiet:
                 self._raise_if_woken()
                 self._raise_hopeless()
@@ -309,6 +323,7 @@ class Consumer(ConsumerCalls, Generic[K, V]):
                 return None
             wakeup = self._wakeup_in()
             driver.run_once(min(remaining, FOREVER_S if wakeup is None else wakeup))
+            has_read = True
 
     def _call(self, steps: Steps[T]) -> T:
         """A call of the application, to its end."""
