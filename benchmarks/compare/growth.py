@@ -13,6 +13,7 @@ import argparse
 import asyncio
 import json
 import random
+import resource
 import shutil
 import socket
 import statistics
@@ -20,7 +21,7 @@ import struct
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -132,12 +133,20 @@ def many_partitions(folder: Path, steps: list[int]) -> dict[str, Row]:
     return rows
 
 
+def allow_descriptors(count: int) -> None:
+    """Raise the limit of this process and of those that it starts; who may not go beyond the hard one stays there."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, PermissionError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(count, hard), max(count, hard)))
+
+
 API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
 
 
 def many_connections(folder: Path, steps: list[int]) -> dict[str, Row]:
     """Idle connections, each of which has asked once."""
     rows: dict[str, Row] = {}
+    allow_descriptors(3 * max(steps))  # the broker has two for each, and those of its files
     with Broker(data_dir=folder / "data") as broker, ExitStack() as stack:
         with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
             admin.create_topic("t", partitions=1, replication_factor=1)

@@ -5,7 +5,8 @@ linger is over, and keep their place in the partition's queue from then on, unti
 Follows Kafka's RecordAccumulator; its BufferPool is buffer_pool, its ProducerBatch producer_batch.
 
 Rules
-- The GIL is the lock. Nothing between the room check and the last byte of an append runs Python code.
+- The GIL is the lock. Who looks at `incomplete` and `open_partitions` from Python has no lock against sends: one step of C at a time, as
+  `list(...)` and `oldest()` are, never an iteration of Python's. Nothing between the room check and the last byte of an append runs Python code.
 - Per record only the append; everything else is per batch and callable from Python.
 - Making an object that the collector tracks may run a collection, and a __del__ that it runs may send. So nothing looked at before such
   a point is taken for granted after it.
@@ -372,6 +373,12 @@ cdef class Accumulator(BatchOwner):
         return 0
 
     # -- batches --------------------------------------------------------------------------------------------------
+
+    def oldest(self):
+        """The batch that was begun first of those that have no fate yet, or None: in one step, as others may be sending."""
+        for batch in self.incomplete:
+            return batch
+        return None
 
     def close_due(self, double now_s, double linger_s):
         """Close the batches whose linger is over. Answers when the next one is due, or None.

@@ -421,5 +421,5 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls, Generic[K, V]):
     def _close_at_exit(self) -> None:
         """The program ends without close(): the loop is gone, so all that is left is to say what was lost."""
         why = "the AsyncProducer was not closed: use `async with`, or await close()"
-        lost = sum(len(batch) for batch in self.accumulator.incomplete)
+        lost = sum(len(batch) for batch in list(self.accumulator.incomplete))
         report_lost(lost, why)

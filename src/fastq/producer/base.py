@@ -241,7 +241,7 @@ class Parts:
     def no_room(self, topic: str) -> BufferTimeout:
         """The error of a send that found no room within max_block_ms."""
         pool = self.accumulator.pool
-        refused = (batch.last_error for batch in self.accumulator.incomplete if batch.last_error is not None)
+        refused = (batch.last_error for batch in list(self.accumulator.incomplete) if batch.last_error is not None)
         return BufferTimeout(
             f"no room for a record within max_block_ms={self.config.max_block_ms}: {pool.used_bytes} of "
             f"buffer_memory={pool.limit_bytes} bytes wait for the brokers in {len(self.accumulator.incomplete)} batches",

@@ -64,6 +64,9 @@ QUICK_S = 0.002
 """The same with linger_ms=0, after a send that followed another one within this time: the next send reads the answers. What sends have left
 behind is seen to by the background thread all the same, which rests without the GIL meanwhile (`Accumulator.rest`)."""
 
+FAILED_PAUSE_S = 1.0
+"""How long the background thread waits after an error that nobody foresaw."""
+
 LOOK_S = 0.1
 """How late an interrupt may be seen while another thread runs callbacks: a lock's acquisition cannot be ended."""
 
@@ -473,14 +476,17 @@ class Producer(SyncProducerCore, BlockingTransactionCalls, Generic[K, V]):
             logger.debug("no background thread at interpreter shutdown")
 
     def _background(self) -> None:
-        try:
-            while not self._closing:
+        while not self._closing:
+            try:
                 self._background_turn()
-        except ClientClosed:
-            pass
-        except Exception:
-            if not self._closing:
-                logger.exception("the producer's background thread failed; callers go on without it")
+            except ClientClosed:
+                return
+            except Exception:
+                # Whatever it is: without this thread lingering records would stay until somebody sends or flushes.
+                self._resting = False
+                if not self._closing:
+                    logger.exception("the producer's background thread failed; it goes on in %g s", FAILED_PAUSE_S)
+                    self._background_event.wait(FAILED_PAUSE_S)
 
     def _background_turn(self) -> None:
         event, now = self._background_event, time.monotonic()

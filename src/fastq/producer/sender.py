@@ -210,8 +210,7 @@ class Sender:
     def _expire(self, now: float) -> None:
         """Fail what has waited for delivery_timeout_ms since its first record."""
         timeout = self.settings.delivery_timeout_s
-        while self.accumulator.incomplete:
-            batch: Batch = next(iter(self.accumulator.incomplete))
+        while (batch := self.accumulator.oldest()) is not None:
             if batch.created_s + timeout > now:
                 self._due(batch.created_s + timeout)
                 return

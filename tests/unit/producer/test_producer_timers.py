@@ -1,5 +1,6 @@
 """What is due is seen to, whatever else the connections' clock is set for."""
 
+import sys
 import threading
 import time
 
@@ -70,3 +71,61 @@ def test_what_a_burst_without_linger_leaves_behind_goes_by_itself(shared_broker,
                 producer.send(topic, b"x")
             producer.send(topic, b"last").add_done_callback(lambda _delivery: done.release())
             assert done.acquire(timeout=30)  # no other call of the producer
+
+
+def test_the_background_thread_looks_while_others_send(shared_broker, new_topic_name, caplog):
+    """Its look at the oldest batch, between two appends of another thread that begin batches: it failed, and lingering records stayed."""
+    topic, interval = new_topic_name(), sys.getswitchinterval()
+    with Producer(
+        bootstrap_servers=shared_broker.bootstrap_servers, linger_ms=1, batch_size=100, compression_type="none"
+    ) as producer:
+        producer.partitions_for(topic)
+        sender, stop = producer._parts.sender, threading.Event()
+
+        def look():
+            while not stop.is_set():
+                sender._expire(0.0)
+
+        failed = []
+        thread = threading.Thread(target=lambda: failed.extend(raised(look)))
+        sys.setswitchinterval(1e-6)
+        try:
+            thread.start()
+            for _ in range(20_000):
+                producer.send(topic, b"x" * 60)
+        finally:
+            sys.setswitchinterval(interval)
+            stop.set()
+            thread.join()
+        producer.flush(30)
+    assert not failed
+    assert not [record for record in caplog.records if "background thread failed" in record.getMessage()]
+
+
+def raised(work):
+    try:
+        work()
+    except Exception as error:
+        return [error]
+    return []
+
+
+def test_the_background_thread_goes_on_after_an_error(shared_broker, new_topic_name, caplog, monkeypatch):
+    topic = new_topic_name()
+    monkeypatch.setattr("fastq.producer.producer.FAILED_PAUSE_S", 0.01)
+    with Producer(bootstrap_servers=shared_broker.bootstrap_servers, linger_ms=5) as producer:
+        producer.partitions_for(topic)
+        run, errors = producer._parts.sender.run, [ValueError("unforeseen")]
+
+        def broken(now):
+            if errors and threading.current_thread() is producer._thread:
+                raise errors.pop()
+            return run(now)
+
+        producer._parts.sender.run = broken
+        done = threading.Event()
+        producer.send(topic, b"x").add_done_callback(lambda _delivery: done.set())
+        assert done.wait(30)  # no other call of the producer
+    assert not errors
+    (record,) = (record for record in caplog.records if record.name == "fastq.producer" and record.exc_info)
+    assert record.getMessage().startswith("the producer's background thread failed")
