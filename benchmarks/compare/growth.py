@@ -177,6 +177,10 @@ def many_connections(folder: Path, steps: list[int]) -> dict[str, Row]:
 def many_groups(folder: Path, steps: list[int]) -> dict[str, Row]:
     """Groups of one member each that have committed, all in one process of asyncio."""
 
+    async def join(member: AsyncConsumer[Any, Any]) -> None:
+        while not member.assignment():
+            await member.poll(timeout=1.0)
+
     async def grow(broker: Broker) -> dict[str, Row]:
         rows: dict[str, Row] = {}
         members: list[AsyncConsumer[Any, Any]] = []
@@ -185,7 +189,7 @@ def many_groups(folder: Path, steps: list[int]) -> dict[str, Row]:
             for number in range(before, step):
                 member = AsyncConsumer("t", bootstrap_servers=broker.bootstrap_servers, group_id=f"group-{number}")
                 members.append(member)
-            await asyncio.gather(*[member.poll(timeout=1.0) for member in members[before:]])
+            await asyncio.gather(*map(join, members[before:]))
             row = {"join_ms": (time.perf_counter() - start) / (step - before) * 1e3}
             took = []
             for member in random.Random(step).sample(members, min(step, 100)):
@@ -264,8 +268,8 @@ def main() -> None:
             document[name] = SUBJECTS[name][0](folder, getattr(options, name))
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-    document["machine"] = machine()
-    path.write_text(json.dumps(document, indent=1) + "\n")
+        document["machine"] = machine()
+        path.write_text(json.dumps(document, indent=1) + "\n")  # after each, as they take minutes
     plot({name: rows for name, rows in document.items() if name in SUBJECTS})
     print(path)
 
