@@ -19,7 +19,8 @@ Operation = Literal["open", "write", "truncate", "sync", "rename", "unlink", "re
 
 @dataclass
 class Fault:
-    """One planned failure. `partial` bytes of a write reach the file first; `code` 0 only shortens the write."""
+    """One planned failure. `partial` bytes of a write reach the file first; `code` 0 only shortens the write. A read that fails
+    with EAGAIN finds so many bytes in memory."""
 
     operation: Operation
     code: int
@@ -111,7 +112,7 @@ class FaultyFiles(Files):
     def read_if_cached(self, fd: int, size: int, position: int) -> bytes | None:
         fault = self._strike("read", self._paths[fd])
         if fault is not None and fault.code == errno.EAGAIN:
-            return None
+            return super().read_if_cached(fd, min(fault.partial, size), position) if fault.partial else None
         if fault is not None:
             raise OSError(fault.code, os.strerror(fault.code), self._paths[fd])
         return super().read_if_cached(fd, size, position)

@@ -67,7 +67,8 @@ def iter_bounds(
                 window = files.pread(handle.fd, want, position)
             else:
                 cached = files.read_if_cached(handle.fd, want, position)
-                if cached is None:
+                # What is cached may end inside a header, at a page's end: whether the file does is for who may wait to find out.
+                if cached is None or len(cached) < min(BOUNDS_BYTES, want):
                     raise WouldBlock
                 window = cached
             if len(window) < BOUNDS_BYTES:

@@ -65,6 +65,21 @@ def test_a_cold_page_makes_a_cold_slice_that_a_thread_finishes(tmp_path: Path) -
     assert [record.offset for record in records_of(log.read(8, SIZE))] == [8]
 
 
+def test_pages_that_end_inside_a_header_are_cold_and_not_corrupt(tmp_path: Path) -> None:
+    """Of a log larger than memory a part of what is looked at may be cached."""
+    files = FaultyFiles()
+    log = filled(tmp_path, 20, LogConfig(index_interval_bytes=200), files)
+    cold = 0
+    for partial in range(1, 3 * SIZE):
+        files.plan(Fault("read", errno.EAGAIN, ".log", partial=partial))
+        got = log.read(7, 5 * SIZE)
+        files.heal()
+        cold += got.cold
+        got.warm()
+        assert [record.offset for record in records_of(got)] == [7, 8, 9, 10, 11], partial
+    assert 0 < cold < 3 * SIZE - 1
+
+
 def test_probing_the_page_cache(tmp_path: Path) -> None:
     log = filled(tmp_path, 10)
     got = log.read(0, 1 << 20)
