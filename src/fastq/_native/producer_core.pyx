@@ -442,7 +442,7 @@ cdef class AsyncProducerCore(ProducerCore):
     """The asyncio send. `home` is the thread that ran the producer's loop when that was looked at last: in any other one the loop is
     looked at again, which a look at every send would make slower."""
 
-    cdef long home
+    cdef unsigned long home
 
     def _at_home(self):
         """The loop that runs in this thread is the producer's."""
