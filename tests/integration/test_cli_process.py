@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from fastq import Producer
+from fastq import Admin, Producer
 from fastq.testing import Broker
 
 PROGRAMS = [[sys.executable, "-m", "fastq"], [sys.executable, "-m", "fastq.cli"]]
@@ -104,6 +104,28 @@ def test_an_interrupt_without_a_broker() -> None:
         assert b"127.0.0.1:1" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
         assert ended(process) == (130, "")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("gone", [False, True], ids=["with its broker", "its broker gone"])
+def test_a_member_leaves_its_group(number: signal.Signals, code: int, gone: bool) -> None:
+    """Also when nobody takes its commit: then without, and soon."""
+    with Broker() as broker, Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+            producer.send_many("t", [b"line"] * 10)
+        with started(
+            "consume", "t", "--group", "g", "--from-beginning", "--bootstrap", broker.bootstrap_servers
+        ) as process:
+            assert process.stdout is not None and process.stderr is not None
+            for _ in range(10):
+                assert process.stdout.readline() == b"line\n"
+            if gone:
+                broker.stop()
+            process.send_signal(number)
+            assert process.wait(20) == code  # 30 s are what a commit may take elsewhere
+            assert b"Traceback" not in process.stderr.read()
+        if not gone:
+            assert not admin.describe_group("g").members
 
 
 @pytest.mark.parametrize("closed", [0, 1, 2])

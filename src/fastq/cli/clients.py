@@ -1,7 +1,8 @@
 """The clients of the commands: settings from options, and a broker that answers before anything else is done.
 
 Rules: `--property` wins over what a command would set. A client that reaches no broker within `--connect-timeout` raises why, which ends
-the command with exit code 3; until then the client's own warnings say what it tries.
+the command with exit code 3; until then the client's own warnings say what it tries. A command that is interrupted waits
+INTERRUPTED_CLOSE_S at most for what its client still has to say to the brokers.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 CONNECT_TIMEOUT_S = 10.0
+INTERRUPTED_CLOSE_S = 3.0
 
 
 def add_client_options(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +73,7 @@ def opened_producer(options: argparse.Namespace, **settings: Any) -> Iterator[Pr
     """A producer that has reached a broker."""
     from fastq import Producer
 
-    with Producer(client_settings(options, **settings)) as producer:
+    with Producer(client_settings(options, **settings)) as producer, _closed_soon(producer):
         reach(producer._driver, options)
         yield producer
 
@@ -82,9 +84,19 @@ def opened_consumer(options: argparse.Namespace, topics: Sequence[str], **settin
     from fastq import Consumer
 
     settings = {"allow_auto_create_topics": False, **settings}
-    with Consumer(client_settings(options, **settings), *topics) as consumer:
+    with Consumer(client_settings(options, **settings), *topics) as consumer, _closed_soon(consumer):
         reach(consumer._driver, options)
         yield consumer
+
+
+@contextlib.contextmanager
+def _closed_soon(client: Producer | Consumer) -> Iterator[None]:
+    """Who interrupts a command does not wait for brokers that are gone."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        client.close(INTERRUPTED_CLOSE_S)
+        raise
 
 
 class _Reaching(Protocol):

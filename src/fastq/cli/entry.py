@@ -43,7 +43,8 @@ EXAMPLES = """examples:
   fastq perf produce logs --records 1000000
 
 exit codes:
-  0 done, 1 failed, 2 wrong usage, 3 no broker could be reached, 130 interrupted, 141 the reader of the output went away
+  0 done, 1 failed, 2 wrong usage, 3 no broker could be reached, 130 interrupted, 141 the reader of the output went away,
+  143 terminated
 """
 
 COMMANDS = (
