@@ -644,3 +644,29 @@ def test_a_coroutine_listener_may_unsubscribe(broker: Broker, topic: str, protoc
             assert len(other.assignment()) == 2
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_all_of_a_topic_that_is_made_anew_is_read(broker: Broker, topic: str, protocol: str) -> None:
+    """And what was read of the old one is not committed for it: another member begins where this one ended."""
+    given = options(broker, topic, protocol, metadata_max_age_ms=1000, allow_auto_create_topics=False)
+    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin, Consumer(topic, **given) as consumer:
+        read: list[bytes] = []
+        while len(read) < 20:
+            read += [record.value for record in consumer.poll(timeout=10)]
+        admin.delete_topics([topic]).results()
+        admin.create_topic(topic, partitions=1)
+        with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+            for number in range(13):
+                producer.send(topic, b"new %d" % number, partition=0)
+        read.clear()
+        until = time.monotonic() + 30
+        while len(read) < 13 and time.monotonic() < until:
+            read += [record.value for record in consumer.poll(timeout=1)]
+        assert read == [b"new %d" % number for number in range(13)]
+        assert consumer.poll(timeout=0.1) == []  # done with them
+    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        committed = admin.list_group_offsets(given["group_id"]).results()
+        assert {tp: place.offset for tp, place in committed.items() if place is not None} == {
+            TopicPartition(topic, 0): 13
+        }

@@ -14,7 +14,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from fastq.consumer.config import LATEST_TIMESTAMP, ConsumerConfig
+from fastq.consumer.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ConsumerConfig
 from fastq.consumer.effects import Outgoing
 from fastq.consumer.offsets import LIST_OFFSETS_API, MOVED, list_offsets_request, offsets_answered
 from fastq.consumer.partition import PartitionState, Phase
@@ -27,7 +27,7 @@ from fastq.errors import (
     UnsupportedVersion,
     error_for_code,
 )
-from fastq.metadata import ClusterMetadata, TopicPartition
+from fastq.metadata import ZERO_UUID, ClusterMetadata, TopicPartition
 from fastq.net.backoff import backoff_s
 from fastq.protocol.messages import (
     ListOffsetsResponse,
@@ -57,6 +57,9 @@ class AssignedPartitions:
         self.partitions: dict[TopicPartition, PartitionState] = {}
         self.buffered_bytes = 0
         self.wants_metadata: str | None = None  # why, when a refresh would help
+        self.made_anew: set[TopicPartition] = (
+            set()
+        )  # whose topics are others by now, until the group's session has heard of it
         self._wall_clock_ms = wall_clock_ms
         self._random = rng
         self._order: deque[PartitionState] = deque()
@@ -249,7 +252,13 @@ class AssignedPartitions:
 
     def _check_leaders(self) -> None:
         """The metadata changed: offsets that were read under an older leader epoch are to be checked."""
+        anew: dict[str, dict[int, int]] = {}
         for state in self.partitions.values():
+            topic = self.metadata.topic(state.tp.topic)
+            if topic is not None and topic.topic_id not in (state.topic_id, ZERO_UUID):
+                if state.topic_id != ZERO_UUID:
+                    self._made_anew(state, anew)
+                state.topic_id = topic.topic_id
             found = self.metadata.partition(*state.tp)
             if found is None or found.leader_epoch <= state.leader_epoch:
                 continue
@@ -259,6 +268,41 @@ class AssignedPartitions:
                 state.generation += 1
             state.leader_epoch = found.leader_epoch
             state.preferred_replica = -1
+        for name, read in anew.items():
+            logger.warning(
+                "%s was deleted and made anew, after these partitions of it were read up to these offsets: %s; going on at the beginning "
+                "of their new logs",
+                name,
+                ", ".join(f"{partition}: {offset}" for partition, offset in sorted(read.items())),
+            )
+
+    def _made_anew(self, state: PartitionState, anew: dict[str, dict[int, int]]) -> None:
+        """The topic was deleted and another has its name: where the old one was read up to says nothing about the new one, of which all
+        is to be read, as nothing of it was. Kafka's own consumer goes on at the old offset; so records are passed over."""
+        self.made_anew.add(state.tp)
+        state.leader_epoch = -1
+        if state.phase is Phase.COMMITTED:
+            return
+        if state.phase is Phase.RESET:
+            state.generation += 1
+            state.requested = False
+            return
+        read = state.position
+        self.buffered_bytes -= state.move(-1)
+        if self.config.auto_offset_reset == "none":
+            state.phase = Phase.FAILED
+            self._errors.append(
+                OffsetOutOfRange(
+                    f"{state.tp.topic}-{state.tp.partition} was deleted and made anew, after it was read up to offset {read}, and "
+                    "auto_offset_reset='none': seek() to go on",
+                    topic=state.tp.topic,
+                    partition=state.tp.partition,
+                )
+            )
+            return
+        state.begin_reset(EARLIEST_TIMESTAMP)
+        if self.metadata.partition(*state.tp) is not None:
+            anew.setdefault(state.tp.topic, {})[state.tp.partition] = read
 
     def _check_epochs(self, node_id: int, states: list[PartitionState]) -> Outgoing:
         """Ask the new leader where the epoch of the last record read ended: before it, that record is gone."""

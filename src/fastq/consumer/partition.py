@@ -9,7 +9,7 @@ from collections import deque
 from enum import Enum
 
 from fastq._native.consume import FetchedRecords
-from fastq.metadata import TopicPartition
+from fastq.metadata import ZERO_UUID, TopicPartition
 
 
 class Phase(Enum):
@@ -50,11 +50,13 @@ class PartitionState:
         "requested",
         "reset_timestamp",
         "retry_at",
+        "topic_id",
         "tp",
     )
 
     def __init__(self, tp: TopicPartition, fetch_bytes: int, phase: Phase = Phase.RESET) -> None:
         self.tp = tp
+        self.topic_id = ZERO_UUID  # of the topic that all of this is about; zero while it is not known
         self.phase = phase
         self.reset_timestamp: int | None = None  # None: what auto_offset_reset says
         self.fetch_offset = -1

@@ -55,7 +55,8 @@ class DeadLetter(NamedTuple):
 
 
 class SetAsideLog:
-    """Says which records were set aside: of each topic the first at once, then one in LOG_INTERVAL_S, with how many were left out.
+    """Says which records were set aside or skipped: of each topic the first at once, then one in LOG_INTERVAL_S, with how many were left
+    out.
 
     Thread rule: any. `clock` is monotonic, in seconds.
     """
@@ -65,20 +66,21 @@ class SetAsideLog:
         self._lock = threading.Lock()
         self._said: dict[str, tuple[float, int]] = {}  # by topic: when, and how many were left out since
 
-    def say(self, record: Record, letter: DeadLetter, error: BaseException, attempts: int) -> None:
-        """The dead-letter topic has a record."""
+    def say(self, record: Record, letter: DeadLetter | None, error: BaseException, attempts: int) -> None:
+        """The dead-letter topic has a record; or, without a letter, nobody has it."""
         with self._lock:
             now = self._clock()
             said_at, left_out = self._said.get(record.topic, (now - LOG_INTERVAL_S, 0))
             due = now - said_at >= LOG_INTERVAL_S
             self._said[record.topic] = (now, 0) if due else (said_at, left_out + 1)
         if due:
-            logger.warning(
-                "%s-%d at offset %d was set aside in %s after %d attempts: %.*r%s",
+            logger.log(
+                logging.ERROR if letter is None else logging.WARNING,
+                "%s-%d at offset %d %s after %d attempts: %.*r%s",
                 record.topic,
                 record.partition,
                 record.offset,
-                letter.topic,
+                "is skipped" if letter is None else f"was set aside in {letter.topic}",
                 attempts,
                 LOGGED_CHARACTERS_MAX,
                 error,
@@ -96,7 +98,8 @@ class RetryPolicy:
     attempts: in all, 1 or more. backoff_ms, backoff_max_ms: the first pause and the longest; they double from one to the other, give
     or take a fifth. retry_on: exceptions that may pass; others count as failed for good at once. dead_letter_topic: where records go
     that failed for good, `{topic}` standing for their own topic; None: nowhere. skip: without such a topic, go on with the next record
-    (and log it); else RecordFailed ends the work, and the record is read again after the next start.
+    (the first one of a topic is logged, then one in ten seconds); else RecordFailed ends the work, and the record is read again after the
+    next start.
     """
 
     attempts: int = 3
@@ -154,12 +157,11 @@ class RetryPolicy:
 
     def failed(self, record: Record, error: BaseException, attempts: int) -> RecordFailed | None:
         """The error to end with; None when the record is to be skipped, which is logged."""
-        where = f"{record.topic}-{record.partition} at offset {record.offset}"
         if self.skip:
-            logger.error("%s is skipped after %d attempts: %r", where, attempts, error)
+            set_aside_log.say(record, None, error, attempts)
             return None
         failure = RecordFailed(
-            f"the record of {where} could not be handled",
+            f"the record of {record.topic}-{record.partition} at offset {record.offset} could not be handled",
             topic=record.topic,
             partition=record.partition,
             offset=record.offset,

@@ -132,11 +132,17 @@ class FakeCluster:
         self.rng = rng
         self.full_fetches = self.incremental_fetches = 0
         self.bad_topics: dict[str, int] = {}
+        self.remade: dict[str, int] = {}
 
-    @staticmethod
-    def topic_id(name: str) -> bytes:
+    def topic_id(self, name: str) -> bytes:
         """A made-up id."""
-        return name.encode().ljust(16, b"-")[:16]
+        return name.encode().ljust(16, b"-")[:15] + b"%d" % self.remade.get(name, 0)
+
+    def make_anew(self, topic: str, partitions: int) -> list[FakeLog]:
+        """Delete a topic, and create another of its name."""
+        self.logs = {tp: log for tp, log in self.logs.items() if tp.topic != topic}
+        self.remade[topic] = self.remade.get(topic, 0) + 1
+        return self.create(topic, partitions)
 
     def create(self, topic: str, partitions: int = 1) -> list[FakeLog]:
         """New partitions, their leaders spread over the nodes."""
@@ -252,18 +258,19 @@ class FakeCluster:
 
     # -- fetch
 
-    def _name(self, topic: Any, version: int) -> str | None:
-        if version < 13:
-            return str(topic.topic)
-        return next((tp.topic for tp in self.logs if self.topic_id(tp.topic) == topic.topic_id), None)
+    def _name(self, topic: str | bytes) -> str | None:
+        if isinstance(topic, str):
+            return topic
+        assert topic[:15] in {name.encode().ljust(16, b"-")[:15] for name, _ in self.logs}, (
+            "a topic id that nobody was told"
+        )
+        return next((tp.topic for tp in self.logs if self.topic_id(tp.topic) == topic), None)
 
     def _fetch(self, node: int, request: Any, version: int) -> FetchResponse:
-        asked = {}
+        asked: dict[tuple[str | bytes, int], Any] = {}
         for topic in request.topics:
-            name = self._name(topic, version)
-            assert name is not None, "a topic id that nobody was told"
             for ask in topic.partitions:
-                asked[TopicPartition(name, ask.partition)] = ask
+                asked[topic.topic if version < 13 else topic.topic_id, ask.partition] = ask
         incremental = request.session_epoch > 0
         if incremental:
             session = self.sessions.get((node, request.session_id))
@@ -273,9 +280,10 @@ class FakeCluster:
                 return FetchResponse(error_code=BAD_SESSION_EPOCH, responses=[])
             self.incremental_fetches += 1
             for topic in request.forgotten_topics_data:
-                name = self._name(topic, version)
                 for index in topic.partitions:
-                    del session["asked"][TopicPartition(name, index)]  # forgetting what was never asked is an error
+                    del session["asked"][
+                        topic.topic if version < 13 else topic.topic_id, index
+                    ]  # forgetting what was never asked is an error
             session["asked"].update(asked)
             session["epoch"] += 1
         else:
@@ -287,30 +295,34 @@ class FakeCluster:
                 session_id = next(self.session_ids)
                 self.sessions[node, session_id] = session
         answer_id = request.session_id if incremental else session_id
-        return self._answer(node, session["asked"], request, version, answer_id, incremental)
+        return self._answer(node, session["asked"], request, answer_id, incremental)
 
     def _answer(
         self,
         node: int,
-        asked: dict[TopicPartition, Any],
+        asked: dict[tuple[str | bytes, int], Any],
         request: Any,
-        version: int,
         session_id: int,
         incremental: bool,
     ) -> FetchResponse:
-        topics: dict[str, list[FetchResponse.PartitionData]] = {}
+        topics: dict[str | bytes, list[FetchResponse.PartitionData]] = {}
         budget = request.max_bytes
-        for tp, ask in asked.items():
+        for (topic, index), ask in asked.items():
+            tp = TopicPartition(self._name(topic) or "", index)
             part = self._partition(node, tp, ask, request.isolation_level == 1, min(budget, ask.partition_max_bytes))
+            if not tp.topic:
+                part.error_code = UNKNOWN_TOPIC_ID
             if incremental and part.error_code == 0 and not part.records:
                 continue
             budget = max(0, budget - len(part.records or b""))
-            topics.setdefault(tp.topic, []).append(part)
+            topics.setdefault(topic, []).append(part)
         return FetchResponse(
             session_id=session_id,
             responses=[
-                FetchResponse.FetchableTopicResponse(topic=name, topic_id=self.topic_id(name), partitions=parts)
-                for name, parts in topics.items()
+                FetchResponse.FetchableTopicResponse(topic=topic, partitions=parts)
+                if isinstance(topic, str)
+                else FetchResponse.FetchableTopicResponse(topic_id=topic, partitions=parts)
+                for topic, parts in topics.items()
             ],
         )
 

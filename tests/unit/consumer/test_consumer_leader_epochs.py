@@ -4,10 +4,10 @@ import logging
 import random
 
 import pytest
-from virtual_time import A, VirtualTime
+from virtual_time import A, B, VirtualTime
 
 from fastq._native.columns import ConsumerBatch
-from fastq.errors import UnsupportedVersion
+from fastq.errors import OffsetOutOfRange, UnsupportedVersion
 
 
 def filled(seed: int) -> VirtualTime:
@@ -104,3 +104,52 @@ def test_a_broker_that_knows_no_epochs_is_believed() -> None:
             out.done(None, UnsupportedVersion("OffsetForLeaderEpoch"), 0.0)
     assert time.run(1.0) < 20
     assert time.drain(A) == 2
+
+
+@pytest.mark.parametrize(("policy", "epochs"), [("earliest", (0, 0)), ("latest", (3, 0)), ("earliest", (0, 3))])
+def test_a_topic_that_is_made_anew_is_read_from_its_beginning(
+    policy: str, epochs: tuple[int, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Wherever the old one was read up to: the new one is another, of which nothing was read, and its epochs begin again."""
+    time = VirtualTime(auto_offset_reset=policy)
+    time.fetcher.reset(A, -2)
+    for log in time.logs:
+        log.epoch = epochs[0]
+    time.metadata.update(time.cluster.metadata())
+    time.run(0.1)
+    time.fill(A, 7)
+    time.run(1.0)
+    assert time.drain(A) > 0
+    time.run(1.0)  # and the next ones are prefetched
+    old = time.fetcher.partitions[A].position
+    (log,) = time.logs[:] = time.cluster.make_anew("a", 1)
+    log.epoch = epochs[1]
+    time.fill(A, 9)
+    time.run(1.0)
+    time.metadata.update(time.cluster.metadata())
+    with caplog.at_level(logging.WARNING, "fastq.consumer"):
+        read = 0
+        for _ in range(5):
+            time.run(1.0)
+            read += time.drain(A)
+    assert read == 9 and time.fetcher.partitions[A].position == 9
+    assert [record.getMessage() for record in caplog.records if record.name == "fastq.consumer"] == [
+        f"a was deleted and made anew, after these partitions of it were read up to these offsets: 0: {old}; going on at the beginning of "
+        "their new logs"
+    ]
+    assert time.fetcher.made_anew == {A, B}
+
+
+def test_a_topic_that_is_made_anew_needs_a_seek_under_the_policy_none() -> None:
+    time = VirtualTime(auto_offset_reset="none")
+    time.fill(A, 3)
+    time.fetcher.seek(A, 1)
+    time.fetcher.seek(B, 0)
+    time.run(1.0)
+    assert time.drain(A) == 2
+    time.cluster.make_anew("a", 2)
+    time.metadata.update(time.cluster.metadata())
+    time.run(1.0)
+    error = time.fetcher.take_error()
+    assert isinstance(error, OffsetOutOfRange) and (error.topic, error.partition) == A
+    assert "a-0 was deleted and made anew, after it was read up to offset 3" in str(error) and "seek()" in str(error)

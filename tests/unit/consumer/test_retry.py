@@ -96,9 +96,23 @@ def test_interrupts_are_nobodys_failure() -> None:
     assert handler.calls == 1
 
 
-def test_skips_where_that_is_wanted(caplog: pytest.LogCaptureFixture) -> None:
-    RetryPolicy(attempts=1, skip=True).call(Handler(9), RECORD)
-    assert "orders-3 at offset 17 is skipped after 1 attempts" in caplog.text
+def test_skips_where_that_is_wanted_and_says_so_at_a_bounded_rate(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [5.0]
+    monkeypatch.setattr("fastq.consumer.retry.set_aside_log", SetAsideLog(lambda: now[0]))
+    policy = RetryPolicy(attempts=1, skip=True)
+    for _ in range(3):
+        policy.call(Handler(9), RECORD)
+    now[0] += LOG_INTERVAL_S
+    policy.call(Handler(9), RECORD)
+    told = "orders-3 at offset 17 is skipped after 1 attempts: RuntimeError('no luck')"
+    assert [
+        (record.levelname, record.getMessage()) for record in caplog.records if record.name == "fastq.consumer"
+    ] == [
+        ("ERROR", told),
+        ("ERROR", f"{told} (and 2 more of this topic since it was last said)"),
+    ]
 
 
 def test_what_is_set_aside_is_said_at_a_bounded_rate(

@@ -6,7 +6,9 @@ Rules
 - A commit is sent again while the coordinator moves, loads or lacks replicas, until its deadline. What the group refuses (a member
   or generation that is not its own) is final.
 - OffsetFetch asks for stable offsets (KIP-447): what an open transaction may still change is waited for.
-Sources: Kafka's ConsumerCoordinator and OffsetCommitRequest; versions with topic names are spoken (to 9).
+- A commit means the topics that were read, by their ids where the coordinator takes them (from version 10 on): offsets of a topic that
+  was deleted are not taken for those of one that has its name since.
+Sources: Kafka's ConsumerCoordinator, CommitRequestManager and OffsetCommitRequest; OffsetFetch is spoken with topic names (to 9).
 """
 
 from __future__ import annotations
@@ -22,31 +24,35 @@ from fastq.consumer.group.coordinator import RETRY_ELSEWHERE, Coordinator
 from fastq.consumer.group.membership import CanSend, group_error
 from fastq.consumer.group.subscription import by_topic
 from fastq.errors import ErrorCode, FastqError, RequestTimedOut
-from fastq.metadata import GroupMetadata, OffsetAndMetadata, TopicPartition
+from fastq.metadata import ZERO_UUID, GroupMetadata, OffsetAndMetadata, TopicPartition
 from fastq.protocol.messages import OffsetFetchRequest, OffsetFetchResponse
 
 logger = logging.getLogger("fastq.consumer")
 
 OFFSET_COMMIT_API, OFFSET_FETCH_API = 8, 9
-COMMIT_VERSIONS, FETCH_VERSIONS = (2, 9), (1, 9)
+COMMIT_VERSIONS, FETCH_VERSIONS = (2, 10), (1, 9)
+COMMIT_BY_ID = 10
 # The coordinator may take it later.
 LATER = frozenset(
     {
         ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
         ErrorCode.REQUEST_TIMED_OUT,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.UNSTABLE_OFFSET_COMMIT,
     }
 )
+UNKNOWN = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
 
 Offsets = Mapping[TopicPartition, OffsetAndMetadata]
 
 
 class Commit:
-    """One commit on its way. Finished with `error` None when all of its offsets are committed; `offsets` never change."""
+    """One commit on its way. Finished with `error` None when all of its offsets are committed; `offsets` never change. `ids` are those
+    of the topics, zero where they are not known."""
 
-    __slots__ = ("deadline", "error", "finished", "last_error", "offsets", "on_done", "who")
+    __slots__ = ("deadline", "error", "finished", "ids", "last_error", "offsets", "on_done", "who")
 
     def __init__(
         self,
@@ -54,8 +60,10 @@ class Commit:
         who: GroupMetadata,
         deadline: float,
         on_done: Callable[[Commit], object] | None,
+        ids: Mapping[TopicPartition, bytes],
     ) -> None:
         self.offsets = offsets
+        self.ids = ids
         self.who = who
         self.deadline = deadline
         self.on_done = on_done
@@ -73,7 +81,8 @@ class Commit:
 
 class Committer:
     """All commits of one consumer. Invariants: `_waiting` are in the order of their calls; a commit is in `_waiting` or on its
-    way, or finished. `is_gone(partition)`: the cluster says that there is no such partition. `on_refused(code, who)` hears of what
+    way, or finished. `is_gone(partition)`: the cluster says that there is no such partition. `topic_id(partition)`: of the topic
+    that is read under its name, zero where it is not known. `on_refused(code, who)` hears of what
     the group refuses, `on_committed(offsets)` of what it has taken, before who waits for it. Thread rule: under the driver's lock,
     or in its loop.
     """
@@ -85,9 +94,11 @@ class Committer:
         restamped: Callable[[GroupMetadata], GroupMetadata | None],
         on_committed: Callable[[Offsets], object],
         is_gone: Callable[[TopicPartition], bool],
+        topic_id: Callable[[TopicPartition], bytes],
     ) -> None:
         self.coordinator = coordinator
         self._is_gone = is_gone
+        self._topic_id = topic_id
         self._on_refused = on_refused
         self._restamped = restamped
         self._on_committed = on_committed
@@ -109,7 +120,7 @@ class Committer:
         on_done: Callable[[Commit], object] | None = None,
     ) -> Commit:
         """Commit offsets; without any, it is finished at once."""
-        commit = Commit(offsets, who, deadline, on_done)
+        commit = Commit(offsets, who, deadline, on_done, {tp: self._topic_id(tp) for tp in offsets})
         if commit.offsets:
             self._waiting.append(commit)
         else:
@@ -146,20 +157,22 @@ class Committer:
             return []
         first = waiting.popleft()
         self._under_way.append(first)
-        who, offsets = first.who, first.offsets
+        who, offsets, ids = first.who, first.offsets, first.ids
         while waiting and waiting[0].who == who:
             commit = waiting.popleft()
             self._under_way.append(commit)
-            offsets = {**offsets, **commit.offsets}
+            offsets, ids = {**offsets, **commit.offsets}, {**ids, **commit.ids}
+        low, high = COMMIT_VERSIONS
+        by_id = ZERO_UUID not in ids.values()
         return [
             Outgoing(
                 coordinator.node_id,
                 OFFSET_COMMIT_API,
-                partial(commit_body, offsets, who),
-                decode_commit_response,
+                partial(commit_body, offsets, who, ids),
+                partial(codes_answered, ids),
                 self._done,
                 None,
-                COMMIT_VERSIONS,
+                (low, high if by_id else COMMIT_BY_ID - 1),
             )
         ]
 
@@ -178,7 +191,7 @@ class Committer:
             hint="commit again",
         )
 
-    def _done(self, codes: dict[tuple[str, int], int] | None, error: FastqError | None, now: float) -> None:
+    def _done(self, codes: Mapping[TopicPartition, int] | None, error: FastqError | None, now: float) -> None:
         """The error of each partition that the answer names, or that there was none."""
         commits, self._under_way = self._under_way, []
         if codes is None:
@@ -203,7 +216,7 @@ class Committer:
         if again:
             self._again(again, None, now)
 
-    def _judge(self, commit: Commit, codes: Mapping[tuple[str, int], int], now: float) -> bool:
+    def _judge(self, commit: Commit, codes: Mapping[TopicPartition, int], now: float) -> bool:
         """Finish a commit, or answer True for one that is to be sent again."""
         bad = [(tp, code) for tp in commit.offsets if (code := codes.get(tp, ErrorCode.UNKNOWN_SERVER_ERROR)) != 0]
         if not bad:
@@ -223,7 +236,7 @@ class Committer:
                 commit.finish(error)
                 return False
             commit.who = fresh
-        elif code not in LATER or (code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and self._is_gone(tp)):
+        elif code not in LATER or (code in UNKNOWN and (self._is_gone(tp) or self._topic_id(tp) != commit.ids[tp])):
             self._on_refused(code, commit.who)
             commit.finish(error)
             return False
@@ -238,16 +251,28 @@ class Committer:
             self._waiting.appendleft(commit)
 
 
-def commit_body(offsets: Offsets, who: GroupMetadata, version: int) -> bytes:
-    """The body of OffsetCommit, of versions to 9. Raises EncodeError for what the version cannot carry."""
+def commit_body(offsets: Offsets, who: GroupMetadata, ids: Mapping[TopicPartition, bytes], version: int) -> bytes:
+    """The body of OffsetCommit, which from version 10 on has the ids of topics. Raises EncodeError for what the version cannot carry."""
+    by_id = version >= COMMIT_BY_ID
     return encode_commit_request(
         version,
         who.group_id,
         who.generation_id,
         who.member_id,
         who.group_instance_id if who.member_id else None,
-        [(*tp, place.offset, place.leader_epoch, place.metadata) for tp, place in sorted(offsets.items())],
+        [
+            (ids[tp] if by_id else tp.topic, tp.partition, place.offset, place.leader_epoch, place.metadata)
+            for tp, place in sorted(offsets.items())
+        ],
     )
+
+
+def codes_answered(ids: Mapping[TopicPartition, bytes], data: object, version: int) -> dict[TopicPartition, int]:
+    """The error code of each partition that an answer names. Raises DecodeError."""
+    codes = decode_commit_response(data, version)
+    if version < COMMIT_BY_ID:
+        return codes
+    return {tp: code for tp, topic_id in ids.items() if (code := codes.get((topic_id, tp.partition))) is not None}
 
 
 class CommittedQuery:

@@ -26,7 +26,7 @@ from fastq.consumer.group.listener import Callback
 from fastq.consumer.group.membership import CanSend, Change, ChangeKind, Membership, Subscription, group_error
 from fastq.consumer.partition import PartitionState, Phase
 from fastq.errors import ErrorCode, FastqError, UnsupportedVersion
-from fastq.metadata import GroupMetadata, OffsetAndMetadata, TopicPartition
+from fastq.metadata import ZERO_UUID, GroupMetadata, OffsetAndMetadata, TopicPartition
 from fastq.net.core import ClientCore
 
 logger = logging.getLogger("fastq.consumer")
@@ -111,7 +111,7 @@ class GroupSession:
             random=core.random,
         )
         self.committer = Committer(
-            self.coordinator, self._commit_refused, self._restamped, self._note_committed, self._is_gone
+            self.coordinator, self._commit_refused, self._restamped, self._note_committed, self._is_gone, self._topic_id
         )
         self._protocol = config.group_protocol
         self._refused: FastqError | None = None  # why there will be no membership
@@ -340,7 +340,7 @@ class GroupSession:
         self.fetcher.assign(wanted, initial=Phase.COMMITTED)
 
     def dropped(self, partitions: Iterable[TopicPartition]) -> None:
-        """Partitions that were assigned by hand are not any more."""
+        """Partitions that were assigned by hand are not any more, or are of other topics."""
         for tp in partitions:
             self.handed.forget(tp)
             self._committed.pop(tp, None)
@@ -402,6 +402,8 @@ class GroupSession:
     def finished(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """Behind everything that the application is done with, where the group does not have it yet."""
         found = {}
+        self.dropped(self.fetcher.made_anew)
+        self.fetcher.made_anew.clear()
         # What is on its way counts as if it were there: a commit of less, behind it, would take it back.
         committed = {**self._committed, **self.committer.asked()}
         for tp, state in self.fetcher.partitions.items():
@@ -418,7 +420,7 @@ class GroupSession:
         deadline = self.core.clock() + timeout_s
         member = self.membership
         if self.subscribed and (member is None or not member.may_commit):
-            commit = Commit(offsets, who, deadline, on_done)
+            commit = Commit(offsets, who, deadline, on_done, {})
             commit.finish(self._not_a_member(offsets, who) if offsets else None)
             return commit
         return self.committer.add(offsets, who, deadline, on_done)
@@ -454,6 +456,14 @@ class GroupSession:
         if topic is None or topic.error == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             return topic is not None
         return 0 < len(topic.partitions) <= tp.partition
+
+    def _topic_id(self, tp: TopicPartition) -> bytes:
+        """Of the topic that is read under this name, or that the cluster has, where it is not read."""
+        state = self.fetcher.partitions.get(tp)
+        if state is not None:
+            return state.topic_id
+        topic = self.core.metadata.topic(tp.topic)
+        return ZERO_UUID if topic is None else topic.topic_id
 
     def _commit_refused(self, code: int, who: GroupMetadata) -> None:
         member = self.membership

@@ -22,7 +22,7 @@ from fastq.errors import (
     RequestTimedOut,
     StaleMemberEpoch,
 )
-from fastq.metadata import GroupMetadata, Node, OffsetAndMetadata, TopicPartition
+from fastq.metadata import ZERO_UUID, GroupMetadata, Node, OffsetAndMetadata, TopicPartition
 from fastq.protocol.messages import (
     FindCoordinatorResponse,
     OffsetCommitRequest,
@@ -53,6 +53,7 @@ class Setting:
         )
         self.refused: list[int] = []
         self.gone: set[TopicPartition] = set()
+        self.ids: dict[str, bytes] = {}
         self.taken: list[Any] = []
         self.fresh: GroupMetadata | None = None
         self.committer = Committer(
@@ -61,6 +62,7 @@ class Setting:
             lambda who: self.fresh,
             self.taken.append,
             lambda tp: tp in self.gone,
+            lambda tp: self.ids.get(tp.topic, ZERO_UUID),
         )
         self.find()
 
@@ -97,7 +99,7 @@ def offsets_in(outgoing: Outgoing) -> dict[TopicPartition, int]:
     }
 
 
-def answer(codes: dict[TopicPartition, int]) -> dict[tuple[str, int], int]:
+def answer(codes: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
     """What the decoder makes of an answer with these errors."""
     part = OffsetCommitResponse.OffsetCommitResponsePartition
     topics = [
@@ -303,3 +305,50 @@ def test_an_offset_of_a_partition_that_is_gone_is_not_committed_again_and_again(
         and commit.error is not None
         and "t-3" in str(commit.error).replace("topic t, partition 3", "t-3")
     )
+
+
+def test_commits_name_topics_by_the_ids_that_they_had_when_they_were_read() -> None:
+    setting, other = Setting(), TopicPartition("u", 1)
+    setting.ids = {"t": b"T" * 16, "u": b"U" * 16}
+    commit = setting.commit({A: 5, other: 7})
+    setting.ids["t"] = b"V" * 16  # it is made anew meanwhile
+    outgoing = setting.sent()
+    assert outgoing.versions == (2, 10)
+    body, decode = outgoing.build(10), outgoing.decode
+    assert isinstance(body, bytes) and decode is not None
+    found = {
+        (topic.topic_id, part.partition_index): part.committed_offset
+        for topic in OffsetCommitRequest.decode(Reader(body), 10).topics
+        for part in topic.partitions
+    }
+    assert found == {(b"T" * 16, 0): 5, (b"U" * 16, 1): 7}
+    part = OffsetCommitResponse.OffsetCommitResponsePartition
+    topic = OffsetCommitResponse.OffsetCommitResponseTopic
+    codes = {(b"T" * 16, 0): ErrorCode.UNKNOWN_TOPIC_ID, (b"U" * 16, 1): 0, (b"?" * 16, 0): 0}
+    answered = OffsetCommitResponse(
+        topics=[
+            topic(topic_id=topic_id, partitions=[part(partition_index=index, error_code=code)])
+            for (topic_id, index), code in codes.items()
+        ]
+    )
+    outgoing.done(decode(answered.to_bytes(10), 10), None, 0.0)
+    assert commit.finished and commit.error is not None and commit.error.topic == "t"
+    assert setting.committer.requests(9.0, yes) == []
+
+
+def test_an_id_that_the_broker_does_not_know_yet_is_sent_again() -> None:
+    setting = Setting()
+    setting.ids = {"t": b"T" * 16}
+    commit = setting.commit({A: 5})
+    setting.sent().done({A: ErrorCode.UNKNOWN_TOPIC_ID}, None, 0.0)
+    assert not commit.finished
+    setting.now = 2.0
+    setting.sent().done({A: 0}, None, 2.0)
+    assert commit.finished and commit.error is None
+
+
+def test_topics_without_an_id_are_committed_by_name() -> None:
+    setting = Setting()
+    setting.ids = {"t": b"T" * 16}
+    setting.commit({A: 5, TopicPartition("u", 1): 6})
+    assert offsets_in(setting.sent()) == {A: 5, TopicPartition("u", 1): 6}
