@@ -267,12 +267,15 @@ def commit_body(offsets: Offsets, who: GroupMetadata, ids: Mapping[TopicPartitio
     )
 
 
-def codes_answered(ids: Mapping[TopicPartition, bytes], data: object, version: int) -> dict[TopicPartition, int]:
+def codes_answered(ids: Mapping[TopicPartition, bytes], data: bytearray, version: int) -> dict[TopicPartition, int]:
     """The error code of each partition that an answer names. Raises DecodeError."""
     codes = decode_commit_response(data, version)
-    if version < COMMIT_BY_ID:
-        return codes
-    return {tp: code for tp, topic_id in ids.items() if (code := codes.get((topic_id, tp.partition))) is not None}
+    by_id = version >= COMMIT_BY_ID
+    return {
+        tp: code
+        for tp, topic_id in ids.items()
+        if (code := codes.get((topic_id if by_id else tp.topic, tp.partition))) is not None
+    }
 
 
 class CommittedQuery:

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from fastq._native.commit_path import decode_commit_response
 from fastq._native.wire import EncodeError, Reader
 from fastq.consumer.effects import Outgoing
-from fastq.consumer.group.commits import Commit, CommittedQuery, Committer
+from fastq.consumer.group.commits import Commit, CommittedQuery, Committer, codes_answered
 from fastq.consumer.group.coordinator import Coordinator
 from fastq.errors import (
     ClientClosed,
@@ -108,7 +107,9 @@ def answer(codes: dict[TopicPartition, int]) -> dict[TopicPartition, int]:
         )
         for tp, code in codes.items()
     ]
-    return decode_commit_response(OffsetCommitResponse(topics=topics).to_bytes(9), 9)
+    return codes_answered(
+        dict.fromkeys(codes, ZERO_UUID), bytearray(OffsetCommitResponse(topics=topics).to_bytes(9)), 9
+    )
 
 
 def test_a_request_says_who_commits_and_all_of_what() -> None:
@@ -331,7 +332,7 @@ def test_commits_name_topics_by_the_ids_that_they_had_when_they_were_read() -> N
             for (topic_id, index), code in codes.items()
         ]
     )
-    outgoing.done(decode(answered.to_bytes(10), 10), None, 0.0)
+    outgoing.done(decode(bytearray(answered.to_bytes(10)), 10), None, 0.0)
     assert commit.finished and commit.error is not None and commit.error.topic == "t"
     assert setting.committer.requests(9.0, yes) == []
 
