@@ -25,8 +25,9 @@ from typing import NamedTuple
 from fastq._native.crc32c import crc32c
 from fastq._native.records import read_header, verify_crc
 from fastq_broker.controller.image import MetadataError
-from fastq_broker.controller.snapshot import SnapshotId, list_snapshots, read_snapshot
+from fastq_broker.controller.snapshot import list_snapshots, read_snapshot
 from fastq_broker.controller.storage import read_file
+from fastq_broker.raft.messages import SnapshotId
 
 LOG_SUFFIX = ".log"
 _HEADER_BYTES = 61

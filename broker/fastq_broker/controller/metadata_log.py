@@ -41,7 +41,6 @@ from fastq_broker.controller.records import (
 )
 from fastq_broker.controller.snapshot import (
     Batch,
-    SnapshotId,
     decode_batches,
     image_records,
     list_snapshots,
@@ -66,6 +65,7 @@ from fastq_broker.log.flusher import ManualFlusher
 from fastq_broker.log.log_dir import LogDir
 from fastq_broker.log.partition_log import PartitionLog
 from fastq_broker.log.retention import apply_retention
+from fastq_broker.raft.messages import SnapshotId
 
 logger = logging.getLogger(__name__)
 

@@ -114,10 +114,10 @@ def decode_record(value: bytes | memoryview) -> Record:
         raise MetadataError(f"metadata record of type {value[1]} does not decode: {error}") from error
 
 
-def encode_control(control_type: int, message: Any) -> tuple[bytes, bytes]:
-    """Key and value of a control record; its messages are written in version 0."""
+def encode_control(control_type: int, message: Any, version: int = 0) -> tuple[bytes, bytes]:
+    """Key and value of a control record."""
     writer = Writer(128)
-    message.encode(writer, 0)
+    message.encode(writer, version)
     return encode_control_key(control_type), writer.getvalue()
 
 

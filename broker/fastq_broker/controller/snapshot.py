@@ -52,20 +52,9 @@ from fastq_broker.controller.records import (
     encode_record,
 )
 from fastq_broker.controller.storage import read_file, sync_directory
+from fastq_broker.raft.messages import SnapshotId
 
 _NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
-
-
-class SnapshotId(NamedTuple):
-    """What a snapshot ends with: the offset after its last record, and that record's epoch."""
-
-    end_offset: int
-    epoch: int
-
-    @property
-    def file_name(self) -> str:
-        """The name of its file."""
-        return f"{self.end_offset:020}-{self.epoch:010}.checkpoint"
 
 
 class Batch(NamedTuple):

@@ -1,0 +1,377 @@
+"""The role of a member of a metadata quorum, and how one leads to another.
+
+    Unattached    knows an epoch, no leader          -> Prospective at the election time-out; Follower when a leader is known
+    Prospective   asks whether it would win          -> Candidate with a majority; Follower or Unattached without
+    Candidate     epoch + 1, voted for itself        -> Leader with a majority; Prospective at the election time-out
+    Follower      fetches from its leader            -> Prospective when the leader is silent
+    Leader        appends, counts what others have   -> Resigned at a stop, or when a majority is silent
+    Resigned      tells the others, votes no more    -> Unattached in the next epoch
+    A higher epoch, whoever speaks of it, makes any of them Follower or Unattached in that epoch.
+
+Rules: a vote, and an epoch, are on disk before anybody hears of them. An observer (a replica that is no voter) follows and answers, and
+never stands for election. Sources: QuorumState and its states; KIP-595, KIP-996.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from random import Random
+from typing import NamedTuple
+
+from fastq.errors import FastqError
+from fastq_broker.raft.leader import Leadership
+from fastq_broker.raft.log import RaftLog, VoteStore
+from fastq_broker.raft.log import Vote as Kept
+from fastq_broker.raft.messages import Ask, Fetch, Fetched, SnapshotId
+from fastq_broker.raft.voters import Endpoint, ReplicaKey, Voter, VoterHistory, VoterSet
+
+NOBODY = -1
+NEVER = float("inf")
+
+
+class RaftFatal(FastqError):
+    """What is committed here and what the leader has cannot both be true: this node must not go on."""
+
+
+class Role(Enum):
+    """What a member does."""
+
+    UNATTACHED = "unattached"
+    PROSPECTIVE = "prospective"
+    CANDIDATE = "candidate"
+    FOLLOWER = "follower"
+    LEADER = "leader"
+    RESIGNED = "resigned"
+
+
+ELECTABLE = (Role.PROSPECTIVE, Role.CANDIDATE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RaftConfig:
+    """Who this replica is, and its patience, in seconds. `listener`: by which voters reach each other; `bootstrap`: where to ask for a
+    leader; `may_vote`: whether it is a controller; `joins`: whether it becomes a voter by itself; `versions`: of kraft.version."""
+
+    key: ReplicaKey
+    cluster_id: str
+    listener: str = "CONTROLLER"
+    endpoints: Mapping[str, Endpoint] = field(default_factory=dict)
+    bootstrap: Sequence[Endpoint] = ()
+    may_vote: bool = True
+    joins: bool = False
+    versions: tuple[int, int] = (0, 1)
+    election_timeout_s: float = 1.0
+    fetch_timeout_s: float = 2.0
+    election_backoff_max_s: float = 1.0
+    request_timeout_s: float = 2.0
+    retry_backoff_s: float = 0.02
+    fetch_wait_s: float = 0.5
+    fetch_bytes_max: int = 1 << 20
+
+    @property
+    def voter(self) -> Voter:
+        """This replica as a voter."""
+        return Voter(self.key, self.endpoints, self.versions)
+
+    @property
+    def quorum_timeout_s(self) -> float:
+        """How long a leader goes on without a majority that fetches."""
+        return self.fetch_timeout_s * 1.5
+
+
+class Send(NamedTuple):
+    """Ask a node at a place. The driver tells `answered` of it, with `link` and `ask` as they are here."""
+
+    link: int
+    endpoint: Endpoint
+    ask: Ask
+
+
+class Became(NamedTuple):
+    """The role, the epoch or the leader changed. A leader may write from now on, others may not."""
+
+    role: Role
+    epoch: int
+    leader_id: int
+
+
+class Committed(NamedTuple):
+    """Everything below is committed."""
+
+    high_watermark: int
+
+
+class LoadSnapshot(NamedTuple):
+    """This snapshot has taken the place of the log."""
+
+    snapshot: SnapshotId
+
+
+Effect = Send | Became | Committed | LoadSnapshot
+
+
+@dataclass
+class Link:
+    """The way to a node (its id), or to a place of the bootstrap servers (below -1): one question at a time."""
+
+    endpoint: Endpoint
+    asked: Ask | None = None
+    until: float = 0.0  # of the question on its way, or of the pause after one that failed
+    failed: bool = False
+
+    def is_free(self, now: float) -> bool:
+        """Whether it can be asked now."""
+        return self.asked is None and now >= self.until
+
+
+class Waiter(NamedTuple):
+    """A Fetch that waits for news."""
+
+    ask: Fetch
+    until: float
+    done: Callable[[Fetched], object]
+
+
+class Roles:
+    """Invariants: `leader_id` is this node exactly while `role` is LEADER or RESIGNED from leading; `granted`, `refused` are of the
+    election under way; `leadership` is there exactly while LEADER; `high_watermark` never goes back. Thread rule: one thread."""
+
+    def __init__(self, config: RaftConfig, log: RaftLog, store: VoteStore, static: VoterSet, random: Random) -> None:
+        self.config = config
+        self.log = log
+        self.history = VoterHistory(static)
+        self.role = Role.UNATTACHED
+        self.epoch = 0
+        self.leader_id = NOBODY
+        self.voted: ReplicaKey | None = None
+        self.high_watermark = -1
+        self.leadership: Leadership | None = None
+        self.granted: set[int] = set()
+        self.refused: set[int] = set()
+        self.effects: list[Effect] = []
+        self._store = store
+        self._random = random
+        self._deadline = NEVER  # of the election, the leader's silence or the resignation
+        self._leader_endpoint: Endpoint | None = None
+        self._has_fetched = False  # from this leader, with success
+        self._receiving: tuple[SnapshotId, int] | None = None  # and the bytes that are here
+        self._links: dict[int, Link] = {}
+        self._fetching: int | None = None  # the link that a Fetch or FetchSnapshot is on
+        self._waiters: list[Waiter] = []
+        self._successors: tuple[ReplicaKey, ...] = ()
+        self._told: set[int] = set()  # voters that know of the resignation
+        self._stopping = False
+
+    # -- what is known
+
+    @property
+    def voters(self) -> VoterSet:
+        """Who votes now."""
+        return self.history.voters
+
+    @property
+    def is_voter(self) -> bool:
+        """Whether this replica is one of them."""
+        return self.config.may_vote and self.voters.has(self.config.key)
+
+    @property
+    def may_stand(self) -> bool:
+        """Whether this replica may be elected. One whose removal is in its log, but not committed, may: those who do not have that record
+        need its vote, and would not get it, while its log is longer than theirs (Ongaro's dissertation, 4.2.2)."""
+        sets = self.history.sets_from(max(self.high_watermark, 0))
+        return self.config.may_vote and any(voters.has(self.config.key) for voters in sets)
+
+    @property
+    def leader_endpoint(self) -> Endpoint | None:
+        """Where the leader listens."""
+        if self.leader_id == NOBODY:
+            return None
+        if self.leader_id == self.config.key.node_id:
+            return self.config.endpoints.get(self.config.listener)
+        return self.voters.endpoint(self.leader_id, self.config.listener) or self._leader_endpoint
+
+    def start(self, now: float) -> None:
+        """Begin with what the disk has."""
+        self._take_in(0)
+        kept, last_epoch = self._store.read() or Kept(0), self.log.last_epoch
+        self.high_watermark = self.log.snapshots[-1].end_offset if self.log.snapshots else -1
+        self.epoch, self.voted = kept.epoch, kept.voted
+        me = self.config.key
+        if kept.epoch < last_epoch:
+            self._unattached(last_epoch, now)
+        elif kept.leader_id == me.node_id:
+            self._resigned(now)
+        elif kept.voted is not None and kept.voted.is_of(me) and kept.leader_id == NOBODY and self.may_stand:
+            self._stand(now)
+        elif kept.leader_id != NOBODY and self.voters.endpoint(kept.leader_id, self.config.listener) is not None:
+            self._follow(kept.epoch, kept.leader_id, None, now)
+        else:
+            self._wait_for_leader(now)
+        if self.voters.is_only(me) and self.is_voter and self.role is not Role.LEADER:
+            self._would_win(now)
+
+    # -- roles
+
+    def _set(self, role: Role, epoch: int, leader_id: int, deadline: float, *, keep: bool = True) -> None:
+        """Take a role; `keep`: write down first what must not be forgotten."""
+        if keep:
+            self._store.write(Kept(epoch, leader_id, self.voted))
+        changed = (role, epoch, leader_id) != (self.role, self.epoch, self.leader_id)
+        self.role, self.epoch, self.leader_id = role, epoch, leader_id
+        self._deadline = deadline
+        self._fetching = None
+        self._receiving = None
+        if role is not Role.LEADER:
+            self.leadership = None
+        for link in self._links.values():
+            if link.asked is not None:  # its answer is of another time; it may be asked anew
+                link.asked, link.until = None, 0.0
+        if changed:
+            self.effects.append(Became(role, epoch, leader_id))
+            self._answer_waiters()
+            self._end_change()
+
+    def _election_s(self) -> float:
+        return self.config.election_timeout_s * (1 + self._random.random())
+
+    def _unattached(self, epoch: int, now: float) -> None:
+        """Another epoch, and no word of its leader."""
+        keeps_time = self.role in (Role.UNATTACHED, Role.CANDIDATE, Role.RESIGNED, Role.PROSPECTIVE)
+        deadline = self._deadline if keeps_time and self._deadline < NEVER else now + self._election_s()
+        if epoch > self.epoch:
+            self.voted = None
+        self._set(Role.UNATTACHED, epoch, NOBODY, deadline)
+
+    def _wait_for_leader(self, now: float) -> None:
+        """This epoch, and no word of its leader any more."""
+        self._set(Role.UNATTACHED, self.epoch, NOBODY, now + self._election_s(), keep=False)
+
+    def _follow(self, epoch: int, leader_id: int, endpoint: Endpoint | None, now: float) -> None:
+        """A leader is known."""
+        if (self.role, self.epoch, self.leader_id) == (Role.FOLLOWER, epoch, leader_id):
+            self._leader_endpoint = endpoint or self._leader_endpoint
+            return
+        assert leader_id != self.config.key.node_id
+        if epoch > self.epoch:
+            self.voted = None
+        self._leader_endpoint, self._has_fetched = endpoint, False
+        self._set(Role.FOLLOWER, epoch, leader_id, now + self.config.fetch_timeout_s)
+
+    def _would_win(self, now: float) -> None:
+        """Ask the others whether they would vote for this replica, before an epoch is spent on it."""
+        self.granted, self.refused = {self.config.key.node_id}, set()
+        self._set(Role.PROSPECTIVE, self.epoch, self.leader_id, now + self._election_s(), keep=False)
+        self._count(now)
+
+    def _stand(self, now: float, epoch: int | None = None) -> None:
+        """Stand for election: in the next epoch, or in the one in which this replica had voted for itself."""
+        self.granted, self.refused = {self.config.key.node_id}, set()
+        self.voted = self.config.key
+        self._set(Role.CANDIDATE, self.epoch if epoch is None else epoch, NOBODY, now + self._election_s())
+        self._count(now)
+
+    def _lead(self, now: float) -> None:
+        """The election is won. What is not of this epoch is committed with the first record that is."""
+        me = self.config.key
+        self._set(Role.LEADER, self.epoch, me.node_id, NEVER)
+        others = [voter.key for voter in self.voters if not voter.key.is_of(me)]
+        voters, version = self.voters, self.history.kraft_version
+        says: int | None = None
+        if version > 0 and (self.history.voters_offset < 0 or voters.voter(me.node_id) != self.config.voter):
+            # What the node was formatted with nobody else has.
+            says, voters = version, voters.with_voter(self.config.voter) if voters.has(me) else voters
+        granting = [voter.key for voter in self.voters if voter.key.node_id in self.granted]
+        self.leadership = Leadership(me, self.log.end, others, now)
+        self.log.append_leader_change(self.epoch, me.node_id, voters, granting, says)
+        self.log.flush()
+        self._take_in(self.leadership.epoch_start)
+        self._advance(now)
+
+    def _resigned(self, now: float, successors: tuple[ReplicaKey, ...] = ()) -> None:
+        """Lead no more, and say so."""
+        self._successors, self._told = successors, set()
+        self._set(Role.RESIGNED, self.epoch, self.config.key.node_id, now + self._election_s(), keep=False)
+
+    def resign(self, epoch: int, now: float) -> None:
+        """Lead no more in this epoch, as the controller asks. Nothing, where it does not lead in it."""
+        if self.role is Role.LEADER and self.epoch == epoch:
+            assert self.leadership is not None
+            self._resigned(now, self.leadership.successors(self.voters))
+
+    def stop(self, now: float) -> None:
+        """The node stops: it leads no more, and does not stand for election."""
+        self._stopping = True
+        self.resign(self.epoch, now)
+
+    @property
+    def may_end(self) -> bool:
+        """After `stop`: whether the others know."""
+        others = {voter.key.node_id for voter in self.voters} - {self.config.key.node_id}
+        return self.role is not Role.RESIGNED or others <= self._told
+
+    # -- elections
+
+    def _count(self, now: float) -> None:
+        """Whether the election is decided."""
+        voters = self.voters
+        if len(self.granted & voters.ids) >= voters.majority:
+            if self.role is Role.PROSPECTIVE:
+                self._stand(now, self.epoch + 1)
+            else:
+                self._lead(now)
+        elif len(self.refused & voters.ids) > len(voters) - voters.majority and self.role is Role.PROSPECTIVE:
+            self._lost(now)
+
+    def _lost(self, now: float) -> None:
+        """Nobody, or not enough, would have this replica lead."""
+        if self.leader_id != NOBODY and self.leader_endpoint is not None:
+            leader_id, endpoint = self.leader_id, self.leader_endpoint
+            self._follow(self.epoch, leader_id, endpoint, now)
+        else:
+            self._wait_for_leader(now)
+
+    def _commit(self, high_watermark: int) -> None:
+        self.high_watermark = high_watermark
+        self.effects.append(Committed(high_watermark))
+
+    def _take_in(self, start: int) -> None:
+        """What the log says of voters from an offset on."""
+        self.history.take_in(self.log.said_from(start))
+
+    # -- questions to others
+
+    def _send(self, number: int, endpoint: Endpoint | None, ask: Ask, now: float) -> bool:
+        """Ask, where the link is free and it is known where to."""
+        place = endpoint or self.voters.endpoint(number, self.config.listener)
+        if place is None:
+            return False
+        link = self._links.get(number)
+        if link is None:
+            link = self._links[number] = Link(place)
+        if not link.is_free(now):
+            return False
+        link.endpoint, link.asked, link.until = place, ask, now + self.config.request_timeout_s
+        self.effects.append(Send(number, place, ask))
+        return True
+
+    def _failed(self, link: Link, now: float) -> None:
+        number = next(number for number, known in self._links.items() if known is link)
+        link.asked, link.failed, link.until = None, True, now + self.config.retry_backoff_s
+        if self._fetching == number:
+            self._fetching = None
+
+    # -- what the layers above know how to do
+
+    def _advance(self, now: float) -> None:
+        """What a majority has on disk is committed, once there is a record of this epoch in it."""
+        raise NotImplementedError
+
+    def _answer_waiters(self) -> None:
+        """Nobody who waits for this leader is to wait any longer."""
+        raise NotImplementedError
+
+    def _end_change(self) -> None:
+        """A change of the voters that is under way is not this leader's any more."""
+        raise NotImplementedError

@@ -1,0 +1,273 @@
+"""The machine's log and votes on disk, as Apache Kafka keeps them.
+
+    __cluster_metadata-0/           an ordinary partition log in `fsync` durability
+        <end offset>-<epoch>.checkpoint        snapshots that are whole; `.checkpoint.part` is one that is being received
+        quorum-state                           epoch, leader, vote: version 0, from kraft.version 1 on version 1
+
+Rules: the log and its snapshots are this machine's alone. What a snapshot that was received holds counts from the moment when it has
+its name, which it gets once it is on disk and read through. Sources: KafkaMetadataLog, FileQuorumStateStore, FileRawSnapshotWriter.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from fastq._native.records import decode_records, iter_headers, verify_crc
+from fastq._native.wire import DecodeError, Reader
+from fastq.protocol.messages import KRaftVersionRecord, LeaderChangeMessage, VotersRecord
+from fastq_broker.controller.image import MetadataError
+from fastq_broker.controller.records import ControlType, control_batch, data_batches, encode_control
+from fastq_broker.controller.snapshot import list_snapshots, read_snapshot
+from fastq_broker.controller.storage import QuorumState, sync_directory
+from fastq_broker.log.partition_log import PartitionLog
+from fastq_broker.raft.log import Vote
+from fastq_broker.raft.messages import EpochEnd, SnapshotId
+from fastq_broker.raft.voters import ReplicaKey, Said, VoterSet
+
+logger = logging.getLogger(__name__)
+
+READ_BYTES = 8 << 20
+PART = ".part"
+
+
+class DiskVotes:
+    """Votes in `quorum-state`. `kraft_version()` is what the log says now; `voters()` who votes, which version 0 of the file names."""
+
+    def __init__(
+        self,
+        directory: Path,
+        cluster_id: str,
+        kraft_version: Callable[[], int],
+        voters: Callable[[], Iterable[int]],
+    ) -> None:
+        self._directory = directory
+        self._cluster_id = cluster_id
+        self._kraft_version = kraft_version
+        self._voters = voters
+
+    def read(self) -> Vote | None:
+        """What was written last. ConfigError for a file that makes no sense."""
+        state = QuorumState.read(self._directory)
+        if state is None:
+            return None
+        voted = None if state.voted_id < 0 else ReplicaKey(state.voted_id, state.voted_directory_id)
+        return Vote(state.leader_epoch, state.leader_id, voted)
+
+    def write(self, vote: Vote) -> None:
+        """Replace the file, durably. Raises OSError."""
+        voted = ReplicaKey(-1) if vote.voted is None else vote.voted
+        QuorumState(
+            vote.epoch,
+            vote.leader_id,
+            voted.node_id,
+            voted.directory_id,
+            data_version=1 if self._kraft_version() > 0 else 0,
+            cluster_id=self._cluster_id,
+            voters=tuple(sorted(self._voters())),
+        ).write(self._directory)
+
+
+class DiskLog:
+    """The metadata log of this node, and its snapshots. `now_ms` is wall-clock time, for timestamps. Event-loop thread only.
+
+    Invariants: `snapshots` are those that have their names, the oldest first; the log begins where one of them ends, or at 0.
+    """
+
+    def __init__(self, log: PartitionLog, now_ms: Callable[[], int]) -> None:
+        self._log = log
+        self._directory = Path(log.path)
+        self._now_ms = now_ms
+        self._snapshots = list_snapshots(self._directory)
+
+    # -- where it stands
+
+    @property
+    def start(self) -> int:
+        return self._log.log_start_offset
+
+    @property
+    def end(self) -> int:
+        return self._log.log_end_offset
+
+    @property
+    def durable_end(self) -> int:
+        return self._log.on_disk_offset
+
+    @property
+    def last_epoch(self) -> int:
+        if self._log.log_end_offset > self._log.log_start_offset:
+            return self._log.leader_epoch
+        below = self._below()
+        return 0 if below is None else below.epoch
+
+    @property
+    def snapshots(self) -> Sequence[SnapshotId]:
+        return self._snapshots
+
+    def _below(self) -> SnapshotId | None:
+        """The snapshot that the log begins behind."""
+        return next((snapshot for snapshot in self._snapshots if snapshot.end_offset == self.start), None)
+
+    def end_of_epoch(self, epoch: int) -> EpochEnd:
+        log, below = self._log, self._below()
+        if log.log_end_offset > log.log_start_offset:
+            if epoch >= log.leader_epoch:
+                return EpochEnd(log.leader_epoch, log.log_end_offset)
+            found = EpochEnd(*log.epoch_end_offset(epoch))
+            if found.epoch >= 0 and found.end_offset > log.log_start_offset:
+                return found
+        if below is not None and self.start > 0 and below.epoch <= epoch:
+            return EpochEnd(below.epoch, self.start)
+        return EpochEnd(epoch, self.start)
+
+    # -- what it says of voters
+
+    def said_from(self, offset: int) -> Iterator[Said]:
+        below = self._below()
+        if offset == 0 and below is not None:
+            version, voters = None, None
+            for batch in read_snapshot(self._directory / below.file_name):
+                for key, value in batch.controls:
+                    said = _said(-1, key, value)
+                    if said is not None:
+                        version = version if said.kraft_version is None else said.kraft_version
+                        voters = voters if said.voters is None else said.voters
+            if version is not None or voters is not None:
+                yield Said(below.end_offset - 1, version, voters)
+        at = max(offset, self.start)
+        while at < self.end:
+            data = self._log.read(at, READ_BYTES).read()
+            for position, header in iter_headers(data):
+                if header.is_control and header.last_offset >= offset:
+                    for record in decode_records(data, position):
+                        said = _said(record.offset, record.key or b"", record.value or b"")
+                        if said is not None and said.offset >= offset:
+                            yield said
+                at = header.next_offset
+
+    # -- records
+
+    def append(self, records: bytes, epoch: int) -> int:
+        taken, expected = 0, self.end
+        try:
+            for position, header in iter_headers(records, strict=False):
+                if header.partition_leader_epoch > epoch:
+                    break
+                if header.base_offset != expected:
+                    raise ValueError(f"a batch begins at offset {header.base_offset}, expected {expected}")
+                if not verify_crc(records, position):
+                    raise ValueError(f"the checksum of the batch at offset {header.base_offset} is wrong")
+                taken, expected = position + header.size_bytes, header.next_offset
+        except DecodeError as error:
+            raise ValueError(str(error)) from error
+        if taken:
+            self._log.append_as_follower(memoryview(records)[:taken], now_ms=self._now_ms())
+        return taken
+
+    def append_leader_change(
+        self,
+        epoch: int,
+        leader_id: int,
+        voters: VoterSet,
+        granting: Sequence[ReplicaKey],
+        kraft_version: int | None,
+    ) -> None:
+        version = 1 if any(any(voter.key.directory_id) for voter in voters) else 0
+        message = LeaderChangeMessage(
+            version=version,
+            leader_id=leader_id,
+            voters=[_voter(voter.key) for voter in voters],
+            granting_voters=[_voter(key) for key in granting],
+        )
+        controls = [encode_control(ControlType.LEADER_CHANGE, message, version)]
+        if kraft_version is not None:
+            controls += _voter_controls(voters, kraft_version)
+        self._append_controls(epoch, controls)
+
+    def append_voters(self, epoch: int, voters: VoterSet, kraft_version: int | None = None) -> int:
+        self._append_controls(epoch, _voter_controls(voters, kraft_version))
+        return self.end - 1
+
+    def _append_controls(self, epoch: int, controls: Sequence[tuple[bytes, bytes]]) -> None:
+        now_ms = self._now_ms()
+        batch = control_batch(controls, base_offset=0, epoch=epoch, timestamp_ms=now_ms)
+        self._log.append(batch, leader_epoch=epoch, now_ms=now_ms, from_client=False)
+
+    def append_records(self, values: Sequence[bytes], epoch: int) -> int:
+        now_ms, first = self._now_ms(), self.end
+        for batch, _ in data_batches(values, base_offset=0, epoch=epoch, timestamp_ms=now_ms):
+            self._log.append(batch, leader_epoch=epoch, now_ms=now_ms, from_client=False)
+        return first
+
+    def truncate(self, end: int) -> None:
+        self._log.truncate_to(end)
+
+    def read(self, offset: int, bytes_max: int) -> bytes:
+        return bytes(self._log.read(offset, bytes_max).read())
+
+    def flush(self) -> None:
+        """Nothing: in `fsync` durability each append asks for it."""
+
+    # -- snapshots
+
+    def snapshot_size(self, snapshot: SnapshotId) -> int:
+        if snapshot not in self._snapshots:
+            return -1
+        return (self._directory / snapshot.file_name).stat().st_size
+
+    def read_snapshot(self, snapshot: SnapshotId, position: int, bytes_max: int) -> bytes:
+        with (self._directory / snapshot.file_name).open("rb") as file:
+            return os.pread(file.fileno(), bytes_max, position)
+
+    def receive_snapshot(self, snapshot: SnapshotId, position: int, data: bytes) -> None:
+        part = self._part(snapshot)
+        with part.open("wb" if position == 0 else "r+b") as file:
+            file.seek(position)
+            file.write(data)
+            file.truncate()
+
+    def _part(self, snapshot: SnapshotId) -> Path:
+        return self._directory / f"{snapshot.file_name}{PART}"
+
+    def finish_snapshot(self, snapshot: SnapshotId) -> None:
+        part = self._part(snapshot)
+        try:
+            for _ in read_snapshot(part):
+                pass
+        except MetadataError as error:
+            part.unlink(missing_ok=True)
+            raise ValueError(str(error)) from error
+        with part.open("r+b") as file:
+            os.fsync(file.fileno())
+        part.rename(self._directory / snapshot.file_name)
+        sync_directory(self._directory)
+        self._log.truncate_fully_and_start_at(snapshot.end_offset)
+        self.snapshots_changed()
+
+    def snapshots_changed(self) -> None:
+        """A snapshot was made here, or one was removed."""
+        self._snapshots = list_snapshots(self._directory)
+
+
+def _voter(key: ReplicaKey) -> LeaderChangeMessage.Voter:
+    return LeaderChangeMessage.Voter(voter_id=key.node_id, voter_directory_id=key.directory_id)
+
+
+def _voter_controls(voters: VoterSet, kraft_version: int | None) -> list[tuple[bytes, bytes]]:
+    named = encode_control(ControlType.KRAFT_VOTERS, voters.to_record())
+    if kraft_version is None:
+        return [named]
+    return [encode_control(ControlType.KRAFT_VERSION, KRaftVersionRecord(kraft_version=kraft_version)), named]
+
+
+def _said(offset: int, key: bytes, value: bytes) -> Said | None:
+    """What a control record says of voters and of kraft.version."""
+    kind = int.from_bytes(key[2:4], "big")
+    if kind == ControlType.KRAFT_VERSION:
+        return Said(offset, KRaftVersionRecord.decode(Reader(value), 0).kraft_version, None)
+    if kind == ControlType.KRAFT_VOTERS:
+        return Said(offset, None, VoterSet.from_record(VotersRecord.decode(Reader(value), 0)))
+    return None

@@ -1,0 +1,287 @@
+"""Voters that are added, removed and updated: in which order a change is refused, and when it counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fastq_broker.raft.messages import (
+    AddVoter,
+    EndEpoch,
+    Fetch,
+    Fetched,
+    RemoveVoter,
+    UpdateVoter,
+    Versions,
+    VersionsAnswer,
+    VoterAnswer,
+)
+from fastq_broker.raft.roles import Role, Send
+from fastq_broker.raft.voters import Endpoint, ReplicaKey, Said, Voter, VoterHistory, VoterSet
+from raft_world import Entry
+from test_raft_rules import ME, PLACES, VOTERS, B, C, Setting, T
+
+from fastq.errors import ErrorCode
+
+D = ReplicaKey(4, b"\x04" * 16)
+NEW = Voter(D, {"CONTROLLER": Endpoint("h", 4)}, (0, 1))
+KNOWN = VoterSet(Voter(key, {"CONTROLLER": PLACES[key.node_id]}, (0, 1)) for key in (ME, B, C))
+T0 = T + 10
+
+
+class Changing(Setting):
+    """A leader of epoch 5 whose log has the voters (kraft.version 1), all of it committed."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(1, 4, voters=VoterSet(), at=T, **options)
+        self.log.entries.append(Entry(2, 4, None, KNOWN, 1))
+        self.log.durable_end = 3
+        self.machine.history = VoterHistory(VoterSet())
+        self.machine.history.take_in(self.log.said_from(0))
+        self.machine._deadline = T + 1
+        self.lead()
+        self.answers: list[VoterAnswer] = []
+        self.commit()
+
+    def commit(self) -> None:
+        self.disk(self.now)
+        self.fetch(replica=B, offset=self.log.end, last_epoch=self.machine.epoch)
+
+    def caught_up(self) -> None:
+        self.fetch(replica=D, offset=self.log.end, last_epoch=self.machine.epoch, wait_s=0.0)
+
+    def add(self, **fields: Any) -> None:
+        self.machine.add_voter(AddVoter("c", 5.0, NEW)._replace(**fields), self.now, self.answers.append)
+
+    def remove(self, key: ReplicaKey, cluster_id: str = "c") -> None:
+        self.machine.remove_voter(RemoveVoter(cluster_id, key), self.now, self.answers.append)
+
+    def update(self, voter: Voter, **fields: Any) -> None:
+        ask = UpdateVoter("c", self.machine.epoch, voter)._replace(**fields)
+        self.machine.update_voter(ask, self.now, self.answers.append)
+
+    def asked_versions(self) -> Send:
+        (send,) = [send for send in self.sent(self.now) if isinstance(send.ask, Versions)]
+        assert send.endpoint == Endpoint("h", 4)
+        return send
+
+    @property
+    def said(self) -> ErrorCode:
+        (answer,) = self.answers
+        self.answers.clear()
+        return ErrorCode(answer.error)
+
+
+def test_a_voter_is_added_when_it_is_committed() -> None:
+    setting = Changing()
+    setting.caught_up()
+    setting.add()
+    send = setting.asked_versions()
+    setting.machine.answered(send.link, send.ask, VersionsAnswer(0, lowest=0, highest=1), setting.now)
+    assert setting.machine.voters.ids == {1, 2, 3, 4} and not setting.answers  # it counts at once
+    setting.disk(setting.now)
+    setting.fetch(replica=B, offset=setting.log.end, last_epoch=5)
+    assert not setting.answers  # two of four are no majority
+    setting.caught_up()
+    assert setting.said == ErrorCode.NONE
+
+
+def test_an_acknowledgement_may_come_before_the_commit() -> None:
+    setting = Changing()
+    setting.caught_up()
+    setting.add(when_committed=False)
+    send = setting.asked_versions()
+    setting.machine.answered(send.link, send.ask, VersionsAnswer(0, lowest=0, highest=1), setting.now)
+    assert setting.said == ErrorCode.NONE
+    setting.remove(B)
+    assert setting.said == ErrorCode.REQUEST_TIMED_OUT  # the next one waits for it all the same
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ({"cluster_id": "x"}, ErrorCode.INCONSISTENT_CLUSTER_ID),
+        ({"voter": Voter(ReplicaKey(4), NEW.endpoints)}, ErrorCode.INVALID_REQUEST),
+        ({"voter": Voter(D, {"OTHER": Endpoint("h", 4)})}, ErrorCode.INVALID_REQUEST),
+        ({"voter": Voter(ReplicaKey(2, b"x" * 16), NEW.endpoints)}, ErrorCode.DUPLICATE_VOTER),
+    ],
+)
+def test_voters_that_cannot_be_added(fields: dict[str, Any], error: ErrorCode) -> None:
+    setting = Changing()
+    setting.add(**fields)
+    assert setting.said == error and setting.machine.change is None
+
+
+@pytest.mark.parametrize(
+    ("caught_up", "answer", "error"),
+    [
+        (True, VersionsAnswer(ErrorCode.UNSUPPORTED_VERSION), ErrorCode.REQUEST_TIMED_OUT),
+        (True, VersionsAnswer(0, lowest=0, highest=0), ErrorCode.INVALID_REQUEST),
+        (False, VersionsAnswer(0, lowest=0, highest=1), ErrorCode.REQUEST_TIMED_OUT),
+    ],
+)
+def test_a_new_voter_has_to_be_able_and_there(caught_up: bool, answer: VersionsAnswer, error: ErrorCode) -> None:
+    setting = Changing()
+    if caught_up:
+        setting.caught_up()
+    setting.add()
+    send = setting.asked_versions()
+    setting.machine.answered(send.link, send.ask, answer, setting.now)
+    assert setting.said == error and setting.machine.voters.ids == {1, 2, 3}
+
+
+def test_a_new_voter_that_does_not_answer_is_given_up() -> None:
+    setting = Changing()
+    setting.add()
+    setting.remove(B)
+    assert setting.said == ErrorCode.REQUEST_TIMED_OUT  # one at a time
+    setting.machine.leadership.has(B, setting.log.end, setting.log.end, setting.now + 4)  # type: ignore[union-attr]
+    assert setting.machine.next_wakeup(setting.now) <= setting.now + 5
+    setting.poll(setting.now + 5)
+    assert setting.said == ErrorCode.REQUEST_TIMED_OUT
+
+
+def test_who_does_not_lead_changes_nothing() -> None:
+    setting = Changing()
+    setting.add()
+    setting.machine.resign(5, setting.now)
+    assert setting.said == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    for change in (setting.add, lambda: setting.remove(B), lambda: setting.update(NEW)):
+        change()
+        assert setting.said == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_nothing_is_changed_before_something_of_this_epoch_is_committed() -> None:
+    setting = Setting(1, 4, voters=KNOWN)
+    setting.lead()
+    answers: list[VoterAnswer] = []
+    setting.machine.remove_voter(RemoveVoter("c", B), T, answers.append)
+    assert answers[0].error == ErrorCode.REQUEST_TIMED_OUT
+    setting.fetch(offset=3, last_epoch=5)
+    setting.machine.remove_voter(RemoveVoter("c", B), T, answers.append)
+    assert answers[1].error == ErrorCode.UNSUPPORTED_VERSION and "controller.quorum.voters" in answers[1].message
+
+
+@pytest.mark.parametrize("key", [D, ReplicaKey(2, b"x" * 16), ReplicaKey(2)])
+def test_only_a_voter_can_be_removed(key: ReplicaKey) -> None:
+    setting = Changing()
+    setting.remove(key)
+    assert setting.said == ErrorCode.VOTER_NOT_FOUND
+
+
+def test_a_leader_that_removes_itself_leads_until_that_is_committed() -> None:
+    setting = Changing()
+    setting.remove(ME)
+    setting.disk(setting.now)
+    setting.fetch(replica=B, offset=setting.log.end, last_epoch=5)
+    assert setting.machine.role is Role.LEADER and not setting.answers  # its own disk does not count any more
+    setting.fetch(replica=C, offset=setting.log.end, last_epoch=5)
+    assert setting.said == ErrorCode.NONE and setting.machine.role is Role.RESIGNED
+    assert {send.link for send in setting.sent(setting.now) if isinstance(send.ask, EndEpoch)} == {2, 3}
+    setting.poll(setting.now + 60)
+    assert setting.machine.role is Role.UNATTACHED  # and it does not stand
+
+
+def test_the_last_voter_stays() -> None:
+    setting = Changing()
+    for gone in (C, B):
+        setting.remove(gone)
+        setting.disk(setting.now)
+        setting.fetch(replica=B, offset=setting.log.end, last_epoch=5)
+        assert setting.said == ErrorCode.NONE
+    setting.remove(ME)
+    assert setting.said == ErrorCode.VOTER_NOT_FOUND
+
+
+def test_a_voter_says_where_it_listens_now() -> None:
+    setting = Changing()
+    moved = Voter(B, {"CONTROLLER": Endpoint("elsewhere", 2)}, (0, 1))
+    setting.update(moved, epoch=4)
+    assert setting.said == ErrorCode.FENCED_LEADER_EPOCH
+    setting.update(moved, epoch=6)
+    assert setting.said == ErrorCode.UNKNOWN_LEADER_EPOCH
+    setting.update(Voter(B, moved.endpoints, (0, 0)))
+    assert setting.said == ErrorCode.INVALID_REQUEST
+    setting.update(Voter(D, NEW.endpoints, (0, 1)))
+    assert setting.said == ErrorCode.VOTER_NOT_FOUND
+    setting.update(moved)
+    assert setting.machine.voters.endpoint(2, "CONTROLLER") == Endpoint("elsewhere", 2)
+    setting.commit()
+    assert setting.said == ErrorCode.NONE
+
+
+def test_what_is_cut_off_was_not_said() -> None:
+    history = VoterHistory(VOTERS)
+    history.take_in([Said(3, 1, None), Said(4, None, KNOWN), Said(9, None, KNOWN.without(3))])
+    assert history.at(3) == (0, VOTERS) and history.at(5) == (1, KNOWN) and history.voters.ids == {1, 2}
+    history.truncate(9)
+    assert history.voters == KNOWN and history.voters_offset == 4
+    history.truncate(3)
+    assert history.voters == VOTERS and history.kraft_version == 0 and history.voters_offset == -1
+
+
+def test_kraft_version_is_finalized_when_all_voters_have_said_that_they_can() -> None:
+    setting = Setting(1, 4)
+    now = setting.lead()
+    setting.fetch(offset=3, last_epoch=5)
+    answers: list[VoterAnswer] = []
+    setting.machine.finalize_version(now, answers.append)
+    assert answers[0].error == ErrorCode.INVALID_UPDATE_VERSION and "voters 2, 3 have not said" in answers[0].message
+    for voter in KNOWN:
+        if voter.key != ME:
+            setting.machine.update_voter(UpdateVoter("c", 5, voter), now, answers.append)
+    setting.machine.finalize_version(now, answers.append)
+    setting.disk(now)
+    setting.fetch(offset=setting.log.end, last_epoch=5)
+    assert [answer.error for answer in answers[1:]] == [0, 0, 0]
+    assert setting.machine.history.kraft_version == 1 and setting.machine.voters == KNOWN
+    setting.machine.finalize_version(now, answers.append)
+    assert answers[-1].error == 0
+
+
+# -- what a controller asks for in its own matter
+
+
+def following(**options: Any) -> Setting:
+    setting = Setting(1, 4, voters=VoterSet(), **options)
+    setting.machine.history.take_in([Said(1, 1, KNOWN)])
+    setting.follow(5)
+    return setting
+
+
+def test_a_voter_that_listens_elsewhere_says_so_until_the_log_has_it() -> None:
+    setting = following()
+    assert not [send for send in setting.sent(T) if isinstance(send.ask, UpdateVoter)]  # all is as the log says
+    setting = following(versions=(0, 2))
+    (send,) = setting.sent(T)
+    assert send.ask == UpdateVoter("c", 5, Voter(ME, {"CONTROLLER": PLACES[1]}, (0, 2)))
+    setting.machine.answered(send.link, send.ask, VoterAnswer(ErrorCode.REQUEST_TIMED_OUT, 2, 5, PLACES[2], ""), T)
+    (fetch,) = setting.sent(T + 0.1)
+    setting.machine.answered(fetch.link, fetch.ask, Fetched(0, 2, 5, PLACES[2]), T + 0.2)
+    (again,) = setting.sent(T + 2.1)
+    assert isinstance(again.ask, UpdateVoter)
+
+
+def test_a_controller_joins_by_itself_where_it_may() -> None:
+    for joins in (False, True):
+        setting = following(joins=joins)
+        setting.machine.history.take_in([Said(2, None, KNOWN.without(1))])
+        asks = [send.ask for send in setting.sent(T)]
+        assert [type(ask) for ask in asks] != [AddVoter] if not joins else isinstance(asks[0], AddVoter)
+    setting = following(joins=True)
+    other = Voter(ReplicaKey(1, b"old-directory---"), {}, (0, 1))
+    setting.machine.history.take_in([Said(2, None, KNOWN.with_voter(other))])
+    (send,) = setting.sent(T)
+    assert send.ask == RemoveVoter("c", other.key)
+
+
+def test_without_kraft_version_1_a_voter_tells_each_leader_once() -> None:
+    setting = Setting(1, 4)
+    setting.follow(5)
+    (send,) = setting.sent(T)
+    assert isinstance(send.ask, UpdateVoter)
+    setting.machine.answered(send.link, send.ask, VoterAnswer(0, 2, 5, PLACES[2]), T)
+    for now in (T + 0.1, T + 1.9, T + 2.1):
+        (fetch,) = setting.sent(now)
+        assert isinstance(fetch.ask, Fetch)
+        setting.machine.answered(fetch.link, fetch.ask, Fetched(0, 2, 5, PLACES[2]), now)

@@ -1,0 +1,213 @@
+"""The machine's log on disk, against the one in memory that the simulation has, step by step; and quorums on real files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+from fastq_broker.controller.records import encode_record
+from fastq_broker.controller.snapshot import write_snapshot
+from fastq_broker.controller.storage import METADATA_TOPIC
+from fastq_broker.log.config import LogConfig
+from fastq_broker.log.files import FdBudget, Files
+from fastq_broker.log.flusher import ManualFlusher
+from fastq_broker.log.log_dir import LogDir
+from fastq_broker.log.partition_log import PartitionLog
+from fastq_broker.raft.log import Vote
+from fastq_broker.raft.messages import EpochEnd, SnapshotId
+from fastq_broker.raft.storage import DiskLog, DiskVotes
+from fastq_broker.raft.voters import Endpoint, ReplicaKey, Said, Voter, VoterSet
+from raft_world import MemoryLog
+
+from fastq.protocol.messages import FeatureLevelRecord
+
+ME = ReplicaKey(1, b"a" * 16)
+VOTERS = VoterSet([Voter(ME, {"CONTROLLER": Endpoint("h", 1)}, (0, 1))])
+VALUE = encode_record(FeatureLevelRecord(name="metadata.version", feature_level=30), 30)
+
+
+class Disk:
+    """A directory with a metadata log in it, opened."""
+
+    def __init__(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        files = Files()
+        self.flusher = ManualFlusher(files)
+        self.dir = LogDir(str(path.parent), files, FdBudget(64), self.flusher, monotonic_ms=lambda: 0)
+        self.partition = PartitionLog(
+            self.dir,
+            str(path),
+            METADATA_TOPIC,
+            0,
+            config=LogConfig(durability="fsync", retention_ms=-1, max_message_bytes=1 << 24),
+            clock=lambda: 5,
+            clean=False,
+        )
+        self.partition.load()
+        self.log = DiskLog(self.partition, lambda: 5)
+
+    def close(self) -> None:
+        self.partition.close()
+        self.flusher.wait()
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[DiskLog]:
+    disk = Disk(path / f"{METADATA_TOPIC}-0")
+    try:
+        yield disk.log
+    finally:
+        disk.close()
+
+
+def snapshot_in(path: Path, snapshot: SnapshotId, voters: VoterSet | None = None) -> None:
+    write_snapshot(
+        path / f"{METADATA_TOPIC}-0" / snapshot.file_name,
+        [VALUE],
+        epoch=snapshot.epoch,
+        timestamp_ms=5,
+        last_timestamp_ms=5,
+        kraft_version=None if voters is None else 1,
+        voters=None if voters is None else voters.to_record(),
+    )
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_log_on_disk_is_the_log_in_memory(seed: int, tmp_path: Path) -> None:
+    rng = Random(seed)
+    model, epoch = MemoryLog(), 0
+    with opened(tmp_path) as log, opened(tmp_path / "leader") as leader:
+        for _ in range(60):
+            what = rng.random()
+            if what < 0.25:
+                epoch += rng.randrange(1, 3)
+                says = rng.choice((None, None, 1))
+                for side in (log, model):
+                    side.append_leader_change(epoch, 1, VOTERS, [ME], says)
+                if says is not None:  # there it is a record of its own, in memory it is not
+                    model.append_records([b"kraft.version", b"voters"], epoch)
+            elif what < 0.7:
+                values = [VALUE] * rng.randrange(1, 4)
+                assert log.append_records(values, epoch) == model.append_records(values, epoch)
+            elif what < 0.85:
+                end = rng.randrange(model.start, model.end + 1)
+                log.truncate(end)
+                cut = log.end  # a batch goes as a whole
+                assert model.start <= cut <= max(end, model.start)
+                model.truncate(cut)
+                epoch = max(epoch, model.last_epoch)
+            assert (log.start, log.end, log.last_epoch) == (model.start, model.end, model.last_epoch)
+            for asked in range(epoch + 2):
+                assert log.end_of_epoch(asked) == model.end_of_epoch(asked), asked
+        # And all of it again in another log, as a follower gets it.
+        while leader.end < log.end:
+            data = log.read(leader.end, rng.choice((1, 300, 1 << 20)))
+            assert leader.append(data, epoch) == len(data)
+        assert leader.read(0, 1 << 20) == log.read(0, 1 << 20)
+        assert list(leader.said_from(0)) == list(log.said_from(0))
+
+
+def test_what_the_log_says_of_voters(tmp_path: Path) -> None:
+    with opened(tmp_path) as log:
+        log.append_leader_change(3, 1, VOTERS, [ME], 1)
+        log.append_records([VALUE], 3)
+        more = VOTERS.with_voter(Voter(ReplicaKey(2, b"b" * 16), {"CONTROLLER": Endpoint("i", 2)}, (0, 1)))
+        assert log.append_voters(3, more) == 4
+        said = [Said(1, 1, None), Said(2, None, VOTERS), Said(4, None, more)]
+        assert list(log.said_from(0)) == said and list(log.said_from(2)) == said[1:] and list(log.said_from(5)) == []
+
+
+def test_a_new_directory_says_what_it_was_formatted_with(tmp_path: Path) -> None:
+    with opened(tmp_path):
+        pass
+    snapshot_in(tmp_path, SnapshotId(0, 0), VOTERS)
+    with opened(tmp_path) as log:
+        assert list(log.said_from(0)) == [Said(-1, 1, VOTERS)] and list(log.said_from(1)) == []
+        assert log.snapshots == [SnapshotId(0, 0)] and log.end_of_epoch(3) == EpochEnd(3, 0) and log.last_epoch == 0
+
+
+@pytest.mark.parametrize("damage", ["checksum", "offset", "torn", "epoch", "rubbish"])
+def test_what_is_damaged_is_not_taken(damage: str, tmp_path: Path) -> None:
+    with opened(tmp_path / "a") as leader, opened(tmp_path / "b") as log:
+        for epoch in (1, 2):
+            leader.append_leader_change(epoch, 1, VOTERS, [ME], None)
+        data = bytearray(leader.read(0, 1 << 20))
+        first = len(leader.read(0, 1))
+        if damage == "torn":
+            assert log.append(bytes(data[:-1]), 2) == first and log.end == 1
+            return
+        if damage == "epoch":
+            assert log.append(bytes(data), 1) == first and log.end == 1
+            return
+        if damage == "checksum":
+            data[-1] ^= 1
+        elif damage == "offset":
+            data = data[first:]
+        else:
+            data = bytearray(Random(1).randbytes(200))
+        before = log.end
+        try:
+            log.append(bytes(data), 2)
+        except ValueError:
+            pass
+        assert log.end == before
+
+
+def test_a_snapshot_takes_the_place_of_the_log(tmp_path: Path) -> None:
+    with opened(tmp_path / "a"), opened(tmp_path / "b"):
+        pass
+    wanted = SnapshotId(40, 7)
+    snapshot_in(tmp_path / "a", wanted, VOTERS)
+    with opened(tmp_path / "a") as leader, opened(tmp_path / "b") as log:
+        log.append_leader_change(1, 1, VOTERS, [ME], None)
+        size, position = leader.snapshot_size(wanted), 0
+        assert leader.snapshot_size(SnapshotId(40, 8)) == -1
+        while position < size:
+            data = leader.read_snapshot(wanted, position, 50)
+            log.receive_snapshot(wanted, position, data)
+            position += len(data)
+        log.finish_snapshot(wanted)
+        assert (log.start, log.end, log.last_epoch, log.snapshots) == (40, 40, 7, [wanted])
+        assert list(log.said_from(0)) == [Said(39, 1, VOTERS)]
+        assert log.end_of_epoch(9) == EpochEnd(7, 40) and log.end_of_epoch(6) == EpochEnd(6, 40)
+        log.append_records([VALUE], 8)
+    with opened(tmp_path / "b") as log:
+        assert (log.start, log.end, log.last_epoch) == (40, 41, 8)
+
+
+def test_a_snapshot_that_is_cut_short_is_none(tmp_path: Path) -> None:
+    with opened(tmp_path / "a"):
+        pass
+    wanted = SnapshotId(40, 7)
+    snapshot_in(tmp_path / "a", wanted)
+    whole = (tmp_path / "a" / f"{METADATA_TOPIC}-0" / wanted.file_name).read_bytes()
+    with opened(tmp_path / "b") as log:
+        log.append_leader_change(1, 1, VOTERS, [ME], None)
+        for data in (whole[:-10], b"", whole[:60], whole[:-1] + b"?"):
+            log.receive_snapshot(wanted, 0, data)
+            with pytest.raises(ValueError, match="damaged"):
+                log.finish_snapshot(wanted)
+        assert (log.start, log.end, log.snapshots) == (0, 1, [])
+        assert not list((tmp_path / "b").rglob("*.part"))
+        log.receive_snapshot(wanted, 0, b"x" * 1000)  # what was begun before
+        log.receive_snapshot(wanted, 0, whole)
+        log.finish_snapshot(wanted)
+        assert log.start == 40
+
+
+def test_votes_are_kept_as_kafka_keeps_them(tmp_path: Path) -> None:
+    version = [0]
+    votes = DiskVotes(tmp_path, "cluster", lambda: version[0], lambda: [2, 1])
+    assert votes.read() is None
+    votes.write(Vote(4, -1, ME))
+    assert votes.read() == Vote(4, -1, ReplicaKey(1))  # version 0 has no directories
+    text = (tmp_path / "quorum-state").read_text()
+    assert '"currentVoters":[{"voterId":1},{"voterId":2}]' in text and '"data_version":0' in text
+    version[0] = 1
+    for vote in (Vote(4, 2, ME), Vote(5), Vote(6, 3)):
+        votes.write(vote)
+        assert votes.read() == vote
+    assert "currentVoters" not in (tmp_path / "quorum-state").read_text()
