@@ -80,7 +80,7 @@ unit: $(VENV)/.built $(VENV)/.test ## the tests that run in seconds
 	@$(PYTEST) tests/unit -m "not slow and not soak"
 
 soak: $(VENV)/.built $(VENV)/.test ## the long tests at their full numbers; results go to benchmarks/results/
-	@FASTQ_SOAK=1 bash -o pipefail -c '$(PYTEST) tests -m "soak or slow" -v --durations=0 --timeout 3600 -o faulthandler_timeout=4000 -p no:warnings | tee benchmarks/results/soak.txt'
+	@FASTQ_SOAK=1 bash -o pipefail -c '$(PYTEST) tests -m "soak or slow" -v --durations=0 --timeout 3600 -o faulthandler_timeout=4000 --disable-warnings | tee benchmarks/results/soak.txt'
 	@FASTQ_SOAK=1 $(PY) tools/sanitize.py
 
 SANITIZE ?=

@@ -33,6 +33,7 @@ def load() -> dict[str, Document]:
         "spark",
         "growth",
         "fresh",
+        "instructions",
     )
     return {name: json.loads(path.read_text()) for name in names if (path := RESULTS / f"{name}.json").exists()}
 
@@ -223,6 +224,22 @@ def rates(found: dict[str, Document]) -> list[str]:
             for library, row in document.get("medians", {}).items():
                 shown = " | ".join(f"{row[key]:.3f}" for key in ("p50_ms", "p99_ms", "p999_ms"))
                 lines.append(f"| {rate.removesuffix('/s')} | {library} | {shown} |")
+    if "instructions" in found:
+        lines += [
+            "",
+            "## Instructions a record or request, counted by valgrind",
+            "",
+            "Before: of the first version, before defects were mended. What `send` has more are prefetches of the values to come (its time",
+            "went down by them), and the order of records in asyncio.",
+            "",
+            "| what | before | now | |",
+            "|---|---|---|---|",
+        ]
+        for what, row in found["instructions"]["a unit"].items():
+            if "base" in row:
+                lines.append(
+                    f"| {what} | {row['base']:,.0f} | {row['this']:,.0f} | {row['this'] / row['base']:.3f} x |"
+                )
     for subject, rows in found.get("growth", {}).items():
         if subject == "machine":
             continue
