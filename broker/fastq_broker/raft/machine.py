@@ -6,7 +6,7 @@ Rules
 - Calls take what happened and the time, in seconds of a monotonic clock, and leave what is to be done in `effects`; only the log and the
   vote are touched at once.
 - A follower asks for more once what it has is on its disk: what it asks for says what it will keep.
-- An answer counts only while the question is the one that its link waits for, and the epoch is the one that it was asked in.
+- An answer counts only while the question is the one that its link waits for; with a new role or epoch no link waits any more.
 Sources: KafkaRaftClient; KIP-595, KIP-853, KIP-996.
 """
 
@@ -256,7 +256,7 @@ class RaftMachine(Membership):
         if answer.error in (ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_REQUEST):
             self._refused(link, ask, answer, now)
             return
-        if self._learned(answer, now) or ask.epoch != self.epoch:
+        if self._learned(answer, now):
             return
         if isinstance(ask, Vote):
             assert isinstance(answer, Answer)

@@ -8,6 +8,7 @@ import pytest
 from fastq_broker.raft.messages import (
     AddVoter,
     EndEpoch,
+    EpochEnd,
     Fetch,
     Fetched,
     RemoveVoter,
@@ -218,6 +219,16 @@ def test_what_is_cut_off_was_not_said() -> None:
     assert history.voters == KNOWN and history.voters_offset == 4
     history.truncate(3)
     assert history.voters == VOTERS and history.kraft_version == 0 and history.voters_offset == -1
+
+
+def test_voters_that_are_cut_off_with_the_log_are_none() -> None:
+    setting = following()
+    setting.log.entries.append(Entry(2, 4, None, KNOWN.without(3)))
+    setting.log.durable_end = 3
+    setting.machine.history.take_in(setting.log.said_from(2))
+    assert setting.machine.voters.ids == {1, 2}
+    setting.fetched(Fetched(0, 2, 5, PLACES[2], diverging=EpochEnd(4, 2)))
+    assert setting.log.end == 2 and setting.machine.voters == KNOWN
 
 
 def test_kraft_version_is_finalized_when_all_voters_have_said_that_they_can() -> None:
