@@ -1,0 +1,157 @@
+"""Runs a quorum's machine in an event loop: its questions go over the client's connections, its timers are the loop's.
+
+Rules: everything happens in the loop's thread. A turn asks the machine what is to be done and does it; what happens during a turn has
+the next one follow at once. A place that is asked has a connection of its own (the voter of a node id, or one of the bootstrap
+servers), with one question at a time on it. Source: KafkaRaftClientDriver, KafkaNetworkChannel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from fastq.config import ClientConfig
+from fastq.errors import FastqError, ProtocolError, UnsupportedVersion
+from fastq.metadata import Node
+from fastq.net.aio import AsyncDriver
+from fastq.net.core import ClientCore
+from fastq_broker.log.partition_log import PartitionLog
+from fastq_broker.raft import wire
+from fastq_broker.raft.machine import RaftMachine
+from fastq_broker.raft.messages import Ask, Fetch, Vote
+from fastq_broker.raft.roles import Became, Committed, LoadSnapshot, RaftFatal, Send
+
+logger = logging.getLogger(__name__)
+
+PLACE = 1 << 28
+"""Connections to bootstrap servers have node ids from here on, which no node has."""
+PRE_VOTE_VERSIONS = (2, 2)
+
+News = Became | Committed | LoadSnapshot
+
+
+class QuorumDriver:
+    """One member of the quorum, at work. `on_news(news)` hears of roles, commits and snapshots, in their order; `on_fatal(error)` that
+    this node must not go on. Invariant: while it is open, a turn is due when the machine wants one."""
+
+    def __init__(
+        self,
+        machine: RaftMachine,
+        log: PartitionLog,
+        config: ClientConfig,
+        loop: asyncio.AbstractEventLoop,
+        on_news: Callable[[News], object],
+        on_fatal: Callable[[RaftFatal], object],
+    ) -> None:
+        self.machine = machine
+        self.loop = loop
+        self._log = log
+        self._on_news = on_news
+        self._on_fatal = on_fatal
+        self._core = ClientCore(config)
+        self._network = AsyncDriver(self._core, loop)
+        self._timer: asyncio.TimerHandle | None = None
+        self._turning = self._again = self.closed = False
+
+    def start(self) -> None:
+        """Take part."""
+        self._log.on_advance(self._advanced)
+        self.machine.start(self.now())
+        self.turn()
+
+    def close(self) -> None:
+        """Take part no more: questions on their way are given up. Idempotent."""
+        if self.closed:
+            return
+        self.closed = True
+        self._log.remove_listener(self._advanced)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._network.close()
+
+    def now(self) -> float:
+        """Seconds, on the clock that the machine is given."""
+        return self._core.clock()
+
+    def turn(self) -> None:
+        """Do what is due."""
+        if self.closed:
+            return
+        self._again = True
+        if self._turning:
+            return
+        self._turning = True
+        try:
+            while self._again and not self.closed:
+                self._again = False
+                for effect in self.machine.poll(self.now()):
+                    if isinstance(effect, Send):
+                        self._send(effect)
+                    else:
+                        self._on_news(effect)
+        except RaftFatal as error:
+            self._fatal(error)
+        finally:
+            self._turning = False
+        if not self.closed:
+            self._arm()
+
+    def _fatal(self, error: RaftFatal) -> None:
+        logger.critical("this node leaves its metadata quorum: %s", error)
+        self.close()
+        self._on_fatal(error)
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        now = self.now()
+        due = self.machine.next_wakeup(now)
+        self._timer = None if due == float("inf") else self.loop.call_later(max(0.0, due - now), self.turn)
+
+    def _advanced(self, log: PartitionLog) -> None:
+        """More of the log is there, or on disk."""
+        self.machine.flushed(self.now())
+        self.turn()
+
+    # -- questions
+
+    def _send(self, effect: Send) -> None:
+        number, ask = effect.link, effect.ask
+        node_id = number if number >= 0 else PLACE - 2 - number
+        peer = self._core.separate(Node(node_id, effect.endpoint.host, effect.endpoint.port))
+
+        def done(response: wire.Response | None, error: FastqError | None) -> None:
+            self._answered(number, ask, response, error)
+
+        self._core.send(
+            peer,
+            wire.request_of(ask),
+            done,
+            timeout_s=self.machine.config.request_timeout_s,
+            versions=_versions(ask),
+        )
+        self._network.kick()
+
+    def _answered(self, number: int, ask: Ask, response: wire.Response | None, error: FastqError | None) -> None:
+        if self.closed:
+            return
+        answer = None
+        if response is not None:
+            try:
+                answer = wire.answer_of(response)
+            except ProtocolError as problem:
+                logger.error("%s of node %d: %s", type(ask).__name__, self.machine.config.key.node_id, problem)
+        try:
+            self.machine.answered(number, ask, answer, self.now(), unsupported=isinstance(error, UnsupportedVersion))
+        except RaftFatal as problem:
+            self._fatal(problem)
+            return
+        self.turn()
+
+
+def _versions(ask: Ask) -> tuple[int, int] | None:
+    """What a question needs to be said in; None for what every version can."""
+    if isinstance(ask, Fetch):
+        return wire.FETCH_VERSIONS
+    return PRE_VOTE_VERSIONS if isinstance(ask, Vote) and ask.pre else None
