@@ -98,20 +98,27 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def random_cluster_id() -> str:
+    """A cluster id as Kafka's own tool makes them."""
+    return run_tool("kafka.tools.StorageTool", "random-uuid").stdout.split()[-1]
+
+
 class ApacheKafka:
     """One Apache Kafka node in KRaft mode on loopback; a context manager.
 
     `data_dir` is kept when given, so that a directory can move between brokers; else it is temporary.
-    `properties` override or extend the server's properties. Not thread-safe.
+    `properties` override or extend the server's properties, None takes one away: with controller.quorum.voters it is one of several
+    controllers, of the cluster `cluster_id`. Not thread-safe.
     """
 
     def __init__(
         self,
         data_dir: Path | None = None,
         *,
-        properties: Mapping[str, str] | None = None,
+        properties: Mapping[str, str | None] | None = None,
         heap: str = "1g",
         format_storage: bool = True,
+        cluster_id: str | None = None,
     ) -> None:
         self._home = Path(tempfile.mkdtemp(prefix="apache-kafka-"))
         self.data_dir = data_dir or self._home / "data"
@@ -119,9 +126,10 @@ class ApacheKafka:
         self.controller_port = free_port()
         self.heap = heap
         self._format = format_storage
+        self._cluster_id = cluster_id
         self._process: subprocess.Popen[bytes] | None = None
         self._log = self._home / "server.log"
-        self.properties = {
+        wanted: dict[str, str | None] = {
             "process.roles": "broker,controller",
             "node.id": "1",
             "controller.quorum.bootstrap.servers": f"127.0.0.1:{self.controller_port}",
@@ -138,6 +146,7 @@ class ApacheKafka:
             "group.initial.rebalance.delay.ms": "0",
             **(properties or {}),
         }
+        self.properties = {key: value for key, value in wanted.items() if value is not None}
 
     @property
     def bootstrap_servers(self) -> str:
@@ -159,8 +168,9 @@ class ApacheKafka:
         logging = self._home / "log4j2.yaml"
         logging.write_text(LOG4J2)
         if self._format and not (self.data_dir / "meta.properties").exists():
-            cluster_id = run_tool("kafka.tools.StorageTool", "random-uuid").stdout.split()[-1]
-            run_tool("kafka.tools.StorageTool", "format", "--standalone", "-t", cluster_id, "-c", str(config))
+            cluster_id = self._cluster_id or random_cluster_id()
+            alone = [] if "controller.quorum.voters" in self.properties else ["--standalone"]
+            run_tool("kafka.tools.StorageTool", "format", *alone, "-t", cluster_id, "-c", str(config))
         command = [
             "java",
             f"-Xms{self.heap}",
@@ -180,7 +190,8 @@ class ApacheKafka:
             if self._process.poll() is not None:
                 break
             try:
-                socket.create_connection(("127.0.0.1", self.port), timeout=1).close()
+                port = self.port if "broker" in self.properties["process.roles"] else self.controller_port
+                socket.create_connection(("127.0.0.1", port), timeout=1).close()
                 return self
             except OSError:
                 time.sleep(0.05)

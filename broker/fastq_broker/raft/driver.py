@@ -49,7 +49,7 @@ class QuorumDriver:
         self._log = log
         self._on_news = on_news
         self._on_fatal = on_fatal
-        self._core = ClientCore(config)
+        self._core = ClientCore(config, asks_metadata=False)
         self._network = AsyncDriver(self._core, loop)
         self._timer: asyncio.TimerHandle | None = None
         self._turning = self._again = self.closed = False

@@ -72,7 +72,9 @@ class ClientCore:
         random: Random | None = None,
         clock: Callable[[], float] = time.monotonic,
         allow_auto_topic_creation: bool = False,
+        asks_metadata: bool = True,
     ) -> None:
+        """`asks_metadata` False: for who knows where to send, as nodes of a cluster among themselves do; no bootstrap server is asked."""
         self.config = config
         self.clock = clock
         self._request_timeout_s = config.request_timeout_ms / 1000
@@ -100,7 +102,7 @@ class ClientCore:
         self._peers: dict[int, Peer] = dict(self._bootstrap)
         self._outages = Outages()
         self._bootstrap_addresses = frozenset(config.addresses)
-        self.metadata_updater = MetadataUpdater(self, allow_auto_topic_creation)
+        self.metadata_updater = MetadataUpdater(self, allow_auto_topic_creation, asks_metadata)
 
     # -- for clients -----------------------------------------------------------------------------------------------------
 

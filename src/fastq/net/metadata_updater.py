@@ -33,8 +33,9 @@ class MetadataUpdater:
     `successes` and `failures` count answers and failed attempts, so that who waits can tell that something happened.
     """
 
-    def __init__(self, core: ClientCore, allow_auto_topic_creation: bool) -> None:
+    def __init__(self, core: ClientCore, allow_auto_topic_creation: bool, is_on: bool) -> None:
         self._core = core
+        self._is_on = is_on
         self._allow_auto_topic_creation = allow_auto_topic_creation
         self._topics: dict[str, None] = {}
         self._all_topics = False
@@ -96,6 +97,9 @@ class MetadataUpdater:
 
     def tick(self, now: float) -> None:
         """Send a request when one is due and a broker can take it."""
+        if not self._is_on:
+            self.deadline = NEVER
+            return
         if self._wanted is None and now >= self._refresh_at:
             self._wanted = "metadata_max_age_ms"
         if self._wanted is not None or self._in_flight:

@@ -8,50 +8,17 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from fastq_broker.controller.records import encode_record
 from fastq_broker.controller.snapshot import write_snapshot
 from fastq_broker.controller.storage import METADATA_TOPIC
-from fastq_broker.log.config import LogConfig
-from fastq_broker.log.files import FdBudget, Files
-from fastq_broker.log.flusher import ManualFlusher
-from fastq_broker.log.log_dir import LogDir
-from fastq_broker.log.partition_log import PartitionLog
 from fastq_broker.raft.log import Vote
 from fastq_broker.raft.messages import EpochEnd, SnapshotId
 from fastq_broker.raft.storage import DiskLog, DiskVotes
 from fastq_broker.raft.voters import Endpoint, ReplicaKey, Said, Voter, VoterSet
+from raft_members import VALUE, Disk
 from raft_world import MemoryLog
-
-from fastq.protocol.messages import FeatureLevelRecord
 
 ME = ReplicaKey(1, b"a" * 16)
 VOTERS = VoterSet([Voter(ME, {"CONTROLLER": Endpoint("h", 1)}, (0, 1))])
-VALUE = encode_record(FeatureLevelRecord(name="metadata.version", feature_level=30), 30)
-
-
-class Disk:
-    """A directory with a metadata log in it, opened."""
-
-    def __init__(self, path: Path) -> None:
-        path.mkdir(parents=True, exist_ok=True)
-        files = Files()
-        self.flusher = ManualFlusher(files)
-        self.dir = LogDir(str(path.parent), files, FdBudget(64), self.flusher, monotonic_ms=lambda: 0)
-        self.partition = PartitionLog(
-            self.dir,
-            str(path),
-            METADATA_TOPIC,
-            0,
-            config=LogConfig(durability="fsync", retention_ms=-1, max_message_bytes=1 << 24),
-            clock=lambda: 5,
-            clean=False,
-        )
-        self.partition.load()
-        self.log = DiskLog(self.partition, lambda: 5)
-
-    def close(self) -> None:
-        self.partition.close()
-        self.flusher.wait()
 
 
 @contextmanager

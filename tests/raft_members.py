@@ -1,0 +1,136 @@
+"""A member of a metadata quorum on real files and loopback sockets, which does nothing but follow it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+from fastq_broker.controller.records import encode_record
+from fastq_broker.controller.storage import METADATA_TOPIC
+from fastq_broker.log.config import LogConfig
+from fastq_broker.log.files import FdBudget, Files
+from fastq_broker.log.flusher import ManualFlusher
+from fastq_broker.log.log_dir import LogDir
+from fastq_broker.log.partition_log import PartitionLog
+from fastq_broker.raft.driver import QuorumDriver
+from fastq_broker.raft.machine import RaftMachine
+from fastq_broker.raft.roles import RaftConfig, Role
+from fastq_broker.raft.serving import QuorumRouter
+from fastq_broker.raft.storage import DiskLog, DiskVotes
+from fastq_broker.raft.voters import ReplicaKey, VoterSet
+from fastq_broker.server import Limits, Server
+
+from fastq.config import ClientConfig
+from fastq.protocol.messages import FeatureLevelRecord
+
+LISTENER = "CONTROLLER"
+VALUE = encode_record(FeatureLevelRecord(name="metadata.version", feature_level=30), 30)
+
+
+class Disk:
+    """A directory with a metadata log in it, opened."""
+
+    def __init__(self, path: Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        files = Files()
+        self.flusher = ManualFlusher(files)
+        self.dir = LogDir(str(path.parent), files, FdBudget(64), self.flusher, monotonic_ms=lambda: 0)
+        self.partition = PartitionLog(
+            self.dir,
+            str(path),
+            METADATA_TOPIC,
+            0,
+            config=LogConfig(durability="fsync", retention_ms=-1, max_message_bytes=1 << 24),
+            clock=lambda: 5,
+            clean=False,
+        )
+        self.partition.load()
+        self.log = DiskLog(self.partition, lambda: 5)
+
+    def close(self) -> None:
+        self.partition.close()
+        self.flusher.wait()
+
+
+class Late:
+    """A router that is there once the ports of all members are known."""
+
+    router: QuorumRouter
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.router, name)
+
+
+class Member:
+    """A controller that does nothing but follow its quorum."""
+
+    def __init__(self, node_id: int, path: Path, **options: Any) -> None:
+        self.options = {"cluster_id": "c", "election_timeout_s": 0.2, "fetch_timeout_s": 0.6, **options}
+        self.key = ReplicaKey(node_id, bytes([node_id]) * 16)
+        self.path = path / str(node_id) / f"{METADATA_TOPIC}-0"
+        self.late = Late()
+        self.loop = asyncio.get_running_loop()
+        self.server = Server(self.loop, self.late, Limits())  # type: ignore[arg-type]
+        self.news: list[Any] = []
+        self.driver: QuorumDriver | None = None
+
+    async def bind(self) -> int:
+        return await self.server.bind("127.0.0.1", 0, name=LISTENER)
+
+    def start(self, voters: VoterSet) -> None:
+        """Open the log, and take part."""
+        self.disk = Disk(self.path)
+        voter = voters.voter(self.key.node_id)
+        assert voter is not None
+        config = RaftConfig(key=self.key, endpoints=voter.endpoints, **self.options)
+        machine: list[RaftMachine] = []
+        votes = DiskVotes(
+            self.path, config.cluster_id, lambda: machine[0].history.kraft_version, lambda: machine[0].voters.ids
+        )
+        machine.append(RaftMachine(config, self.disk.log, votes, voters, Random(self.key.node_id)))
+        self.driver = QuorumDriver(
+            machine[0], self.disk.partition, ClientConfig(), self.loop, self.news.append, self.news.append
+        )
+        ports = SimpleNamespace(
+            config=SimpleNamespace(non_produce_request_max_bytes=8 << 20), loop=self.loop, node_id=self.key.node_id
+        )
+        self.late.router = QuorumRouter(ports, self.driver)  # type: ignore[arg-type]
+        self.driver.start()
+        self.server.serve()
+        self.loop.call_later(0.001, self.sync)
+
+    def sync(self) -> None:
+        """The disk is done, again and again."""
+        if self.driver is not None:
+            self.disk.flusher.wait()
+            self.loop.call_later(0.001, self.sync)
+
+    async def stop(self) -> None:
+        if self.driver is not None:
+            self.driver.close()
+            self.driver = None
+            self.disk.close()
+        await self.server.stop()
+
+    @property
+    def leads(self) -> bool:
+        return self.driver is not None and self.driver.machine.role is Role.LEADER
+
+    def append(self, count: int) -> int:
+        """Records at the leader; the offset behind them."""
+        assert self.driver is not None
+        self.driver.machine.append([VALUE] * count)
+        self.driver.turn()
+        return self.disk.log.end
+
+
+async def until(what: Callable[[], bool]) -> None:
+    for _ in range(6000):
+        if what():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("not in a minute")
