@@ -43,6 +43,7 @@ from .log_dir import LogDir
 from .log_reads import LogReads
 from .producer_state import BatchMetadata, ProducerState
 from .recovery import RecoveryReport, UnrecoverableLog, load_log, make_log
+from .scan import CorruptSegment
 from .segment import (
     DELETED_SUFFIX,
     INDEX_SUFFIX,
@@ -216,7 +217,7 @@ class PartitionLog(LogReads):
             self.loaded = True
         except OSError as error:
             raise self.dir.refuse("loading a log", error.filename or self.path, error) from error
-        except UnrecoverableLog as error:
+        except (UnrecoverableLog, CorruptSegment) as error:
             logger.error("%s", error)
             self.failure = error_for_code(
                 ErrorCode.KAFKA_STORAGE_ERROR, str(error), topic=self.topic, partition=self.partition

@@ -342,7 +342,7 @@ def _rebuild_aborts(
     if producers.end_offset < segment.base_offset:
         _replay(log, producers, segments, producers.end_offset, segment.base_offset)
     try:
-        for _, header, data in iter_batches(log.files, segment.log.handle(), 0, segment.size, report):
+        for header, data in _verified(log.files, segment, 0, report):
             if header.producer_id >= 0:
                 replay_batch(producers, header, data, segment, log.clock())
     except CorruptSegment as error:
@@ -546,6 +546,22 @@ def start_anew(log: PartitionLog, segments: list[Segment], start: int) -> list[S
 # -- producers
 
 
+def _verified(
+    files: Files, segment: Segment, position: int, report: RecoveryReport | None = None
+) -> Iterator[tuple[BatchHeader, memoryview]]:
+    """The batches of a segment from `position` on, without damaged ones, which are named in the log. Raises CorruptSegment."""
+    for at, header, data in iter_batches(files, segment.log.handle(), position, segment.size, report):
+        if verify_crc(data):
+            yield header, data
+        else:
+            logger.error(
+                "%s: the checksum of the batch at byte %d, offset %d, is wrong: what it says of producers and transactions is passed over",
+                segment.log.path,
+                at,
+                header.base_offset,
+            )
+
+
 def replay_batch(
     producers: ProducerState, header: BatchHeader, data: memoryview, segment: Segment | None, now_ms: int
 ) -> None:
@@ -553,10 +569,19 @@ def replay_batch(
     if not header.is_control:
         producers.update(header, header.base_offset, header.last_offset, header.max_timestamp, now_ms)
         return
-    records = decode_records(data)
-    if not records:
+    try:
+        records = decode_records(data)
+        if not records:
+            return
+        marker = decode_control_record(records[0].key, records[0].value)
+    except ValueError as error:
+        logger.error(
+            "%s: the control record at offset %d cannot be read, and its transaction stays open: %s",
+            producers.where,
+            header.base_offset,
+            error,
+        )
         return
-    marker = decode_control_record(records[0].key, records[0].value)
     if marker.type not in (CONTROL_ABORT, CONTROL_COMMIT):
         return
     completed = producers.complete(
@@ -604,8 +629,7 @@ def _replay(log: PartitionLog, producers: ProducerState, segments: list[Segment]
         if following <= start or segment.base_offset >= end or not segment.size:
             continue
         try:
-            position = segment.index.lookup(start)
-            for _, header, data in iter_batches(log.files, segment.log.handle(), position, segment.size):
+            for header, data in _verified(log.files, segment, segment.index.lookup(start)):
                 if header.base_offset >= end:
                     break
                 if header.producer_id >= 0 and header.base_offset >= start:
@@ -623,17 +647,20 @@ def _fill_windows(files: Files, producers: ProducerState, segment: Segment) -> N
     position = segment.index.entry_at(count - _WINDOW_ENTRIES)[1] if count > _WINDOW_ENTRIES else 0
     handle = segment.log.handle()
     found: dict[tuple[int, int], list[BatchMetadata]] = {}
-    for bounds in iter_bounds(files, handle, position, segment.size):
-        raw = files.pread(handle.fd, HEADER_BYTES, bounds.position)
-        producer_id, epoch, base_sequence = struct.unpack_from(">qhi", raw, 43)
-        if producer_id < 0 or base_sequence < 0:
-            continue
-        delta = bounds.last_offset - bounds.base_offset
-        last_sequence = (base_sequence + delta) & 0x7FFFFFFF
-        timestamp = int.from_bytes(raw[35:43], "big", signed=True)
-        found.setdefault((producer_id, epoch), []).append(
-            BatchMetadata(last_sequence, bounds.last_offset, delta, timestamp)
-        )
+    try:
+        for bounds in iter_bounds(files, handle, position, segment.size):
+            raw = files.pread(handle.fd, HEADER_BYTES, bounds.position)
+            producer_id, epoch, base_sequence = struct.unpack_from(">qhi", raw, 43)
+            if producer_id < 0 or base_sequence < 0:
+                continue
+            delta = bounds.last_offset - bounds.base_offset
+            last_sequence = (base_sequence + delta) & 0x7FFFFFFF
+            timestamp = int.from_bytes(raw[35:43], "big", signed=True)
+            found.setdefault((producer_id, epoch), []).append(
+                BatchMetadata(last_sequence, bounds.last_offset, delta, timestamp)
+            )
+    except CorruptSegment as error:
+        logger.error("filling up what is known of producers: %s; a retry from before is not recognised", error)
     for (producer_id, epoch), batches in found.items():
         producers.fill_window(producer_id, epoch, batches)
 

@@ -526,7 +526,7 @@ cdef class Accumulator(BatchOwner):
         cdef list waiters
         batch.state_ = BATCH_DONE
         batch.release()
-        if batch.callbacks is not None:
+        if batch.callbacks:
             self.callbacks.append(batch)
         waiters = batch.waiters
         batch.waiters = None

@@ -231,25 +231,33 @@ cdef class Batch:
 
     def add_callback(self, int32_t index, object callback, object argument):
         """Have `callback(argument)` run once the batch is DONE; at once queued when it is."""
+        cdef tuple entry = (index, callback, argument)
+        cdef list fresh
         if self.callbacks is None:
-            self.callbacks = []
-        self.callbacks.append((index, callback, argument))
+            fresh = []
+            if self.callbacks is None:      # a collection may have run at either, and another thread with it
+                self.callbacks = fresh
+        self.callbacks.append(entry)
         if self.state_ == BATCH_DONE and len(self.callbacks) == 1:
             self.accumulator.callbacks.append(self)
 
     def take_callbacks(self):
         """The callbacks that have not run, as (index, callback, argument)."""
-        cdef list callbacks = self.callbacks
-        self.callbacks = None
-        return callbacks or []
+        cdef list fresh = []
+        cdef list taken = self.callbacks
+        if taken is None:
+            return fresh
+        self.callbacks = fresh
+        return taken
 
     def add_waiter(self, object wake):
         """Have `wake()` called, from whichever thread completes the batch; at once when it is DONE."""
-        if self.state_ == BATCH_DONE:
+        cdef list fresh = [] if self.waiters is None else self.waiters
+        if self.state_ == BATCH_DONE:       # looked at last: a collection may have run, and another thread with it
             wake()
             return
         if self.waiters is None:
-            self.waiters = []
+            self.waiters = fresh
         self.waiters.append(wake)
 
     def remove_waiter(self, object wake):

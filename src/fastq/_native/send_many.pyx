@@ -120,6 +120,8 @@ cdef class ManyDelivery:
         for batch in reversed(self.batches):
             if batch.state_ != BATCH_DONE:
                 batch.add_callback(0, self._next_callback, callback)
+                if batch.state_ == BATCH_DONE:      # since: its thread may have run the callbacks already
+                    self.accumulator.wait_done(batch, 0)
                 return
         if self.batches:
             batch = self.batches[len(self.batches) - 1]

@@ -226,3 +226,24 @@ def test_preallocated_segments_end_where_their_batches_do(tmp_path: Path, clean:
     assert log.log_end_offset == 130
     assert active.stat().st_size == 30 * SIZE
     assert records_of(log.read(129, 1))[0].value == b"v129"
+
+
+@pytest.mark.parametrize("field", [8, 16, 43])
+def test_damage_before_the_last_index_entry_of_a_log_that_was_closed(tmp_path: Path, field: int) -> None:
+    """The sequences of producers are filled up from batches that no recovery looks at: damage there costs these, not the log."""
+    manager = open_manager(tmp_path, LogConfig(index_interval_bytes=0))
+    log = manager.create("t", 0, bytes(16))
+    for number in range(10):
+        log.append(one_batch([b"v"], producer_id=5, epoch=0, sequence=number), leader_epoch=0, now_ms=START_MS)
+    size = log.size_bytes // 10
+    manager.close()
+    path = tmp_path / "t-0" / f"{0:020d}.log"
+    raw = bytearray(path.read_bytes())
+    raw[8 * size + field] ^= 0x40
+    path.write_bytes(raw)
+    manager = open_manager(tmp_path)
+    log = manager.logs["t", 0]
+    assert log.log_end_offset == 10
+    assert log.append(one_batch([b"v"], producer_id=5, epoch=0, sequence=9), leader_epoch=0, now_ms=START_MS).duplicate
+    fresh = one_batch([b"v"], producer_id=5, epoch=0, sequence=10)
+    assert log.append(fresh, leader_epoch=0, now_ms=START_MS).base_offset == 10

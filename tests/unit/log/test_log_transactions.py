@@ -12,6 +12,7 @@ from fastq_broker.log.faults import Fault, FaultyFiles
 from fastq_broker.log.retention import apply_retention
 from log_support import START_MS, crash, one_batch, open_manager, records_of
 
+from fastq._native.crc32c import crc32c
 from fastq.errors import (
     CorruptMessage,
     InvalidProducerEpoch,
@@ -281,3 +282,68 @@ def test_an_index_of_aborts_that_cannot_be_read_is_no_empty_one(
     files.plan(Fault("open", errno.EIO, ".txnindex"))
     with pytest.raises(KafkaStorageError, match="reading the transaction index failed"):
         log.aborted_transactions(0, 4)
+
+
+@pytest.mark.parametrize("clean", [False, True])
+@pytest.mark.parametrize("what", ["checksum", "length"])
+@pytest.mark.parametrize("place", ["first", "marker", "last"])
+@pytest.mark.parametrize("index", ["whole", "torn"])
+def test_any_batch_may_be_damaged_beside_the_index_of_aborts(
+    tmp_path: Path, clean: bool, what: str, place: str, index: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A log is opened with what is left, and says what is not; where an abort is still to be read, it is told."""
+    manager = open_manager(tmp_path)
+    log = manager.create("t", 0, bytes(16))
+    places = {}
+    for place_of, producer_id in (("first", 1), ("marker", 2), ("last", 3)):
+        if place_of != "marker":
+            places[place_of] = log.size_bytes
+        send(log, producer_id, 0)
+        if place_of == "marker":
+            places[place_of] = log.size_bytes
+        end(log, producer_id, commit=False)
+    path = tmp_path / "t-0" / f"{0:020d}"
+    manager.close() if clean else crash(manager)
+    for snapshot in tmp_path.glob("t-0/*.snapshot"):
+        snapshot.unlink()
+    raw = bytearray(path.with_suffix(".log").read_bytes())
+    raw[places[place] + (20 if what == "checksum" else 8)] ^= 0x40
+    path.with_suffix(".log").write_bytes(raw)
+    if index == "torn":
+        with open(path.with_suffix(".txnindex"), "r+b") as file:
+            file.truncate(50)
+    reopened = open_manager(tmp_path)
+    assert reopened.dirs[0].offline is None
+    log = reopened.logs["t", 0]
+    if not clean:
+        assert log.log_end_offset == {"first": 0, "marker": 3, "last": 4}[place]
+    elif what == "checksum":
+        assert log.log_end_offset == 6
+        told = {txn.producer_id for txn in log.aborted_transactions(0, 6)}
+        assert told >= ({1, 2, 3} if index == "whole" else {1, 2, 3} - {{"first": 1, "marker": 2, "last": 3}[place]})
+    assert not (clean and index == "torn" and what == "checksum") or str(path.with_suffix(".log")) in caplog.text
+
+
+@pytest.mark.parametrize("clean", [False, True])
+def test_a_marker_that_says_nothing_cuts_nothing_off(
+    tmp_path: Path, clean: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its checksum is right, so that another program wrote it: what follows is kept, and its transaction stays open."""
+    manager = open_manager(tmp_path)
+    log = manager.create("t", 0, bytes(16))
+    send(log, 1, 0)
+    at = log.size_bytes
+    end(log, 1, commit=True)
+    size = log.size_bytes - at
+    send(log, 2, 0, transactional=False)
+    manager.close() if clean else crash(manager)
+    for snapshot in tmp_path.glob("t-0/*.snapshot"):
+        snapshot.unlink()
+    path = tmp_path / "t-0" / f"{0:020d}.log"
+    raw = bytearray(path.read_bytes())
+    raw[at + 61 + 5] = 0xFF  # the version of the control record's key
+    raw[at + 17 : at + 21] = struct.pack(">I", crc32c(raw[at + 21 : at + size]))
+    path.write_bytes(raw)
+    log = open_manager(tmp_path).logs["t", 0]
+    assert (log.last_stable_offset, log.log_end_offset) == (0, 3)
+    assert "the control record at offset 1 cannot be read" in caplog.text

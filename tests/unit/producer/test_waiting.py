@@ -5,8 +5,10 @@ import contextlib
 import gc
 import inspect
 import os
+import random
 import signal
 import threading
+import time
 
 import pytest
 from stored_log import Log
@@ -299,6 +301,59 @@ def test_sends_of_finalizers_within_sends_are_delivered(make, topic, shared_brok
     assert sorted(value for value in stored if value.startswith(b"del")) == sorted(sent)
     assert len(sent) > 500
     assert not producer.accumulator.incomplete and not producer.accumulator.buffered_records
+
+
+@pytest.fixture
+def collections_that_let_others_run():
+    """Every object that is made may bring a collection, and some of these other threads' turn: what a busy machine does once a day."""
+    chance = random.Random(5)
+
+    def let_others_run(phase, info):
+        if chance.random() < 0.3:
+            time.sleep(0.0005)
+
+    thresholds = gc.get_threshold()
+    gc.callbacks.append(let_others_run)
+    gc.set_threshold(1, 1, 1)
+    yield
+    gc.set_threshold(*thresholds)
+    gc.callbacks.remove(let_others_run)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_each_callback_runs_once_whatever_thread_comes_between(make, wide, threads, collections_that_let_others_run):
+    """A callback that is added while the batch gets its answer is neither refused nor forgotten nor run twice."""
+    producer = make(linger_ms=0, batch_size=300)
+    told, wanted, errors, ballast = [], [], [], []
+
+    def tell(name):
+        told.append(name)
+        ballast.append([(*name, n) for n in range(4)])  # so that the interpreter has no list or tuple at hand that needs no collection
+
+    def send(thread):
+        try:
+            for i in range(400):
+                name = (thread, i)
+                wanted.append(name)
+                if i % 10:
+                    delivery = producer.send(wide, b"%d-%d" % name)
+                else:
+                    delivery = producer.send_many(wide, [b"%d" % n for n in range(3)])
+                delivery.add_done_callback(lambda _, name=name: tell(name))
+                if i % 3 == 0:
+                    wanted.append((name, "again"))
+                    delivery.add_done_callback(lambda _, name=(name, "again"): tell(name))
+        except BaseException as error:
+            errors.append(error)
+
+    senders = [threading.Thread(target=send, args=(number,)) for number in range(threads)]
+    for sender in senders:
+        sender.start()
+    for sender in senders:
+        sender.join(60)
+    producer.flush(20)
+    assert not errors
+    assert sorted(told, key=str) == sorted(wanted, key=str)
 
 
 class Watcher(ProducerInterceptor):
