@@ -225,3 +225,12 @@ def f():
     }
     cython = "cimport cython\nfrom fastq._native.bits cimport (\n    a,\n)\n    from fastq.producer.delivery import B\n"
     assert set(cython_imports(cython)) == {"cython", "fastq._native.bits", "fastq.producer.delivery"}
+
+
+def test_every_directory_of_sources_is_a_package_that_is_installed() -> None:
+    """A wheel holds what `setuptools.find_packages` finds: directories with an `__init__.py`."""
+    where = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]["where"]
+    for root in (CLIENT, BROKER):
+        assert root.parent.relative_to(ROOT).as_posix() in where
+        bare = {source.parent for source in root.rglob("*.py*") if "__pycache__" not in source.parts}
+        assert [str(folder) for folder in bare if not (folder / "__init__.py").is_file()] == []
