@@ -165,6 +165,10 @@ class Admission:
         """Raises InvalidRecord."""
         self._fail(ErrorCode.INVALID_RECORD, message)
 
+    def corrupt(self, message: str) -> NoReturn:
+        """Raises CorruptMessage."""
+        self._fail(ErrorCode.CORRUPT_MESSAGE, message)
+
     def _fail(self, code: ErrorCode, message: str) -> NoReturn:
         raise error_for_code(code, message, topic=self._topic, partition=self._partition)
 

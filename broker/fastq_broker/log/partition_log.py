@@ -19,17 +19,20 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from fastq._native.batch_validation import InvalidBatch, validate_batch
 from fastq._native.records import (
     CONTROL_ABORT,
     CONTROL_COMMIT,
     BatchHeader,
+    ControlRecord,
     build_transaction_marker,
     decode_control_record,
     decode_records,
-    read_header,
+    iter_headers,
     stamp,
+    verify_crc,
 )
+from fastq._native.wire import DecodeError
+from fastq.compression import Codec
 from fastq.errors import ErrorCode, KafkaError, error_for_code
 
 from .admission import Admission
@@ -59,6 +62,7 @@ from .truncation import truncate_fully, truncate_log
 logger = logging.getLogger(__name__)
 
 _RECENT_APPENDS: Final = 64
+CODEC_MAX: Final = max(Codec)
 
 
 class AppendResult(NamedTuple):
@@ -398,56 +402,91 @@ class PartitionLog(LogReads):
         return self.dir.refuse("reading a segment's first batch", error.filename or segment.log.path, error)
 
     def append_as_follower(self, batches: bytes | bytearray | memoryview, *, now_ms: int) -> int:
-        """Append batches that carry their offsets and epochs already; answers the new log end offset.
+        """Append batches that carry their offsets and epochs already, byte for byte; answers the new log end offset.
 
-        Raises CorruptMessage for a bad checksum or structure, InvalidRecord for offsets that do not follow the log's end.
+        All are checked before the first is written, and those that go to one segment are one write. Raises CorruptMessage for a bad
+        size, magic or checksum, InvalidRecord for offsets that do not follow the log's end or each other, KafkaStorageError.
         """
-        view = memoryview(batches)
-        position = 0
-        while position < len(view):
-            header = read_header(view, position)
-            end = position + header.size_bytes
-            batch = view[position:end]
-            try:
-                validate_batch(batch, 0, len(batch), from_client=False)
-            except InvalidBatch as error:
-                raise self._admission.refusal(error) from None
-            self._append_replicated(batch, header, now_ms)
-            position = end
-        return self.log_end_offset
-
-    def _append_replicated(self, batch: memoryview, header: BatchHeader, now_ms: int) -> None:
+        if not self.loaded:
+            self.load()
         if self.dir.offline is not None:
             raise self.dir.offline.with_traceback(None)
-        base_offset, last_offset = header.base_offset, header.last_offset
-        if base_offset < self.log_end_offset:
-            self._admission.invalid_record(
-                f"a batch at offset {base_offset} does not follow the log's end {self.log_end_offset}"
-            )
+        view = memoryview(batches)
+        headers = self._judge_replicated(view)
+        position = done = 0
+        while done < len(headers):
+            active = self._active_for_replicated(headers[done], now_ms)
+            room = self._segment_bytes - active.log.size
+            size, count = headers[done].size_bytes, 1
+            for header in headers[done + 1 : done + active.index_room]:
+                if size + header.size_bytes > room or header.last_offset - active.base_offset > INT32_MAX:
+                    break
+                size += header.size_bytes
+                count += 1
+            self._append_replicated(active, view[position : position + size], headers[done : done + count], now_ms)
+            position += size
+            done += count
+        return self.log_end_offset
+
+    def _judge_replicated(self, view: memoryview) -> list[BatchHeader]:
+        """The headers of batches that a follower may append. As with Kafka, the leader has judged the records."""
+        headers, expected = [], self.log_end_offset
+        try:
+            for position, header in iter_headers(view, strict=True):
+                if header.base_offset < expected:
+                    self._admission.invalid_record(
+                        f"a batch at offset {header.base_offset} does not follow the log's end {expected}"
+                    )
+                if header.last_offset_delta < 0 or header.codec > CODEC_MAX:
+                    self._admission.corrupt(f"the header of the batch at offset {header.base_offset} makes no sense")
+                if not verify_crc(view, position):
+                    self._admission.corrupt(f"the CRC of the batch at offset {header.base_offset} is wrong")
+                if header.is_control and header.producer_id >= 0:
+                    _marker_of(view[position : position + header.size_bytes])
+                headers.append(header)
+                expected = header.next_offset
+        except DecodeError as error:
+            self._admission.corrupt(str(error))
+        return headers
+
+    def _active_for_replicated(self, header: BatchHeader, now_ms: int) -> Segment:
+        """The segment that a leader's batch goes to: a new one where that is due."""
         active = self._active
-        size = len(batch)
         try:
             if (
-                active.log.size + size > self._segment_bytes
+                active.log.size + header.size_bytes > self._segment_bytes
                 or active.indexes_full
-                or last_offset - active.base_offset > INT32_MAX
+                or header.last_offset - active.base_offset > INT32_MAX
                 or active.time_to_roll(now_ms, header.max_timestamp)
             ):
-                active = self.roll(now_ms, base_offset)
+                active = self.roll(now_ms, header.base_offset)
         except OSError as error:
             raise self._not_read(active, error) from error
-        if header.partition_leader_epoch > self.leader_epoch:
-            self.epochs.assign(header.partition_leader_epoch, base_offset)
-            self.leader_epoch = header.partition_leader_epoch
-        position = active.log.size
+        return active
+
+    def _append_replicated(self, active: Segment, data: memoryview, headers: list[BatchHeader], now_ms: int) -> None:
+        """Append batches to the active segment, which has room for them."""
+        for header in headers:
+            if header.partition_leader_epoch > self.leader_epoch:
+                try:
+                    self.epochs.assign(header.partition_leader_epoch, header.base_offset)
+                except OSError as error:
+                    raise self.dir.fail("writing leader epochs", self.epochs.path, error) from error
+                self.leader_epoch = header.partition_leader_epoch
+        start = active.log.size
         try:
-            active.append(batch, size, last_offset, header.max_timestamp)
+            active.append_run(data, headers)
         except OSError as error:
-            raise self._append_failed(active, position, error) from error
-        self._recent.append((base_offset, position))
-        if header.producer_id >= 0:
-            self._note_producer(header, base_offset, last_offset, header.max_timestamp, now_ms, batch)
-        self._advance_end(last_offset + 1)
+            raise self._append_failed(active, start, error) from error
+        at = 0
+        for header in headers:
+            base_offset, size = header.base_offset, header.size_bytes
+            self._recent.append((base_offset, start + at))
+            if header.producer_id >= 0:
+                batch = data[at : at + size]
+                self._note_producer(header, base_offset, header.last_offset, header.max_timestamp, now_ms, batch)
+            at += size
+        self._advance_end(headers[-1].next_offset)
 
     def _note_producer(
         self,
@@ -462,9 +501,8 @@ class PartitionLog(LogReads):
         if not header.is_control:
             self.producers.update(header, base_offset, last_offset, max_timestamp, now_ms)
             return
-        record = decode_records(batch)[0]
-        marker = decode_control_record(record.key, record.value)
-        if marker.type not in (CONTROL_ABORT, CONTROL_COMMIT):
+        marker = _marker_of(batch)
+        if marker is None or marker.type not in (CONTROL_ABORT, CONTROL_COMMIT):
             return
         completed = self.producers.complete(
             header.producer_id,
@@ -602,6 +640,11 @@ class PartitionLog(LogReads):
             self.load()
         return self.durability.on_disk_offset
 
+    @property
+    def durable_end(self) -> int:
+        """What a replica may say that it has: the log's end, with durability "fsync" as far as it is on disk."""
+        return self.on_disk_offset if self._synchronous else self.log_end_offset
+
     # -- rolling
 
     def roll(self, now_ms: int, base_offset: int | None = None) -> Segment:
@@ -696,8 +739,16 @@ class PartitionLog(LogReads):
     # -- truncation and closing
 
     def truncate_to(self, offset: int) -> bool:
-        """Remove all records at and above `offset`; False when there are none. Raises KafkaStorageError."""
+        """Remove all records at and above `offset`; False when there are none. Raises KafkaStorageError.
+
+        Leader epochs that begin there go in any case: one that has no record is told to nobody any more.
+        """
         if offset >= self.log_end_offset:
+            try:
+                self.epochs.truncate_from_end(offset)
+            except OSError as error:
+                raise self.dir.fail("writing leader epochs", self.epochs.path, error) from error
+            self.leader_epoch = self.epochs.latest
             return False
         if offset < self._bases[0]:
             self.truncate_fully_and_start_at(offset)
@@ -783,6 +834,12 @@ class PartitionLog(LogReads):
     @property
     def active_segment(self) -> Segment:
         return self._active
+
+
+def _marker_of(batch: bytearray | memoryview) -> ControlRecord | None:
+    """What a control batch says; None where compaction has taken its record, as its transaction is gone. Raises DecodeError."""
+    records = decode_records(batch)
+    return decode_control_record(records[0].key, records[0].value) if records else None
 
 
 class _NotLoaded(PartitionLog):

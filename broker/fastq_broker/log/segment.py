@@ -11,13 +11,17 @@ from __future__ import annotations
 
 import os
 import struct
-from typing import Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
 
 from . import txn_index
 from .files import READ_WRITE, READ_WRITE_CREATE, FdBudget, FileHandle, Files, is_shortage
 from .offset_index import OffsetIndex
 from .producer_state import CompletedTransaction
 from .time_index import NO_TIMESTAMP, TimeIndex
+
+if TYPE_CHECKING:
+    from fastq._native.records import BatchHeader
 
 INT32_MAX: Final = (1 << 31) - 1
 NEVER: Final = (1 << 63) - 1
@@ -186,6 +190,24 @@ class Segment:
         log.size = position + size
         self.note_batch(position, size, last_offset, max_timestamp)
         return position
+
+    def append_run(self, data: memoryview, headers: Sequence[BatchHeader]) -> None:
+        """Write whole batches that follow each other at the end, as one. Raises OSError, as `append` does. See `index_room`."""
+        log = self.log
+        position = log.size
+        self._files.write_all(log.handle().fd, data, position)
+        log.size = position + len(data)
+        for header in headers:
+            size = header.size_bytes
+            self.note_batch(position, size, header.last_offset, header.max_timestamp)
+            position += size
+
+    @property
+    def index_room(self) -> int:
+        """How many batches may be appended before `indexes_full` is to be asked again; one at least."""
+        if self._index_entries_left <= 0:
+            self.update_indexes_full()
+        return max(1, self._index_entries_left)
 
     def note_batch(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
         """Remember a batch that lies in the file: timestamps, and an index entry where one is due."""

@@ -254,6 +254,45 @@ class TestFollower:
         bad[-1] ^= 1
         with pytest.raises(CorruptMessage):
             log.append_as_follower(bad, now_ms=START_MS)
+        with pytest.raises(CorruptMessage):
+            log.append_as_follower(build_batch([(1, None, b"v")], base_offset=4)[:-1], now_ms=START_MS)
+
+    def test_writes_nothing_of_a_fetch_with_a_bad_batch(self, tmp_path: Path) -> None:
+        log = new_log(tmp_path)
+        good, bad = (build_batch([(1, None, b"v")], base_offset=offset) for offset in (0, 1))
+        bad[-1] ^= 1
+        with pytest.raises(CorruptMessage, match="offset 1"):
+            log.append_as_follower(good + bad, now_ms=START_MS)
+        assert (log.log_end_offset, log.size_bytes) == (0, 0)
+
+    def test_writes_what_goes_to_one_segment_at_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        log = new_log(tmp_path, LogConfig(segment_bytes=1000))
+        batches = [build_batch([(1, None, b"v" * 100)], base_offset=offset) for offset in range(20)]
+        written: list[int] = []
+        write_all = log.files.write_all
+        monkeypatch.setattr(
+            log.files, "write_all", lambda fd, data, at: (written.append(len(data)), write_all(fd, data, at))
+        )
+        log.append_as_follower(b"".join(batches), now_ms=START_MS)
+        size = len(batches[0])
+        assert [segment.size for segment in log.segments] == [5 * size] * 4
+        assert [length for length in written if length >= size] == [5 * size] * 4
+        assert b"".join(log.read(offset, 1 << 20).read() for offset in (0, 5, 10, 15)) == b"".join(batches)
+
+    def test_takes_a_marker_whose_transaction_compaction_has_taken(self, tmp_path: Path) -> None:
+        log = new_log(tmp_path)
+        empty = build_batch(
+            [], base_offset=7, producer_id=1, producer_epoch=0, transactional=True, control=True, last_offset_delta=0
+        )
+        assert log.append_as_follower(empty, now_ms=START_MS) == 8
+
+    def test_forgets_an_epoch_that_began_at_its_end(self, tmp_path: Path) -> None:
+        """Else a leader that has never written would ask to be told of its own epoch, and hear of a divergence, for ever."""
+        log = new_log(tmp_path)
+        log.append_as_follower(build_batch([(1, None, b"v")], leader_epoch=3), now_ms=START_MS)
+        log.assign_leader_epoch(5)
+        assert not log.truncate_to(1)
+        assert (log.epochs.entries(), log.leader_epoch, log.log_end_offset) == ([(3, 0)], 3, 1)
 
 
 def test_listeners_hear_of_each_append(tmp_path: Path) -> None:

@@ -1,0 +1,59 @@
+"""What the follower's side of replication needs of a log.
+
+Rules: all calls act at once on what the process sees; only `durable_end` says what a crash leaves. A call that the disk refuses raises
+KafkaStorageError, and the log is of no use any more. Sources: UnifiedLog, LeaderEpochFileCache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from fastq.errors import KafkaError
+
+
+class FollowerLog(Protocol):
+    """One partition's log on a node that follows. `PartitionLog` is one."""
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that is there."""
+
+    @property
+    def log_end_offset(self) -> int:
+        """One above the last record."""
+
+    @property
+    def high_watermark(self) -> int:
+        """What is known to be committed lies below."""
+
+    @property
+    def durable_end(self) -> int:
+        """What this replica may say that it has: the log's end, with durability "fsync" as far as it is on disk."""
+
+    @property
+    def leader_epoch(self) -> int:
+        """The latest leader epoch that the log knows of; -1 when it knows none."""
+
+    def epoch_end_offset(self, leader_epoch: int) -> tuple[int, int]:
+        """(epoch, offset): the largest epoch up to this one, and where it ends. For an epoch below all that are known, that epoch and where
+        the first known one begins; (-1, -1) above the latest."""
+
+    def append_as_follower(self, batches: memoryview, *, now_ms: int) -> int:
+        """Append a leader's batches as they came; answers the log's new end.
+
+        Raises CorruptMessage and InvalidRecord (offsets that do not follow), both before anything is written.
+        """
+
+    def truncate_to(self, offset: int) -> bool:
+        """Remove all records at and above `offset`, whole batches at a time, and the leader epochs that begin there, those also where the
+        log ends below. The high watermark is the log's end at most."""
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Remove all records; the log is empty and begins at `offset`."""
+
+    def advance_as_follower(self, high_watermark: int, log_start_offset: int) -> None:
+        """The leader's high watermark, the log's end at most, and its log start, which is followed up to that high watermark."""
+
+    def wait_durable(self, offset: int, callback: Callable[[KafkaError | None], None]) -> None:
+        """Call back once `durable_end` is `offset` or above, or the disk has failed; at once where it is so already."""
