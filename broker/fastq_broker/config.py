@@ -1,7 +1,8 @@
 """The broker's configuration: read once from a TOML file or a Kafka `server.properties`, overridden, checked.
 
 Rules: `config_table.BROKER_KEYS` is the one list of keys. Reading a file, mapping older names and checking values
-happens here and nowhere else; the rest of the broker sees `BrokerConfig`, frozen. An unknown key is an error that names
+happens here and nowhere else (listeners: `config_listeners`, a node's place in its cluster: `config_cluster`); the rest of the
+broker sees `BrokerConfig`, frozen. An unknown key is an error that names
 the nearest known one; a key that does nothing is a warning that says why, and an error where it would protect (`fail_closed`).
 Later sources win: file, then overrides.
 """
@@ -11,17 +12,19 @@ from __future__ import annotations
 import importlib
 import logging
 import os
-import socket
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from fastq.errors import ConfigError
-from fastq_broker import fail_closed
-from fastq_broker.config_keys import ConfigSource, Status, Value, is_count, unknown_key
+from fastq_broker import config_cluster, config_listeners, fail_closed
+from fastq_broker.config_cluster import HostPort
+from fastq_broker.config_keys import ConfigKey, ConfigSource, Status, Value, is_count, unknown_key
+from fastq_broker.config_listeners import Listener as Listener
 from fastq_broker.config_table import BROKER_KEYS, DONE, LISTENER_PARTS, TARGETS
+from fastq_broker.config_table_cluster import CLUSTER
 
 # The standard library has it from Python 3.11 on; tomli is the same parser for 3.10.
 tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
@@ -30,26 +33,11 @@ logger = logging.getLogger(__name__)
 
 # Prefixes under which Kafka takes keys that no table lists, and why they do nothing here.
 _PREFIXES = {
-    "listener.name.": "settings of one listener are not part of this version",
     "rsm.config.": "tiered storage is not part of this broker",
     "rlmm.config.": "tiered storage is not part of this broker",
     "config.providers.": "configuration providers are Java classes",
 }
 _BY_ATTRIBUTE = {key.attribute: key.name for key in BROKER_KEYS.values()}
-
-
-@dataclass(frozen=True)
-class Listener:
-    """An address to listen on or to advertise. `host` empty: all interfaces; `port` 0: a free one is taken."""
-
-    name: str
-    host: str
-    port: int
-    security_protocol: str = "PLAINTEXT"
-
-    def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{self.name}://{host}:{self.port}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +57,7 @@ class BrokerConfig:
     listeners: Sequence[Listener]
     advertised_listeners: Sequence[Listener]
     controller_listeners: Sequence[Listener]
+    advertised_controller_listeners: Sequence[Listener]
     listener_security_protocol_map: Mapping[str, str]
     inter_broker_listener_name: str
     controller_listener_names: Sequence[str]
@@ -161,6 +150,45 @@ class BrokerConfig:
     metadata_log_max_snapshot_interval_ms: int
     metadata_log_segment_bytes: int
     metadata_log_segment_ms: int
+    controller_quorum_voters: Mapping[int, HostPort]
+    controller_quorum_bootstrap_servers: Sequence[HostPort]
+    controller_quorum_auto_join_enable: bool
+    controller_quorum_election_timeout_ms: int
+    controller_quorum_election_backoff_max_ms: int
+    controller_quorum_fetch_timeout_ms: int
+    controller_quorum_request_timeout_ms: int
+    controller_quorum_retry_backoff_ms: int
+    controller_quorum_append_linger_ms: int
+    controller_quorum_fetch_max_bytes: int
+    controller_quorum_fetch_snapshot_max_bytes: int
+    metadata_max_idle_interval_ms: int
+    broker_heartbeat_interval_ms: int
+    broker_session_timeout_ms: int
+    initial_broker_registration_timeout_ms: int
+    server_max_startup_time_ms: int
+    early_start_listeners: Sequence[str] | None
+    controlled_shutdown_enable: bool
+    controller_socket_timeout_ms: int
+    request_timeout_ms: int
+    socket_connection_setup_timeout_ms: int
+    socket_connection_setup_timeout_max_ms: int
+    log_dir_failure_timeout_ms: int
+    num_replica_fetchers: int
+    replica_fetch_backoff_ms: int
+    replica_fetch_max_bytes: int
+    replica_fetch_min_bytes: int
+    replica_fetch_response_max_bytes: int
+    replica_fetch_wait_max_ms: int
+    replica_high_watermark_checkpoint_interval_ms: int
+    replica_lag_time_max_ms: int
+    replica_selector_class: str | None
+    replica_socket_receive_buffer_bytes: int
+    replica_socket_timeout_ms: int
+    num_replica_alter_log_dirs_threads: int | None
+    auto_leader_rebalance_enable: bool
+    leader_imbalance_check_interval_seconds: int
+    unclean_leader_election_enable: bool
+    unclean_leader_election_interval_ms: int
     settings: Mapping[str, Value] = field(repr=False)
     warnings: Sequence[str] = field(repr=False)
     insecure_ignore: frozenset[str] = field(default=frozenset(), repr=False)
@@ -256,7 +284,7 @@ def _known(settings: Mapping[str, Value]) -> dict[str, Value]:
     known: dict[str, Value] = {}
     for given, value in settings.items():
         name = given if given in BROKER_KEYS else _BY_ATTRIBUTE.get(given, given)
-        if name not in BROKER_KEYS and not name.startswith(tuple(_PREFIXES)):
+        if name not in BROKER_KEYS and not name.startswith((config_listeners.PREFIX, *_PREFIXES)):
             raise unknown_key(name, BROKER_KEYS, "broker setting")
         known[name] = value
     return known
@@ -332,32 +360,39 @@ class _Builder:
         self.settings: dict[str, Value] = {}
         self.insecure_ignore = insecure_ignore
         self.unprotected: list[str] = []
+        self._listener_names: dict[str, str] = {}
+        self._own_keys: dict[str, dict[str, Value]] = {}
         for name, raw in settings.items():
-            key = BROKER_KEYS.get(name)
-            if fail_closed.protects(name, raw if key is None else key.parse(raw)):
+            key, value = self._parse(name, raw)
+            if fail_closed.protects(name, value):
                 if name not in insecure_ignore:
                     raise fail_closed.refuse_setting(name)
                 self.unprotected.append(name)
             elif key is None:
                 note = next(note for prefix, note in _PREFIXES.items() if name.startswith(prefix))
                 self.warnings.append(f"{name} is ignored: {note}")
-            elif key.status is Status.IGNORED:
+            elif key.status is Status.IGNORED and name in BROKER_KEYS:
                 self.warnings.append(f"{name} is ignored: {key.note}")
-            if key is not None:
-                self.settings[name] = key.parse(raw)
+            if name in BROKER_KEYS:
+                self.settings[name] = value
+
+    def _parse(self, name: str, raw: Value) -> tuple[ConfigKey | None, Value]:
+        """The row of a setting (None: of a prefix that no table lists) and its value; a listener's own is put aside for it."""
+        if not name.startswith(config_listeners.PREFIX):
+            key = BROKER_KEYS.get(name)
+            return key, raw if key is None else key.parse(raw)
+        listener, own, key = config_listeners.own_key(name, BROKER_KEYS)
+        value = replace(key, name=name).parse(raw)
+        self._listener_names[name] = listener
+        self._own_keys.setdefault(listener, {})[own] = value
+        return key, value
 
     def build(self) -> BrokerConfig:
-        values: dict[str, Value] = {key.attribute: effective(key.name, self.settings) for key in DONE}
-        protocols = self._security_protocols(values["listener_security_protocol_map"])
-        controller_names = values["controller_listener_names"]
-        everything = self._listeners(values["listeners"], protocols, "listeners", self._old_listener("listeners"))
-        own = tuple(listener for listener in everything if listener.name not in controller_names)
-        values["controller_listeners"] = tuple(item for item in everything if item.name in controller_names)
-        values["listeners"] = own
-        values["advertised_listeners"] = self._advertised(values["advertised_listeners"], own, protocols)
-        values["listener_security_protocol_map"] = protocols
+        values: dict[str, Value] = {key.attribute: effective(key.name, self.settings) for key in (*DONE, *CLUSTER)}
+        self._check_directories(values)
+        self._place(values)
+        config_cluster.check_times(values)
         values["max_connections_per_ip_overrides"] = self._per_ip(values["max_connections_per_ip_overrides"])
-        self._check_node(values, own)
         self._check_consumer_groups(values)
         return BrokerConfig(
             **values,
@@ -367,7 +402,7 @@ class _Builder:
             unprotected=tuple(self.unprotected),
         )
 
-    def _check_node(self, values: dict[str, Value], own: Sequence[Listener]) -> None:
+    def _check_directories(self, values: dict[str, Value]) -> None:
         if not values["log_dirs"]:
             raise ConfigError("log.dirs = '' is not allowed: it takes at least one directory")
         places: dict[str, str] = {}
@@ -375,22 +410,77 @@ class _Builder:
             other = places.setdefault(os.path.realpath(directory), directory)
             if other != directory:
                 raise ConfigError(f"log.dirs names one directory twice: {other} and {directory}")
-        if not values["controller_listener_names"]:
-            raise ConfigError("controller.listener.names = '' is not allowed: it takes at least one name")
-        if not own:
-            raise ConfigError("listeners names no listener for clients: all of them are controller listeners")
         values["metadata_log_dir"] = values["metadata_log_dir"] or values["log_dirs"][0]
-        values["inter_broker_listener_name"] = values["inter_broker_listener_name"] or own[0].name
-        if values["inter_broker_listener_name"] not in {listener.name for listener in own}:
+
+    def _place(self, values: dict[str, Value]) -> None:
+        """The node's roles, its quorum, and its listeners."""
+        node_id, roles = values["node_id"], values["process_roles"]
+        voters = config_cluster.parse_voters(values["controller_quorum_voters"])
+        bootstrap = config_cluster.parse_bootstrap(values["controller_quorum_bootstrap_servers"])
+        config_cluster.check_quorum(node_id, roles, voters, bootstrap)
+        values |= {"controller_quorum_voters": voters, "controller_quorum_bootstrap_servers": bootstrap}
+        controller_names = [name.upper() for name in values["controller_listener_names"]]
+        if not controller_names:
+            raise ConfigError("controller.listener.names = '' is not allowed: it takes at least one name")
+        inter_broker_name = values["inter_broker_listener_name"]
+        if inter_broker_name is not None and "security.inter.broker.protocol" in self.settings:
             raise ConfigError(
-                f"inter.broker.listener.name = {values['inter_broker_listener_name']!r} is not allowed: "
-                "it takes one of " + ", ".join(listener.name for listener in own)
+                "inter.broker.listener.name and security.inter.broker.protocol are both set, and name the listener between brokers; "
+                "remove security.inter.broker.protocol"
             )
-        if set(values["process_roles"]) != {"broker", "controller"}:
-            raise ConfigError(
-                f"process.roles = {','.join(values['process_roles'])!r} is not allowed: "
-                "this version runs as broker,controller"
-            )
+        texts = self._texts("listeners", values)
+        protocols = config_listeners.security_protocols(
+            values["listener_security_protocol_map"],
+            is_set="listener.security.protocol.map" in self.settings,
+            listeners=texts or (),
+            controller_names=controller_names,
+        )
+        advertised = self._texts("advertised.listeners", values)
+        found = config_listeners.divide_listeners(
+            self._with_own_keys(
+                config_listeners.parse_listeners(texts or (), protocols, "listeners"), controller_names
+            ),
+            None
+            if advertised is None
+            else config_listeners.parse_listeners(advertised, protocols, "advertised.listeners"),
+            roles=roles,
+            controller_names=controller_names,
+            protocols=protocols,
+            inter_broker_name=None if inter_broker_name is None else inter_broker_name.upper(),
+            alone=config_cluster.is_alone(node_id, roles, voters, bootstrap),
+        )
+        known = [*controller_names, *(listener.name for listener in found.own)]
+        config_cluster.check_early_start(values["early_start_listeners"], known)
+        values |= {
+            "listeners": found.own,
+            "advertised_listeners": found.advertised,
+            "controller_listeners": found.controllers,
+            "advertised_controller_listeners": found.advertised_controllers,
+            "inter_broker_listener_name": found.inter_broker_name,
+            "controller_listener_names": controller_names,
+            "listener_security_protocol_map": protocols,
+        }
+
+    def _texts(self, key: str, values: dict[str, Value]) -> Sequence[str] | None:
+        """What a setting of listeners says, in the words of today."""
+        old = self._old_listener(key)
+        texts: Sequence[str] | None = values[key.replace(".", "_")]
+        return texts if old is None else [old]
+
+    def _with_own_keys(self, listeners: Sequence[Listener], controller_names: Sequence[str]) -> list[Listener]:
+        """Each listener with the settings that are its own. Those that protect were refused, and the others have no effect."""
+        names = {*controller_names, *(listener.name for listener in listeners)}
+        for name, listener_name in self._listener_names.items():
+            if name in self.unprotected:
+                continue
+            if listener_name not in names:
+                self.warnings.append(f"{name} is ignored: this node has no listener {listener_name}")
+            else:
+                self.warnings.append(f"{name} is ignored: one listener has no such setting of its own here")
+        return [
+            replace(listener, settings=self._own_keys[listener.name]) if listener.name in self._own_keys else listener
+            for listener in listeners
+        ]
 
     def _check_consumer_groups(self, values: dict[str, Value]) -> None:
         """Each of these within its bounds, and heartbeats more often than sessions end."""
@@ -425,47 +515,6 @@ class _Builder:
         host = host or ""
         return f"PLAINTEXT://{f'[{host}]' if ':' in host else host}:{9092 if port is None else port}"
 
-    def _listeners(
-        self, texts: Sequence[str], protocols: Mapping[str, str], key: str, instead: str | None
-    ) -> tuple[Listener, ...]:
-        found = tuple(parse_listener(text, protocols, key) for text in ([instead] if instead else texts))
-        if not found:
-            raise ConfigError(f"{key} = '' is not allowed: it takes at least one NAME://host:port")
-        for position, listener in enumerate(found):
-            if any(other.name == listener.name for other in found[:position]):
-                raise ConfigError(f"{key} names {listener.name} twice; each listener needs a name of its own")
-            if any(other.port == listener.port != 0 and other.host == listener.host for other in found[:position]):
-                raise ConfigError(f"{key} has two listeners at {listener.host}:{listener.port}")
-        return found
-
-    def _advertised(
-        self, texts: Sequence[str] | None, own: Sequence[Listener], protocols: Mapping[str, str]
-    ) -> tuple[Listener, ...]:
-        instead = self._old_listener("advertised.listeners")
-        if not texts and not instead:
-            return tuple(Listener(item.name, _reachable(item.host), item.port, item.security_protocol) for item in own)
-        found = self._listeners(texts or (), protocols, "advertised.listeners", instead)
-        names = {listener.name for listener in own}
-        for listener in found:
-            if listener.host in ("0.0.0.0", "::"):
-                raise ConfigError(
-                    f"advertised.listeners = {str(listener)!r} is not allowed: "
-                    "it takes an address that clients can connect to"
-                )
-        return tuple(listener for listener in found if listener.name in names) or found
-
-    def _security_protocols(self, text: str) -> dict[str, str]:
-        protocols: dict[str, str] = {}
-        for pair in filter(None, (item.strip() for item in text.split(","))):
-            name, colon, protocol = pair.rpartition(":")
-            if not colon or protocol.upper() not in ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"):
-                raise ConfigError(
-                    f"listener.security.protocol.map = {text!r} is not allowed: it takes "
-                    "NAME:PROTOCOL pairs, protocols PLAINTEXT, SSL, SASL_PLAINTEXT and SASL_SSL"
-                )
-            protocols[name.strip().upper()] = protocol.upper()
-        return protocols
-
     def _per_ip(self, text: str) -> dict[str, int]:
         limits: dict[str, int] = {}
         for pair in filter(None, (item.strip() for item in text.split(","))):
@@ -478,35 +527,11 @@ class _Builder:
         return limits
 
 
-def _reachable(host: str) -> str:
-    """What to advertise for an address to listen on: all interfaces become the name of this machine."""
-    return socket.gethostname() if host in ("", "0.0.0.0", "::") else host
-
-
-def parse_listener(text: str, protocols: Mapping[str, str] | None = None, key: str = "listeners") -> Listener:
-    """`NAME://host:port`, `host:port` (PLAINTEXT) with IPv6 in brackets; ConfigError says what it takes."""
-    name, separator, address = text.rpartition("://")
-    name = name.upper() if separator else "PLAINTEXT"
-    host, colon, port = address.rpartition(":")
-    host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
-    if not name or not colon or not is_count(port) or int(port) > 65535 or (":" in host and f"[{host}]" not in address):
-        raise ConfigError(f"{key} = {text!r} is not allowed: it takes NAME://host:port, IPv6 addresses in brackets")
-    known = {"PLAINTEXT": "PLAINTEXT", "CONTROLLER": "PLAINTEXT", **(protocols or {})}
-    protocol = known.get(name)
-    if protocol is None:
-        raise ConfigError(f"{key} = {text!r} is not allowed: listener.security.protocol.map has no protocol for {name}")
-    if protocol != "PLAINTEXT":
-        raise ConfigError(
-            f"{key} = {text!r} is not allowed: this version serves PLAINTEXT, and {name} is {protocol}; nothing is served in the "
-            "clear that was to be protected: make it a PLAINTEXT listener on an address that only trusted clients reach"
-        )
-    return Listener(name, host, int(port), protocol)
-
-
 ATTRIBUTES = frozenset(item.name for item in fields(BrokerConfig)) - {
     "settings",
     "warnings",
     "controller_listeners",
+    "advertised_controller_listeners",
     "insecure_ignore",
     "unprotected",
 }

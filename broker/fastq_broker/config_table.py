@@ -23,6 +23,7 @@ from fastq_broker.config_keys import (
     one_of,
     table_of,
 )
+from fastq_broker.config_table_cluster import CLUSTER
 from fastq_broker.config_table_ignored import IGNORED
 
 BOOLEAN = ConfigType.BOOLEAN
@@ -449,4 +450,4 @@ RETIRED = frozenset(key.name for key in REMOVED + MAPPED) - {
     "log.flush.scheduler.interval.ms",
 }
 DONE = NODE + LISTENERS + TOPICS + LOG_DEFAULTS + CLEANER + LOG_UPKEEP + TRANSACTIONS + GROUPS
-BROKER_KEYS = table_of(DONE + MAPPED + IGNORED + REMOVED)
+BROKER_KEYS = table_of(DONE + CLUSTER + MAPPED + IGNORED + REMOVED)

@@ -288,57 +288,6 @@ CORDONS = refused(
     row("cordoned.log.dirs", LIST, [], dynamic=True),
 )
 
-CLUSTER = ignored(
-    "this version runs as a single node",
-    row("alter.log.dirs.replication.quota.window.num", INT, 11, at_least(1)),
-    row("alter.log.dirs.replication.quota.window.size.seconds", INT, 1, at_least(1)),
-    row("auto.leader.rebalance.enable", BOOLEAN, True),
-    row("broker.heartbeat.interval.ms", INT, 2000),
-    row("broker.session.timeout.ms", INT, 9000),
-    row("controlled.shutdown.enable", BOOLEAN, True),
-    row("controller.performance.always.log.threshold.ms", LONG, 2000, at_least(0)),
-    row("controller.performance.sample.period.ms", LONG, 60000, at_least(100)),
-    row("controller.quorum.append.linger.ms", INT, 25, at_least(0)),
-    row("controller.quorum.auto.join.enable", BOOLEAN, False),
-    row("controller.quorum.bootstrap.servers", LIST, []),
-    row("controller.quorum.election.backoff.max.ms", INT, 1000, at_least(0)),
-    row("controller.quorum.election.timeout.ms", INT, 1000, at_least(0)),
-    row("controller.quorum.fetch.max.bytes", INT, 1048576, at_least(1)),
-    row("controller.quorum.fetch.snapshot.max.bytes", INT, 1048576, at_least(1)),
-    row("controller.quorum.fetch.timeout.ms", INT, 2000, at_least(0)),
-    row("controller.quorum.request.timeout.ms", INT, 2000, at_least(0)),
-    row("controller.quorum.retry.backoff.ms", INT, 20, at_least(0)),
-    row("controller.quorum.voters", LIST, []),
-    row("controller.socket.timeout.ms", INT, 30000),
-    row("early.start.listeners", LIST, None),
-    row("initial.broker.registration.timeout.ms", INT, 60000),
-    row("internal.metadata.delete.delay.millis", LONG, 60000),
-    row("internal.metadata.log.segment.bytes", INT, None),
-    row("internal.metadata.max.batch.size.in.bytes", INT, 8388608),
-    row("leader.imbalance.check.interval.seconds", LONG, 300, at_least(1)),
-    row("log.dir.failure.timeout.ms", LONG, 30000, at_least(1)),
-    row("metadata.max.idle.interval.ms", INT, 500, at_least(0)),
-    row("num.replica.alter.log.dirs.threads", INT, None),
-    row("num.replica.fetchers", INT, 1, at_least(1), dynamic=True),
-    row("replica.fetch.backoff.ms", INT, 1000, at_least(0)),
-    row("replica.fetch.max.bytes", INT, 1048576, at_least(0)),
-    row("replica.fetch.min.bytes", INT, 1),
-    row("replica.fetch.response.max.bytes", INT, 10485760, at_least(0)),
-    row("replica.fetch.wait.max.ms", INT, 500),
-    row("replica.lag.time.max.ms", LONG, 30000),
-    row("replica.selector.class", STRING, None),
-    row("replica.socket.receive.buffer.bytes", INT, 65536),
-    row("replica.socket.timeout.ms", INT, 30000),
-    row("replication.quota.window.num", INT, 11, at_least(1)),
-    row("replication.quota.window.size.seconds", INT, 1, at_least(1)),
-    row("request.timeout.ms", INT, 30000),
-    row("server.max.startup.time.ms", LONG, INT64_MAX, at_least(0)),
-    row("socket.connection.setup.timeout.max.ms", LONG, 30000),
-    row("socket.connection.setup.timeout.ms", LONG, 10000),
-    row("unclean.leader.election.enable", BOOLEAN, False, dynamic=True),
-    row("unclean.leader.election.interval.ms", LONG, 300000, at_least(1)),
-)
-
 QUOTAS = refused(
     "this version enforces no quotas",
     row("controller.quota.window.num", INT, 11, at_least(1)),
@@ -375,7 +324,6 @@ METRICS = ignored(
 CHECKPOINTS = ignored(
     "log.flush.offset.checkpoint.interval.ms is the interval of all three checkpoints",
     row("log.flush.start.offset.checkpoint.interval.ms", INT, 60000, at_least(0)),
-    row("replica.high.watermark.checkpoint.interval.ms", LONG, 5000, at_least(1)),
 )
 
 METADATA_RETENTION = ignored(
@@ -386,7 +334,16 @@ METADATA_RETENTION = ignored(
 
 OTHER = ignored(
     "this broker has no such mechanism",
+    row("alter.log.dirs.replication.quota.window.num", INT, 11, at_least(1)),
+    row("alter.log.dirs.replication.quota.window.size.seconds", INT, 1, at_least(1)),
+    row("controller.performance.always.log.threshold.ms", LONG, 2000, at_least(0)),
+    row("controller.performance.sample.period.ms", LONG, 60000, at_least(100)),
+    row("internal.metadata.delete.delay.millis", LONG, 60000),
+    row("internal.metadata.log.segment.bytes", INT, None),
+    row("internal.metadata.max.batch.size.in.bytes", INT, 8388608),
     row("log.initial.task.delay.ms", LONG, 30000, at_least(0)),
+    row("replication.quota.window.num", INT, 11, at_least(1)),
+    row("replication.quota.window.size.seconds", INT, 1, at_least(1)),
     row("unstable.api.versions.enable", BOOLEAN, False),
     row("unstable.feature.versions.enable", BOOLEAN, False),
 )
@@ -401,7 +358,6 @@ IGNORED = (
     + PROVIDERS
     + POLICIES
     + CORDONS
-    + CLUSTER
     + QUOTAS
     + THREADS
     + METRICS

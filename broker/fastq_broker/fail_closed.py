@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 from fastq.errors import ConfigError
 
 from .config_keys import ResourceType, Value
+from .config_listeners import PREFIX
 from .config_table import BROKER_KEYS
 
 if TYPE_CHECKING:
     from .controller import MetadataImage
 
-LISTENER_PREFIX = "listener.name."
 _LISTENER_PARTS = ("ssl.", "sasl.", ".sasl.", "principal.builder.class", "connections.max.reauth.ms", "max.connection")
 """What protects of the settings of one listener: beginnings, or with a dot before them anything within."""
 KINDS = {
@@ -35,8 +35,8 @@ KINDS = {
 
 def protects(name: str, value: Value) -> bool:
     """Whether a setting, with this parsed value, asks for something that protects and is not honoured."""
-    if name.startswith(LISTENER_PREFIX):
-        rest = name[len(LISTENER_PREFIX) :].partition(".")[2]
+    if name.startswith(PREFIX):
+        rest = name[len(PREFIX) :].partition(".")[2]
         return rest.startswith(_LISTENER_PARTS) or ".sasl." in rest
     key = BROKER_KEYS.get(name)
     return key is not None and key.protects and value != key.default
@@ -45,7 +45,7 @@ def protects(name: str, value: Value) -> bool:
 def refuse_setting(name: str) -> ConfigError:
     """The error for one that is set."""
     key = BROKER_KEYS.get(name)
-    why = key.note if key is not None else "settings of one listener are not part of this version"
+    why = key.note if key is not None else "one listener has no such setting of its own here"
     return ConfigError(
         f"{name} is set, which would protect, and is not honoured: {why}. Remove it, or start the broker with --insecure-ignore {name} "
         "to run without that protection"

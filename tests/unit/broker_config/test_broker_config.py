@@ -13,11 +13,12 @@ from fastq_broker.config import (
     ATTRIBUTES,
     BrokerConfig,
     Listener,
-    parse_listener,
     parse_properties,
 )
 from fastq_broker.config_keys import INT64_MAX, ConfigSource, ConfigType, Status
+from fastq_broker.config_listeners import parse_listener
 from fastq_broker.config_table import BROKER_KEYS, DONE, REMOVED, TARGETS
+from fastq_broker.config_table_cluster import CLUSTER
 from fastq_broker.descriptors import plan_descriptors
 
 from fastq.errors import ConfigError
@@ -32,17 +33,15 @@ def of(*pairs: tuple[str, object]) -> BrokerConfig:
 
 
 def test_every_key_that_does_something_is_an_attribute_and_no_other() -> None:
-    assert {key.attribute for key in DONE} == ATTRIBUTES
+    assert {key.attribute for key in (*DONE, *CLUSTER)} == ATTRIBUTES
 
 
 def test_every_key_that_does_something_is_read_by_the_broker() -> None:
-    tables = ("config.py", "config_table.py", "config_table_ignored.py")
+    tables = ("config.py", "config_table.py", "config_table_cluster.py", "config_table_ignored.py")
     rooms = Path(fastq_broker.config.__file__).parent
     source = "".join(path.read_text() for path in rooms.rglob("*.py") if path.name not in tables)
     unread = {key.name for key in DONE if not re.search(rf'\.{key.attribute}\b|"{re.escape(key.name)}"', source)}
-    assert unread == {"process.roles", "listener.security.protocol.map", "inter.broker.listener.name"}, (
-        "config.py checks"
-    )
+    assert unread == {"listener.security.protocol.map", "inter.broker.listener.name"}, "config.py checks"
 
 
 @pytest.mark.parametrize(
@@ -173,7 +172,7 @@ def test_all_interfaces_are_advertised_by_the_name_of_the_machine() -> None:
         ({"controller.listener.names": ","}, ["controller.listener.names", "at least one"]),
         ({"advertised.listeners": "PLAINTEXT://0.0.0.0:9092"}, ["advertised.listeners", "0.0.0.0"]),
         ({"inter.broker.listener.name": "X"}, ["inter.broker.listener.name", "X", "PLAINTEXT"]),
-        ({"process.roles": "broker"}, ["process.roles", "broker,controller"]),
+        ({"process.roles": "broker"}, ["process.roles", "'broker'", "controller.quorum.bootstrap.servers"]),
         ({"group.consumer.session.timeout.ms": "1000"}, ["group.consumer.min.session.timeout.ms", "45000 to 60000"]),
         (
             {"group.consumer.heartbeat.interval.ms": "60000", "group.consumer.max.heartbeat.interval.ms": "60000"},
@@ -206,7 +205,9 @@ def test_an_unknown_key_names_the_nearest_one() -> None:
         ("replica.lag.max.messages", "4000", "replica.lag.time.max.ms"),
         ("remote.log.manager.thread.pool.size", "4", "tiered storage"),
         ("num.io.threads", "8", "event loop"),
-        ("listener.name.inside.num.io.threads", "8", "one listener"),
+        ("listener.name.inside.num.io.threads", "8", "no listener INSIDE"),
+        ("listener.name.plaintext.num.io.threads", "8", "one listener"),
+        ("controller.quorum.election.timeout.ms", "500", "single node"),
         ("log.retention.hours.per.topic", "a:1", "topic"),
     ],
 )

@@ -1,0 +1,100 @@
+"""Broker keys of a node among others: the metadata quorum, the life of a broker, replication.
+
+Rules: one row a key, each an attribute of `BrokerConfig` with Kafka's default and bounds. This version runs a node alone, so setting one
+gives a warning with that reason; a row that takes effect loses its status and its note, and stays here.
+"""
+
+from __future__ import annotations
+
+from fastq_broker.config_keys import INT64_MAX, Check, ConfigKey, ConfigType, Status, Value, at_least, one_of
+
+BOOLEAN = ConfigType.BOOLEAN
+STRING = ConfigType.STRING
+INT = ConfigType.INT
+LONG = ConfigType.LONG
+LIST = ConfigType.LIST
+
+ALONE = "this version runs as a single node"
+SELECTORS = one_of(
+    "org.apache.kafka.common.replica.RackAwareReplicaSelector", "org.apache.kafka.common.replica.LeaderSelector"
+)
+NOT_NEGATIVE = at_least(0)
+
+
+def row(
+    name: str,
+    type: ConfigType,
+    default: Value,
+    check: Check | None,
+    doc: str,
+    *,
+    dynamic: bool = False,
+    note: str = ALONE,
+) -> ConfigKey:
+    return ConfigKey(name, type, default, check, Status.IGNORED, note, doc, dynamic)
+
+
+QUORUM = (
+    row("controller.quorum.voters", LIST, [], None, "id@host:port of all controllers, where they never change."),
+    row("controller.quorum.bootstrap.servers", LIST, [], None, "host:port of controllers to ask for the leader."),
+    row("controller.quorum.auto.join.enable", BOOLEAN, False, None, "A controller becomes a voter by itself."),
+    row("controller.quorum.election.timeout.ms", INT, 1000, NOT_NEGATIVE, "An election without a winner is over."),
+    row("controller.quorum.election.backoff.max.ms", INT, 1000, NOT_NEGATIVE, "The longest wait for the next one."),
+    row("controller.quorum.fetch.timeout.ms", INT, 2000, NOT_NEGATIVE, "A leader that is silent so long is given up."),
+    row("controller.quorum.request.timeout.ms", INT, 2000, NOT_NEGATIVE, "A request to a controller has failed."),
+    row("controller.quorum.retry.backoff.ms", INT, 20, NOT_NEGATIVE, "Time before a failed request is sent again."),
+    row("controller.quorum.append.linger.ms", INT, 25, NOT_NEGATIVE, "How long records wait for others in a batch."),
+    row("controller.quorum.fetch.max.bytes", INT, 1048576, at_least(1), "The most one Fetch of metadata returns."),
+    row("controller.quorum.fetch.snapshot.max.bytes", INT, 1048576, at_least(1), "The same of a snapshot."),
+    row("metadata.max.idle.interval.ms", INT, 500, NOT_NEGATIVE, "How often an idle leader writes; 0: never."),
+)
+LIFE = (
+    row("broker.heartbeat.interval.ms", INT, 2000, at_least(1), "How often a broker is heard of by the controller."),
+    row("broker.session.timeout.ms", INT, 9000, at_least(1), "A broker that is silent so long is fenced."),
+    row(
+        "initial.broker.registration.timeout.ms", INT, 60000, at_least(1), "A start without a registration has failed."
+    ),
+    row("server.max.startup.time.ms", LONG, INT64_MAX, NOT_NEGATIVE, "A start that takes longer has failed."),
+    row("early.start.listeners", LIST, None, None, "Listeners that serve before the broker is unfenced."),
+    row("controlled.shutdown.enable", BOOLEAN, True, None, "A stop moves leaderships to others first."),
+    row("controller.socket.timeout.ms", INT, 30000, at_least(1), "A request from broker to controller has failed."),
+    row("request.timeout.ms", INT, 30000, at_least(1), "A request to another node has failed."),
+    row("socket.connection.setup.timeout.ms", LONG, 10000, at_least(1), "The first try of a connection has failed."),
+    row("socket.connection.setup.timeout.max.ms", LONG, 30000, at_least(1), "The longest a later try may take."),
+    row("log.dir.failure.timeout.ms", LONG, 30000, at_least(1), "The controller must know of a failed directory."),
+)
+REPLICATION = (
+    row("num.replica.fetchers", INT, 1, at_least(1), "Connections for replication to each broker.", dynamic=True),
+    row("replica.fetch.backoff.ms", INT, 1000, NOT_NEGATIVE, "Time before a partition that failed is fetched again."),
+    row("replica.fetch.max.bytes", INT, 1048576, NOT_NEGATIVE, "The most a follower fetches of one partition."),
+    row("replica.fetch.min.bytes", INT, 1, NOT_NEGATIVE, "A follower's Fetch waits for so much."),
+    row("replica.fetch.response.max.bytes", INT, 10485760, NOT_NEGATIVE, "The most a follower fetches at a time."),
+    row("replica.fetch.wait.max.ms", INT, 500, NOT_NEGATIVE, "The longest that a follower's Fetch waits."),
+    row(
+        "replica.high.watermark.checkpoint.interval.ms",
+        LONG,
+        5000,
+        at_least(1),
+        "How often high watermarks are written down.",
+        note="log.flush.offset.checkpoint.interval.ms is the interval of all three checkpoints",
+    ),
+    row("replica.lag.time.max.ms", LONG, 30000, at_least(1), "A follower that is behind so long leaves the ISR."),
+    row("replica.selector.class", ConfigType.CLASS, None, SELECTORS, "Which replica consumers of a rack read from."),
+    row("replica.socket.receive.buffer.bytes", INT, 65536, at_least(-1), "SO_RCVBUF of a fetcher; -1: the system's."),
+    row("replica.socket.timeout.ms", INT, 30000, at_least(1), "A follower's Fetch has failed."),
+    row("num.replica.alter.log.dirs.threads", INT, None, at_least(1), "Moves between directories at one time."),
+)
+ELECTIONS = (
+    row("auto.leader.rebalance.enable", BOOLEAN, True, None, "Preferred leaders are elected again."),
+    row("leader.imbalance.check.interval.seconds", LONG, 300, at_least(1), "How often that is looked at."),
+    row(
+        "unclean.leader.election.enable",
+        BOOLEAN,
+        False,
+        None,
+        "Default of unclean.leader.election.enable.",
+        dynamic=True,
+    ),
+    row("unclean.leader.election.interval.ms", LONG, 300000, at_least(1), "How often such an election is looked for."),
+)
+CLUSTER = QUORUM + LIFE + REPLICATION + ELECTIONS
