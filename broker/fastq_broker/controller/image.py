@@ -22,6 +22,11 @@ Record = Any
 NO_LEADER = -1
 # In a PartitionChangeRecord: the leader stays as it is.
 NO_LEADER_CHANGE = -2
+# Directory ids below 100 name no directory (DirectoryId): one that is not known because the record is older than directories are, one
+# that the broker has yet to choose, and one that is known to be lost.
+MIGRATING_DIRECTORY = bytes(16)
+UNASSIGNED_DIRECTORY = bytes(15) + b"\x01"
+LOST_DIRECTORY = bytes(15) + b"\x02"
 
 
 class MetadataError(FastqError):
@@ -255,7 +260,7 @@ class MetadataDelta:
 
     def _partition(self, record: Record) -> None:
         replicas = tuple(record.replicas)
-        directories = tuple(record.directories) or (UNASSIGNED_DIRECTORY,) * len(replicas)
+        directories = tuple(record.directories) or (MIGRATING_DIRECTORY,) * len(replicas)
         isr = tuple(record.isr)
         self._draft(record.topic_id).partitions[record.partition_id] = PartitionImage(
             record.leader,
@@ -355,21 +360,21 @@ class MetadataDelta:
         """NoOp, the record of the migration from ZooKeeper, and the ends of a transaction that is taken as a whole."""
 
     def _clear_elr(self, record: Record) -> None:
-        names = [record.topic_name] if record.topic_name else list(self.image.topics_by_name)
-        for name in names:
-            topic = self.image.topics_by_name.get(name)
-            if topic is None:
+        """Counts as a change of each partition that has such replicas. Topics that this delta makes are among them."""
+        names = {topic.topic_id: topic.name for topic in self.image.topics_by_name.values()}
+        names |= {topic_id: draft.name for topic_id, draft in self._drafts.items()}
+        for topic_id, name in names.items():
+            if topic_id in self._deleted or record.topic_name not in ("", name):
                 continue
-            draft = self._draft(topic.topic_id)
-            for number, partition in draft.partitions.items():
-                draft.partitions[number] = partition._replace(eligible_leader_replicas=(), last_known_elr=())
+            drafted = self._drafts.get(topic_id)
+            partitions = drafted.partitions.values() if drafted else self.image.topics_by_id[topic_id].partitions
+            if any(partition.eligible_leader_replicas or partition.last_known_elr for partition in partitions):
+                draft = self._draft(topic_id)
+                draft.partitions = {number: _without_elr(found) for number, found in draft.partitions.items()}
 
     def keep(self, key: Hashable, record: Record | None) -> None:
         """Keep a record as it came under `key`, or forget it."""
         self._kept[key] = record
-
-
-UNASSIGNED_DIRECTORY = bytes(16)
 
 
 def changed_partition(partition: PartitionImage, record: Record) -> PartitionImage:
@@ -381,7 +386,7 @@ def changed_partition(partition: PartitionImage, record: Record) -> PartitionIma
         leader_epoch += 1
     replicas = partition.replicas if record.replicas is None else tuple(record.replicas)
     directories = partition.directories
-    if record.directories is not None:
+    if record.directories:
         directories = tuple(record.directories)
     elif record.replicas is not None:
         known = dict(zip(partition.replicas, partition.directories, strict=False))
@@ -399,6 +404,14 @@ def changed_partition(partition: PartitionImage, record: Record) -> PartitionIma
         _changed(partition.eligible_leader_replicas, record.eligible_leader_replicas),
         _changed(partition.last_known_elr, record.last_known_elr),
         recovery,
+    )
+
+
+def _without_elr(partition: PartitionImage) -> PartitionImage:
+    if not partition.eligible_leader_replicas and not partition.last_known_elr:
+        return partition
+    return partition._replace(
+        eligible_leader_replicas=(), last_known_elr=(), partition_epoch=partition.partition_epoch + 1
     )
 
 

@@ -22,6 +22,7 @@ from fastq_broker.controller import (
     features,
 )
 from fastq_broker.controller.config_changes import ConfigChange, ConfigOperation, ResourceChange
+from fastq_broker.controller.image import UNASSIGNED_DIRECTORY
 from fastq_broker.controller.metadata_log import MetadataLog
 from fastq_broker.controller.records import encode_record
 from fastq_broker.controller.snapshot import decode_batches, list_snapshots
@@ -579,7 +580,7 @@ def test_two_directories_leave_the_choice_to_the_broker(tmp_path: Path, clock: C
     controller.register_broker(config.advertised_listeners)
     controller.create_topics([NewTopic("t")])
     assert len(set(controller.directory_ids)) == 2
-    assert controller.image.topics_by_name["t"].partitions[0].directories == (bytes(16),)
+    assert controller.image.topics_by_name["t"].partitions[0].directories == (UNASSIGNED_DIRECTORY,)
     assert (tmp_path / "a" / "__cluster_metadata-0").exists()
     assert (tmp_path / "b" / "meta.properties").exists()
 

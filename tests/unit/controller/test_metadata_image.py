@@ -6,6 +6,7 @@ import random
 
 import pytest
 from fastq_broker.controller.image import (
+    MIGRATING_DIRECTORY,
     UNASSIGNED_DIRECTORY,
     MetadataDelta,
     MetadataError,
@@ -219,6 +220,40 @@ def test_clear_elr_of_one_topic_and_of_all() -> None:
     assert [item.partitions[0].eligible_leader_replicas for item in one.topics_by_name.values()] == [(), (2,)]
     every, _ = after(image, messages.ClearElrRecord(topic_name=""))
     assert [item.partitions[0].eligible_leader_replicas for item in every.topics_by_name.values()] == [(), ()]
+
+
+def test_clear_elr_is_a_change_of_the_partitions_that_have_such_replicas() -> None:
+    """Everybody counts the same epochs, or AlterPartition is refused for good."""
+    image, _ = after(MetadataImage(), *topic("x", A, 2))
+    image, _ = after(image, messages.PartitionChangeRecord(partition_id=1, topic_id=A, eligible_leader_replicas=[2]))
+    image, _ = after(image, messages.ClearElrRecord(topic_name=""))
+    assert [(found.partition_epoch, found.leader_epoch) for found in image.topics_by_name["x"].partitions] == [
+        (0, 0),
+        (2, 0),
+    ]
+
+
+@pytest.mark.parametrize("name", ["", "x"])
+def test_clear_elr_of_a_topic_that_the_same_delta_made(name: str) -> None:
+    """A log is replayed as one delta."""
+    change = messages.PartitionChangeRecord(partition_id=0, topic_id=A, eligible_leader_replicas=[2], last_known_elr=[2])
+    image, _ = after(MetadataImage(), *topic("x", A), change, messages.ClearElrRecord(topic_name=name))
+    found = image.topics_by_name["x"].partitions[0]
+    assert (found.eligible_leader_replicas, found.last_known_elr, found.partition_epoch) == ((), (), 2)
+
+
+def test_clear_elr_passes_over_a_topic_that_is_gone() -> None:
+    first, _ = after(MetadataImage(), *topic("x", A))
+    image, _ = after(first, messages.RemoveTopicRecord(topic_id=A), messages.ClearElrRecord(topic_name=""))
+    assert image.topic("x") is None
+
+
+def test_a_partition_of_before_directories_has_none_that_is_known() -> None:
+    """UNASSIGNED would say that the broker has yet to choose one (DirectoryId)."""
+    made, old = topic("x", A)
+    old.directories = []
+    image, _ = after(MetadataImage(), made, old)
+    assert set(image.topics_by_name["x"].partitions[0].directories) == {MIGRATING_DIRECTORY}
 
 
 @pytest.mark.parametrize(
