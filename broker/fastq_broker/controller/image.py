@@ -60,6 +60,25 @@ class BrokerImage(NamedTuple):
         """The address on the listener of that name; None when the broker does not have it."""
         return next((endpoint for endpoint in self.endpoints if endpoint.name == listener), None)
 
+    @property
+    def default_directory(self) -> bytes:
+        """Where a new replica goes: the broker's only directory. One that has several says later where it put the replica."""
+        if not self.directories:
+            return MIGRATING_DIRECTORY
+        return self.directories[0] if len(self.directories) == 1 else UNASSIGNED_DIRECTORY
+
+    def is_online(self, directory: bytes) -> bool:
+        """Whether the broker has the directory. One that is yet to be chosen counts, and so does any of a broker that names none."""
+        if directory in (MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY):
+            return True
+        return directory != LOST_DIRECTORY and (not self.directories or directory in self.directories)
+
+    @property
+    def takes_replicas(self) -> bool:
+        """Whether new replicas may be placed here: not while it shuts down, nor with all directories cordoned (KIP-1066)."""
+        cordoned = bool(self.directories) and set(self.directories) <= set(self.cordoned_directories)
+        return not self.in_controlled_shutdown and not cordoned
+
 
 class PartitionImage(NamedTuple):
     """One partition: who leads it, in which epoch, and where its replicas are. `leader` -1: nobody."""
@@ -75,6 +94,10 @@ class PartitionImage(NamedTuple):
     eligible_leader_replicas: tuple[int, ...] = ()
     last_known_elr: tuple[int, ...] = ()
     leader_recovery_state: int = 0
+
+    def directory_of(self, broker_id: int) -> bytes:
+        """The directory of a broker's replica; UNASSIGNED where it has none."""
+        return dict(zip(self.replicas, self.directories, strict=False)).get(broker_id, UNASSIGNED_DIRECTORY)
 
 
 class TopicImage(NamedTuple):
@@ -132,6 +155,11 @@ class MetadataImage(NamedTuple):
     def partition_count(self) -> int:
         """Partitions of all topics."""
         return sum(len(topic.partitions) for topic in self.topics_by_name.values())
+
+    def is_active(self, broker_id: int) -> bool:
+        """Whether the broker is registered, not fenced, and not shutting down: it may lead, and be in sync."""
+        broker = self.brokers.get(broker_id)
+        return broker is not None and not broker.fenced and not broker.in_controlled_shutdown
 
     def live_brokers(self) -> Iterator[BrokerImage]:
         """Brokers that are not fenced."""

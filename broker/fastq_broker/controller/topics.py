@@ -10,6 +10,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from random import Random
 from typing import TYPE_CHECKING
 
 from fastq.errors import ConfigError, ErrorCode
@@ -18,7 +19,8 @@ from fastq.protocol.uuid import random_uuid
 from fastq_broker import topic_config
 from fastq_broker.config import BrokerConfig
 from fastq_broker.config_keys import ResourceType, shown
-from fastq_broker.controller.image import UNASSIGNED_DIRECTORY, BrokerImage, MetadataImage, Record, TopicImage
+from fastq_broker.controller import placement
+from fastq_broker.controller.image import MetadataImage, Record, TopicImage
 from fastq_broker.controller.records import BATCH_BYTES_MAX, RECORD_OVERHEAD_BYTES_MAX
 from fastq_broker.controller.storage import METADATA_TOPIC
 
@@ -133,9 +135,13 @@ def collision_key(name: str) -> str:
 
 
 def plan_create(
-    image: MetadataImage, config: BrokerConfig, topics: Sequence[NewTopic]
+    image: MetadataImage, config: BrokerConfig, topics: Sequence[NewTopic], random: Random | None = None
 ) -> tuple[list[CreatedTopic], list[Record]]:
-    """Results in the order asked for, and the records of those that can be created."""
+    """Results in the order asked for, and the records of those that can be created.
+
+    `random` says where placements begin; None: the system's.
+    """
+    random = random or Random()
     named = Counter(topic.name for topic in topics)
     colliding = {collision_key(name): name for name in image.topics_by_name if "." in name or "_" in name}
     results: list[CreatedTopic] = []
@@ -144,7 +150,8 @@ def plan_create(
         try:
             if named[topic.name] > 1:
                 raise Refused(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            result, made = _create(image, config, topic, colliding, PARTITIONS_PER_REQUEST_MAX - len(records))
+            room = PARTITIONS_PER_REQUEST_MAX - len(records)
+            result, made = _create(image, config, topic, colliding, room, random)
         except Refused as refused:
             results.append(CreatedTopic(refused.error, refused.message, topic.name))
             continue
@@ -154,11 +161,11 @@ def plan_create(
 
 
 def _create(
-    image: MetadataImage, config: BrokerConfig, topic: NewTopic, colliding: dict[str, str], room: int
+    image: MetadataImage, config: BrokerConfig, topic: NewTopic, colliding: dict[str, str], room: int, random: Random
 ) -> tuple[CreatedTopic, list[Record]]:
     _check_name(image, topic.name, colliding)
     configs = _check_configs(topic.configs)
-    placed = _assigned(image, topic) if topic.assignments else _placed(image, config, topic, room)
+    placed = _assigned(image, topic) if topic.assignments else _placed(image, config, topic, room, random)
     if len(placed) > room:
         raise Refused(ErrorCode.POLICY_VIOLATION, _too_many(len(placed)))
     topic_id = random_uuid()
@@ -227,8 +234,9 @@ def _assigned(image: MetadataImage, topic: NewTopic) -> list[tuple[int, ...]]:
             f"partitions should be a consecutive 0-based integer sequence, got {numbers[:20]}",
         )
     placed = [tuple(replicas) for _, replicas in sorted(topic.assignments, key=lambda item: item[0])]
-    for replicas in placed:
+    for number, replicas in enumerate(placed):
         check_replicas(image, replicas, len(placed[0]))
+        check_active(image, number, replicas)
     return placed
 
 
@@ -257,7 +265,19 @@ def check_replicas(image: MetadataImage, replicas: Sequence[int], expected: int)
         )
 
 
-def _placed(image: MetadataImage, config: BrokerConfig, topic: NewTopic, room: int) -> list[tuple[int, ...]]:
+def check_active(image: MetadataImage, number: int, replicas: Sequence[int]) -> None:
+    """Refuse an assignment of which no broker could lead."""
+    if not any(image.is_active(broker) for broker in replicas):
+        raise Refused(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"The manual assignment of partition {number} names the brokers {list(replicas)}, all of which are fenced or in "
+            "controlled shutdown; name one that is not.",
+        )
+
+
+def _placed(
+    image: MetadataImage, config: BrokerConfig, topic: NewTopic, room: int, random: Random
+) -> list[tuple[int, ...]]:
     """Replicas by partition as the broker places them."""
     factor = config.default_replication_factor if topic.replication_factor == -1 else topic.replication_factor
     count = config.num_partitions if topic.num_partitions == -1 else topic.num_partitions
@@ -273,24 +293,22 @@ def _placed(image: MetadataImage, config: BrokerConfig, topic: NewTopic, room: i
         )
     if count > room:
         raise Refused(ErrorCode.POLICY_VIOLATION, _too_many(count))
-    return place(list(image.live_brokers()), count, factor, len(image.topics_by_name))
+    return place(image, count, factor, random)
 
 
-def place(brokers: Sequence[BrokerImage], count: int, factor: int, start: int) -> list[tuple[int, ...]]:
-    """Spread `count` partitions of `factor` replicas over the live brokers in turn, beginning at the `start`-th."""
-    if factor > len(brokers):
+def place(image: MetadataImage, count: int, factor: int, random: Random) -> list[tuple[int, ...]]:
+    """Replicas of `count` new partitions over the brokers that are there; Refused where these are not enough."""
+    try:
+        return placement.place(image.brokers.values(), count, factor, random)
+    except placement.CannotPlace as error:
         raise Refused(
-            ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"Unable to replicate the partition {factor} time(s): The target replication factor of {factor} "
-            f"cannot be reached because only {len(brokers)} broker(s) are registered.",
-        )
-    ids = sorted(broker.broker_id for broker in brokers)
-    return [tuple(ids[(start + number + i) % len(ids)] for i in range(factor)) for number in range(count)]
+            ErrorCode.INVALID_REPLICATION_FACTOR, f"Unable to replicate the partition {factor} time(s): {error}."
+        ) from None
 
 
 def partition_record(image: MetadataImage, topic_id: bytes, number: int, replicas: Sequence[int]) -> PartitionRecord:
-    """A new partition: every live replica is in sync, the first of them leads."""
-    isr = [replica for replica in replicas if not image.brokers[replica].fenced] or list(replicas[:1])
+    """A new partition: every active replica is in sync, the first of them leads. `image` has one of them at least."""
+    isr = [replica for replica in replicas if image.is_active(replica)]
     return PartitionRecord(
         partition_id=number,
         topic_id=topic_id,
@@ -301,13 +319,8 @@ def partition_record(image: MetadataImage, topic_id: bytes, number: int, replica
         leader=isr[0],
         leader_epoch=0,
         partition_epoch=0,
-        directories=[_directory(image.brokers[replica]) for replica in replicas],
+        directories=[image.brokers[replica].default_directory for replica in replicas],
     )
-
-
-def _directory(broker: BrokerImage) -> bytes:
-    """The only directory of a broker that has one; a broker that has several says later where it put the replica."""
-    return broker.directories[0] if len(broker.directories) == 1 else UNASSIGNED_DIRECTORY
 
 
 def plan_delete(image: MetadataImage, topic_ids: Sequence[bytes]) -> tuple[list[Result], list[Record]]:
@@ -323,8 +336,11 @@ def plan_delete(image: MetadataImage, topic_ids: Sequence[bytes]) -> tuple[list[
     return results, records
 
 
-def plan_partitions(image: MetadataImage, wanted: Sequence[NewPartitions]) -> tuple[list[Result], list[Record]]:
-    """Results in the order asked for, and the records of the partitions that can be added."""
+def plan_partitions(
+    image: MetadataImage, wanted: Sequence[NewPartitions], random: Random | None = None
+) -> tuple[list[Result], list[Record]]:
+    """Results in the order asked for, and the records of the partitions that can be added. `random` as for `plan_create`."""
+    random = random or Random()
     named = Counter(item.name for item in wanted)
     results: list[Result] = []
     records: list[Record] = []
@@ -332,14 +348,14 @@ def plan_partitions(image: MetadataImage, wanted: Sequence[NewPartitions]) -> tu
         try:
             if named[item.name] > 1:
                 raise Refused(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
-            records.extend(_grow(image, item, PARTITIONS_PER_REQUEST_MAX - len(records)))
+            records.extend(_grow(image, item, PARTITIONS_PER_REQUEST_MAX - len(records), random))
             results.append(Result())
         except Refused as refused:
             results.append(Result(refused.error, refused.message))
     return results, records
 
 
-def _grow(image: MetadataImage, item: NewPartitions, room: int) -> list[Record]:
+def _grow(image: MetadataImage, item: NewPartitions, room: int, random: Random) -> list[Record]:
     topic = image.topics_by_name.get(item.name)
     if topic is None:
         raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic {shown(item.name)} does not exist.")
@@ -356,24 +372,25 @@ def _grow(image: MetadataImage, item: NewPartitions, room: int) -> list[Record]:
     if added > room:
         raise Refused(ErrorCode.POLICY_VIOLATION, _too_many(added))
     factor = len(topic.partitions[0].replicas)
-    placed = _grown(image, item, topic, added, factor)
+    placed = _grown(image, item, topic, added, factor, random)
     return [
         partition_record(image, topic.topic_id, current + number, replicas) for number, replicas in enumerate(placed)
     ]
 
 
 def _grown(
-    image: MetadataImage, item: NewPartitions, topic: TopicImage, added: int, factor: int
+    image: MetadataImage, item: NewPartitions, topic: TopicImage, added: int, factor: int, random: Random
 ) -> list[tuple[int, ...]]:
     if item.assignments is None:
-        return place(list(image.live_brokers()), added, factor, len(topic.partitions))
+        return place(image, added, factor, random)
     if len(item.assignments) != added:
         raise Refused(
             ErrorCode.INVALID_REPLICA_ASSIGNMENT,
             f"Attempted to add {added} additional partition(s), but {len(item.assignments)} assignment(s) were specified.",
         )
-    for replicas in item.assignments:
+    for number, replicas in enumerate(item.assignments, len(topic.partitions)):
         check_replicas(image, replicas, factor)
+        check_active(image, number, replicas)
     return [tuple(replicas) for replicas in item.assignments]
 
 

@@ -236,7 +236,9 @@ def test_clear_elr_is_a_change_of_the_partitions_that_have_such_replicas() -> No
 @pytest.mark.parametrize("name", ["", "x"])
 def test_clear_elr_of_a_topic_that_the_same_delta_made(name: str) -> None:
     """A log is replayed as one delta."""
-    change = messages.PartitionChangeRecord(partition_id=0, topic_id=A, eligible_leader_replicas=[2], last_known_elr=[2])
+    change = messages.PartitionChangeRecord(
+        partition_id=0, topic_id=A, eligible_leader_replicas=[2], last_known_elr=[2]
+    )
     image, _ = after(MetadataImage(), *topic("x", A), change, messages.ClearElrRecord(topic_name=name))
     found = image.topics_by_name["x"].partitions[0]
     assert (found.eligible_leader_replicas, found.last_known_elr, found.partition_epoch) == ((), (), 2)
