@@ -4,7 +4,7 @@ Rules
 - Nothing of this runs unless a switch is set: then `FaultyRouter` takes the router's place, and goes when all are used up and
   no throttled connection is muted any more.
 - Switches of an API are used in the order in which they were set, one a request; each for its number of times, None for good.
-- Error responses are made from the message definitions: APIs that only read are served, and their answer's error codes are
+- Of error responses (`error_responses.py`): APIs that only read are served, and their answer's error codes are
   overwritten; of others nothing is done, and each item of the request gets an answer with the code.
 - They are driven through a socket that the process inherits from whoever started it (`--control-fd`): one JSON object a line
   in, one out. When the other end closes, the broker stops: a test that dies leaves no broker behind.
@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import re
 import signal
 import socket
 from collections import deque
@@ -23,13 +22,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fastq._native.wire import DecodeError, EncodeError, Reader
+from fastq._native.wire import DecodeError, Reader
 from fastq.errors import ErrorCode
 from fastq.protocol.api import APIS
 from fastq.protocol.frames import decode_body, decode_response, encode_response
-from fastq.protocol.message import Struct
+from fastq.protocol.message import Message, Struct
 
 from .connection import Connection, ProtocolViolation
+from .error_responses import encode_error, error_response
 from .router import Deferred, Router
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ class FaultyRouter(Router):
             def change(frame: bytes) -> bytes:
                 response = _decode(frame, header)
                 _overwrite(response, code)
-                return _encode(header, response)
+                return encode_error(header[2], response, header[1])
 
             return _changed(connection, self.broker.router.dispatch(connection, buffer, header), change)
         request: Any = decode_body(info.request_class(), Reader(buffer, header[4], header[5]), header[1], exact=False)
@@ -187,13 +187,12 @@ class FaultyRouter(Router):
             return None
         if header[0] == FETCH and request.session_id:
             self._spell_out(request)
-        response_class: type[Struct] = info.response_class()
-        response: Any = _mirrored(request, response_class, response_class, code)
+        response: Any = error_response(request, code)
         if header[0] == FETCH:
             response.session_id = 0  # the client begins a new one
             if not _is_session_error(code):
                 response.error_code = 0  # it belongs to the partitions
-        return _encode(header, response)
+        return encode_error(header[2], response, header[1])
 
     def _spell_out(self, request: Any) -> None:
         """Give an incremental Fetch the partitions that its session stands for."""
@@ -251,22 +250,15 @@ def _changed(connection: Connection, result: Result, change: Callable[[bytes], b
     return _apply(result, change)
 
 
-# --- error responses from the message definitions ---
-
-_LIST_OF = re.compile(r"list\[(?:\w+\.)*(\w+)\]")
+# --- answers that are changed ---
 
 
 def _is_session_error(code: int) -> bool:
     return ErrorCode(code).name.startswith(("FETCH_SESSION", "INVALID_FETCH_SESSION"))
 
 
-def _decode(frame: bytes, header: Header) -> Struct:
-    response: Struct = decode_response(memoryview(frame)[4:], header[0], header[1])[1]
-    return response
-
-
-def _codes(struct: Struct) -> list[str]:
-    return [name for name in struct.__slots__ if name.endswith("error_code")]
+def _decode(frame: bytes, header: Header) -> Message:
+    return decode_response(memoryview(frame)[4:], header[0], header[1])[1]
 
 
 def _overwrite(struct: Struct, code: int) -> None:
@@ -279,86 +271,6 @@ def _overwrite(struct: Struct, code: int) -> None:
             for item in value:
                 if isinstance(item, Struct):
                     _overwrite(item, code)
-
-
-def _encode(header: Header, response: Any) -> bytes:
-    """The frame. Where the version has no error code at the top, those of the items say it."""
-    version = 0 if header[0] == API_VERSIONS and response.error_code == ErrorCode.UNSUPPORTED_VERSION else header[1]
-    try:
-        return encode_response(header[2], response, version)
-    except EncodeError:
-        for name in _codes(response):
-            setattr(response, name, 0)
-        return encode_response(header[2], response, version)
-
-
-def _lists(root: type[Struct], kind: type[Struct]) -> dict[str, type[Struct] | None]:
-    """The list fields of a struct and what is in them: a struct of the message `root`, or None for plain values."""
-    found: dict[str, type[Struct] | None] = {}
-    for name, annotation in kind.__init__.__annotations__.items():
-        match = _LIST_OF.match(annotation)
-        if match is not None:
-            item = getattr(root, match[1], None)
-            found[name] = item if isinstance(item, type) and issubclass(item, Struct) else None
-    return found
-
-
-def _depth(root: type[Struct], kind: type[Struct]) -> int:
-    """How many lists deep the deepest error code of a struct lies; -1 when there is none."""
-    own = 0 if any(name.endswith("error_code") for name in kind.__slots__) else -1
-    below = [_depth(root, item) for item in _lists(root, kind).values() if item is not None]
-    deepest = max(below, default=-1)
-    return max(own, deepest + 1 if deepest >= 0 else -1)
-
-
-def _list_depth(value: object) -> int:
-    """How many lists deep a request's field goes; 0 for what is no list, or is empty."""
-    if not isinstance(value, list) or not value:
-        return 0
-    first = value[0]
-    if not isinstance(first, Struct):
-        return 1
-    return 1 + max((_list_depth(getattr(first, name)) for name in first.__slots__), default=0)
-
-
-def _mirrored(source: Any, kind: type[Struct], root: type[Struct], code: int) -> Struct:
-    """A response struct for a request struct (or one of its plain values): the same names and indexes, and the code."""
-    answer: Any = kind()
-    for name in kind.__slots__:
-        if name.endswith("error_code"):
-            setattr(answer, name, code)
-    if not isinstance(source, Struct):
-        _name_plain(answer, kind, source)
-        plain: Struct = answer
-        return plain
-    for name in kind.__slots__:
-        ours = "index" if name == "partition_index" and "index" in source.__slots__ else name
-        ours = "partition" if name == "partition_index" and "partition" in source.__slots__ else ours
-        if ours in source.__slots__ and not isinstance(getattr(source, ours), list):
-            setattr(answer, name, getattr(source, ours))
-    pairs = [
-        (abs(_list_depth(getattr(source, theirs)) - 1 - _depth(root, item)), name, item, theirs)
-        for name, item in _lists(root, kind).items()
-        if item is not None and _depth(root, item) >= 0
-        for theirs in source.__slots__
-        if _list_depth(getattr(source, theirs)) > 0
-    ]
-    # An answer's items have as many lists in them as the request's. Those of DeleteAcls have more, and alone have codes.
-    whole = [pair for pair in pairs if _list_depth(getattr(source, pair[3])) > _depth(root, pair[2])]
-    pairs = whole if whole or any(name.endswith("error_code") for name in kind.__slots__) else pairs
-    if pairs:
-        _, name, item, theirs = min(pairs, key=lambda pair: pair[0])
-        setattr(answer, name, [_mirrored(each, item, root, code) for each in getattr(source, theirs)])
-    mirrored: Struct = answer
-    return mirrored
-
-
-def _name_plain(answer: Any, kind: type[Struct], value: object) -> None:
-    """A topic's name or a partition's index goes into the first field of its type."""
-    for name in kind.__slots__:
-        if type(getattr(answer, name)) is type(value) and not name.endswith("error_code"):
-            setattr(answer, name, value)
-            return
 
 
 # --- the control channel ---

@@ -58,7 +58,8 @@ MAY_IMPORT = {
 }
 BROKER_MAY_IMPORT = {"errors", "_native", "compression", "protocol", "net"}
 BROKER_TO_BROKER = {
-    BROKER / "raft" / "driver.py"
+    BROKER / "raft" / "driver.py",
+    BROKER / "cluster" / "controller_channel.py",
 }  # what uses net's connections needs their settings, and what net calls a node
 BROKER_AS_A_CLIENT = BROKER / "mirror"  # copies between clusters, so it is a producer and a consumer itself
 

@@ -7,7 +7,9 @@ import re
 from typing import Any
 
 import pytest
-from fastq_broker.fault_switches import READING, _encode, _list_depth, _mirrored, _overwrite
+from fastq_broker.cluster.forwarding import FORWARDED_KEYS
+from fastq_broker.error_responses import _list_depth, encode_error, error_response
+from fastq_broker.fault_switches import READING, _overwrite
 from fastq_broker.router import HANDLERS
 
 from fastq._native.wire import EncodeError
@@ -57,7 +59,7 @@ def request_of(api_key: int, version: int) -> Any:
 
 VERSIONS = [
     (key, version)
-    for key in sorted({*HANDLERS, *range(8, 17), 24, 25, 26, 27, 28, 42, 47, 68})
+    for key in sorted({*HANDLERS, *FORWARDED_KEYS, *range(8, 17), 24, 25, 26, 27, 28, 42, 47, 68})
     for version in range(APIS[key].min_version, APIS[key].max_stable_version + 1)
     if not APIS[key].name.startswith(("Describe", "List")) and APIS[key].name not in READING
 ]
@@ -66,9 +68,7 @@ VERSIONS = [
 @pytest.mark.parametrize(("key", "version"), VERSIONS, ids=[f"{APIS[key].name}-{v}" for key, v in VERSIONS])
 def test_each_api_answers_with_the_code(key: int, version: int) -> None:
     request = request_of(key, version)
-    kind = APIS[key].response_class()
-    header = (key, version, 77, None, 0, 0)
-    frame = _encode(header, _mirrored(request, kind, kind, NOT_LEADER))
+    frame = encode_error(77, error_response(request, NOT_LEADER), version)
     correlation_id, response = decode_response(frame[4:], key, version)
     assert correlation_id == 77
     assert NOT_LEADER in codes(response), response
@@ -82,21 +82,21 @@ def test_each_item_gets_its_own_answer() -> None:
             topic(name="b", partition_data=[part(index=0)]),
         ]
     )
-    response: Any = _mirrored(request, m.ProduceResponse, m.ProduceResponse, NOT_LEADER)
+    response: Any = error_response(request, NOT_LEADER)
     answers = [(t.name, p.index, p.error_code) for t in response.responses for p in t.partition_responses]
     assert answers == [("a", 3, 6), ("a", 5, 6), ("b", 0, 6)]
 
 
 def test_names_and_indexes_that_are_no_structs() -> None:
     request = m.DeleteTopicsRequest(topic_names=["a", "b"])
-    deleted: Any = _mirrored(request, m.DeleteTopicsResponse, m.DeleteTopicsResponse, 41)
+    deleted: Any = error_response(request, 41)
     assert [(r.name, r.error_code) for r in deleted.responses] == [("a", 41), ("b", 41)]
     transaction = m.AddPartitionsToTxnRequest.AddPartitionsToTxnTransaction(
         transactional_id="t",
         topics=[m.AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name="a", partitions=[1, 2])],
     )
     batch = m.AddPartitionsToTxnRequest(transactions=[transaction])
-    added: Any = _mirrored(batch, m.AddPartitionsToTxnResponse, m.AddPartitionsToTxnResponse, 51)
+    added: Any = error_response(batch, 51)
     (result,) = added.results_by_transaction
     assert added.results_by_topic_v3_and_below == [] and result.transactional_id == "t"
     parts = result.topic_results[0].results_by_partition

@@ -1,0 +1,402 @@
+"""How a node asks the active controller, whichever that is at the time.
+
+Rules
+- One question is on its way at a time, in the order asked; what has to be asked again comes before the others.
+- Whom to ask is looked up for every question, in what raft knows. Without a leader, or without knowing where it listens, questions wait.
+- An answer with NOT_CONTROLLER anywhere in it, and a connection that fails, are no answers: the question is asked again.
+- A question that has waited for its time without being answered ends with REQUEST_TIMED_OUT; one that is on its way is waited for.
+- What asking again does not mend ends at once: no shared version, a refused identity, a request that cannot be encoded.
+- Who is the active controller itself asks by a call, with the same message in and out.
+
+A channel has a connection of its own, so who must not wait behind others has a channel of its own: Kafka has one each for heartbeats,
+forwarded requests, AlterPartition and AssignReplicasToDirs. Source: NodeToControllerChannelManager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from fastq.config import ClientConfig
+from fastq.errors import (
+    ClientClosed,
+    ConnectionFailed,
+    ConnectionTimeout,
+    ErrorCode,
+    FastqError,
+    KafkaError,
+    UnknownServerError,
+    UnsupportedVersion,
+    error_for_code,
+)
+from fastq.metadata import Node
+from fastq.net.aio import AsyncDriver
+from fastq.net.core import ClientCore
+from fastq.net.requests import VersionedRequest
+from fastq.protocol.api import APIS, api_name
+from fastq.protocol.message import Message, Struct
+from fastq_broker.raft.voters import Endpoint
+
+logger = logging.getLogger(__name__)
+
+NEVER = float("inf")
+FORWARD_TIMEOUT_S = 60.0
+"""How long a client's request is tried (Kafka's forwarding channel)."""
+REGISTRATION_TIMEOUT_S = 5.0
+"""How long a controller's registration is tried."""
+
+Request = Message | VersionedRequest
+"""A request that depends on the version is made anew each time it is asked (KAFKA-15353: a resent AlterPartition had lost its ISR)."""
+
+Done = Callable[[Any, FastqError | None], object]
+"""Called once, with the response and None, or with None and the error."""
+
+
+class Leader(NamedTuple):
+    """Who leads the metadata quorum, as raft knows: -1 while nobody does; `endpoint` None while it is not known where that one listens."""
+
+    node_id: int
+    epoch: int
+    endpoint: Endpoint | None
+
+
+class Question(NamedTuple):
+    """A request to the active controller, and until when it may wait for its turn."""
+
+    number: int
+    request: Request
+    done: Done
+    until: float
+    timeout_s: float
+    versions: tuple[int, int] | None
+
+
+class Send(NamedTuple):
+    """Ask this node, over a connection; it has `timeout_s` to answer."""
+
+    question: Question
+    node_id: int
+    endpoint: Endpoint
+    timeout_s: float
+
+
+class Call(NamedTuple):
+    """This node is the one to ask."""
+
+    question: Question
+    timeout_s: float
+
+
+class Finish(NamedTuple):
+    """A question is through."""
+
+    question: Question
+    response: Any
+    error: FastqError | None
+
+
+Effect = Send | Call | Finish
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChannelConfig:
+    """Who asks, and its patience, in seconds. `answer_timeout_s` is Kafka's controller.socket.timeout.ms; `look_s` is how often a leader
+    that is not there is looked for; `retry_backoff_s` the pause before a question is asked again."""
+
+    node_id: int
+    name: str
+    answer_timeout_s: float = 30.0
+    look_s: float = 0.1
+    retry_backoff_s: float = 0.05
+
+
+class ChannelMachine:
+    """What to ask, whom and when. Invariants: at most one question is on its way; each is finished exactly once."""
+
+    def __init__(self, config: ChannelConfig, leader: Callable[[], Leader]) -> None:
+        self.config = config
+        self._leader = leader
+        self._waiting: deque[Question] = deque()
+        self._under_way: Question | None = None
+        self._wait_until = 0.0
+        self._effects: list[Effect] = []
+        self._numbers = 0
+        self.closed = False
+
+    def __len__(self) -> int:
+        """How many questions have no answer yet."""
+        return len(self._waiting) + (self._under_way is not None)
+
+    def ask(
+        self,
+        request: Request,
+        done: Done,
+        now: float,
+        *,
+        timeout_s: float = NEVER,
+        versions: tuple[int, int] | None = None,
+    ) -> None:
+        """Put a question. `timeout_s`: how long it is tried, from now on."""
+        self._numbers += 1
+        question = Question(self._numbers, request, done, now + timeout_s, timeout_s, versions)
+        if self.closed:
+            self._effects.append(Finish(question, None, ClientClosed()))
+        else:
+            self._waiting.append(question)
+
+    def answered(self, question: Question, response: Any, error: FastqError | None, now: float) -> None:
+        """What has come of a Send or Call."""
+        if question is not self._under_way:
+            return  # it was given up when the channel was closed
+        self._under_way = None
+        if error is None and holds_error(response, ErrorCode.NOT_CONTROLLER):
+            self._again(question, now, "it is not the active controller")
+        elif error is not None and passes(error):
+            self._again(question, now, str(error))
+        else:
+            self._effects.append(Finish(question, response, error))
+
+    def _again(self, question: Question, now: float, why: str) -> None:
+        logger.debug("%s: %s is asked again: %s", self.config.name, api_name(question.request.API_KEY), why)
+        self._waiting.appendleft(question)
+        self._wait_until = now + self.config.retry_backoff_s
+
+    def poll(self, now: float) -> list[Effect]:
+        """What is to be done now."""
+        if not self.closed:
+            self._expire(now)
+            if self._waiting and self._under_way is None and now >= self._wait_until:
+                self._ask_next(now)
+        effects, self._effects = self._effects, []
+        return effects
+
+    def _expire(self, now: float) -> None:
+        for question in [each for each in self._waiting if now >= each.until]:
+            self._waiting.remove(question)
+            leader = self._leader()
+            error = error_for_code(
+                ErrorCode.REQUEST_TIMED_OUT,
+                f"{api_name(question.request.API_KEY)} was not answered by an active controller in {question.timeout_s:g} s",
+                hint=_who(leader),
+            )
+            self._effects.append(Finish(question, None, error))
+
+    def _ask_next(self, now: float) -> None:
+        leader = self._leader()
+        question = self._waiting[0]
+        timeout_s = min(self.config.answer_timeout_s, question.timeout_s)
+        if leader.node_id == self.config.node_id:
+            self._effects.append(Call(question, timeout_s))
+        elif leader.node_id >= 0 and leader.endpoint is not None:
+            self._effects.append(Send(question, leader.node_id, leader.endpoint, timeout_s))
+        else:
+            self._wait_until = now + self.config.look_s
+            return
+        self._under_way = self._waiting.popleft()
+
+    def next_wakeup(self, now: float) -> float:
+        """When `poll` is to be called at the latest, if nothing happens after one at `now`."""
+        if self.closed or not self._waiting:
+            return NEVER
+        due = min(question.until for question in self._waiting)
+        return due if self._under_way is not None else min(due, max(self._wait_until, now))
+
+    def close(self) -> None:
+        """Ask no more; what has no answer ends with ClientClosed, at the next `poll`."""
+        if self.closed:
+            return
+        self.closed = True
+        given_up = [*([self._under_way] if self._under_way is not None else []), *self._waiting]
+        self._under_way = None
+        self._waiting.clear()
+        self._effects += [Finish(question, None, ClientClosed()) for question in given_up]
+
+
+def _who(leader: Leader) -> str:
+    if leader.node_id < 0:
+        return (
+            "The metadata quorum has no leader: is a majority of the controllers running, and do they reach each other?"
+        )
+    place = (
+        "at a place that is not known"
+        if leader.endpoint is None
+        else f"at {leader.endpoint.host}:{leader.endpoint.port}"
+    )
+    return f"The leader of epoch {leader.epoch} is node {leader.node_id}, {place}"
+
+
+def passes(error: FastqError) -> bool:
+    """Whether an error is of a connection that may be better the next time, and so no answer."""
+    return isinstance(error, ConnectionFailed) and not isinstance(error, UnsupportedVersion)
+
+
+def holds_error(response: object, code: int) -> bool:
+    """Whether an error code stands anywhere in a response (AbstractResponse.errorCounts)."""
+    return any(found == code for found in _error_codes(response))
+
+
+def _error_codes(value: object) -> Iterator[int]:
+    if isinstance(value, list):
+        for item in value:
+            yield from _error_codes(item)
+    elif isinstance(value, Struct):
+        for name in value.__slots__:
+            field = getattr(value, name)
+            if name.endswith("error_code"):
+                yield field
+            elif isinstance(field, list | Struct):
+                yield from _error_codes(field)
+
+
+class ControllerChannel:
+    """A channel at work in an event loop. Loop thread only. `local(request)` answers when this node is the active controller."""
+
+    def __init__(
+        self,
+        config: ChannelConfig,
+        leader: Callable[[], Leader],
+        local: Callable[[Message], Awaitable[Message]] | None,
+        client: ClientConfig,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        """`local` None: this node is never a controller."""
+        self.machine = ChannelMachine(config, leader)
+        self._leader = leader
+        self._local = local
+        self._loop = loop
+        self._core = ClientCore(client, asks_metadata=False)
+        self._network = AsyncDriver(self._core, loop)
+        self._timer: asyncio.TimerHandle | None = None
+        self._calls: set[asyncio.Task[None]] = set()
+        self._turning = self._again = False
+
+    def now(self) -> float:
+        """Seconds, on the clock that the machine is given."""
+        return self._core.clock()
+
+    def ask(
+        self,
+        request: Request,
+        done: Done,
+        *,
+        timeout_s: float = NEVER,
+        versions: tuple[int, int] | None = None,
+    ) -> None:
+        """Ask the active controller; `done(response, error)` is called once, later."""
+        self.machine.ask(request, done, self.now(), timeout_s=timeout_s, versions=versions)
+        self._loop.call_soon(self.turn)
+
+    def leader_changed(self) -> None:
+        """Raft knows of another leader: what waits for one need not wait for the next look."""
+        self._loop.call_soon(self.turn)
+
+    def versions(self) -> dict[int, tuple[int, int]]:
+        """The APIs of the controller that is connected, by key; empty while none is, or when this node is the one."""
+        leader = self._leader()
+        if leader.node_id == self.machine.config.node_id or leader.endpoint is None:
+            return {}
+        return self._core.broker_versions(self._core.separate(_node(leader.node_id, leader.endpoint)))
+
+    def close(self) -> None:
+        """Ask no more; what has no answer ends with ClientClosed. Idempotent."""
+        if self.machine.closed:
+            return
+        self.machine.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        for call in self._calls:
+            call.cancel()
+        self._network.close()
+        self.turn()
+
+    def turn(self) -> None:
+        """Do what is due."""
+        self._again = True
+        if self._turning:
+            return
+        self._turning = True
+        try:
+            while self._again:
+                self._again = False
+                for effect in self.machine.poll(self.now()):
+                    self._perform(effect)
+        finally:
+            self._turning = False
+        self._arm()
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        now = self.now()
+        due = self.machine.next_wakeup(now)
+        self._timer = None if due == NEVER else self._loop.call_later(max(0.0, due - now), self.turn)
+
+    def _perform(self, effect: Effect) -> None:
+        if isinstance(effect, Finish):
+            self._again = True  # who is answered may ask the next thing
+            try:
+                effect.question.done(effect.response, effect.error)
+            except Exception:
+                logger.exception("%s: an answer could not be made use of", self.machine.config.name)
+        elif isinstance(effect, Send):
+            self._send(effect)
+        else:
+            task = self._loop.create_task(self._call(effect))
+            self._calls.add(task)
+            task.add_done_callback(self._calls.discard)
+
+    def _send(self, effect: Send) -> None:
+        question = effect.question
+
+        def done(response: Any, error: FastqError | None) -> None:
+            self._answered(question, response, error)
+
+        self._core.send(
+            self._core.separate(_node(effect.node_id, effect.endpoint)),
+            question.request,
+            done,
+            timeout_s=effect.timeout_s,
+            versions=question.versions,
+        )
+        self._network.kick()
+
+    async def _call(self, effect: Call) -> None:
+        question, config = effect.question, self.machine.config
+        response: Any = None
+        error: FastqError | None = None
+        try:
+            if self._local is None:
+                raise ConnectionFailed(
+                    f"node {config.node_id} is said to lead the metadata quorum, and is no controller"
+                )
+            response = await asyncio.wait_for(self._local(_message(question.request)), effect.timeout_s)
+        except asyncio.TimeoutError:
+            error = ConnectionTimeout(f"this node's controller did not answer in {effect.timeout_s:g} s")
+        except KafkaError as problem:
+            moved = problem.code == ErrorCode.NOT_CONTROLLER
+            error = ConnectionFailed(str(problem)) if moved else problem
+        except FastqError as problem:
+            error = problem
+        except Exception as problem:
+            logger.exception("%s: this node's controller failed", config.name)
+            error = UnknownServerError(f"this node's controller failed: {problem}", cause=problem)
+        self._answered(question, response, error)
+
+    def _answered(self, question: Question, response: Any, error: FastqError | None) -> None:
+        self.machine.answered(question, response, error, self.now())
+        self.turn()
+
+
+def _message(request: Request) -> Message:
+    """What a controller in this process is asked: no version is to be agreed upon."""
+    if not isinstance(request, VersionedRequest):
+        return request
+    return request.build(APIS[request.API_KEY].max_stable_version)
+
+
+def _node(node_id: int, endpoint: Endpoint) -> Node:
+    return Node(node_id, endpoint.host, endpoint.port)

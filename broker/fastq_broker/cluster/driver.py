@@ -1,0 +1,108 @@
+"""Runs the machines of a node's life in an event loop: what they send goes over a channel to the controller, their timers are the loop's.
+
+Rules: everything happens in the loop's thread. A turn asks the machine what is to be done and does it; what happens during a turn has
+the next one follow at once. Who tells the machine of something has it take a turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from fastq.errors import FastqError
+from fastq_broker.cluster.controller_channel import ControllerChannel
+from fastq_broker.cluster.lifecycle import Send
+
+NEVER = float("inf")
+
+
+class Machine(Protocol):
+    """What can be driven: BrokerLifecycle, ControllerRegistration."""
+
+    def start(self, now: float) -> None:
+        """Begin."""
+
+    def poll(self, now: float) -> Sequence[Any]:
+        """What is to be done now."""
+
+    def answered(self, request: Any, response: Any, error: FastqError | None, now: float) -> None:
+        """What has come of a Send."""
+
+    def next_wakeup(self) -> float:
+        """When `poll` is to be called at the latest."""
+
+    def stop(self) -> None:
+        """Send no more."""
+
+
+M = TypeVar("M", bound=Machine)
+
+
+class LifeDriver(Generic[M]):
+    """One machine at work. `on_news(effect)` hears of all effects but Send, in their order. Invariant: while it is open, a turn is due
+    when the machine wants one."""
+
+    def __init__(
+        self,
+        machine: M,
+        channel: ControllerChannel,
+        loop: asyncio.AbstractEventLoop,
+        on_news: Callable[[Any], object],
+    ) -> None:
+        self.machine = machine
+        self.channel = channel
+        self._loop = loop
+        self._on_news = on_news
+        self._timer: asyncio.TimerHandle | None = None
+        self._turning = self._again = self.closed = False
+
+    def start(self) -> None:
+        """Begin."""
+        self.machine.start(self.now())
+        self.turn()
+
+    def now(self) -> float:
+        """Seconds, on the clock that the machine is given."""
+        return self.channel.now()
+
+    def turn(self) -> None:
+        """Do what is due."""
+        self._again = True
+        if self._turning or self.closed:
+            return
+        self._turning = True
+        try:
+            while self._again and not self.closed:
+                self._again = False
+                for effect in self.machine.poll(self.now()):
+                    if isinstance(effect, Send):
+                        self._send(effect)
+                    else:
+                        self._on_news(effect)
+        finally:
+            self._turning = False
+        self._arm()
+
+    def close(self) -> None:
+        """Stop without more ado; the channel is its owner's. Idempotent."""
+        if self.closed:
+            return
+        self.machine.stop()
+        self.turn()
+        self.closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        due = self.machine.next_wakeup()
+        self._timer = None if due == NEVER else self._loop.call_later(max(0.0, due - self.now()), self.turn)
+
+    def _send(self, effect: Send) -> None:
+        def done(response: Any, error: FastqError | None) -> None:
+            self.machine.answered(effect.request, response, error, self.now())
+            self.turn()
+
+        self.channel.ask(effect.request, done, timeout_s=effect.timeout_s)
