@@ -1,0 +1,527 @@
+"""The follower's side of replication: one fetcher, which follows some partitions of one leader. Sans-I/O.
+
+    add -> FETCH <-> LATEST -> EARLIEST -> FETCH            out of range: where does the leader's log end, where does it begin?
+             |          |          |
+             +----------+----------+-> STOPPED -> add       fenced at its own epoch, or the disk has failed
+
+Rules
+- Calls take what happened and the time, in seconds of a monotonic clock; `poll` answers what is to be done. The logs are touched at once.
+- One request is on its way at most. A partition's answer counts only for the very `Position` that was asked for: whatever has moved the
+  partition since, as a truncation, a new leader epoch, or going and coming back, has made another (KAFKA-18991, KAFKA-18723).
+- A fetch says what this replica has, so it goes out once that is on disk, for logs that are to be synced (`durable_end`).
+- Where the leader sees another history it says so in its answer, and nothing else of that answer counts. Epochs that only one of the two
+  has are cut off one after the other, a fetch for each.
+- Batches of a later epoch than the fetch's are not taken: they belong to a leader that this node has not heard of.
+- An error costs its partition a pause, a lost request costs the fetcher one. Pauses end with a new leader epoch.
+Sources: AbstractFetcherThread, ReplicaFetcherThread, RemoteLeaderEndPoint; KIP-101, KIP-227, KIP-279, KIP-595, KIP-903.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple, Protocol, TypeVar
+
+from fastq._native.fetch import FetchedPartition, FetchedResponse
+from fastq._native.records import iter_headers, read_header, verify_crc
+from fastq._native.wire import DecodeError
+from fastq.errors import CorruptMessage, ErrorCode, InvalidRecord, KafkaStorageError, error_for_code
+from fastq_broker.replication.fetcher_session import FetchPlan, FollowerSession, Key, Position, Wanted
+from fastq_broker.replication.follower_log import FollowerLog
+
+logger = logging.getLogger(__name__)
+
+NEVER = float("inf")
+NO_EPOCH = -1
+LATEST_TIMESTAMP = -1
+EARLIEST_TIMESTAMP = -2
+LOG_STARTS_S = 1.0
+"""How often logs are asked whether retention has moved their start, which the leader wants to know."""
+SESSION_ERRORS = frozenset({ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH})
+
+
+class ReplicaPartition(NamedTuple):
+    """A partition, by its names."""
+
+    topic: str
+    topic_id: bytes
+    number: int
+
+    @property
+    def key(self) -> Key:
+        """As Fetch names it."""
+        return self.topic_id, self.number
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.number}"
+
+
+class Phase(Enum):
+    """What a partition waits for."""
+
+    FETCH = "fetch"
+    LATEST = "latest"
+    EARLIEST = "earliest"
+    STOPPED = "stopped"
+
+
+class Followed:
+    """One partition of a fetcher. `lag`: records below the leader's high watermark that are not here, None while not known;
+    `problem`: the last error, until something went well; `lost`: the leader's range did not say where to go on."""
+
+    __slots__ = ("lag", "log", "lost", "partition", "phase", "position", "problem", "retry_at")
+
+    def __init__(self, partition: ReplicaPartition, log: FollowerLog) -> None:
+        self.partition = partition
+        self.log = log
+        self.position = Position(-1, NO_EPOCH, NO_EPOCH)
+        self.phase = Phase.FETCH
+        self.retry_at = 0.0
+        self.lag: int | None = None
+        self.problem = ""
+        self.lost = False
+
+
+class FollowerQuota(Protocol):
+    """Replication quotas, on the follower's side. Replicas that are in sync are never throttled."""
+
+    def throttled(self) -> Collection[Key]:
+        """What is not to be fetched now: empty while the quota is not exceeded."""
+
+    def record(self, key: Key, size_bytes: int) -> None:
+        """Bytes of a partition that have come."""
+
+
+class NoQuota:
+    """Nothing is throttled."""
+
+    def throttled(self) -> Collection[Key]:
+        return ()
+
+    def record(self, key: Key, size_bytes: int) -> None:
+        pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class FetcherConfig:
+    """Who follows, and Kafka's `replica.fetch.wait.max.ms`, `.min.bytes`, `.max.bytes`, `.response.max.bytes`, `.backoff.ms`."""
+
+    replica_id: int
+    wait_ms: int = 500
+    min_bytes: int = 1
+    partition_bytes_max: int = 1 << 20
+    response_bytes_max: int = 10 << 20
+    backoff_s: float = 1.0
+
+
+class SendFetch(NamedTuple):
+    """Fetch; `fetched` or `failed` with this number."""
+
+    number: int
+    plan: FetchPlan
+
+
+class SendListOffsets(NamedTuple):
+    """Ask where logs of the leader begin or end; `listed` or `failed` with this number. Partitions with their leader epochs."""
+
+    number: int
+    timestamp: int
+    partitions: list[tuple[ReplicaPartition, int]]
+
+
+class AwaitDurable(NamedTuple):
+    """Poll again once this log is on disk up to there."""
+
+    log: FollowerLog
+    offset: int
+
+
+Effect = SendFetch | SendListOffsets | AwaitDurable
+Said = TypeVar("Said")
+
+
+class ReplicaFetcher:
+    """Thread rule: one thread. `leader` is its name in messages, `now_ms` is wall-clock time, for logs.
+
+    Invariants: every partition whose wish may differ from what the session knows is in `_changed`, or in `_waiting` (it has a `retry_at`),
+    `_syncing` (until when others wait for its disk) or `_throttled`; `_asked` are the positions of a ListOffsets on its way.
+    """
+
+    def __init__(
+        self, config: FetcherConfig, leader: str, now_ms: Callable[[], int], quota: FollowerQuota | None = None
+    ) -> None:
+        self.config = config
+        self.partitions: dict[Key, Followed] = {}
+        self.leader = leader
+        self._now_ms = now_ms
+        self._quota = NoQuota() if quota is None else quota
+        self._session = FollowerSession()
+        self._effects: list[Effect] = []
+        self._changed: set[Key] = set()
+        self._waiting: set[Key] = set()
+        self._syncing: dict[Key, float] = {}
+        self._throttled: set[Key] = set()
+        self._ranging: dict[Key, Followed] = {}
+        self._asked: dict[Key, Position] | None = None
+        self._number = 0
+        self._in_flight = False
+        self._retry_at = 0.0
+        self._throttle_at = NEVER
+        self._log_starts_at = 0.0
+
+    # -- what is followed
+
+    def add(self, partition: ReplicaPartition, leader_epoch: int, log: FollowerLog, now: float) -> None:
+        """Follow a partition of this leader from its log's end on; a log that knows no epoch goes back to its high watermark first.
+
+        One that is followed already in this leader epoch goes on as it is, unless it was stopped.
+        """
+        key = partition.key
+        known = self.partitions.pop(key, None)
+        if (
+            known is not None
+            and known.log is log
+            and known.position.leader_epoch == leader_epoch
+            and known.phase is not Phase.STOPPED
+        ):
+            self.partitions[key] = known
+            return
+        self._forget(key)
+        state = self.partitions[key] = Followed(partition, log)
+        try:
+            if log.leader_epoch == NO_EPOCH and log.high_watermark < log.log_end_offset:
+                self._truncate_to(state, log.high_watermark)
+            self._go_on(state, leader_epoch, now)
+        except KafkaStorageError as error:
+            self._stop(state, str(error))
+
+    def remove(self, keys: Iterable[Key]) -> None:
+        """Follow these no more; answers that are on their way say nothing of them."""
+        for key in keys:
+            if self.partitions.pop(key, None) is not None:
+                self._forget(key)
+                self._changed.add(key)
+
+    def _forget(self, key: Key) -> None:
+        self._waiting.discard(key)
+        self._throttled.discard(key)
+        self._syncing.pop(key, None)
+        self._ranging.pop(key, None)
+
+    # -- what to send, and when
+
+    def poll(self, now: float) -> list[Effect]:
+        """What is to be done now."""
+        if not self._in_flight and now >= self._retry_at:
+            self._wake(now)
+            if not self._list_offsets(now):
+                self._fetch(now)
+        effects, self._effects = self._effects, []
+        return effects
+
+    def next_wakeup(self, now: float) -> float:
+        """When to poll again, if nothing happens before; never while an answer is waited for."""
+        if self._in_flight:
+            return NEVER
+        if self._is_held(now):
+            return max(min(self._syncing.values()), self._retry_at)
+        due = [self.partitions[key].retry_at for key in self._waiting]
+        due += [at for at in self._syncing.values() if at > now]
+        due += [state.retry_at for state in self._ranging.values()]
+        if self._throttled:
+            due.append(self._throttle_at)
+        if self._changed or self._session.known:
+            due.append(now)
+        return max(min(due, default=NEVER), self._retry_at)
+
+    def _is_held(self, now: float) -> bool:
+        """Whether something that came is on its way to disk: its next fetch is worth the wait of the others."""
+        return bool(self._syncing) and now < min(self._syncing.values())
+
+    def _wake(self, now: float) -> None:
+        """Note whose pause or sync is over."""
+        over = [key for key in self._waiting if now >= self.partitions[key].retry_at]
+        for key in over:
+            self._waiting.discard(key)
+            self._changed.add(key)
+        for key in list(self._syncing):
+            log = self.partitions[key].log
+            if log.durable_end >= log.log_end_offset:
+                del self._syncing[key]
+                self._changed.add(key)
+
+    def _send(self, asked: dict[Key, Position] | None) -> int:
+        self._number += 1
+        self._in_flight = True
+        self._asked = asked
+        return self._number
+
+    def _list_offsets(self, now: float) -> bool:
+        """Ask where the leader's logs end, or begin; whether there was anything to ask."""
+        for phase, timestamp in ((Phase.LATEST, LATEST_TIMESTAMP), (Phase.EARLIEST, EARLIEST_TIMESTAMP)):
+            due = [state for state in self._ranging.values() if state.phase is phase and now >= state.retry_at]
+            if due:
+                number = self._send({state.partition.key: state.position for state in due})
+                asked = [(state.partition, state.position.leader_epoch) for state in due]
+                self._effects.append(SendListOffsets(number, timestamp, asked))
+                return True
+        return False
+
+    def _fetch(self, now: float) -> None:
+        """Fetch what may be fetched."""
+        if self._is_held(now):
+            return
+        if now >= self._log_starts_at:
+            self._log_starts_at = now + LOG_STARTS_S
+            for key, wanted in self._session.known.items():
+                followed = self.partitions.get(key)
+                if followed is not None and followed.log.log_start_offset != wanted.log_start_offset:
+                    self._changed.add(key)
+        throttled = self._quota.throttled()
+        self._changed |= self._throttled | {key for key in throttled if key in self.partitions}
+        self._throttled.clear()
+        plan = self._session.plan({key: self._wanted(key, throttled) for key in self._changed})
+        self._changed.clear()
+        self._throttle_at = now + self.config.backoff_s
+        if plan is not None:
+            self._effects.append(SendFetch(self._send(None), plan))
+
+    def _wanted(self, key: Key, throttled: Collection[Key]) -> Wanted | None:
+        state = self.partitions.get(key)
+        if state is None or state.phase is not Phase.FETCH or key in self._waiting or key in self._syncing:
+            return None
+        if state.lag != 0 and key in throttled:
+            self._throttled.add(key)
+            return None
+        return Wanted(state.position, state.log.log_start_offset)
+
+    # -- answers
+
+    def _is_asked(self, number: int) -> bool:
+        """Whether this request is the one on its way; it is no more."""
+        if not self._in_flight or number != self._number:
+            return False
+        self._in_flight = False
+        return True
+
+    def failed(self, number: int, now: float) -> None:
+        """A request got no answer."""
+        if self._is_asked(number):
+            self._session.restart()
+            self._retry_at = now + self.config.backoff_s
+
+    def fetched(self, number: int, response: FetchedResponse, now: float) -> None:
+        """The answer to a fetch."""
+        if not self._is_asked(number):
+            return
+        session, code = self._session, response.error_code
+        if code:
+            session.lost(known=code != ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+            if code not in SESSION_ERRORS or session.losses > 1:
+                logger.warning("replica fetch refused: %s", error_for_code(code, broker=self.leader, api="Fetch"))
+                self._retry_at = now + self.config.backoff_s
+            return
+        session.answered(response.session_id)
+        for part in response.partitions:
+            assert part.topic_id is not None  # replicas fetch by topic id
+            key = part.topic_id, part.partition
+            wanted, state = session.known.get(key), self.partitions.get(key)
+            if wanted is None:
+                logger.warning("%s answered a replica fetch with a partition that was not asked for", self.leader)
+                session.restart()
+                self._retry_at = now + self.config.backoff_s
+            elif state is not None and state.position is wanted.position and state.phase is Phase.FETCH:
+                self._answered(state, part, now)
+
+    def _answered(self, state: Followed, part: FetchedPartition, now: float) -> None:
+        code = part.error_code
+        if code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._out_of_range(state, now)
+        elif code:
+            self._refused(state, code, now)
+        elif part.diverging_epoch >= 0:
+            self._guarded(self._diverged, state, part, now)
+        else:
+            self._guarded(self._append, state, part, now)
+
+    def _guarded(self, take: Callable[[Followed, Said, float], None], state: Followed, said: Said, now: float) -> None:
+        """Take an answer in. What is wrong with it may pass; a disk that fails does not; one partition holds up no other."""
+        try:
+            take(state, said, now)
+        except (CorruptMessage, InvalidRecord, DecodeError) as error:
+            self._pause(state, f"what {self.leader} sent cannot be appended: {error}", now)
+        except KafkaStorageError as error:
+            self._stop(state, str(error))
+        except Exception as error:
+            logger.exception("following %s failed", state.partition)
+            self._stop(state, repr(error))
+
+    def _refused(self, state: Followed, code: int, now: float) -> None:
+        """An error in place of an answer."""
+        error = error_for_code(code, broker=self.leader, topic=state.partition.topic, partition=state.partition.number)
+        if code == ErrorCode.FENCED_LEADER_EPOCH:
+            self._stop(state, f"{error}; it goes on with the next leader epoch")
+        else:
+            self._pause(state, str(error), now)
+
+    def _pause(self, state: Followed, problem: str, now: float) -> None:
+        level = logging.DEBUG if problem == state.problem else logging.WARNING
+        logger.log(level, "%s is not fetched for %.1f s: %s", state.partition, self.config.backoff_s, problem)
+        state.problem = problem
+        state.retry_at = now + self.config.backoff_s
+        self._waiting.add(state.partition.key)
+        self._changed.add(state.partition.key)
+
+    def _stop(self, state: Followed, problem: str) -> None:
+        logger.warning("%s is followed no more: %s", state.partition, problem)
+        state.phase = Phase.STOPPED
+        state.problem = problem
+        key = state.partition.key
+        self._forget(key)
+        self._changed.add(key)
+
+    def _go_on(self, state: Followed, leader_epoch: int, now: float) -> None:
+        """Fetch from where the log ends now."""
+        log, key = state.log, state.partition.key
+        state.phase = Phase.FETCH
+        state.position = Position(log.log_end_offset, leader_epoch, log.leader_epoch)
+        self._ranging.pop(key, None)
+        self._syncing.pop(key, None)
+        self._changed.add(key)
+        if log.durable_end < log.log_end_offset:
+            self._syncing[key] = now + self.config.wait_ms / 1000
+            self._effects.append(AwaitDurable(log, log.log_end_offset))
+
+    # -- records
+
+    def _append(self, state: Followed, part: FetchedPartition, now: float) -> None:
+        log, position = state.log, state.position
+        if log.log_end_offset != position.offset:
+            self._go_on(state, position.leader_epoch, now)
+            raise InvalidRecord(
+                f"its log ends at {log.log_end_offset}, not where it was fetched, at {position.offset}",
+                topic=state.partition.topic,
+                partition=state.partition.number,
+            )
+        records = self._usable(part, position.leader_epoch)
+        if len(records):
+            self._make_room(log, records)
+            log.append_as_follower(records, now_ms=self._now_ms())
+            self._quota.record(state.partition.key, len(records))
+        if part.high_watermark >= 0:
+            high_watermark = min(part.high_watermark, log.log_end_offset)
+            log.advance_as_follower(high_watermark, min(part.log_start_offset, high_watermark))
+        state.lag = max(0, part.high_watermark - log.log_end_offset)
+        if len(records):
+            self._go_on(state, position.leader_epoch, now)
+        elif part.size_bytes:
+            self._pause(state, f"its next batch is of a later leader epoch than {position.leader_epoch}", now)
+            return
+        state.problem, state.lost = "", False
+
+    @staticmethod
+    def _usable(part: FetchedPartition, leader_epoch: int) -> memoryview:
+        """The whole batches up to the first of a later epoch."""
+        records = part.records
+        if part.size_bytes and not part.whole_bytes:
+            read_header(records)  # raises, and says what is wrong
+        records = records[: part.whole_bytes]
+        for position, header in iter_headers(records):
+            if header.partition_leader_epoch > leader_epoch:
+                return records[:position]
+        return records
+
+    @staticmethod
+    def _make_room(log: FollowerLog, records: memoryview) -> None:
+        """A log that is empty begins with the first batch, where the leader's log start lies within one."""
+        first, end = read_header(records), log.log_end_offset
+        if first.base_offset < end == log.log_start_offset and first.last_offset >= end and verify_crc(records):
+            log.truncate_fully_and_start_at(first.base_offset)
+
+    # -- another history
+
+    def _diverged(self, state: Followed, part: FetchedPartition, now: float) -> None:
+        """The leader's history leaves this one's with `diverging_epoch`, which ends there at `diverging_end_offset`."""
+        log, before = state.log, state.position
+        epoch, end = part.diverging_epoch, part.diverging_end_offset
+        if end < 0:
+            raise InvalidRecord(f"leader epoch {epoch} diverges, and ends at {end}")
+        own_epoch, own_end = log.epoch_end_offset(epoch)
+        if own_epoch == NO_EPOCH:
+            offset = end
+        elif own_epoch == epoch:
+            offset = min(own_end, end)
+        else:
+            offset = own_end  # the leader is asked again of the epoch before
+        self._truncate_to(state, min(offset, log.log_end_offset))
+        self._go_on(state, before.leader_epoch, now)
+        if state.position == before:
+            self._pause(state, f"the leader's epoch {epoch} ends at {end}, which takes nothing off this log", now)
+
+    def _truncate_to(self, state: Followed, offset: int) -> None:
+        log = state.log
+        level = logging.WARNING if offset < log.high_watermark else logging.INFO
+        logger.log(
+            level,
+            "%s: the log goes back from offset %d to %d, as its leader's, %s; its high watermark was %d",
+            state.partition,
+            log.log_end_offset,
+            offset,
+            self.leader,
+            log.high_watermark,
+        )
+        log.truncate_to(offset)
+
+    # -- out of range
+
+    def _out_of_range(self, state: Followed, now: float) -> None:
+        key = state.partition.key
+        state.phase = Phase.LATEST
+        self._ranging[key] = state
+        self._changed.add(key)
+        if state.lost:
+            self._pause(state, f"its log's end {state.position.offset} is out of the leader's range", now)
+        state.lost = True
+
+    def listed(self, number: int, answers: Mapping[tuple[str, int], tuple[int, int]], now: float) -> None:
+        """The answer to a SendListOffsets: error code and offset, by topic and number."""
+        asked = self._asked
+        if not self._is_asked(number) or asked is None:
+            return
+        for key, position in asked.items():
+            state = self.partitions.get(key)
+            if state is None or state.position is not position:
+                continue
+            code, offset = answers.get((state.partition.topic, state.partition.number), (-1, -1))
+            if code == 0 and offset < 0:
+                code = ErrorCode.UNKNOWN_SERVER_ERROR
+            if code:
+                self._refused(state, code, now)
+            elif state.phase is Phase.LATEST:
+                self._guarded(self._leader_ends, state, offset, now)
+            else:
+                self._guarded(self._leader_starts, state, offset, now)
+
+    def _leader_ends(self, state: Followed, end: int, now: float) -> None:
+        """An unclean election may leave the leader with a shorter log."""
+        if end < state.log.log_end_offset:
+            self._truncate_to(state, end)
+            state.lag = 0
+            self._go_on(state, state.position.leader_epoch, now)
+        else:
+            state.phase = Phase.EARLIEST
+
+    def _leader_starts(self, state: Followed, start: int, now: float) -> None:
+        """Of a log that lies below the leader's start nothing is left there."""
+        log = state.log
+        if start > log.log_end_offset:
+            logger.warning(
+                "%s: the log ends at offset %d, below the leader's first, %d: it begins there anew",
+                state.partition,
+                log.log_end_offset,
+                start,
+            )
+            log.truncate_fully_and_start_at(start)
+        self._go_on(state, state.position.leader_epoch, now)

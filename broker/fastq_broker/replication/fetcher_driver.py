@@ -1,0 +1,208 @@
+"""Runs a node's fetchers in its event loop: their requests go over the client's connections, their timers are the loop's.
+
+Rules
+- Everything happens in the loop's thread. A partition belongs to one fetcher of its leader, by the hash of its name, as long as the leader
+  stays; `num.replica.fetchers` is how many a leader has.
+- A fetcher has a connection of its own, on which one request waits at a time. Fetchers that follow nothing ask nothing, and stay.
+- Versions are those of metadata.version, whatever the leader offers.
+Sources: ReplicaFetcherManager, AbstractFetcherManager, BrokerBlockingSender.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, NamedTuple
+
+from fastq.config import ClientConfig
+from fastq.errors import FastqError
+from fastq.metadata import Node
+from fastq.net.aio import AsyncDriver
+from fastq.net.core import ClientCore
+from fastq_broker.replication.fetcher import (
+    AwaitDurable,
+    Effect,
+    FetcherConfig,
+    FollowerQuota,
+    ReplicaFetcher,
+    ReplicaPartition,
+    SendFetch,
+)
+from fastq_broker.replication.fetcher_session import Key
+from fastq_broker.replication.fetcher_wire import fetch_request, list_offsets_request
+from fastq_broker.replication.follower_log import FollowerLog
+
+NEVER = float("inf")
+
+
+class Assignment(NamedTuple):
+    """Whom to follow: the leader of a partition, at the listener for other brokers, in its epoch."""
+
+    partition: ReplicaPartition
+    leader: Node
+    leader_epoch: int
+    log: FollowerLog
+
+
+class NodeState(NamedTuple):
+    """What requests say of this node, asked when each is made: the epoch of its registration, and metadata.version."""
+
+    broker_epoch: Callable[[], int]
+    metadata_version: Callable[[], int]
+
+
+class _Runner:
+    """One fetcher at work. Invariant: while it is open, a turn is due when the machine wants one."""
+
+    def __init__(self, fetchers: ReplicaFetchers, leader: Node, network: AsyncDriver) -> None:
+        self.leader = leader
+        self.machine = ReplicaFetcher(fetchers.config, str(leader), fetchers.now_ms, fetchers.quota)
+        self._fetchers = fetchers
+        self._network = network
+        self._core = network.core
+        self._timer: asyncio.TimerHandle | None = None
+        self._turning = self._again = self._closed = False
+
+    def now(self) -> float:
+        """Seconds, on the clock that the machine is given."""
+        return self._core.clock()
+
+    def move(self, leader: Node) -> None:
+        """The leader listens elsewhere: what was asked there is given up."""
+        self.leader = leader
+        self.machine.leader = str(leader)
+        self._core.separate(leader)
+        self._network.kick()
+
+    def close(self) -> None:
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def turn(self) -> None:
+        """Do what is due; what happens meanwhile has another turn follow at once."""
+        self._again = True
+        if self._turning or self._closed:
+            return
+        self._turning = True
+        try:
+            while self._again:
+                self._again = False
+                for effect in self.machine.poll(self.now()):
+                    self._do(effect)
+        finally:
+            self._turning = False
+        self._arm()
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        now = self.now()
+        due = self.machine.next_wakeup(now)
+        self._timer = None if due == NEVER else self._network.loop.call_later(max(0.0, due - now), self.turn)
+
+    def _do(self, effect: Effect) -> None:
+        if isinstance(effect, AwaitDurable):
+            effect.log.wait_durable(effect.offset, lambda error: self.turn())
+            return
+        machine, node = self.machine, self._fetchers.node
+        level = node.metadata_version()
+        take: Callable[[int, Any, float], None]
+        if isinstance(effect, SendFetch):
+            request, take = fetch_request(effect, machine.config, level, node.broker_epoch()), machine.fetched
+        else:
+            request, take = list_offsets_request(effect, machine.config, level), machine.listed
+        done = partial(self._answered, effect.number, take)
+        self._core.send(self._core.separate(self.leader), request, done)
+        self._network.kick()
+
+    def _answered(
+        self, number: int, take: Callable[[int, Any, float], None], answer: Any, error: FastqError | None
+    ) -> None:
+        if self._closed:
+            return
+        if error is None:
+            take(number, answer, self.now())
+        else:
+            self.machine.failed(number, self.now())
+        self.turn()
+
+
+class ReplicaFetchers:
+    """All fetchers of a node. `client` is how to reach other brokers: security, and `request_timeout_ms` for replica.socket.timeout.ms;
+    `count` is num.replica.fetchers; `now_ms` is wall-clock time. Event-loop thread only.
+
+    Invariant: a key of `_runner_of` is followed by that runner alone.
+    """
+
+    def __init__(
+        self,
+        config: FetcherConfig,
+        client: ClientConfig,
+        loop: asyncio.AbstractEventLoop,
+        node: NodeState,
+        *,
+        now_ms: Callable[[], int],
+        quota: FollowerQuota | None = None,
+        count: int = 1,
+    ) -> None:
+        self.config = config
+        self.node = node
+        self.now_ms = now_ms
+        self.quota = quota
+        self._networks = [AsyncDriver(ClientCore(client, asks_metadata=False), loop) for _ in range(count)]
+        self._runners: dict[tuple[int, int], _Runner] = {}
+        self._runner_of: dict[Key, _Runner] = {}
+
+    @property
+    def followed(self) -> Mapping[Key, int]:
+        """The leaders that are followed."""
+        return {key: runner.leader.node_id for key, runner in self._runner_of.items()}
+
+    def follow(self, assignments: Iterable[Assignment]) -> None:
+        """Follow these leaders from now on; partitions of other leaders go over."""
+        touched: dict[_Runner, None] = {}
+        for partition, leader, leader_epoch, log in assignments:
+            runner = self._runner(leader, self._number(partition))
+            before = self._runner_of.get(partition.key)
+            if before is not None and before is not runner:
+                before.machine.remove((partition.key,))
+                touched[before] = None
+            self._runner_of[partition.key] = runner
+            runner.machine.add(partition, leader_epoch, log, runner.now())
+            touched[runner] = None
+        for runner in touched:
+            runner.turn()
+
+    def unfollow(self, keys: Iterable[Key]) -> None:
+        """Follow nobody in these partitions."""
+        touched: dict[_Runner, None] = {}
+        for key in keys:
+            runner = self._runner_of.pop(key, None)
+            if runner is not None:
+                runner.machine.remove((key,))
+                touched[runner] = None
+        for runner in touched:
+            runner.turn()
+
+    def close(self) -> None:
+        """Follow nothing any more; requests on their way are given up. Idempotent."""
+        for runner in self._runners.values():
+            runner.close()
+        for network in self._networks:
+            network.close()
+        self._runner_of.clear()
+
+    def _number(self, partition: ReplicaPartition) -> int:
+        return zlib.crc32(str(partition).encode()) % len(self._networks)
+
+    def _runner(self, leader: Node, number: int) -> _Runner:
+        """The fetcher of this number; a leader that listens elsewhere now is asked there."""
+        runner = self._runners.get((leader.node_id, number))
+        if runner is None:
+            runner = self._runners[leader.node_id, number] = _Runner(self, leader, self._networks[number])
+        elif runner.leader != leader:
+            runner.move(leader)
+        return runner

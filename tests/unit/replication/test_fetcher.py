@@ -1,0 +1,857 @@
+"""What a follower's fetcher asks, and what it makes of the answers: one test a rule, against an obvious leader."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+from fastq_broker.replication.fetcher import Phase, ReplicaPartition
+from fastq_broker.replication.fetcher_session import EPOCH_MAX, Position
+from fetcher_world import BROKER_EPOCH, Follower, MemoryLog
+
+from fastq._native.records import build_batch
+from fastq.errors import ErrorCode, KafkaStorageError
+from fastq.protocol.messages import FetchRequest, FetchResponse, ListOffsetsRequest
+
+T0 = ReplicaPartition("t", bytes([7]) * 16, 0)
+T1 = ReplicaPartition("t", bytes([7]) * 16, 1)
+U0 = ReplicaPartition("u", bytes([8]) * 16, 0)
+
+
+def log_of(*epochs: int, fsync: bool = False) -> MemoryLog:
+    """One record of each epoch."""
+    log = MemoryLog(fsync=fsync)
+    for offset, epoch in enumerate(epochs):
+        log.append(epoch, b"value %d of epoch %d" % (offset, epoch))
+    return log
+
+
+def pair(leader_log: MemoryLog, follower_log: MemoryLog, epoch: int, **settings: Any) -> Follower:
+    """A follower of one partition."""
+    follower = Follower(**settings)
+    follower.leader.lead(T0, leader_log, epoch)
+    leader_log.high_watermark = leader_log.log_end_offset
+    follower.follow(T0, follower_log, epoch)
+    return follower
+
+
+def fetches(follower: Follower) -> list[FetchRequest]:
+    return [request for request in follower.leader.requests if isinstance(request, FetchRequest)]
+
+
+def named(request: FetchRequest) -> list[tuple[bytes, int]]:
+    return [(topic.topic_id, wanted.partition) for topic in request.topics for wanted in topic.partitions]
+
+
+class TestRequest:
+    def test_says_who_asks_and_from_where(self) -> None:
+        mine = log_of(3, 4)
+        mine.delete_before(1)
+        follower = pair(log_of(3, 4, 4), mine, 5)
+        follower.step()
+        (request,) = fetches(follower)
+        assert (request.replica_state.replica_id, request.replica_state.replica_epoch) == (2, BROKER_EPOCH)
+        assert (request.max_wait_ms, request.min_bytes, request.max_bytes) == (500, 1, 10 << 20)
+        assert (request.session_id, request.session_epoch, request.isolation_level) == (0, 0, 0)
+        (topic,) = request.topics
+        (wanted,) = topic.partitions
+        assert (topic.topic_id, wanted.partition, wanted.current_leader_epoch) == (T0.topic_id, 0, 5)
+        assert (wanted.fetch_offset, wanted.last_fetched_epoch, wanted.log_start_offset) == (2, 4, 1)
+        assert wanted.partition_max_bytes == 1 << 20
+
+    @pytest.mark.parametrize(
+        ("level", "fetch", "list_offsets"),
+        [
+            *((30, 18, 11), (29, 18, 11), (28, 18, 10), (27, 18, 10), (26, 17, 10), (25, 17, 10), (24, 17, 9)),
+            *((21, 17, 9), (20, 16, 8), (19, 16, 8), (18, 15, 8), (10, 15, 8), (9, 14, 8), (8, 13, 7), (7, 13, 7)),
+        ],
+    )
+    def test_has_the_version_of_metadata_version(self, level: int, fetch: int, list_offsets: int) -> None:
+        leader_log = log_of(0, 0)
+        leader_log.delete_before(1)
+        follower = pair(leader_log, MemoryLog(), 0)
+        follower.level = level
+        versions = []
+        for _ in range(3):
+            follower.poll()
+            versions.append(follower.asked[0][2].version)
+            follower.step()
+        assert versions == [fetch, list_offsets, list_offsets]
+        assert isinstance(follower.leader.requests[1], ListOffsetsRequest)
+        replica = fetches(follower)[0].replica_state.replica_id if fetch >= 15 else fetches(follower)[0].replica_id
+        assert (replica, follower.leader.requests[1].replica_id) == (2, 2)
+
+    def test_waits_for_the_answer_of_the_one_before(self) -> None:
+        follower = pair(log_of(0), MemoryLog(), 0)
+        follower.poll()
+        follower.follow(T1, MemoryLog(), 0)
+        follower.poll()
+        assert len(follower.asked) == 1
+        assert follower.machine.next_wakeup(follower.now) == float("inf")
+
+    def test_names_many_partitions_of_many_topics(self) -> None:
+        follower = Follower()
+        logs = {name: log_of(0) for name in (T0, T1, U0)}
+        mine = {name: MemoryLog() for name in logs}
+        for name, log in logs.items():
+            follower.leader.lead(name, log, 0)
+            follower.follow(name, mine[name], 0)
+        follower.step()
+        assert sorted(named(fetches(follower)[0])) == sorted(name.key for name in logs)
+        assert all(mine[name].data == log.data for name, log in logs.items())
+
+
+class TestSession:
+    def test_names_what_changed(self) -> None:
+        follower = pair(log_of(0), MemoryLog(), 0)
+        idle = log_of(0)
+        follower.leader.lead(T1, idle, 0)
+        idle_too = log_of(0)
+        follower.follow(T1, idle_too, 0)
+        follower.steps(3)
+        full, moved, quiet = fetches(follower)
+        assert (full.session_id, full.session_epoch, len(named(full))) == (0, 0, 2)
+        assert (moved.session_id, moved.session_epoch, named(moved)) == (1, 1, [T0.key])
+        assert (quiet.session_id, quiet.session_epoch, named(quiet)) == (1, 2, [])
+
+    def test_forgets_what_is_not_followed_any_more(self) -> None:
+        follower = pair(log_of(0), log_of(0), 0)
+        follower.leader.lead(T1, log_of(0), 0)
+        follower.follow(T1, log_of(0), 0)
+        follower.step()
+        follower.machine.remove([T1.key])
+        follower.step()
+        (forgotten,) = fetches(follower)[1].forgotten_topics_data
+        assert (forgotten.topic_id, forgotten.partitions) == (T1.topic_id, [1])
+
+    def test_a_topic_that_was_made_again_is_another(self) -> None:
+        follower = pair(log_of(0), log_of(0), 0)
+        follower.step()
+        again = ReplicaPartition("t", bytes([9]) * 16, 0)
+        leader_log, mine = log_of(0, 0), MemoryLog()
+        follower.leader.lead(again, leader_log, 0)
+        follower.machine.remove([T0.key])
+        follower.follow(again, mine, 0)
+        follower.step()
+        request = fetches(follower)[1]
+        assert named(request) == [again.key]
+        assert [topic.topic_id for topic in request.forgotten_topics_data] == [T0.topic_id]
+        assert mine.data == leader_log.data
+
+    def test_with_nothing_left_asks_nothing_and_begins_anew_later(self) -> None:
+        follower = pair(log_of(0), log_of(0), 0)
+        follower.step()
+        follower.machine.remove([T0.key])
+        assert not follower.step()
+        assert follower.machine.next_wakeup(follower.now) == float("inf")
+        follower.follow(T0, log_of(0), 0)
+        follower.step()
+        assert (fetches(follower)[1].session_id, fetches(follower)[1].session_epoch) == (1, 0)
+
+    def test_one_that_the_leader_lost_begins_anew_at_once(self) -> None:
+        follower = pair(log_of(0), log_of(0), 0)
+        follower.step()
+        follower.leader.sessions.clear()
+        follower.steps(2)
+        assert [(request.session_id, request.session_epoch) for request in fetches(follower)] == [
+            (0, 0),
+            (1, 1),
+            (0, 0),
+        ]
+        assert named(fetches(follower)[2]) == [T0.key]
+
+    def test_one_of_another_epoch_is_closed(self) -> None:
+        follower = pair(log_of(0), log_of(0), 0)
+        follower.step()
+        session_id, (epoch, wanted) = next(iter(follower.leader.sessions.items()))
+        follower.leader.sessions[session_id] = epoch + 1, wanted
+        follower.steps(2)
+        assert [(request.session_id, request.session_epoch) for request in fetches(follower)] == [
+            (0, 0),
+            (1, 1),
+            (1, 0),
+        ]
+
+    def test_a_leader_that_knows_none_twice_costs_a_pause(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        follower = pair(log_of(0), log_of(0), 0)
+        refusal = FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        monkeypatch.setattr(follower.leader, "fetch", lambda request, version: refusal)
+        assert follower.step()
+        assert follower.step()
+        assert not follower.step()
+        assert follower.machine.next_wakeup(follower.now) == follower.now + 1.0
+
+    def test_a_leader_that_keeps_none_is_told_all_each_time(self) -> None:
+        follower = pair(log_of(0, 0), MemoryLog(), 0)
+        follower.leader.keeps_sessions = False
+        follower.steps(3)
+        assert [(request.session_id, request.session_epoch) for request in fetches(follower)] == [(0, 0)] * 3
+        assert [named(request) for request in fetches(follower)] == [[T0.key]] * 3
+
+    def test_its_epoch_wraps(self) -> None:
+        follower = pair(log_of(0), log_of(0), 0)
+        follower.step()
+        session = follower.machine._session
+        session.epoch = EPOCH_MAX
+        follower.leader.sessions[session.session_id] = EPOCH_MAX, follower.leader.sessions[session.session_id][1]
+        follower.steps(1)
+        assert session.epoch == 1
+
+    def test_another_error_costs_a_pause(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        follower = pair(log_of(0), MemoryLog(), 0)
+        refusal = FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        with monkeypatch.context() as patch:
+            patch.setattr(follower.leader, "fetch", lambda request, version: refusal)
+            follower.step()
+        assert not follower.step()
+        follower.now += 1.0
+        assert follower.step()
+
+    def test_an_answer_with_a_strange_partition_is_followed_by_all_anew(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        follower = pair(log_of(0), log_of(0), 0)
+        follower.step()
+        part = FetchResponse.PartitionData(partition_index=9, high_watermark=5)
+        topic = FetchResponse.FetchableTopicResponse(topic_id=T0.topic_id, partitions=[part])
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                follower.leader, "fetch", lambda request, version: FetchResponse(session_id=1, responses=[topic])
+            )
+            follower.step()
+        assert not follower.step()
+        follower.now += 1.0
+        follower.step()
+        assert (fetches(follower)[-1].session_epoch, named(fetches(follower)[-1])) == (0, [T0.key])
+
+    def test_a_lost_request_is_asked_again_whole_after_a_pause(self) -> None:
+        follower = pair(log_of(0), log_of(0), 0)
+        follower.step()
+        follower.poll()
+        number, _, _ = follower.asked.pop()
+        follower.machine.failed(number, follower.now)
+        assert not follower.step()
+        assert follower.machine.next_wakeup(follower.now) == follower.now + 1.0
+        follower.now += 1.0
+        follower.step()
+        last = fetches(follower)[-1]
+        assert (last.session_id, last.session_epoch, named(last)) == (1, 0, [T0.key])
+
+    def test_retention_here_is_told_to_the_leader(self) -> None:
+        mine = log_of(0, 0, 0)
+        follower = pair(log_of(0, 0, 0), mine, 0)
+        follower.step()
+        mine.delete_before(2)
+        follower.step()
+        assert named(fetches(follower)[1]) == []
+        follower.now += 1.0
+        follower.step()
+        (topic,) = fetches(follower)[2].topics
+        assert topic.partitions[0].log_start_offset == 2
+
+
+class TestAppend:
+    def test_takes_records_as_they_came_with_one_write(self) -> None:
+        leader_log, mine = log_of(0, 0, 1, 3), MemoryLog()
+        follower = pair(leader_log, mine, 3)
+        follower.step()
+        assert mine.data == leader_log.data
+        assert (mine.epochs, mine.writes) == ([(0, 0), (1, 2), (3, 3)], 1)
+        assert follower.machine.partitions[T0.key].position == Position(4, 3, 3)
+
+    def test_the_high_watermark_is_the_leaders_but_the_logs_end_at_most(self) -> None:
+        leader_log, mine = log_of(0, 0, 0), MemoryLog()
+        follower = pair(leader_log, mine, 0, partition_bytes_max=1)
+        seen = []
+        leader_log.high_watermark = 2
+        for _ in range(4):
+            follower.step()
+            seen.append((mine.log_end_offset, mine.high_watermark))
+        assert seen == [(1, 1), (2, 2), (3, 2), (3, 2)]
+        leader_log.high_watermark = 3
+        follower.step()
+        assert mine.high_watermark == 3
+
+    def test_the_log_start_follows_the_leaders(self) -> None:
+        leader_log, mine = log_of(0, 0, 0), log_of(0, 0, 0)
+        follower = pair(leader_log, mine, 0)
+        leader_log.delete_before(2)
+        follower.step()
+        assert mine.log_start_offset == 2
+
+    def test_batches_above_the_fetch_s_leader_epoch_are_dropped(self) -> None:
+        leader_log, mine = log_of(0, 1, 2, 2), MemoryLog()
+        follower = pair(leader_log, mine, 1)
+        follower.step()
+        assert mine.log_end_offset == 2
+        assert mine.high_watermark == 2
+        follower.step()  # nothing of this one can be taken
+        assert mine.log_end_offset == 2
+        assert not follower.step()
+        follower.leader.lead(T0, leader_log, 2)
+        follower.follow(T0, mine, 2)
+        follower.step()
+        assert mine.data == leader_log.data
+
+    def test_a_batch_that_is_not_whole_waits_for_the_next_fetch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        leader_log, mine = log_of(0, 0), MemoryLog()
+        follower = pair(leader_log, mine, 0)
+        with monkeypatch.context() as patch:
+            patch.setattr(leader_log, "read", lambda offset, bytes_max: leader_log.data[:-1])
+            follower.step()
+        assert mine.log_end_offset == 1
+        follower.step()
+        assert mine.data == leader_log.data
+
+    @pytest.mark.parametrize("position", [-1, 16, 8], ids=["records", "magic", "size"])
+    def test_a_damaged_batch_is_asked_for_again_after_a_pause(
+        self, monkeypatch: pytest.MonkeyPatch, position: int
+    ) -> None:
+        leader_log, mine = log_of(0), MemoryLog()
+        follower = pair(leader_log, mine, 0)
+        other = log_of(0)
+        follower.leader.lead(T1, other, 0)
+        copy = MemoryLog()
+        follower.follow(T1, copy, 0)
+        damaged = bytearray(leader_log.data)
+        damaged[position] ^= 0x80
+        with monkeypatch.context() as patch:
+            patch.setattr(leader_log, "read", lambda offset, bytes_max: bytes(damaged))
+            follower.step()
+            follower.step()
+        assert mine.data == b""
+        assert copy.data == other.data  # the others do not suffer
+        assert "cannot be appended" in follower.machine.partitions[T0.key].problem
+        follower.now += 1.0
+        follower.steps(2)
+        assert mine.data == leader_log.data
+
+    def test_offsets_that_do_not_follow_are_asked_for_again_after_a_pause(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        leader_log, mine = log_of(0, 0), log_of(0)
+        follower = pair(leader_log, mine, 0)
+        monkeypatch.setattr(leader_log, "read", lambda offset, bytes_max: leader_log.data)
+        follower.step()
+        assert mine.log_end_offset == 1
+        assert not follower.step() or named(fetches(follower)[-1]) == []
+
+    def test_the_first_batch_may_begin_below_an_empty_logs_start(self) -> None:
+        leader_log, mine = MemoryLog(), MemoryLog()
+        leader_log.append(0, b"a", b"b", b"c")
+        leader_log.append(0, b"d")
+        follower = pair(leader_log, mine, 0)
+        leader_log.delete_before(1)
+        follower.steps(6)
+        assert mine.data == leader_log.data
+        assert (mine.log_start_offset, mine.log_end_offset) == (1, 4)
+
+    def test_of_a_damaged_first_batch_an_empty_log_learns_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        leader_log, mine = MemoryLog(), MemoryLog()
+        leader_log.append(0, b"a", b"b")
+        mine.truncate_fully_and_start_at(1)
+        follower = pair(leader_log, mine, 0)
+        damaged = bytearray(leader_log.data)
+        damaged[-1] ^= 1
+        monkeypatch.setattr(leader_log, "read", lambda offset, bytes_max: bytes(damaged))
+        follower.step()
+        assert (mine.log_start_offset, mine.log_end_offset) == (1, 1)
+
+    def test_a_log_that_others_have_moved_is_fetched_from_its_end(self) -> None:
+        leader_log, mine = log_of(0, 0), log_of(0)
+        follower = pair(leader_log, mine, 0)
+        follower.poll()
+        mine.truncate_to(0)
+        follower.step()
+        assert mine.data == b""
+        follower.now += 1.0
+        follower.steps(2)
+        assert mine.data == leader_log.data
+
+    @pytest.mark.parametrize("call", ["append_as_follower", "advance_as_follower"])
+    def test_a_log_whose_disk_fails_is_followed_no_more(self, monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+        mine = MemoryLog()
+        follower = pair(log_of(0), mine, 0)
+
+        def fail(*_: Any, **__: Any) -> None:
+            raise KafkaStorageError("the disk is gone")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(mine, call, fail)
+            follower.step()
+        follower.now += 10.0
+        assert not follower.step()
+        assert follower.machine.partitions[T0.key].phase is Phase.STOPPED
+        follower.follow(T0, mine, 0)  # its directory is back
+        follower.steps(1)
+        assert mine.log_end_offset == 1
+
+    def test_a_fault_of_ours_in_one_partition_holds_up_no_other(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        mine, other, copy = MemoryLog(), log_of(0), MemoryLog()
+        follower = pair(log_of(0), mine, 0)
+        follower.leader.lead(T1, other, 0)
+        follower.follow(T1, copy, 0)
+        monkeypatch.setattr(mine, "append_as_follower", None)
+        follower.step()
+        assert copy.data == other.data
+        assert follower.machine.partitions[T0.key].phase is Phase.STOPPED
+
+
+class TestDurability:
+    def test_with_fsync_the_next_fetch_waits_for_the_disk(self) -> None:
+        mine = MemoryLog(fsync=True)
+        follower = pair(log_of(0), mine, 0)
+        follower.step()
+        assert mine.log_end_offset == 1
+        assert not follower.step()
+        assert follower.machine.next_wakeup(follower.now) == follower.now + 0.5
+        mine.sync()
+        assert follower.woken == 1
+        follower.step()
+        (topic,) = fetches(follower)[1].topics
+        assert topic.partitions[0].fetch_offset == 1
+
+    def test_others_wait_with_it_but_not_for_ever(self) -> None:
+        mine, other, copy = MemoryLog(fsync=True), log_of(0), MemoryLog()
+        follower = pair(log_of(0), mine, 0)
+        follower.leader.lead(T1, other, 0)
+        follower.follow(T1, copy, 0)
+        follower.step()
+        assert not follower.step()
+        follower.now += 0.5
+        follower.step()
+        request = fetches(follower)[1]
+        assert named(request) == [T1.key]
+        assert [topic.partitions for topic in request.forgotten_topics_data] == [[0]]  # nothing is said of it till then
+        assert follower.step()
+        mine.sync()
+        follower.step()
+        assert named(fetches(follower)[-1]) == [T0.key]
+
+    def test_a_log_that_is_not_on_disk_when_it_is_added_waits_too(self) -> None:
+        follower = pair(log_of(0, 0), log_of(0, fsync=True), 0)
+        assert not follower.step()
+        follower.now += 0.5
+        assert not follower.step()
+        assert follower.machine.next_wakeup(follower.now) == float("inf")  # but for the disk
+
+
+class TestDivergence:
+    def test_records_that_the_leader_does_not_have_are_cut_off(self) -> None:
+        leader_log, mine = log_of(0, 0, 2), log_of(0, 0, 0, 0)
+        follower = pair(leader_log, mine, 2)
+        follower.step()
+        assert mine.log_end_offset == 2
+        follower.step()
+        assert mine.data == leader_log.data
+        assert mine.epochs == leader_log.epochs
+
+    def test_nothing_else_of_the_answer_counts(self) -> None:
+        leader_log, mine = log_of(0, 0, 2), log_of(0, 0, 0)
+        mine.high_watermark = 1
+        follower = pair(leader_log, mine, 2)
+        follower.step()
+        assert (mine.log_end_offset, mine.high_watermark) == (2, 1)
+
+    def test_an_epoch_that_only_this_log_has_is_cut_off(self) -> None:
+        leader_log, mine = log_of(0, 0, 3), log_of(0, 0, 1)
+        follower = pair(leader_log, mine, 3)
+        follower.steps(2)
+        assert mine.data == leader_log.data
+
+    def test_an_epoch_unknown_here_costs_a_fetch_more_each(self) -> None:
+        leader_log, mine = log_of(1, 3, 5), log_of(0, 2, 4)
+        follower = pair(leader_log, mine, 5)
+        ends = []
+        for _ in range(4):
+            follower.step()
+            ends.append(mine.log_end_offset)
+        # (3, 2) is answered for epoch 4, and (1, 1) for 2: this log knows 2 and 0 at most. For 0 the leader has nothing.
+        assert ends == [2, 1, 0, 3]
+        assert mine.data == leader_log.data
+
+    def test_the_own_end_of_the_epoch_counts_where_it_is_smaller(self) -> None:
+        leader_log, mine = log_of(0, 0, 0, 0, 3), log_of(0, 0, 1)
+        follower = pair(leader_log, mine, 3)
+        follower.step()
+        assert mine.log_end_offset == 2
+        follower.step()
+        assert mine.data == leader_log.data
+
+    def test_an_epoch_without_records_goes_too(self) -> None:
+        """A leader that never wrote: its epoch begins at its log's end."""
+        leader_log, mine = log_of(0, 0, 2), log_of(0, 0)
+        mine.assign_epoch(1, 2)
+        follower = pair(leader_log, mine, 2)
+        follower.steps(2)
+        assert mine.data == leader_log.data
+        assert mine.epochs == [(0, 0), (2, 2)]
+
+    def test_a_log_without_epochs_goes_back_to_its_high_watermark(self) -> None:
+        leader_log, mine = log_of(0, 0, 2), log_of(0, 0, 0)
+        mine.epochs, mine.high_watermark = [], 1
+        follower = pair(leader_log, mine, 2)
+        assert mine.log_end_offset == 1
+        follower.steps(2)
+        assert mine.data == leader_log.data
+
+    def test_a_log_with_epochs_keeps_what_is_above_its_high_watermark(self) -> None:
+        mine = log_of(0, 0)
+        mine.on_cut = lambda gone: pytest.fail("nothing is to be cut off")
+        follower = pair(log_of(0, 0, 0), mine, 1)
+        follower.steps(2)
+        assert mine.log_end_offset == 3
+
+    def test_one_that_changes_nothing_costs_a_pause(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        leader_log, mine = log_of(0), log_of(0)
+        follower = pair(leader_log, mine, 0)
+        monkeypatch.setattr(leader_log, "epoch_end_offset", lambda epoch: (epoch - 1, 1))
+        monkeypatch.setattr(mine, "truncate_to", lambda offset: False)
+        monkeypatch.setattr(mine, "epoch_end_offset", lambda epoch: (0, 1))
+        leader_log.epochs = [(1, 0)]
+        mine.epochs = [(1, 0)]
+        follower = pair(leader_log, mine, 1)
+        assert follower.step()
+        assert not follower.step()
+
+    def test_one_without_an_end_costs_a_pause(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        leader_log, mine = log_of(0, 1), log_of(0, 1)
+        follower = pair(leader_log, mine, 1)
+        monkeypatch.setattr(leader_log, "epoch_end_offset", lambda epoch: (0, -1))
+        follower.step()
+        assert mine.log_end_offset == 2
+        assert not follower.step()
+
+
+class TestOutOfRange:
+    def test_a_log_beyond_the_leaders_end_is_cut_there(self) -> None:
+        leader_log, mine = log_of(0), log_of(0, 0, 0)
+        mine.epochs = []  # else the leader sees the divergence
+        mine.high_watermark = 3
+        follower = pair(leader_log, mine, 0)
+        follower.steps(2)
+        assert mine.log_end_offset == 1
+        latest = follower.leader.requests[1]
+        assert isinstance(latest, ListOffsetsRequest)
+        (topic,) = latest.topics
+        (asked,) = topic.partitions
+        assert (topic.name, asked.partition_index, asked.timestamp, asked.current_leader_epoch) == ("t", 0, -1, 0)
+
+    def test_a_log_below_the_leaders_start_begins_there_anew(self) -> None:
+        leader_log, mine = log_of(0, 0, 0, 0), log_of(0)
+        leader_log.delete_before(2)
+        follower = pair(leader_log, mine, 0)
+        follower.steps(4)
+        assert mine.data == leader_log.data
+        assert (mine.log_start_offset, mine.log_end_offset, mine.high_watermark) == (2, 4, 4)
+        timestamps = [
+            request.topics[0].partitions[0].timestamp
+            for request in follower.leader.requests
+            if isinstance(request, ListOffsetsRequest)
+        ]
+        assert timestamps == [-1, -2]
+
+    def test_a_log_within_the_leaders_range_is_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The leader's log grew between the two requests."""
+        leader_log, mine = log_of(0, 0, 0), log_of(0, 0)
+        follower = pair(leader_log, mine, 0)
+        follower.leader.failures[T0.key] = ErrorCode.OFFSET_OUT_OF_RANGE
+        follower.step()
+        follower.leader.failures.clear()
+        follower.steps(3)
+        assert mine.data == leader_log.data
+
+    def test_again_and_again_costs_pauses(self) -> None:
+        follower = pair(log_of(0, 0, 0), log_of(0, 0), 0)
+
+        def out_of_range() -> None:
+            follower.leader.failures[T0.key] = ErrorCode.OFFSET_OUT_OF_RANGE
+            follower.step()
+            follower.leader.failures.clear()
+
+        out_of_range()
+        follower.steps(2)
+        out_of_range()
+        assert not follower.step()
+        follower.now += 1.0
+        assert follower.step()
+
+    @pytest.mark.parametrize("answers", [0, 1], ids=["latest", "earliest"])
+    def test_an_error_of_the_question_costs_a_pause(self, answers: int) -> None:
+        leader_log, mine = log_of(0, 0, 0), log_of(0)
+        leader_log.delete_before(2)
+        follower = pair(leader_log, mine, 0)
+        follower.steps(1 + answers)
+        follower.leader.failures[T0.key] = ErrorCode.OFFSET_NOT_AVAILABLE
+        follower.step()
+        assert not follower.step()
+        follower.leader.failures.clear()
+        follower.now += 1.0
+        follower.steps(4)
+        assert mine.data == leader_log.data
+
+    def test_fenced_there_it_stops(self) -> None:
+        follower = pair(log_of(0), log_of(0), 0)
+        follower.leader.failures[T0.key] = ErrorCode.OFFSET_OUT_OF_RANGE
+        follower.step()
+        follower.leader.failures[T0.key] = ErrorCode.FENCED_LEADER_EPOCH
+        follower.step()
+        assert follower.machine.partitions[T0.key].phase is Phase.STOPPED
+
+    def test_many_are_asked_in_one_request_and_the_others_go_on(self) -> None:
+        follower = Follower()
+        mine = {name: MemoryLog() for name in (T0, T1, U0)}
+        leads = {name: log_of(0, 0) for name in mine}
+        for name in (T0, T1):
+            leads[name].delete_before(1)
+        for name, log in mine.items():
+            follower.leader.lead(name, leads[name], 0)
+            follower.follow(name, log, 0)
+        follower.steps(4)
+        asked = [request for request in follower.leader.requests if isinstance(request, ListOffsetsRequest)]
+        assert [len(request.topics[0].partitions) for request in asked] == [2, 2]
+        assert all(mine[name].data == leads[name].data for name in mine)
+
+    def test_a_lost_question_is_asked_again(self) -> None:
+        leader_log, mine = log_of(0, 0), MemoryLog()
+        leader_log.delete_before(1)
+        follower = pair(leader_log, mine, 0)
+        follower.step()
+        follower.poll()
+        follower.machine.failed(follower.asked.pop()[0], follower.now)
+        assert follower.machine.next_wakeup(follower.now) == follower.now + 1.0
+        follower.now += 1.0
+        follower.steps(4)
+        assert mine.data == leader_log.data
+
+    def test_what_is_added_meanwhile_does_not_hear_of_it(self) -> None:
+        leader_log, mine = log_of(0), log_of(0, 0)
+        mine.epochs, mine.high_watermark = [], 2
+        follower = pair(leader_log, mine, 0)
+        follower.step()
+        follower.poll()
+        mine.epochs = [(0, 0)]
+        follower.follow(T0, mine, 1)
+        follower.step()
+        assert mine.log_end_offset == 2  # the leader's end was that of another leader epoch
+
+
+class TestErrors:
+    def test_fenced_at_its_epoch_it_stops_till_there_is_another(self) -> None:
+        leader_log, mine = log_of(0, 0), log_of(0)
+        follower = pair(leader_log, mine, 0)
+        follower.leader.lead(T0, leader_log, 1)
+        follower.step()
+        follower.now += 100.0
+        assert not follower.step()
+        assert follower.machine.next_wakeup(follower.now) == float("inf")
+        follower.follow(T0, mine, 1)
+        follower.step()
+        assert mine.log_end_offset == 2
+
+    @pytest.mark.parametrize(
+        "code",
+        [
+            ErrorCode.UNKNOWN_LEADER_EPOCH,
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            ErrorCode.UNKNOWN_TOPIC_ID,
+            ErrorCode.INCONSISTENT_TOPIC_ID,
+            ErrorCode.KAFKA_STORAGE_ERROR,
+            ErrorCode.OFFSET_MOVED_TO_TIERED_STORAGE,
+            ErrorCode.UNKNOWN_SERVER_ERROR,
+        ],
+    )
+    def test_others_cost_the_partition_a_second(self, code: ErrorCode) -> None:
+        mine, copy = MemoryLog(), MemoryLog()
+        follower = pair(log_of(0), mine, 0)
+        other = log_of(0)
+        follower.leader.lead(T1, other, 0)
+        follower.follow(T1, copy, 0)
+        follower.leader.failures[T0.key] = code
+        follower.step()
+        follower.leader.failures.clear()
+        other.append(0, b"more")
+        follower.step()
+        assert (mine.log_end_offset, copy.log_end_offset) == (0, 2)
+        forgotten = fetches(follower)[1].forgotten_topics_data
+        assert [topic.partitions for topic in forgotten] == [[0]]
+        follower.now += 1.0
+        follower.step()
+        assert mine.log_end_offset == 1
+
+    def test_a_new_leader_epoch_ends_a_pause(self) -> None:
+        leader_log, mine = log_of(0), MemoryLog()
+        follower = pair(leader_log, mine, 0)
+        follower.leader.failures[T0.key] = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        follower.step()
+        follower.leader.failures.clear()
+        follower.leader.lead(T0, leader_log, 1)
+        follower.follow(T0, mine, 1)
+        follower.step()
+        assert mine.log_end_offset == 1
+
+    def test_the_same_leader_epoch_changes_nothing(self) -> None:
+        mine = MemoryLog()
+        follower = pair(log_of(0), mine, 0)
+        follower.leader.failures[T0.key] = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        follower.step()
+        follower.follow(T0, mine, 0)
+        assert not follower.step()
+
+
+class TestOldAnswers:
+    """Of the answer to a fetch nothing counts for a partition that has moved since (KAFKA-18991, KAFKA-18723)."""
+
+    def test_of_another_leader_epoch_divergence_does_not_count(self) -> None:
+        leader_log, mine = log_of(0, 2), log_of(0, 1)
+        follower = pair(leader_log, mine, 2)
+        follower.poll()  # it will hear that its second record is not the leader's
+        newer = log_of(0, 1, 3)  # but with the next leader it is
+        follower.follow(T0, mine, 3)
+        follower.step()
+        assert mine.log_end_offset == 2
+        follower.leader.lead(T0, newer, 3)
+        follower.steps(2)
+        assert mine.data == newer.data
+
+    def test_of_another_leader_epoch_records_do_not_count(self) -> None:
+        leader_log, mine = log_of(0, 2), log_of(0)
+        follower = pair(leader_log, mine, 2)
+        follower.poll()
+        follower.follow(T0, mine, 3)
+        follower.step()
+        assert mine.log_end_offset == 1
+
+    def test_of_another_leader_epoch_errors_do_not_count(self) -> None:
+        leader_log, mine = log_of(0, 3), log_of(0)
+        follower = pair(leader_log, mine, 2)
+        follower.leader.lead(T0, leader_log, 3)
+        follower.poll()  # it will hear that it is fenced
+        follower.follow(T0, mine, 3)
+        follower.step()
+        assert follower.machine.partitions[T0.key].phase is Phase.FETCH
+        follower.step()
+        assert mine.data == leader_log.data
+
+    def test_of_a_partition_that_went_nothing_counts(self) -> None:
+        mine = MemoryLog()
+        follower = pair(log_of(0), mine, 0)
+        follower.poll()
+        follower.machine.remove([T0.key])
+        follower.step()
+        assert mine.data == b""
+
+    def test_of_a_partition_that_went_and_came_back_nothing_counts(self) -> None:
+        mine = MemoryLog()
+        follower = pair(log_of(0), mine, 0)
+        follower.poll()
+        follower.machine.remove([T0.key])
+        follower.follow(T0, mine, 0)
+        follower.step()
+        assert mine.data == b""
+        follower.steps(2)
+        assert mine.log_end_offset == 1
+
+    def test_twice_an_answer_counts_once(self) -> None:
+        leader_log, mine = log_of(0, 0), MemoryLog()
+        follower = pair(leader_log, mine, 0, partition_bytes_max=1)
+        follower.poll()
+        number, take, request = follower.asked.pop()
+        answer = follower.leader.answer(request)
+        take(number, answer, follower.now)
+        take(number, answer, follower.now)
+        assert (mine.log_end_offset, follower.machine._session.epoch) == (1, 1)
+
+    def test_after_its_time_an_answer_does_not_count(self) -> None:
+        leader_log, mine = log_of(0, 0), MemoryLog()
+        follower = pair(leader_log, mine, 0)
+        follower.poll()
+        number, take, request = follower.asked.pop()
+        answer = follower.leader.answer(request)
+        follower.machine.failed(number, follower.now)
+        take(number, answer, follower.now)
+        assert mine.data == b""
+        follower.now += 1.0
+        follower.poll()
+        take(number, answer, follower.now)
+        assert mine.data == b""
+
+    def test_a_failure_that_comes_late_does_not_count(self) -> None:
+        follower = pair(log_of(0), MemoryLog(), 0)
+        follower.step()
+        follower.machine.failed(1, follower.now)
+        assert follower.step()
+
+
+class Quota:
+    """A quota of a test's making."""
+
+    def __init__(self) -> None:
+        self.held: set[tuple[bytes, int]] = set()
+        self.recorded: list[tuple[tuple[bytes, int], int]] = []
+
+    def throttled(self) -> Collection[tuple[bytes, int]]:
+        return self.held
+
+    def record(self, key: tuple[bytes, int], size_bytes: int) -> None:
+        self.recorded.append((key, size_bytes))
+
+
+class TestQuota:
+    def test_throttled_partitions_are_left_out_until_they_are_not(self) -> None:
+        quota, leader_log, mine = Quota(), log_of(0, 0, 0), MemoryLog()
+        follower = pair(leader_log, mine, 0, quota=quota, partition_bytes_max=1)
+        other, copy = log_of(0), MemoryLog()
+        follower.leader.lead(T1, other, 0)
+        follower.follow(T1, copy, 0)
+        follower.step()
+        quota.held = {T0.key}
+        follower.steps(2)
+        assert (mine.log_end_offset, copy.log_end_offset) == (1, 1)
+        assert [topic.partitions for topic in fetches(follower)[1].forgotten_topics_data] == [[0]]
+        quota.held = set()
+        follower.steps(3)
+        assert mine.data == leader_log.data
+        assert quota.recorded[0] == (T0.key, len(leader_log.batches[0].data))
+
+    def test_a_replica_in_sync_is_never_throttled(self) -> None:
+        quota, leader_log, mine = Quota(), log_of(0), MemoryLog()
+        follower = pair(leader_log, mine, 0, quota=quota)
+        follower.step()
+        quota.held = {T0.key}
+        leader_log.append(0, b"more")
+        follower.steps(2)
+        assert mine.data == leader_log.data
+
+    def test_with_all_throttled_it_asks_the_quota_again_later(self) -> None:
+        quota, mine = Quota(), MemoryLog()
+        quota.held = {T0.key}
+        follower = pair(log_of(0), mine, 0, quota=quota)
+        assert not follower.step()
+        assert follower.machine.next_wakeup(follower.now) == follower.now + 1.0
+        quota.held = set()
+        follower.now += 1.0
+        follower.steps(1)
+        assert mine.log_end_offset == 1
+
+
+def test_a_partition_with_records_goes_behind_the_others() -> None:
+    """So that under the size limit of an answer none starves, with a leader that keeps no session."""
+    follower = Follower()
+    follower.leader.keeps_sessions = False
+    logs = {T0: log_of(0, 0), T1: MemoryLog(), U0: MemoryLog()}
+    for name, log in logs.items():
+        follower.leader.lead(name, log, 0)
+        follower.follow(name, MemoryLog(), 0)
+    follower.steps(2)
+    assert named(fetches(follower)[1])[-1] == T0.key
+
+
+def test_old_magics_are_named(caplog: pytest.LogCaptureFixture) -> None:
+    leader_log, mine = log_of(0), MemoryLog()
+    follower = pair(leader_log, mine, 0)
+    old = bytearray(build_batch([(1, None, b"v")]))
+    old[16] = 1
+    leader_log.read = lambda offset, bytes_max: bytes(old)  # type: ignore[method-assign]
+    follower.step()
+    assert "magic" in follower.machine.partitions[T0.key].problem

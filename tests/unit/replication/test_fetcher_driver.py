@@ -1,0 +1,229 @@
+"""Fetchers on loopback sockets: partitions spread, follow leaders as they change, and go on after a leader that went."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from fastq_broker.replication.fetcher import FetcherConfig, ReplicaPartition
+from fastq_broker.replication.fetcher_driver import Assignment, NodeState, ReplicaFetchers
+from fastq_broker.replication.follower_log import FollowerLog
+from fetcher_world import BROKER_EPOCH, LATEST_LEVEL, Leader, MemoryLog
+
+from fastq._native.wire import Reader, Writer
+from fastq.config import ClientConfig
+from fastq.metadata import Node
+from fastq.net.requests import EncodedRequest
+from fastq.protocol.messages import ApiVersionsRequest, ApiVersionsResponse, FetchRequest, ListOffsetsRequest
+
+TOPIC_ID = bytes([7]) * 16
+VERSIONS = [
+    ApiVersionsResponse.ApiVersion(api_key=api.API_KEY, min_version=api.MIN_VERSION, max_version=api.MAX_VERSION)
+    for api in (FetchRequest, ListOffsetsRequest, ApiVersionsRequest)
+]
+
+
+class Broker:
+    """A leader behind a socket. A fetch without news waits `wait_s`."""
+
+    def __init__(self, node_id: int, wait_s: float = 0.01) -> None:
+        self.leader = Leader()
+        self.node_id = node_id
+        self.wait_s = wait_s
+        self.connections: list[asyncio.StreamWriter] = []
+        self.serving: list[asyncio.Task[None]] = []
+        self.asked = 0
+        self._waiting = 0
+        self.most_waiting = 0
+
+    async def start(self, port: int = 0) -> Node:
+        self.server = await asyncio.start_server(self._connected, "127.0.0.1", port)
+        return Node(self.node_id, "127.0.0.1", self.server.sockets[0].getsockname()[1])
+
+    async def stop(self) -> None:
+        self.server.close()
+        for task in self.serving:
+            task.cancel()
+        for writer in self.connections:
+            writer.close()
+        await self.server.wait_closed()
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.serving.append(asyncio.get_running_loop().create_task(self._serve(reader, writer)))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections.append(writer)
+        try:
+            while True:
+                frame = await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+                head = Reader(frame)
+                key, version, correlation = head.read_int16(), head.read_int16(), head.read_int32()
+                head.read_nullable_string()
+                head.skip_tagged_fields()
+                answer = correlation.to_bytes(4, "big") + await self._answer(key, version, frame[head.position :])
+                writer.write(len(answer).to_bytes(4, "big") + answer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            writer.close()
+
+    async def _answer(self, key: int, version: int, body: bytes) -> bytes:
+        if key == ApiVersionsRequest.API_KEY:
+            out = Writer()
+            ApiVersionsResponse(api_keys=VERSIONS).encode(out, version)
+            return out.getvalue()
+        self.asked += 1
+        self._waiting += 1
+        self.most_waiting = max(self.most_waiting, self._waiting)
+        await asyncio.sleep(self.wait_s)
+        self._waiting -= 1
+        return b"\0" + self.leader.answer_bytes(EncodedRequest(key, version, (body,), bytes))
+
+
+class Node2:
+    """The node that follows."""
+
+    def __init__(self, count: int = 1, **settings: Any) -> None:
+        self.logs: dict[ReplicaPartition, MemoryLog] = {}
+        self.fetchers = ReplicaFetchers(
+            FetcherConfig(replica_id=2, backoff_s=0.02, **settings),
+            ClientConfig(reconnect_backoff_ms=5, reconnect_backoff_max_ms=10),
+            asyncio.get_running_loop(),
+            NodeState(lambda: BROKER_EPOCH, lambda: LATEST_LEVEL),
+            now_ms=lambda: int(time.time() * 1000),
+            count=count,
+        )
+
+    def follow(self, leader: Node, epoch: int, *partitions: ReplicaPartition, fsync: bool = False) -> None:
+        assignments = []
+        for partition in partitions:
+            log: FollowerLog = self.logs.setdefault(partition, MemoryLog(fsync=fsync))
+            assignments.append(Assignment(partition, leader, epoch, log))
+        self.fetchers.follow(assignments)
+
+
+def partition(number: int) -> ReplicaPartition:
+    return ReplicaPartition("t", TOPIC_ID, number)
+
+
+def log_of(*epochs: int) -> MemoryLog:
+    log = MemoryLog()
+    for epoch in epochs:
+        log.append(epoch, b"v" * 100)
+    log.high_watermark = log.log_end_offset
+    return log
+
+
+async def until(what: Callable[[], bool]) -> None:
+    for _ in range(6000):
+        if what():
+            return
+        await asyncio.sleep(0.002)
+    raise AssertionError("not in time")
+
+
+def test_partitions_follow_their_leaders_over_two_fetchers_each() -> None:
+    async def scenario() -> None:
+        brokers = [Broker(1), Broker(3)]
+        nodes = [await broker.start() for broker in brokers]
+        follower = Node2(count=2)
+        names = [partition(number) for number in range(8)]
+        leads = {name: log_of(0, 0, 0) for name in names}
+        for name in names:
+            brokers[name.number % 2].leader.lead(name, leads[name], 0)
+        for broker, node in zip(brokers, nodes, strict=True):
+            follower.follow(node, 0, *(name for name in names if name.key in broker.leader.led))
+        await until(lambda: all(follower.logs[name].data == leads[name].data for name in names))
+        assert [len(broker.leader.sessions) for broker in brokers] == [2, 2]
+        assert [broker.most_waiting for broker in brokers] == [2, 2]
+        assert [broker.connections and len(broker.connections) for broker in brokers] == [2, 2]
+        # The first goes: its partitions have another leader, who had written less, and goes on.
+        await brokers[0].stop()
+        moved = [name for name in names if name.key in brokers[0].leader.led]
+        for name in moved:
+            leads[name] = log_of(0, 0, 1, 1)
+            brokers[1].leader.lead(name, leads[name], 1)
+        follower.follow(nodes[1], 1, *moved)
+        await until(lambda: all(follower.logs[name].data == leads[name].data for name in names))
+        assert set(follower.fetchers.followed.values()) == {3}
+        follower.fetchers.close()
+        follower.fetchers.close()
+        await brokers[1].stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_leader_that_comes_back_elsewhere_is_asked_there() -> None:
+    async def scenario() -> None:
+        broker, again, follower, name = Broker(1, wait_s=60.0), Broker(1), Node2(), partition(0)
+        broker.leader.lead(name, log_of(0), 0)
+        follower.follow(await broker.start(), 0, name)
+        await until(lambda: broker.asked == 1)  # it will not answer within this test
+        moved = log_of(0, 0, 1)
+        again.leader.lead(name, moved, 1)
+        follower.follow(await again.start(), 1, name)
+        await until(lambda: follower.logs[name].data == moved.data)
+        follower.fetchers.close()
+        await broker.stop()
+        await again.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_leader_that_is_away_for_a_while_is_asked_again() -> None:
+    async def scenario() -> None:
+        broker, follower, name = Broker(1), Node2(), partition(0)
+        node = await broker.start()
+        lead = log_of(0)
+        broker.leader.lead(name, lead, 0)
+        follower.follow(node, 0, name)
+        await until(lambda: follower.logs[name].log_end_offset == 1)
+        await broker.stop()
+        lead.append(0, b"more")
+        await broker.start(node.port)
+        await until(lambda: follower.logs[name].log_end_offset == 2)
+        follower.fetchers.unfollow([name.key])
+        assert follower.fetchers.followed == {}
+        lead.append(0, b"yet more")
+        asked = broker.asked
+        await asyncio.sleep(0.03)
+        assert (broker.asked - asked <= 1, follower.logs[name].log_end_offset) == (True, 2)
+        follower.fetchers.close()
+        await broker.stop()
+
+    asyncio.run(scenario())
+
+
+def test_what_the_disk_has_is_told_when_the_disk_has_it() -> None:
+    async def scenario() -> None:
+        broker, follower, name = Broker(1), Node2(wait_ms=600_000), partition(0)
+        told: list[int] = []
+        broker.leader.lead(name, log_of(0, 0), 0).on_fetch = lambda replica, offset: told.append(offset)
+        follower.follow(await broker.start(), 0, name, fsync=True)
+        log = follower.logs[name]
+        await until(lambda: log.log_end_offset == 2)
+        await asyncio.sleep(0.03)
+        assert told == [0]
+        log.sync()
+        await until(lambda: 2 in told)
+        follower.fetchers.close()
+        await broker.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_log_below_the_leaders_start_begins_there_anew() -> None:
+    """ListOffsets over the wire."""
+
+    async def scenario() -> None:
+        broker, follower, name = Broker(1), Node2(), partition(0)
+        lead = log_of(0, 0, 0)
+        lead.delete_before(2)
+        broker.leader.lead(name, lead, 0)
+        follower.follow(await broker.start(), 0, name)
+        await until(lambda: follower.logs[name].data == lead.data)
+        assert follower.logs[name].log_start_offset == 2
+        follower.fetchers.close()
+        await broker.stop()
+
+    asyncio.run(scenario())
