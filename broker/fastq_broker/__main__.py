@@ -46,6 +46,8 @@ _EXAMPLE = """example:
   fastq-broker --data-dir ./data --listen 127.0.0.1:9092
   fastq-broker --config server.properties --set log.retention.hours=48
   fastq-broker repair --data-dir ./data     what accepting the damage of a metadata log would cost
+  fastq-broker format --cluster-id ID --standalone --config server.properties
+                                            give directories their cluster before the first start; also info, random-uuid
 """
 
 
@@ -57,6 +59,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from .repair import main as repair
 
         return repair(arguments[1:])
+    if arguments[:1] and arguments[0] in ("format", "info", "random-uuid"):
+        from .format import main as storage
+
+        return storage(arguments)
     parsed = _parser().parse_args(arguments)
     _configure_logging(parsed.log_format, parsed.log_level)
     gc.disable()  # until it is ready: loading modules makes no garbage worth the search
@@ -254,14 +260,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _overrides(parsed: argparse.Namespace) -> dict[str, Value]:
     """The settings that arguments stand for. What neither they nor a file sets gets defaults for one's own machine."""
+    from .config import parse_assignments
+
     overrides: dict[str, Value] = {}
     if parsed.config is None:
         overrides = {"log.dirs": "data", "listeners": "PLAINTEXT://127.0.0.1:9092"}
-    for item in parsed.set:
-        key, separator, value = item.partition("=")
-        if not separator:
-            raise ValueError(f"--set {item!r}: it takes KEY=VALUE")
-        overrides[key.strip()] = value
+    overrides |= parse_assignments(parsed.set)
     if parsed.data_dir is not None:
         overrides["log.dirs"] = parsed.data_dir
     if parsed.listen is not None:

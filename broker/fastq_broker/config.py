@@ -244,6 +244,17 @@ def read_file(path: Path) -> dict[str, Value]:
     return _known(_flatten(document))
 
 
+def parse_assignments(texts: Iterable[str]) -> dict[str, Value]:
+    """KEY=VALUE of each --set. Raises ValueError in the option's words."""
+    found: dict[str, Value] = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator:
+            raise ValueError(f"--set {text!r}: it takes KEY=VALUE")
+        found[key.strip()] = value
+    return found
+
+
 def parse_properties(text: str) -> dict[str, str]:
     """Java's properties: `#` and `!` comments, `=`, `:` or blank after the key, `\\` escapes and continues a line."""
     found: dict[str, str] = {}

@@ -107,7 +107,8 @@ def security_protocols(
 @dataclass(frozen=True)
 class Listeners:
     """All listeners of a node. `own` and `advertised` are those for clients and brokers, `controllers` and `advertised_controllers`
-    (in the order of controller.listener.names) those for the metadata quorum; empty where the node has not the role."""
+    (in the order of controller.listener.names) those for the metadata quorum; empty where the node has not the role. An advertised
+    controller without a host listens on all interfaces, and nobody has said how it is reached."""
 
     own: tuple[Listener, ...]
     advertised: tuple[Listener, ...]
@@ -147,7 +148,7 @@ def divide_listeners(
     )
     by_name = {listener.name: listener for listener in controllers}
     quorum = tuple(
-        replace(listener, host=reachable(listener.host))
+        replace(listener, host="" if listener.host in WILDCARDS else listener.host)
         for listener in (told.get(name, by_name.get(name)) for name in controller_names)
         if listener is not None and "controller" in roles
     )

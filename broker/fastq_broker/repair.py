@@ -101,12 +101,10 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _overrides(parsed: argparse.Namespace) -> dict[str, Value]:
+    from .config import parse_assignments
+
     overrides: dict[str, Value] = {} if parsed.config else {"log.dirs": "data"}
-    for item in parsed.set:
-        key, separator, value = item.partition("=")
-        if not separator:
-            raise ValueError(f"--set {item!r}: it takes KEY=VALUE")
-        overrides[key.strip()] = value
+    overrides |= parse_assignments(parsed.set)
     if parsed.data_dir is not None:
         overrides["log.dirs"] = parsed.data_dir
     return overrides

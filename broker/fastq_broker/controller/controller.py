@@ -125,18 +125,25 @@ class Controller:
         delta = MetadataDelta(MetadataImage(cluster_id=self._log.open(self._clean_epoch)))
         self._log.replay(delta)
         last = self._log.last
-        self.image = delta.apply(last.offset, last.epoch, last.timestamp_ms)
-        problems = features.unsupported({**self.image.features, features.KRAFT_VERSION: self._log.kraft_version or 0})
+        self.image = first = delta.apply(last.offset, last.epoch, last.timestamp_ms)
+        bootstrap: Sequence[Record] = ()
+        if features.METADATA_VERSION not in self.image.features:
+            bootstrap = self._log.bootstrap_records
+            planned = MetadataDelta(self.image)
+            for record in bootstrap:
+                planned.replay(record)
+            first = planned.apply(last.offset, last.epoch, last.timestamp_ms)
+        problems = features.unsupported({**first.features, features.KRAFT_VERSION: self._log.kraft_version or 0})
         if problems:
             raise ConfigError(f"{self._log.directory} cannot be opened: {'; '.join(problems)}")
-        self.unprotected = fail_closed.unprotected(self.image, self.config.insecure_ignore)
+        self.unprotected = fail_closed.unprotected(first, self.config.insecure_ignore)
         self.epoch = self._log.begin_epoch()
         self._publish(delta)
         if self._log.in_transaction:
             # Whoever reads this log next must not take what follows for a part of it.
             self._commit([AbortTransactionRecord(reason="the controller restarted")])
-        if features.METADATA_VERSION not in self.image.features:
-            self._commit(self._bootstrap_records())
+        if bootstrap:
+            self._commit(self._first_change(bootstrap))
         return self.image
 
     def register_broker(self, listeners: Sequence[Listener]) -> int:
@@ -347,12 +354,13 @@ class Controller:
         for listener in self._listeners:  # the change is made: one that fails does not keep it from the others
             failures.attempt("following a change of the metadata", partial(listener, self.image, delta))
 
-    def _bootstrap_records(self) -> list[Record]:
-        """What a new cluster begins with; read as one change, as Kafka writes it."""
-        records: list[Record] = [
-            FeatureLevelRecord(name=name, feature_level=level) for name, level in self._log.bootstrap_features.items()
-        ]
-        if self._log.bootstrap_features.get(features.ELIGIBLE_LEADER_REPLICAS):
+    def _first_change(self, bootstrap: Sequence[Record]) -> list[Record]:
+        """What a new cluster begins with, as one change, as Kafka writes it."""
+        records = list(bootstrap)
+        if any(
+            isinstance(record, FeatureLevelRecord) and record.name == features.ELIGIBLE_LEADER_REPLICAS
+            for record in records
+        ):
             # Eligible leader replicas need one min.insync.replicas for the whole cluster (KIP-966).
             value = str(self.config.min_insync_replicas)
             records.append(

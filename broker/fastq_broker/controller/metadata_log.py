@@ -14,7 +14,7 @@ import os
 import shlex
 import shutil
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,6 @@ from typing import NamedTuple
 
 from fastq.errors import ConfigError, KafkaError
 from fastq.protocol.messages import (
-    FeatureLevelRecord,
     KRaftVersionRecord,
     LeaderChangeMessage,
     VotersRecord,
@@ -30,14 +29,14 @@ from fastq.protocol.messages import (
 from fastq.protocol.uuid import METADATA_TOPIC_ID
 from fastq_broker.config import BrokerConfig, Listener
 from fastq_broker.controller import features, repair
-from fastq_broker.controller.image import MetadataDelta, MetadataError, MetadataImage
+from fastq_broker.controller.formatting import feature_records, write_bootstrap, write_founders
+from fastq_broker.controller.image import MetadataDelta, MetadataError, MetadataImage, Record
 from fastq_broker.controller.inspection import Inspection, Verdict, inspect, judge, kept_batches
 from fastq_broker.controller.records import (
     ControlType,
     control_batch,
     data_batches,
     encode_control,
-    encode_record,
 )
 from fastq_broker.controller.snapshot import (
     Batch,
@@ -66,6 +65,7 @@ from fastq_broker.log.log_dir import LogDir
 from fastq_broker.log.partition_log import PartitionLog
 from fastq_broker.log.retention import apply_retention
 from fastq_broker.raft.messages import SnapshotId
+from fastq_broker.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
 
 logger = logging.getLogger(__name__)
 
@@ -252,58 +252,26 @@ class MetadataLog:
         The directory is filled under another name and renamed, so that one that has its name is whole.
         """
         now_ms = self._clock()
-        level = features.BOOTSTRAP[features.METADATA_VERSION]
-        values = [
-            encode_record(FeatureLevelRecord(name=name, feature_level=at), level)
-            for name, at in features.BOOTSTRAP.items()
-        ]
-        write_snapshot(
-            self._root / BOOTSTRAP_CHECKPOINT,
-            values,
-            epoch=0,
-            timestamp_ms=now_ms,
-            last_timestamp_ms=0,
-            kraft_version=None,
-            voters=None,
-        )
+        write_bootstrap(self._root, feature_records(features.BOOTSTRAP), features.BOOTSTRAP, now_ms)
         unfinished = self._root / f"{METADATA_DIRECTORY}{repair.UNFINISHED}"
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir()
         (unfinished / checkpoints.PARTITION_METADATA).write_bytes(
             checkpoints.format_partition_metadata(METADATA_TOPIC_ID)
         )
-        write_snapshot(
-            unfinished / SnapshotId(0, 0).file_name,
-            [],
-            epoch=0,
-            timestamp_ms=now_ms,
-            last_timestamp_ms=now_ms,
-            kraft_version=1,
-            voters=self._own_voters(),
-        )
+        write_founders(unfinished, self._own_voters(), now_ms)
         unfinished.rename(self.directory)
         sync_directory(self._root)
         logger.info("formatted %s for cluster %s", self._root, cluster_id)
 
-    def _own_voters(self) -> VotersRecord:
+    def _own_voters(self) -> VoterSet:
         """This node as the only voter, at its controller listener (or where one would be)."""
         listeners = self._config.controller_listeners or [
             Listener(self._config.controller_listener_names[0], self._advertised_host(), CONTROLLER_PORT)
         ]
-        endpoints = [
-            VotersRecord.Endpoint(name=item.name, host=item.host or self._advertised_host(), port=item.port)
-            for item in listeners
-        ]
-        low, high = features.SUPPORTED[features.KRAFT_VERSION]
-        voter = VotersRecord.Voter(
-            voter_id=self._config.node_id,
-            voter_directory_id=self._voter_directory,
-            endpoints=endpoints,
-            kraft_version_feature=VotersRecord.KRaftVersionFeature(
-                min_supported_version=low, max_supported_version=high
-            ),
-        )
-        return VotersRecord(voters=[voter])
+        endpoints = {item.name: Endpoint(item.host or self._advertised_host(), item.port) for item in listeners}
+        key = ReplicaKey(self._config.node_id, self._voter_directory)
+        return VoterSet([Voter(key, endpoints, features.SUPPORTED[features.KRAFT_VERSION])])
 
     def _advertised_host(self) -> str:
         return self._config.advertised_listeners[0].host
@@ -315,18 +283,17 @@ class MetadataLog:
                 path.unlink(missing_ok=True)
 
     @property
-    def bootstrap_features(self) -> Mapping[str, int]:
-        """The feature levels that a new cluster begins with; read when they are needed only. MetadataError."""
+    def bootstrap_records(self) -> list[Record]:
+        """What a new cluster begins with: feature levels, credentials; read when it is needed only. MetadataError."""
         path = self._root / BOOTSTRAP_CHECKPOINT
         if not path.exists():
-            return features.BOOTSTRAP
+            return feature_records(features.BOOTSTRAP)
         try:
-            found = [record for batch in read_snapshot(path) for record in batch.records]
+            return [record for batch in read_snapshot(path) for record in batch.records]
         except MetadataError as error:
             raise MetadataError(
                 f"{error}: it says what the new cluster begins with; remove it to begin with the levels of this version"
             ) from error
-        return {record.name: record.feature_level for record in found if record.API_KEY == FeatureLevelRecord.API_KEY}
 
     def _read_quorum_state(self) -> None:
         try:

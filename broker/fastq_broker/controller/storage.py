@@ -170,14 +170,13 @@ class QuorumState:
         write_file(directory / QUORUM_STATE, json.dumps(state, separators=(",", ":")).encode())
 
 
-def format_directories(
-    directories: Sequence[Path], node_id: int, cluster_id: str | None = None
-) -> list[MetaProperties]:
-    """Give every directory its identity, making those that are new; what each is, in order.
+def check_directories(
+    directories: Sequence[Path], found: Sequence[MetaProperties | None], node_id: int, cluster_id: str | None
+) -> str | None:
+    """That all belong to this node and to one cluster, `cluster_id` if it is known; answers which.
 
-    All directories of a node share its id and its cluster's; ConfigError names the one that does not fit.
+    ConfigError names the one that does not fit.
     """
-    found = [MetaProperties.read(directory) for directory in directories]
     for directory, properties in zip(directories, found, strict=True):
         if properties is None:
             continue
@@ -186,6 +185,18 @@ def format_directories(
         if cluster_id is not None and properties.cluster_id != cluster_id:
             raise ConfigError(f"{directory} belongs to cluster {properties.cluster_id}, expected {cluster_id}")
         cluster_id = properties.cluster_id
+    return cluster_id
+
+
+def format_directories(
+    directories: Sequence[Path], node_id: int, cluster_id: str | None = None
+) -> list[MetaProperties]:
+    """Give every directory its identity, making those that are new; what each is, in order.
+
+    All directories of a node share its id and its cluster's; ConfigError names the one that does not fit.
+    """
+    found = [MetaProperties.read(directory) for directory in directories]
+    cluster_id = check_directories(directories, found, node_id, cluster_id)
     cluster_id = cluster_id or uuid_to_str(random_uuid())
     result = []
     for directory, properties in zip(directories, found, strict=True):

@@ -49,3 +49,8 @@ def random_uuid(source: random.Random | None = None) -> bytes:
         value = bytes(raw)
         if value not in _RESERVED and not uuid_to_str(value).startswith("-"):
             return value
+
+
+def is_reserved(value: bytes) -> bool:
+    """Whether no thing has this id, as it has a meaning of its own: those below 100."""
+    return value in _RESERVED
