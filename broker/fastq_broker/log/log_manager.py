@@ -291,6 +291,7 @@ class LogManager:
         checkpoints = self._checkpoints[log_dir.path]
         checkpoints.check_kinds()
         recovery_points = checkpoints.read(RECOVERY_POINT)
+        watermarks = checkpoints.read(HIGH_WATERMARK)
         start_offsets = checkpoints.read(LOG_START)
         cleaned_offsets = checkpoints.read(CLEANED)
         found: dict[TopicPartition, PartitionLog] = {}
@@ -308,6 +309,7 @@ class LogManager:
                     config=topic_configs.get(key[0], self.default_config),
                     recovery_point=recovery_points.get(key, 0),
                     log_start_offset=start_offsets.get(key, 0),
+                    high_watermark=watermarks.get(key, -1),
                     cleaned_offset=cleaned_offsets.get(key, 0),
                     clean=clean,
                 )
@@ -742,14 +744,13 @@ class LogManager:
         starts: dict[TopicPartition, int] = {}
         for key, log in self._logs_in(log_dir):
             points[key] = log.recovery_point
+            known = log.checkpointed_watermark  # it stands while nobody has said whether others have the log too
+            watermarks[key] = known if known >= 0 else log.high_watermark if log.loaded else log.recovery_point
             if log.loaded:
-                watermarks[key] = log.high_watermark
                 if log.log_start_offset > log.segments[0].base_offset:
                     starts[key] = log.log_start_offset
-            else:
-                watermarks[key] = log.recovery_point
-                if log.checkpointed_start_offset:
-                    starts[key] = log.checkpointed_start_offset
+            elif log.checkpointed_start_offset:
+                starts[key] = log.checkpointed_start_offset
         contents = {RECOVERY_POINT: points, HIGH_WATERMARK: watermarks, LOG_START: starts}
         if (cleaned := self._cleaned_offsets(log_dir)) is not None:
             contents[CLEANED] = cleaned

@@ -3,8 +3,6 @@
 Rules
 - A log is loaded when it is first touched: until then it is a name and its checkpoints, so that thousands of them start at once.
 - Every append is judged, stamped in place and written with one system call; nothing is acknowledged that is not written.
-- Offsets: log start <= last stable offset <= high watermark <= log end. As the only replica, a log moves its high watermark itself:
-  at the append, or with durability "fsync" once the data is on disk.
 - The first failed write or sync takes the whole log directory offline (see log_dir).
 Source: UnifiedLog, LocalLog.
 """
@@ -39,7 +37,6 @@ from .admission import Admission
 from .cleaner_swap import swap_in
 from .config import UNLIMITED, LogConfig
 from .durability import Durability, first_segment_from
-from .failures import failures
 from .files import is_shortage
 from .leader_epochs import LeaderEpochs
 from .log_dir import LogDir
@@ -58,6 +55,7 @@ from .segment import (
     Segment,
 )
 from .truncation import truncate_fully, truncate_log
+from .visibility import Visibility
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +74,7 @@ class AppendResult(NamedTuple):
     duplicate: bool
 
 
-class PartitionLog(LogReads):
+class PartitionLog(LogReads, Visibility):
     """The log of one partition. Event-loop thread only; slices and timestamp queries that it hands out run anywhere.
 
     Invariants once loaded: `segments` is never empty, in offset order, the last one active; `log_end_offset` is one above the last
@@ -93,7 +91,6 @@ class PartitionLog(LogReads):
         "_bases",
         "_flush_messages",
         "_flushed_at_ms",
-        "_listeners",
         "_loading",
         "_making",
         "_recent",
@@ -109,11 +106,8 @@ class PartitionLog(LogReads):
         "epochs",
         "failure",
         "files",
-        "high_watermark",
-        "last_stable_offset",
         "leader_epoch",
         "loaded",
-        "log_end_offset",
         "log_start_offset",
         "partition",
         "path",
@@ -134,10 +128,7 @@ class PartitionLog(LogReads):
     _bases: list[int]
     _recent: deque[tuple[int, int]]
     epochs: LeaderEpochs
-    high_watermark: int
-    last_stable_offset: int
     leader_epoch: int
-    log_end_offset: int
     log_start_offset: int
     producers: ProducerState
     recovery: RecoveryReport
@@ -155,6 +146,7 @@ class PartitionLog(LogReads):
         topic_id: bytes | None = None,
         recovery_point: int = 0,
         log_start_offset: int = 0,
+        high_watermark: int = -1,
         cleaned_offset: int = 0,
         clean: bool = True,
         producer_expiration_ms: int = 86_400_000,
@@ -170,6 +162,10 @@ class PartitionLog(LogReads):
         self.topic_id = topic_id
         self.recovery_point = recovery_point
         self.checkpointed_start_offset = log_start_offset
+        self.checkpointed_watermark = high_watermark
+        """Of the last start; -1 when there is none, or it does not count: see `share`."""
+        self.shared = False
+        """Whether other nodes have the log too, so that the high watermark is what this one is told."""
         self.cleaned_offset = cleaned_offset
         """Below it, compaction has left one record a key; 0 where it has never been."""
         self.truncations = 0
@@ -256,7 +252,7 @@ class PartitionLog(LogReads):
         start: int,
         watermark: int | None = None,
     ) -> None:
-        """Take over what loading or a truncation has found; all of it is visible, or what lies below `watermark`."""
+        """Take over what loading or a truncation has found. Below `watermark` it is visible; None: all, or what was of a shared log."""
         self.segments = segments
         self._bases = [segment.base_offset for segment in segments]
         self._active = segments[-1]
@@ -267,7 +263,7 @@ class PartitionLog(LogReads):
         self.log_start_offset = start
         self.log_end_offset = end
         self.durability.unsettle(0)
-        self.high_watermark = end if watermark is None else watermark
+        self.high_watermark = self._first_watermark(start, end) if watermark is None else watermark
         self.last_stable_offset = self._stable_offset()
 
     def apply_config(self, config: LogConfig) -> None:
@@ -279,6 +275,7 @@ class PartitionLog(LogReads):
         self.config = config
         self._segment_bytes = config.segment_bytes
         self._synchronous = config.synchronous
+        self._shows_appends = not (config.synchronous or self.shared)
         self._flush_messages = config.flush_messages
         self._admission = Admission(self.topic, self.partition, config)
         if self.loaded:
@@ -287,8 +284,7 @@ class PartitionLog(LogReads):
                 index_bytes_max=config.segment_index_bytes,
                 index_interval_bytes=config.index_interval_bytes,
             )
-            if not self._synchronous and self.dir.offline is None and self.high_watermark < self.log_end_offset:
-                self._show(self.log_end_offset)
+            self._promise_changed()
             self.durability.settings_changed()
 
     def make_segment(self, base_offset: int, *, size: int, created_ms: int) -> Segment:
@@ -537,46 +533,7 @@ class PartitionLog(LogReads):
             )
         return failure
 
-    # -- what is visible
-
-    def _advance_end(self, end: int) -> None:
-        """The log ends at `end` now: make it visible, or have it synced first."""
-        self.log_end_offset = end
-        if self._synchronous:
-            if not self.durability.flushing:
-                self.durability.request(full=False)
-        else:
-            self.high_watermark = end
-            self.last_stable_offset = end if not self.producers.has_transactions else self._stable_offset()
-            if end - self.durability.on_disk_offset >= self._flush_messages:
-                self.flush()
-        self._announce()
-
-    def _show(self, watermark: int) -> None:
-        """The records below `watermark` become visible."""
-        self.high_watermark = watermark
-        self.last_stable_offset = self._stable_offset()
-        self._announce()
-
-    def _announce(self) -> None:
-        for callback in self._listeners:
-            try:
-                callback(self)
-            except Exception as error:  # the append is done, whatever becomes of those who wait for it
-                failures.report(f"telling the readers of {self.name}", error)
-
-    def _stable_offset(self) -> int:
-        """The first offset that a transaction holds back, but not below the log's start (its records may be deleted by then)."""
-        first = self.producers.first_unstable_offset(self.high_watermark)
-        return self.high_watermark if first < 0 else min(max(first, self.log_start_offset), self.high_watermark)
-
-    def on_advance(self, callback: Callable[[PartitionLog], None]) -> None:
-        """Have `callback(log)` called after each move of the log end or the high watermark, until `remove_listener`."""
-        self._listeners = (*self._listeners, callback)
-
-    def remove_listener(self, callback: Callable[[PartitionLog], None]) -> None:
-        """Stop calling `callback`; nothing happens when it is not registered."""
-        self._listeners = tuple(known for known in self._listeners if known != callback)
+    # -- leader epochs
 
     def assign_leader_epoch(self, epoch: int) -> None:
         """The leader has this epoch from the log's end on. A log that is not loaded remembers it for later."""
@@ -597,14 +554,6 @@ class PartitionLog(LogReads):
 
     # -- durability
 
-    def wait_durable(self, offset: int, callback: Callable[[KafkaError | None], None]) -> None:
-        """Call back once the records below `offset` may be acknowledged: at once with page-cache durability, else once they are
-        on disk, or with the error that took the directory offline."""
-        if self._synchronous:
-            self.durability.wait(offset, callback)
-        else:
-            callback(None)
-
     def flush(self) -> None:
         """Start to sync everything that has been appended, with its indexes; the recovery point moves when that is done."""
         self.durability.request(full=True)
@@ -623,27 +572,6 @@ class PartitionLog(LogReads):
         if now_ms - self._flushed_at_ms >= self.config.flush_ms:
             self._flushed_at_ms = now_ms
             self.flush()
-
-    def on_disk(self, offset: int) -> None:
-        """The records below `offset` are on disk: with durability "fsync" they become visible."""
-        if not self._synchronous:
-            return
-        if offset > self.high_watermark:
-            self._show(offset)
-        else:
-            self._announce()
-
-    @property
-    def on_disk_offset(self) -> int:
-        """Records below this offset are known to be on disk."""
-        if not self.loaded:
-            self.load()
-        return self.durability.on_disk_offset
-
-    @property
-    def durable_end(self) -> int:
-        """What a replica may say that it has: the log's end, with durability "fsync" as far as it is on disk."""
-        return self.on_disk_offset if self._synchronous else self.log_end_offset
 
     # -- rolling
 
@@ -674,7 +602,7 @@ class PartitionLog(LogReads):
         """Remove the files of the first `count` segments, which are not all; the log starts at the next one. Raises KafkaStorageError."""
         gone = self.segments[:count]
         del self.segments[:count], self._bases[:count]
-        self._raise_start(max(self.log_start_offset, self._bases[0]))
+        self.raise_start(max(self.log_start_offset, self._bases[0]))
         for segment in gone:
             self._remove_dropped(segment)
 
@@ -726,10 +654,11 @@ class PartitionLog(LogReads):
                 partition=self.partition,
             )
         if offset > self.log_start_offset:
-            self._raise_start(offset)
+            self.raise_start(offset)
         return self.log_start_offset
 
-    def _raise_start(self, offset: int) -> None:
+    def raise_start(self, offset: int) -> None:
+        """The log starts at `offset`, which lies above its start and not above its high watermark."""
         self.log_start_offset = offset
         self.epochs.truncate_from_start(offset)
         stable, self.last_stable_offset = self.last_stable_offset, self._stable_offset()
