@@ -20,6 +20,7 @@ from fastq.errors import ConfigError
 from .config_keys import ConfigKey, Value, is_count, shown, unknown_key
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+"""In the order of Kafka's numbers for them, from 0 on."""
 PREFIX = "listener.name."
 WILDCARDS = ("", "0.0.0.0", "::")
 

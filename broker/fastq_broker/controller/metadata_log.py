@@ -265,8 +265,8 @@ class MetadataLog:
         logger.info("formatted %s for cluster %s", self._root, cluster_id)
 
     def _own_voters(self) -> VoterSet:
-        """This node as the only voter, at its controller listener (or where one would be)."""
-        listeners = self._config.controller_listeners or [
+        """This node as the only voter, where its controller is reached (or would be)."""
+        listeners = self._config.advertised_controller_listeners or [
             Listener(self._config.controller_listener_names[0], self._advertised_host(), CONTROLLER_PORT)
         ]
         endpoints = {item.name: Endpoint(item.host or self._advertised_host(), item.port) for item in listeners}

@@ -268,6 +268,18 @@ def test_a_node_among_others_is_not_run_as_one_that_is_alone(settings: dict[str,
         {"controller.quorum.voters": "1@localhost:9093"},
         {"controller.quorum.bootstrap.servers": "localhost:9093"},
         {**COMBINED, "controller.quorum.voters": "1@localhost:9093"},
+        {  # Apache Kafka's own config/server.properties
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.bootstrap.servers": "localhost:9093",
+            "listeners": "PLAINTEXT://:9092,CONTROLLER://:9093",
+            "inter.broker.listener.name": "PLAINTEXT",
+            "advertised.listeners": "PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_SSL:SASL_SSL",
+            "num.network.threads": "3",
+            "share.coordinator.state.topic.replication.factor": "1",
+        },
     ],
 )
 def test_a_node_that_is_alone_is_run(settings: dict[str, str]) -> None:
