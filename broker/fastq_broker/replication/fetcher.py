@@ -39,6 +39,8 @@ LATEST_TIMESTAMP = -1
 EARLIEST_TIMESTAMP = -2
 LOG_STARTS_S = 1.0
 """How often logs are asked whether retention has moved their start, which the leader wants to know."""
+ON_THE_WAY = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_LEADER_EPOCH})
+"""Errors while the news of a leader is still on its way to it."""
 SESSION_ERRORS = frozenset({ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH})
 
 
@@ -362,20 +364,20 @@ class ReplicaFetcher:
         """An error in place of an answer."""
         error = error_for_code(code, broker=self.leader, topic=state.partition.topic, partition=state.partition.number)
         if code == ErrorCode.FENCED_LEADER_EPOCH:
-            self._stop(state, f"{error}; it goes on with the next leader epoch")
+            self._stop(state, f"{error}; it goes on with the next leader epoch", logging.INFO)
         else:
-            self._pause(state, str(error), now)
+            self._pause(state, str(error), now, logging.INFO if code in ON_THE_WAY else logging.WARNING)
 
-    def _pause(self, state: Followed, problem: str, now: float) -> None:
-        level = logging.DEBUG if problem == state.problem else logging.WARNING
+    def _pause(self, state: Followed, problem: str, now: float, level: int = logging.WARNING) -> None:
+        level = logging.DEBUG if problem == state.problem else level
         logger.log(level, "%s is not fetched for %.1f s: %s", state.partition, self.config.backoff_s, problem)
         state.problem = problem
         state.retry_at = now + self.config.backoff_s
         self._waiting.add(state.partition.key)
         self._changed.add(state.partition.key)
 
-    def _stop(self, state: Followed, problem: str) -> None:
-        logger.warning("%s is followed no more: %s", state.partition, problem)
+    def _stop(self, state: Followed, problem: str, level: int = logging.ERROR) -> None:
+        logger.log(level, "%s is followed no more: %s", state.partition, problem)
         state.phase = Phase.STOPPED
         state.problem = problem
         key = state.partition.key
@@ -407,11 +409,11 @@ class ReplicaFetcher:
             )
         records = self._usable(part, position.leader_epoch)
         if len(records):
-            self._make_room(log, records)
+            self._make_room(log, records, part.log_start_offset)
             log.append_as_follower(records, now_ms=self._now_ms())
             self._quota.record(state.partition.key, len(records))
         if part.high_watermark >= 0:
-            high_watermark = min(part.high_watermark, log.log_end_offset)
+            high_watermark = max(log.log_start_offset, min(part.high_watermark, log.log_end_offset))
             log.advance_as_follower(high_watermark, min(part.log_start_offset, high_watermark))
         state.lag = max(0, part.high_watermark - log.log_end_offset)
         if len(records):
@@ -434,10 +436,12 @@ class ReplicaFetcher:
         return records
 
     @staticmethod
-    def _make_room(log: FollowerLog, records: memoryview) -> None:
-        """A log that is empty begins with the first batch, where the leader's log start lies within one."""
+    def _make_room(log: FollowerLog, records: memoryview, leader_start: int) -> None:
+        """The leader's log may start within a batch. A log that is empty begins with that batch, and so does one that ends there: what it
+        has lies below the leader's start, and may be another history, whose epochs the leader has forgotten."""
         first, end = read_header(records), log.log_end_offset
-        if first.base_offset < end == log.log_start_offset and first.last_offset >= end and verify_crc(records):
+        starts_here = end <= max(log.log_start_offset, leader_start)
+        if starts_here and first.base_offset < end <= first.last_offset and verify_crc(records):
             log.truncate_fully_and_start_at(first.base_offset)
 
     # -- another history

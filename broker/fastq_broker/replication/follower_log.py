@@ -53,7 +53,8 @@ class FollowerLog(Protocol):
         """Remove all records; the log is empty and begins at `offset`."""
 
     def advance_as_follower(self, high_watermark: int, log_start_offset: int) -> None:
-        """The leader's high watermark, the log's end at most, and its log start, which is followed up to that high watermark."""
+        """What the leader says: a high watermark within this log, which may lie below the last one, as a new leader learns it late; and its
+        log start, that high watermark at most. A log's start only rises."""
 
     def wait_durable(self, offset: int, callback: Callable[[KafkaError | None], None]) -> None:
         """Call back once `durable_end` is `offset` or above, or the disk has failed; at once where it is so already."""

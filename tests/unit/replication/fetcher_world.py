@@ -120,7 +120,7 @@ class MemoryLog:
         self.log_start_offset = min(self.log_start_offset, end)
 
     def advance_as_follower(self, high_watermark: int, log_start_offset: int) -> None:
-        assert high_watermark <= self.log_end_offset, "the high watermark is the log's end at most"
+        assert self.log_start_offset <= high_watermark <= self.log_end_offset, "the high watermark lies within the log"
         assert log_start_offset <= high_watermark
         self.high_watermark = high_watermark
         self.delete_before(log_start_offset)

@@ -271,6 +271,15 @@ class TestAppend:
         follower.step()
         assert mine.high_watermark == 3
 
+    def test_the_high_watermark_is_not_below_the_logs_start(self) -> None:
+        """A new leader knows its high watermark once the others have fetched."""
+        leader_log, mine = log_of(0, 0, 0), log_of(0, 0, 0)
+        mine.delete_before(2)
+        follower = pair(leader_log, mine, 0)
+        leader_log.high_watermark = 1
+        follower.step()
+        assert (mine.high_watermark, mine.log_start_offset) == (2, 2)
+
     def test_the_log_start_follows_the_leaders(self) -> None:
         leader_log, mine = log_of(0, 0, 0), log_of(0, 0, 0)
         follower = pair(leader_log, mine, 0)
@@ -344,6 +353,18 @@ class TestAppend:
         follower.steps(6)
         assert mine.data == leader_log.data
         assert (mine.log_start_offset, mine.log_end_offset) == (1, 4)
+
+    def test_a_log_that_ends_within_the_leaders_first_batch_begins_with_it(self) -> None:
+        """Its last record is another than the leader's, which has forgotten the epochs below its start, and cannot tell."""
+        leader_log, mine = MemoryLog(), log_of(0, 0)
+        leader_log.append(0, b"a")
+        leader_log.append(2, b"b", b"c")
+        follower = pair(leader_log, mine, 2)
+        leader_log.delete_before(2)
+        assert leader_log.epochs == [(2, 2)]
+        follower.steps(2)
+        assert mine.data == leader_log.data
+        assert (mine.log_start_offset, mine.log_end_offset) == (2, 3)
 
     def test_of_a_damaged_first_batch_an_empty_log_learns_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         leader_log, mine = MemoryLog(), MemoryLog()
