@@ -148,7 +148,8 @@ class ReplicaFetcher:
     """Thread rule: one thread. `leader` is its name in messages, `now_ms` is wall-clock time, for logs.
 
     Invariants: every partition whose wish may differ from what the session knows is in `_changed`, or in `_waiting` (it has a `retry_at`),
-    `_syncing` (until when others wait for its disk) or `_throttled`; `_asked` are the positions of a ListOffsets on its way.
+    `_syncing` (until when others wait for its disk) or `_throttled`, each in the order of events, so that a seed says all;
+    `_asked` are the positions of a ListOffsets on its way.
     """
 
     def __init__(
@@ -161,10 +162,10 @@ class ReplicaFetcher:
         self._quota = NoQuota() if quota is None else quota
         self._session = FollowerSession()
         self._effects: list[Effect] = []
-        self._changed: set[Key] = set()
-        self._waiting: set[Key] = set()
+        self._changed: dict[Key, None] = {}
+        self._waiting: dict[Key, None] = {}
         self._syncing: dict[Key, float] = {}
-        self._throttled: set[Key] = set()
+        self._throttled: dict[Key, None] = {}
         self._ranging: dict[Key, Followed] = {}
         self._asked: dict[Key, Position] | None = None
         self._number = 0
@@ -204,11 +205,11 @@ class ReplicaFetcher:
         for key in keys:
             if self.partitions.pop(key, None) is not None:
                 self._forget(key)
-                self._changed.add(key)
+                self._changed[key] = None
 
     def _forget(self, key: Key) -> None:
-        self._waiting.discard(key)
-        self._throttled.discard(key)
+        self._waiting.pop(key, None)
+        self._throttled.pop(key, None)
         self._syncing.pop(key, None)
         self._ranging.pop(key, None)
 
@@ -246,13 +247,13 @@ class ReplicaFetcher:
         """Note whose pause or sync is over."""
         over = [key for key in self._waiting if now >= self.partitions[key].retry_at]
         for key in over:
-            self._waiting.discard(key)
-            self._changed.add(key)
+            self._waiting.pop(key, None)
+            self._changed[key] = None
         for key in list(self._syncing):
             log = self.partitions[key].log
             if log.durable_end >= log.log_end_offset:
                 del self._syncing[key]
-                self._changed.add(key)
+                self._changed[key] = None
 
     def _send(self, asked: dict[Key, Position] | None) -> int:
         self._number += 1
@@ -280,9 +281,9 @@ class ReplicaFetcher:
             for key, wanted in self._session.known.items():
                 followed = self.partitions.get(key)
                 if followed is not None and followed.log.log_start_offset != wanted.log_start_offset:
-                    self._changed.add(key)
+                    self._changed[key] = None
         throttled = self._quota.throttled()
-        self._changed |= self._throttled | {key for key in throttled if key in self.partitions}
+        self._changed |= self._throttled | dict.fromkeys(key for key in throttled if key in self.partitions)
         self._throttled.clear()
         plan = self._session.plan({key: self._wanted(key, throttled) for key in self._changed})
         self._changed.clear()
@@ -295,7 +296,7 @@ class ReplicaFetcher:
         if state is None or state.phase is not Phase.FETCH or key in self._waiting or key in self._syncing:
             return None
         if state.lag != 0 and key in throttled:
-            self._throttled.add(key)
+            self._throttled[key] = None
             return None
         return Wanted(state.position, state.log.log_start_offset)
 
@@ -373,8 +374,8 @@ class ReplicaFetcher:
         logger.log(level, "%s is not fetched for %.1f s: %s", state.partition, self.config.backoff_s, problem)
         state.problem = problem
         state.retry_at = now + self.config.backoff_s
-        self._waiting.add(state.partition.key)
-        self._changed.add(state.partition.key)
+        self._waiting[state.partition.key] = None
+        self._changed[state.partition.key] = None
 
     def _stop(self, state: Followed, problem: str, level: int = logging.ERROR) -> None:
         logger.log(level, "%s is followed no more: %s", state.partition, problem)
@@ -382,7 +383,7 @@ class ReplicaFetcher:
         state.problem = problem
         key = state.partition.key
         self._forget(key)
-        self._changed.add(key)
+        self._changed[key] = None
 
     def _go_on(self, state: Followed, leader_epoch: int, now: float) -> None:
         """Fetch from where the log ends now."""
@@ -391,7 +392,7 @@ class ReplicaFetcher:
         state.position = Position(log.log_end_offset, leader_epoch, log.leader_epoch)
         self._ranging.pop(key, None)
         self._syncing.pop(key, None)
-        self._changed.add(key)
+        self._changed[key] = None
         if log.durable_end < log.log_end_offset:
             self._syncing[key] = now + self.config.wait_ms / 1000
             self._effects.append(AwaitDurable(log, log.log_end_offset))
@@ -484,7 +485,7 @@ class ReplicaFetcher:
         key = state.partition.key
         state.phase = Phase.LATEST
         self._ranging[key] = state
-        self._changed.add(key)
+        self._changed[key] = None
         if state.lost:
             self._pause(state, f"its log's end {state.position.offset} is out of the leader's range", now)
         state.lost = True
