@@ -460,7 +460,7 @@ class _Builder:
             inter_broker_name=None if inter_broker_name is None else inter_broker_name.upper(),
             alone=config_cluster.is_alone(node_id, roles, voters, bootstrap),
         )
-        known = [*controller_names, *(listener.name for listener in found.own)]
+        known = [listener.name for listener in (*found.controllers, *found.own)]
         config_cluster.check_early_start(values["early_start_listeners"], known)
         values |= {
             "listeners": found.own,

@@ -159,6 +159,11 @@ def divide_listeners(
                 f"inter.broker.listener.name = {inter_broker_name!r} is not allowed: it takes a listener of brokers, and this one is in "
                 "controller.listener.names; remove it, as this node is a controller only"
             )
+        if inter_broker_name is not None and inter_broker_name not in protocols:
+            raise ConfigError(
+                f"inter.broker.listener.name = {inter_broker_name!r} is not allowed: listener.security.protocol.map does not have it; "
+                "remove it, as this node is a controller only"
+            )
         return Listeners((), (), controllers, quorum, inter_broker_name or "")
     for listener in found:
         if listener.name not in {item.name for item in own}:

@@ -7,6 +7,7 @@ import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from random import Random
 from typing import NamedTuple
 
 import apache_kafka
@@ -189,6 +190,42 @@ VERDICTS: dict[str, Mapping[str, str]] = {
 }
 
 
+def drawn(random: Random) -> dict[str, str]:
+    """A configuration of roles, quorum and listeners, of which most do not fit together."""
+    names = random.choice([["PLAINTEXT", "CONTROLLER", "C2", "IN", "OUT"], ["PLAINTEXT", "CONTROLLER", "IN"]])
+
+    def listeners(*hosts: str) -> str:
+        chosen = random.sample(names, random.randint(1, 3))
+        return ",".join(f"{name}://{random.choice(hosts)}:{random.randint(1000, 60000)}" for name in chosen)
+
+    settings = {
+        "process.roles": random.choice(["broker", "controller", "broker,controller", "controller,broker"]),
+        "node.id": random.choice("112"),
+        "controller.listener.names": random.choice(["CONTROLLER", "CONTROLLER", "C2", "CONTROLLER,C2"]),
+        "controller.quorum.voters": random.choice(["", "1@h:1,2@h:2,3@h:3", "2@h:5,3@g:5"]),
+        "controller.quorum.bootstrap.servers": "a:1,b:1",
+        "listeners": random.choice(
+            ["PLAINTEXT://h:1", "PLAINTEXT://h:1,CONTROLLER://h:2", "CONTROLLER://h:2", listeners("h", "", "127.0.0.1")]
+        ),
+    }
+    for chance, key, value in (
+        (0.25, "advertised.listeners", listeners("h", "127.0.0.1", "0.0.0.0")),
+        (
+            0.3,
+            "listener.security.protocol.map",
+            ",".join(f"{name}:PLAINTEXT" for name in names if random.random() < 0.93),
+        ),
+        (0.25, "inter.broker.listener.name", random.choice(names)),
+        (0.1, "security.inter.broker.protocol", "PLAINTEXT"),
+        (0.1, "early.start.listeners", random.choice(names)),
+    ):
+        settings |= {key: value} if random.random() < chance else {}
+    return settings
+
+
+DRAWN = {f"drawn {number}": drawn(Random(number)) for number in range(400)}
+
+
 def write_config(home: Path, changes: Mapping[str, str], directories: str = "{}/data") -> Path:
     home.mkdir(parents=True, exist_ok=True)
     settings = {**BASE, "log.dirs": directories, **changes}
@@ -204,12 +241,15 @@ def arguments_of(case: Case, config: Path) -> list[str]:
 @pytest.fixture(scope="module")
 def kafkas(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[int, str, Path]]]:
     """What Apache Kafka's tool makes of each case and each configuration: code, output, and where it was."""
-    homes = {name: tmp_path_factory.mktemp("kafka") for name in (*CASES, *VERDICTS)}
+    root = tmp_path_factory.mktemp("kafka")
+    homes = {name: root / str(number) for number, name in enumerate((*CASES, *VERDICTS, *DRAWN))}
     commands = {
         name: arguments_of(case, write_config(homes[name], case.changes, case.directories))
         for name, case in CASES.items()
     }
-    commands |= {name: ["info", "-c", str(write_config(homes[name], changes))] for name, changes in VERDICTS.items()}
+    commands |= {
+        name: ["info", "-c", str(write_config(homes[name], changes))] for name, changes in (VERDICTS | DRAWN).items()
+    }
     done = subprocess.run(
         ["java", "-cp", apache_kafka.class_path(), str(Path(__file__).with_name("FormatStorage.java"))],
         input="".join("\t".join(command) + "\n" for command in commands.values()),
@@ -272,17 +312,28 @@ def test_the_same_files_for_the_same_arguments(
     )
 
 
-@pytest.mark.parametrize("name", VERDICTS)
-def test_the_same_verdict_on_a_configuration(name: str, kafkas: dict[str, tuple[int, str, Path]]) -> None:
-    _, output, home = kafkas[name]
+def check_verdict(output: str, home: Path) -> bool:
+    """That both take a configuration, or neither; answers which."""
     taken = output.startswith(("Found log", "Found problem"))
     settings = parse_properties((home / "server.properties").read_text())
     try:
         BrokerConfig.from_mapping(settings)
     except ConfigError as error:
-        assert not taken, error
+        assert not taken, (settings, error)
     else:
-        assert taken, output
+        assert taken, (settings, output)
+    return taken
+
+
+@pytest.mark.parametrize("name", VERDICTS)
+def test_the_same_verdict_on_a_configuration(name: str, kafkas: dict[str, tuple[int, str, Path]]) -> None:
+    _, output, home = kafkas[name]
+    check_verdict(output, home)
+
+
+def test_the_same_verdict_on_drawn_configurations(kafkas: dict[str, tuple[int, str, Path]]) -> None:
+    verdicts = [check_verdict(*kafkas[name][1:]) for name in DRAWN]
+    assert 10 < sum(verdicts) < len(DRAWN) / 2
 
 
 def test_apache_kafka_starts_on_a_directory_of_ours(tmp_path: Path) -> None:

@@ -134,7 +134,9 @@ def test_bootstrap_servers_instead_of_voters() -> None:
             ["inter.broker.listener.name", "security.inter.broker.protocol", "remove"],
         ),
         (CONTROLLER, {"inter_broker_listener_name": "CONTROLLER"}, ["inter.broker.listener.name", "controller only"]),
+        (CONTROLLER, {"inter_broker_listener_name": "IN"}, ["inter.broker.listener.name", "'IN'", "protocol.map"]),
         (COMBINED, {"early_start_listeners": "IN"}, ["early.start.listeners", "'IN'", "CONTROLLER, PLAINTEXT"]),
+        (BROKER, {"early_start_listeners": "CONTROLLER"}, ["early.start.listeners", "'CONTROLLER'", "PLAINTEXT"]),
         # times and classes
         (
             COMBINED,
