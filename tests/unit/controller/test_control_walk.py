@@ -45,6 +45,7 @@ class Walk:
         self.committed: dict[Key, int] = {}
         self.has: dict[Key, dict[int, int]] = {}
         self.taken_back: set[Key] = set()  # moves that were taken back with a loss, to a replica that is not there
+        self.lost = 0  # the broker that the step at hand takes the records from
         self.done: list[str] = []
         for broker_id in BROKERS:
             self.start_broker(broker_id)
@@ -102,10 +103,6 @@ class Walk:
             else:
                 self.check_step(key, before[key], part, changes.get(key, 0), key in may_lose)
             self.check_state(key, part)
-            if key in changes:
-                assert not part.eligible_leader_replicas or len(part.isr) < self.cluster.view.min_isr(
-                    self.cluster.located(*key).topic
-                )
         told = {(found.topic, found.partition, found.replica) for found in transitions(image, self.cluster.image)}
         for key, part in self.parts.items():
             old = before.get(key)
@@ -131,7 +128,8 @@ class Walk:
             del truth[replica]
         for replica in set(new.replicas) - set(old.replicas):
             truth[replica] = 0
-        self.taken_back.discard(key)
+        if new.leader != -1:
+            self.taken_back.discard(key)
         if may_lose:
             first = new.isr[0]
             self.committed[key] = truth[first]
@@ -146,12 +144,9 @@ class Walk:
         chosen = new.leader != old.leader and new.leader not in (*old.isr, *old.eligible_leader_replicas)
         unclean = chosen and new.leader_recovery_state == 1 and new.isr == (new.leader,)
         if unclean:
-            last_one = (
-                self.elr and not old.isr and not old.eligible_leader_replicas and old.last_known_elr == (new.leader,)
-            )
+            surely = {*old.isr, *old.eligible_leader_replicas} - {self.lost}
+            last_one = self.elr and not surely and old.last_known_elr == (new.leader,)
             assert self.is_unclean(key[0]) or last_one
-            assert new.isr == (new.leader,)
-        if unclean:
             self.committed[key] = truth[new.leader]
             for replica in truth:
                 truth[replica] = min(truth[replica], truth[new.leader])
@@ -166,6 +161,7 @@ class Walk:
         assert isr <= replicas
         assert elr <= replicas
         assert not isr & elr
+        assert not elr or len(isr) < self.least_isr(key)  # or a commit would pass those by that are eligible
         adding, removing = set(part.adding_replicas), set(part.removing_replicas)
         assert adding | removing <= replicas
         assert not adding & removing
@@ -223,7 +219,9 @@ class Walk:
                 if broker_id in truth:
                     truth[broker_id] -= self.rng.randint(0, truth[broker_id])
         self.stopped.discard(broker_id)
+        self.lost = 0 if clean else broker_id
         self.write(f"register {broker_id} clean={clean}", records)
+        self.lost = 0
 
     def heartbeat(
         self, broker_id: int, *, fence: bool = False, stop: bool = False, offline: Sequence[bytes] = ()
@@ -296,7 +294,9 @@ class Walk:
         fenced = [broker.broker_id for broker in self.cluster.image.brokers.values() if broker.fenced]
         if fenced:
             broker_id = self.rng.choice(fenced)
+            self.lost = broker_id
             self.write(f"unregister {broker_id}", brokers.plan_unregistration(self.cluster.view, broker_id)[1])
+            self.lost = 0
             self.stopped.discard(broker_id)
 
     # Partitions
