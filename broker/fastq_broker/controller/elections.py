@@ -111,7 +111,7 @@ class PartitionChange:
         awaited = set(self.adding)
         if len(self.adding) < len(self.removing):
             awaited |= set(replicas)
-        if not isr or not replicas or not awaited <= set(isr):
+        if not replicas or not awaited <= set(isr):
             return
         self.isr, self.replicas, self.removing, self.adding = isr, replicas, (), ()
 

@@ -123,6 +123,8 @@ class Walk:
         left = set(old.replicas) - set(new.replicas)
         grows = new.leader != old.leader or bool(left) or (self.level < 12 and bool(set(old.isr) - set(new.isr)))
         assert new.leader_epoch - old.leader_epoch == grows
+        came = (set(old.adding_replicas) & set(new.replicas)) - {*new.adding_replicas, *new.removing_replicas}
+        assert came <= set(new.isr)
         truth = self.has[key]
         for replica in left:
             del truth[replica]
@@ -405,7 +407,7 @@ class Walk:
         elif target is not None:
             now = self.parts[key]
             assert set(now.replicas) - set(now.removing_replicas) == set(target)
-            assert set(target) - set(part.replicas) <= set(now.adding_replicas) or not is_moving(now)
+            assert set(target) - set(part.replicas) <= set(now.adding_replicas)
 
     def elect(self) -> None:
         kind = self.rng.choice([elections.PREFERRED_TYPE, elections.UNCLEAN_TYPE])
