@@ -39,6 +39,7 @@ from fastq.net.core import ClientCore
 from fastq.net.requests import VersionedRequest
 from fastq.protocol.api import APIS, api_name
 from fastq.protocol.message import Message, Struct
+from fastq_broker.raft.machine import RaftMachine
 from fastq_broker.raft.voters import Endpoint
 
 logger = logging.getLogger(__name__)
@@ -62,6 +63,11 @@ class Leader(NamedTuple):
     node_id: int
     epoch: int
     endpoint: Endpoint | None
+
+
+def leader_of(machine: RaftMachine) -> Leader:
+    """The leader as a member or observer of the quorum knows it: where the voters' set has it, not where it registered itself."""
+    return Leader(machine.leader_id, machine.epoch, machine.leader_endpoint)
 
 
 class Question(NamedTuple):

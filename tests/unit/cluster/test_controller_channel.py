@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from fastq_broker.cluster.controller_channel import (
     Leader,
     Send,
     holds_error,
+    leader_of,
 )
 from fastq_broker.raft.voters import Endpoint
 from raft_members import until
@@ -218,6 +220,11 @@ def test_who_is_asked_has_the_time_of_the_question_and_of_the_channel_at_the_mos
     channel.machine.answered(first.question, OK, None, 0.0)
     channel.ask(2, 0.0, timeout_s=4.5)
     assert (first.timeout_s, channel.sent(0.0).timeout_s) == (30, 4.5)
+
+
+def test_the_leader_is_the_one_that_raft_knows() -> None:
+    machine: Any = SimpleNamespace(leader_id=2, epoch=3, leader_endpoint=Endpoint("h", 2))
+    assert leader_of(machine) == Leader(2, 3, Endpoint("h", 2))
 
 
 def test_the_active_controller_asks_itself_by_a_call() -> None:
