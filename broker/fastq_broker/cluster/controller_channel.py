@@ -197,7 +197,7 @@ class ChannelMachine:
         timeout_s = min(self.config.answer_timeout_s, question.timeout_s)
         if leader.node_id == self.config.node_id:
             self._effects.append(Call(question, timeout_s))
-        elif leader.node_id >= 0 and leader.endpoint is not None:
+        elif leader.endpoint is not None:
             self._effects.append(Send(question, leader.node_id, leader.endpoint, timeout_s))
         else:
             self._wait_until = now + self.config.look_s
@@ -343,7 +343,6 @@ class ControllerChannel:
 
     def _perform(self, effect: Effect) -> None:
         if isinstance(effect, Finish):
-            self._again = True  # who is answered may ask the next thing
             try:
                 effect.question.done(effect.response, effect.error)
             except Exception:

@@ -409,25 +409,33 @@ def test_this_node_answers_itself_whatever_its_controller_does() -> None:
 
         channel = channel_of(place, local)
         assert isinstance(await asked(channel, BrokerHeartbeatRequest()), UnknownServerError)
+        place.leader = Leader(1, 1, Endpoint("127.0.0.1", 1))  # raft knows where it listens itself
         assert len(outcomes) == 2 and channel.versions() == {}
         assert isinstance(await asked(channel, BrokerHeartbeatRequest()), SaslAuthenticationFailed)
         versioned = VersionedRequest(AlterPartitionRequest.API_KEY, lambda version: AlterPartitionRequest())
         assert await asked(channel, versioned) == OK
 
-        stuck = asyncio.get_running_loop().create_future()
+        begun: list[Message] = []
+        cancelled: list[Message] = []
 
         async def never(request: Message) -> Message:
-            await stuck
+            begun.append(request)
+            try:
+                await asyncio.get_running_loop().create_future()
+            except asyncio.CancelledError:
+                cancelled.append(request)
+                raise
             raise AssertionError
 
         channel = channel_of(place, never)
         late = asyncio.create_task(asked(channel, BrokerHeartbeatRequest(), timeout_s=0.01))
         assert isinstance(await late, RequestTimedOut)
+        cancelled.clear()
         waiting = asyncio.create_task(asked(channel, BrokerHeartbeatRequest()))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
+        await until(lambda: len(begun) == 2)
         channel.close()
         assert isinstance(await waiting, ClientClosed)
+        await until(lambda: bool(cancelled))
 
     run(scenario)
 
