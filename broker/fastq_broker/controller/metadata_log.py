@@ -150,6 +150,7 @@ class MetadataLog:
         self._voter_directory = found[roots.index(self._root)].directory_id
         if not self.directory.exists():
             self._check_unused(roots, "is not there")
+            self._check_founds()
             self._format(found[0].cluster_id)
         self._remove_unfinished()
         self._read_quorum_state()
@@ -195,6 +196,17 @@ class MetadataLog:
                     "metadata log would not know: restore that directory, set metadata.log.dir to where it is, or "
                     "choose an empty data directory"
                 )
+
+    def _check_founds(self) -> None:
+        """ConfigError for a directory that was formatted without voters, for a node that asks others for them: alone it would found a
+        cluster beside theirs."""
+        config = self._config
+        joins = config.controller_quorum_bootstrap_servers and not config.controller_quorum_voters
+        if joins and (self._root / BOOTSTRAP_CHECKPOINT).exists():
+            raise ConfigError(
+                f"{self._root} was formatted to join other controllers (--no-initial-controllers), and this version runs a node alone: "
+                "format an empty directory with --standalone, or run this node with Apache Kafka"
+            )
 
     def _check_log(self, clean_epoch: int) -> int:
         """Find out whether the log can be trusted, and let it begin anew behind a snapshot where it is damaged below that;
@@ -247,12 +259,11 @@ class MetadataLog:
         return f"fastq-broker repair {where}"
 
     def _format(self, cluster_id: str) -> None:
-        """Write what a new metadata directory begins with: bootstrap records, identity, voters.
+        """Write what a new metadata directory begins with: identity and voters, and the bootstrap records where it has none.
 
         The directory is filled under another name and renamed, so that one that has its name is whole.
         """
         now_ms = self._clock()
-        write_bootstrap(self._root, feature_records(features.BOOTSTRAP), features.BOOTSTRAP, now_ms)
         unfinished = self._root / f"{METADATA_DIRECTORY}{repair.UNFINISHED}"
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir()
@@ -262,6 +273,8 @@ class MetadataLog:
         write_founders(unfinished, self._own_voters(), now_ms)
         unfinished.rename(self.directory)
         sync_directory(self._root)
+        if not (self._root / BOOTSTRAP_CHECKPOINT).exists():
+            write_bootstrap(self._root, feature_records(features.BOOTSTRAP), features.BOOTSTRAP, now_ms)
         logger.info("formatted %s for cluster %s", self._root, cluster_id)
 
     def _own_voters(self) -> VoterSet:

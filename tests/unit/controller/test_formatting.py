@@ -259,6 +259,22 @@ def test_a_node_that_was_formatted_begins_with_what_it_was_formatted_with(proper
     controller.close()
 
 
+def test_a_node_of_static_voters_begins_with_what_it_was_formatted_with(properties: Path, tmp_path: Path) -> None:
+    static = "controller.quorum.voters=1@127.0.0.1:9093"
+    assert run("format", "-t", CLUSTER, "-r", "4.0", "-c", properties, "--set", static) == 0
+    assert not (tmp_path / "data" / METADATA_DIRECTORY).exists()
+    controller = Controller(BrokerConfig.load(properties, dict([static.split("=")])), clock=lambda: NOW_MS)
+    assert controller.open().features["metadata.version"] == 25
+    controller.close()
+
+
+def test_a_node_that_is_to_join_others_does_not_found_a_cluster(properties: Path, tmp_path: Path) -> None:
+    assert run("format", "-t", CLUSTER, "-N", "-c", properties) == 0
+    with pytest.raises(ConfigError, match=r"data was formatted to join other controllers .*--standalone"):
+        Controller(BrokerConfig.load(properties), clock=lambda: NOW_MS).open()
+    assert not (tmp_path / "data" / METADATA_DIRECTORY).exists()
+
+
 def test_a_node_that_was_formatted_for_a_later_release_is_refused(properties: Path, tmp_path: Path) -> None:
     assert run("format", "-t", CLUSTER, "-s", "-c", properties) == 0
     levels = {"metadata.version": 31}
