@@ -16,15 +16,13 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from fastq.errors import FastqError
+from fastq.errors import FastqError, KafkaError
 
 from .config_keys import ResourceType
 from .log import failures
 from .replicas import Replica
 
 if TYPE_CHECKING:
-    from fastq.errors import KafkaError
-
     from .controller import Controller, MetadataDelta, MetadataImage, TopicImage
     from .log import LogManager, PartitionLog
     from .purgatory import Purgatory
@@ -148,16 +146,18 @@ class Partitions:
                     created.append(log)
                 replica = self._add_replica(log, topic, number)
                 replica.apply_config(log.config, min_insync_replicas)
-            if replica.leader_epoch != partition_image.leader_epoch:
-                replica.log.assign_leader_epoch(partition_image.leader_epoch)
-                replica.leader_epoch = partition_image.leader_epoch
+            try:
+                moved = replica.apply(partition_image)
+            except KafkaError as error:  # the others are served
+                logger.error(
+                    "%s cannot follow leader epoch %d: %s", replica.log.name, partition_image.leader_epoch, error
+                )
+                moved = True
+            if moved:
                 self._purgatory.changed(replica)
-            replica.leader_id = partition_image.leader
-            replica.isr_size = len(partition_image.isr)
-            replica.followers = frozenset(partition_image.replicas) - {self._replicas.node_id}
 
     def _add_replica(self, log: PartitionLog, topic: TopicImage, number: int) -> Replica:
-        replica = Replica(log, topic.name, topic.topic_id, number)
+        replica = Replica(log, topic.name, topic.topic_id, number, self._replicas.replication)
         self._replicas.add(replica)
         log.on_advance(partial(self._purgatory.advanced, replica))
         return replica

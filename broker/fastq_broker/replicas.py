@@ -7,51 +7,119 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from fastq.errors import ErrorCode
 
 from .controller.topics import INTERNAL_TOPICS
+from .replication.shared import Acknowledgement, Replication, SharedPartition
 
 if TYPE_CHECKING:
+    from fastq.errors import KafkaError
+
+    from .controller.image import PartitionImage
     from .log import LogConfig, PartitionLog
 
 
 class Replica:
-    """One hosted partition: its log, and what the metadata says about it. Loop thread only."""
+    """One hosted partition: its log, and what the metadata says about it. Loop thread only.
+
+    Invariant: it is `shared` while the metadata places the partition on other nodes too.
+    """
 
     __slots__ = (
-        "followers",
+        "_replication",
+        "_wanted_in_sync",
+        "answers_later",
         "internal",
-        "isr_size",
         "leader_epoch",
         "leader_id",
         "log",
-        "min_insync_replicas",
         "partition",
+        "shared",
         "synchronous",
         "topic",
         "topic_id",
+        "under_min_isr",
     )
 
-    def __init__(self, log: PartitionLog, topic: str, topic_id: bytes, partition: int) -> None:
+    def __init__(
+        self, log: PartitionLog, topic: str, topic_id: bytes, partition: int, replication: Replication | None = None
+    ) -> None:
+        """`replication` is needed where other nodes are."""
         self.log = log
         self.topic = topic
         self.topic_id = topic_id
         self.partition = partition
+        self._replication = replication
+        self._wanted_in_sync = 1
         self.internal = topic in INTERNAL_TOPICS
         self.leader_id = -1
         self.leader_epoch = -1
-        self.isr_size = 0
-        self.followers: frozenset[int] = frozenset()
-        self.min_insync_replicas = 1
+        self.shared: SharedPartition | None = None
         self.synchronous = False
+        self.under_min_isr = False
+        """Whether fewer are in sync than who asks for all demands."""
+        self.answers_later = False
+        """Whether a produce has to look at who has to have its records before it is answered."""
+
+    @property
+    def min_insync_replicas(self) -> int:
+        """As the topic's settings have it, which may be more than there are replicas."""
+        return self._wanted_in_sync
 
     def apply_config(self, config: LogConfig, min_insync_replicas: int) -> None:
         """Note what the request path needs of the topic's settings."""
         self.synchronous = config.synchronous
-        self.min_insync_replicas = min_insync_replicas
+        self._wanted_in_sync = min_insync_replicas
+        self.answers_later = self.synchronous or self.shared is not None
+        if self.shared is not None:
+            self.shared.configure(min_insync_replicas)
+
+    def apply(self, image: PartitionImage) -> bool:
+        """Follow the metadata; whether the leader epoch is another, so that who waits here has to look again.
+
+        Raises KafkaStorageError when the epoch cannot be written down, or a log with followers cannot be read.
+        """
+        self._share(len(image.replicas) > 1)
+        new_epoch = image.leader_epoch != self.leader_epoch
+        if self.shared is None:
+            if new_epoch:
+                self.log.assign_leader_epoch(image.leader_epoch)
+            self.leader_epoch, self.leader_id = image.leader_epoch, image.leader
+            return new_epoch
+        self.leader_epoch, self.leader_id = image.leader_epoch, image.leader
+        self.shared.apply(image)
+        return new_epoch
+
+    def _share(self, shared: bool) -> None:
+        if not shared:
+            if self.shared is not None:
+                self.shared.end(shared=False)
+                self.shared = None
+                self.under_min_isr = False
+            elif self.leader_epoch < 0:
+                self.log.share(False)
+        elif self.shared is None:
+            if self._replication is None:
+                raise ValueError(f"{self.topic}-{self.partition} is placed on other nodes, and this node knows of none")
+            self.shared = SharedPartition(self, self._replication)
+        self.answers_later = self.synchronous or self.shared is not None
+
+    def retire(self) -> None:
+        """The partition is not here any more: whoever still holds the replica sees that."""
+        self.leader_id = -1
+        if self.shared is not None:
+            self.shared.end(shared=True)
+
+    def wait_committed(self, offset: int, callback: Callable[[KafkaError | None], None]) -> Acknowledgement | None:
+        """Call back once all who have to have the records below `offset` have them as safely as the settings promise, or with the
+        error. What is answered can be given up, to `shared`."""
+        if self.shared is not None:
+            return self.shared.wait(offset, callback)
+        self.log.wait_durable(offset, callback)
+        return None
 
     def epoch_error(self, requested: int) -> int:
         """0, or the error for a request that was made under another leader epoch; -1 asks for no check (KIP-320)."""
@@ -59,22 +127,19 @@ class Replica:
             return 0
         return ErrorCode.FENCED_LEADER_EPOCH if requested < self.leader_epoch else ErrorCode.UNKNOWN_LEADER_EPOCH
 
-    def follower_error(self, replica_id: int, requested_epoch: int) -> int:
-        """0, or the error for a request in the name of a replica that the partition does not have.
-
-        Negative ids are no replicas. Kafka's Partition.followerReplicaOrThrow: who names the leader's epoch may know of a
-        reassignment before this node does, so it shall try again.
-        """
-        if replica_id < 0 or replica_id in self.followers:
-            return 0
+    def follower_error(self, node_id: int, requested_epoch: int, broker_epoch: int) -> int:
+        """0, or the error for a fetch in the name of a replica: see Partition.fetch_error."""
+        if self.shared is not None:
+            return self.shared.machine.fetch_error(node_id, requested_epoch, broker_epoch)
         return ErrorCode.UNKNOWN_LEADER_EPOCH if requested_epoch >= 0 else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 class ReplicaTable:
     """All replicas of a node. Loop thread only. Invariant: both tables hold the same replicas."""
 
-    def __init__(self, node_id: int) -> None:
+    def __init__(self, node_id: int, replication: Replication | None = None) -> None:
         self.node_id = node_id
+        self.replication = replication
         self.by_name: dict[bytes, dict[int, Replica]] = {}
         self.by_id: dict[bytes, dict[int, Replica]] = {}
         self._without_log: set[tuple[bytes, int]] = set()
@@ -103,7 +168,7 @@ class ReplicaTable:
         self._without_log = {key for key in self._without_log if key[0] not in (name, topic_id)}
         gone = list(self.by_name.pop(name, {}).values())
         for replica in gone:
-            replica.leader_id = -1  # whoever still holds it sees that
+            replica.retire()
         return gone
 
     def note_failure(self, topic: str, topic_id: bytes, partition: int) -> None:

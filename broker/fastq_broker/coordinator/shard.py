@@ -135,7 +135,7 @@ class ShardContext:
         if end_offset < 0:
             on_done(None)
         else:
-            self.replica.log.wait_durable(end_offset, on_done)
+            self.replica.wait_committed(end_offset, on_done)
 
     def _write(
         self,
@@ -167,8 +167,8 @@ class ShardContext:
         return int(written.last_offset) + 1
 
     def when_durable(self, on_done: Done) -> None:
-        """Call back once all that was written so far is as durable as the log promises: at once with page-cache durability."""
-        self.replica.log.wait_durable(self.replica.log.log_end_offset, on_done)
+        """Call back once all that was written so far is as durable as the log promises, on all who are in sync."""
+        self.replica.wait_committed(self.replica.log.log_end_offset, on_done)
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> Timer:
         """Call back once, unless the handle is cancelled or the shard unloaded before."""
@@ -202,10 +202,10 @@ class ShardContext:
             )
             logger.warning("%s", error)
             raise error
-        if replica.isr_size < replica.min_insync_replicas:
+        if replica.under_min_isr:
             raise error_for_code(
                 ErrorCode.NOT_ENOUGH_REPLICAS,
-                f"{replica.isr_size} replicas are in sync, min.insync.replicas is {replica.min_insync_replicas}",
+                f"fewer replicas are in sync than min.insync.replicas, which is {replica.min_insync_replicas}",
                 topic=replica.topic,
                 partition=replica.partition,
             )

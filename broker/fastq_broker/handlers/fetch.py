@@ -5,6 +5,9 @@ Rules (Kafka's KafkaApis.handleFetchRequest, ReplicaManager.fetchMessages and De
 - An answer goes out at once on max_wait_ms <= 0, enough bytes, an error or a diverging epoch in any partition; else
   it waits in the purgatory and is read again when that ends.
 - Records are never copied here: results hold slices that the connection sends from the segment files.
+- A follower reads up to the log's end, and what it asks for says what it has: that is told to the partition once, when the request comes,
+  and not for what is answered with an error or a diverging epoch. An advance of the high watermark alone ends no follower's wait.
+- Who may be told of a replica in its rack is, with nothing else (KIP-392), and that replica serves it up to its own high watermark.
 - A read whose bounds lie on pages that are not in memory is finished by a thread; the request waits for it alone.
 """
 
@@ -38,6 +41,9 @@ FIRST_VERSION_WITH_TOPIC_IDS = 13
 FIRST_VERSION_WITH_LEADERS = 16
 READ_COMMITTED = 1
 NO_REPLICA = -1
+FIRST_VERSION_WITH_RACKS = 11
+"""From it on consumers may read from followers."""
+RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 SETTLED_FROM = 4
 """Partitions of a session from which on those that have not moved are left out of the reads."""
 
@@ -59,6 +65,8 @@ def handle_frame(connection: Connection, ports: Ports, buffer: bytearray, header
         return encode_fetch_response(version, header[2], 0, context.error_code, 0, [])
     fetch = _Fetch(ports, connection, header, body, context)
     ready = fetch.read()
+    if body.replica_id > NO_REPLICA:
+        fetch.note_follower()
     if fetch.cold:
         return fetch.warm()
     if ready or body.max_wait_ms <= 0:
@@ -83,6 +91,7 @@ class _Fetch:
         "header",
         "leaders",
         "ports",
+        "rack",
         "results",
         "settled",
         "table",
@@ -107,6 +116,9 @@ class _Fetch:
         # Followers read further than consumers; and a few partitions are read sooner than they are compared.
         if session is not None and len(context.partitions) >= SETTLED_FROM and body.replica_id <= NO_REPLICA:
             self.settled = session.settled_under(body.isolation_level)
+        # Consumers that say where they are, if it is looked at.
+        looked_at = ports.config.replica_selector_class == RACK_AWARE and body.replica_id == NO_REPLICA
+        self.rack = body.rack_id if looked_at and header[1] >= FIRST_VERSION_WITH_RACKS else ""
         self.leaders: set[int] = set()
         self.available: dict[Hashable, int] = {}
         self.watched: dict[Hashable, FetchPartition] = {}
@@ -146,7 +158,7 @@ class _Fetch:
                 urgent = True
                 if result.error_code in LED_ELSEWHERE:
                     self._name_leader(result)
-            elif result.diverging_epoch is not None:
+            elif result.diverging_epoch is not None or result.preferred_read_replica >= 0:
                 urgent = True
             self.results.append(result)
         return urgent or total >= self.body.min_bytes
@@ -172,6 +184,7 @@ class _Fetch:
                 and result.records is None
                 and not result.error_code
                 and result.diverging_epoch is None
+                and result.preferred_read_replica < 0
                 and request.fetch_offset >= self._upper_offset(replica)
             ):
                 settled[request] = Settled(replica)
@@ -250,10 +263,37 @@ class _Fetch:
         if replica is None:
             replicas = self.ports.replicas
             return replicas.missing_error(request.topic, request.partition, self.table is replicas.by_id)
-        if replica.leader_id != self.ports.node_id:
+        if replica.leader_id != self.ports.node_id and not self._may_follow(replica):
             return ErrorCode.NOT_LEADER_OR_FOLLOWER
         epoch = request.current_leader_epoch
-        return replica.epoch_error(epoch) or replica.follower_error(self.body.replica_id, epoch) or replica
+        body = self.body
+        error = replica.epoch_error(epoch)
+        if not error and body.replica_id > NO_REPLICA:
+            error = replica.follower_error(body.replica_id, epoch, body.replica_epoch)
+        return error or replica
+
+    def _may_follow(self, replica: Replica) -> bool:
+        """Whether this reader is served by a replica that does not lead."""
+        return (
+            replica.shared is not None
+            and self.body.replica_id <= NO_REPLICA
+            and self.header[1] >= FIRST_VERSION_WITH_RACKS
+        )
+
+    def note_follower(self) -> None:
+        """Tell the partitions what the follower has that asks."""
+        body, table = self.body, self.table
+        for request, result in zip(self.context.partitions, self.results, strict=True):
+            if not result.error_code and result.diverging_epoch is None:
+                shared = table[request.topic][request.partition].shared
+                if shared is not None:
+                    shared.fetched(body.replica_id, request.fetch_offset, request.log_start_offset, body.replica_epoch)
+
+    def _preferred(self, replica: Replica, offset: int) -> int:
+        """The node that this consumer should rather read from; -1: this one."""
+        if replica.shared is None:
+            return -1
+        return replica.shared.machine.preferred_replica(self.rack, offset, self.connection.listener)
 
     def _upper_offset(self, replica: Replica) -> int:
         """Where this reader's view ends: the last stable offset, the high watermark, or the log's end for a follower."""
@@ -275,6 +315,8 @@ class _Fetch:
                     return self._result(replica, request, None, (epoch, end_offset))
             if not log.log_start_offset <= offset <= log.log_end_offset:
                 return _error(request, ErrorCode.OFFSET_OUT_OF_RANGE)
+            if self.rack and (preferred := self._preferred(replica, offset)) >= 0:
+                return self._result(replica, request, None, None, preferred)
             upper = self._upper_offset(replica)
             size = min(left, request.partition_max_bytes)
             if offset >= upper or (size <= 0 and not nothing_yet):
@@ -299,7 +341,12 @@ class _Fetch:
             return _error(request, ErrorCode.UNKNOWN_SERVER_ERROR)
 
     def _result(
-        self, replica: Replica, request: FetchPartition, records: Any, diverging: tuple[int, int] | None
+        self,
+        replica: Replica,
+        request: FetchPartition,
+        records: Any,
+        diverging: tuple[int, int] | None,
+        preferred: int = -1,
     ) -> PartitionData:
         log = replica.log
         aborted: list[tuple[int, int]] | None = None
@@ -313,7 +360,16 @@ class _Fetch:
                 ]
         stable, start = log.last_stable_offset, log.log_start_offset
         return PartitionData(
-            request.topic, request.partition, 0, log.high_watermark, stable, start, records, aborted, diverging
+            request.topic,
+            request.partition,
+            0,
+            log.high_watermark,
+            stable,
+            start,
+            records,
+            aborted,
+            diverging,
+            preferred_read_replica=preferred,
         )
 
     def _estimate(self, key: Hashable) -> int:

@@ -3,6 +3,8 @@
 Rules (Kafka's Partition.fetchOffsetForTimestamp)
 - A time finds the first record that is not older; none answers -1/-1 without an error.
 - What lies beyond the reader's view (the high watermark, or the last stable offset for read_committed) is not found.
+- A new leader does not know what was committed before it until its own epoch is: clients are then told OFFSET_NOT_AVAILABLE, before
+  version 5 LEADER_NOT_AVAILABLE, where the answer is the end or lies beyond it (KIP-207).
 - Whether a replica id belongs to the partition is not looked at, as Kafka does not: some clients send 0.
 - Nothing is tiered here: the earliest local offset is the log's start, the latest tiered and the earliest pending
   upload are -1.
@@ -40,6 +42,7 @@ EARLIEST_PENDING_UPLOAD = -6
 FIRST_VERSION_OF = {MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
 
 FIRST_VERSION_WITH_LEADER_EPOCH = 4
+FIRST_VERSION_WITH_NOT_AVAILABLE = 5
 
 READ_COMMITTED = 1
 CONSUMER = -1
@@ -97,7 +100,7 @@ def _answer(
             if asked.timestamp >= 0 or asked.timestamp == MAX_TIMESTAMP:
                 searches.append((answer, replica, asked.timestamp))
             else:
-                _set_special(request, replica, asked.timestamp, answer)
+                _set_special(context, request, replica, asked.timestamp, answer)
         except KafkaError as error:
             answer.error_code = int(error.code)
     return answer
@@ -110,10 +113,22 @@ def _end_for(request: ListOffsetsRequest, replica: Replica) -> int:
     return replica.log.last_stable_offset if request.isolation_level == READ_COMMITTED else replica.log.high_watermark
 
 
-def _set_special(request: ListOffsetsRequest, replica: Replica, timestamp: int, answer: Answer) -> None:
+def _not_known(context: RequestContext, request: ListOffsetsRequest, replica: Replica) -> int:
+    """0, or the error for a client that asks for what this leader does not know yet."""
+    if request.replica_id != CONSUMER or replica.shared is None or replica.shared.machine.knows_latest:
+        return 0
+    told = context.api_version >= FIRST_VERSION_WITH_NOT_AVAILABLE
+    return ErrorCode.OFFSET_NOT_AVAILABLE if told else ErrorCode.LEADER_NOT_AVAILABLE
+
+
+def _set_special(
+    context: RequestContext, request: ListOffsetsRequest, replica: Replica, timestamp: int, answer: Answer
+) -> None:
     """Answer a special value that needs no search."""
     log = replica.log
-    if timestamp == LATEST:
+    if timestamp == LATEST and (error := _not_known(context, request, replica)):
+        answer.error_code = error
+    elif timestamp == LATEST:
         answer.offset, answer.leader_epoch = _end_for(request, replica), replica.leader_epoch
     elif timestamp in (EARLIEST, EARLIEST_LOCAL):
         answer.offset, answer.leader_epoch = log.log_start_offset, log.epochs.epoch_for_offset(log.log_start_offset)
@@ -146,6 +161,8 @@ async def _search_all(
             continue
         if found is not None and found.offset < _end_for(request, replica):
             answer.timestamp, answer.offset, answer.leader_epoch = found
+        else:
+            answer.error_code = _not_known(context, request, replica)
     return _fitting(response, context.api_version)
 
 

@@ -3,7 +3,8 @@
 Rules (Kafka's ReplicaManager.appendRecords and ProduceRequest.validateRecords)
 - The frame is decoded natively and its batches are appended from where they were received.
 - Each partition succeeds or fails for itself. acks=0 is never answered; then an error closes the connection instead.
-- With synchronous durability the answer waits until the log says that the records are on disk, whatever `acks` is.
+- With synchronous durability the answer waits until the log says that the records are on disk, whatever `acks` is. With acks=all it
+  waits until all in sync have them, for the time that the request gives: then the answer is REQUEST_TIMED_OUT, and the records stay.
 - Transactional batches are appended once the transaction coordinator has their partitions in the transaction. Where that takes
   time, the frame is copied, and looked at again from the start.
 """
@@ -31,9 +32,12 @@ from fastq_broker.transactions import Operation, operation
 from fastq_broker.transactions.batches import admit_batches, unverified_batches
 
 if TYPE_CHECKING:
+    import asyncio
+
     from fastq_broker.connection import Connection
     from fastq_broker.ports import Ports
     from fastq_broker.replicas import Replica
+    from fastq_broker.replication.shared import Acknowledgement, SharedPartition
     from fastq_broker.router import Header, Result
 
 
@@ -55,10 +59,12 @@ logger = logging.getLogger(__name__)
 
 def handle_frame(connection: Connection, ports: Ports, buffer: bytearray, header: Header) -> Result:
     """Serve one request from its frame."""
-    transactional_id, acks, _, partitions = decode_produce(buffer, header[4], header[5], header[1])
+    transactional_id, acks, timeout_ms, partitions = decode_produce(buffer, header[4], header[5], header[1])
     if transactional_id is not None:
-        return _append_transactional(connection, ports, buffer, header, transactional_id, acks, partitions, None)
-    return _append_all(connection, ports, buffer, header, acks, partitions)
+        return _append_transactional(
+            connection, ports, buffer, header, transactional_id, acks, timeout_ms, partitions, None
+        )
+    return _append_all(connection, ports, buffer, header, acks, timeout_ms, partitions)
 
 
 def _append_all(
@@ -67,6 +73,7 @@ def _append_all(
     buffer: bytearray,
     header: Header,
     acks: int,
+    timeout_ms: int,
     partitions: Sequence[tuple[bytes, int, int, int]],
     transaction_version: int = -1,
     refused: Mapping[tuple[bytes, int], KafkaError] | None = None,
@@ -106,13 +113,13 @@ def _append_all(
         except Exception as error:
             results.append(_refused(topic, index, error, connection))
             continue
-        if replica.synchronous and acks != 0:
+        if replica.answers_later and acks != 0 and (acks == -1 or replica.synchronous):
             waiting.append((len(results), replica, done.last_offset + 1))
         results.append(
             PartitionResponse(topic, index, 0, done.base_offset, done.log_append_time_ms, done.log_start_offset)
         )
     if waiting:
-        return _answer_when_durable(connection, ports, header, results, waiting, deferred)
+        return _answer_when_kept(connection, ports, header, acks, timeout_ms, results, waiting, deferred)
     if acks == 0:
         _close_on_error(results, version >= FIRST_VERSION_WITH_TOPIC_IDS)
         return None
@@ -126,6 +133,7 @@ def _append_transactional(
     header: Header,
     transactional_id: str,
     acks: int,
+    timeout_ms: int,
     partitions: Sequence[tuple[bytes, int, int, int]],
     deferred: Deferred | None,
 ) -> Result:
@@ -141,7 +149,9 @@ def _append_transactional(
         if deferred.cancelled:
             return
         try:
-            result = _append_transactional(connection, ports, kept, moved, transactional_id, acks, places, deferred)
+            result = _append_transactional(
+                connection, ports, kept, moved, transactional_id, acks, timeout_ms, places, deferred
+            )
         except ProtocolViolation as violation:
             deferred.refuse(str(violation))
             return
@@ -157,7 +167,9 @@ def _append_transactional(
             places = [(t, index, at - start if at >= 0 else -1, end - start) for t, index, at, end in partitions]
         return deferred
     transaction_version = 2 if wanted is Operation.ADD else 1
-    return _append_all(connection, ports, buffer, header, acks, partitions, transaction_version, refused, deferred)
+    return _append_all(
+        connection, ports, buffer, header, acks, timeout_ms, partitions, transaction_version, refused, deferred
+    )
 
 
 def _encode(connection: Connection, ports: Ports, header: Header, results: list[PartitionResponse]) -> bytes:
@@ -228,7 +240,7 @@ def _precheck(replica: Replica, node_id: int, acks: int, version: int, view: mem
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     if replica.leader_id != node_id:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
-    if acks == -1 and replica.isr_size < replica.min_insync_replicas:
+    if acks == -1 and replica.under_min_isr:
         return ErrorCode.NOT_ENOUGH_REPLICAS
     if start < 0 or start == end:
         return ErrorCode.INVALID_RECORD
@@ -263,31 +275,49 @@ def _close_on_error(results: list[PartitionResponse], by_id: bool) -> None:
             raise ProtocolViolation(f"a produce request with acks=0 failed for {name}-{result.partition}: {why}")
 
 
-def _answer_when_durable(
+def _answer_when_kept(
     connection: Connection,
     ports: Ports,
     header: Header,
+    acks: int,
+    timeout_ms: int,
     results: list[PartitionResponse],
     waiting: list[tuple[int, Replica, int]],
     promised: Deferred | None,
 ) -> Deferred:
-    """Answer once every log has its records on disk; one that fails to get there answers why."""
+    """Answer once all who have to have the records have them: every log on disk, with acks=all all who are in sync. A partition that
+    fails to get there answers why."""
     deferred = promised or Deferred(connection)
     left = len(waiting)
+    timer: asyncio.TimerHandle | None = None
 
-    def durable(position: int, error: KafkaError | None) -> None:
+    def kept(position: int, error: KafkaError | None) -> None:
         nonlocal left
         if error is not None:
             failed = results[position]
             results[position] = PartitionResponse(failed.topic, failed.partition, error.code, error_message=str(error))
         left -= 1
         if left == 0:
+            if timer is not None:
+                timer.cancel()
             try:
                 deferred.complete(_encode(connection, ports, header, results))
             except Exception as failure:
                 failures.report("answering a produce", failure)
                 deferred.refuse(f"Produce failed: {failure}")
 
+    acknowledgements: list[tuple[SharedPartition, Acknowledgement]] = []
     for position, replica, offset in waiting:
-        replica.log.wait_durable(offset, partial(durable, position))
+        if acks == -1 and replica.shared is not None:
+            acknowledgement = replica.shared.wait(offset, partial(kept, position))
+            acknowledgements.append((replica.shared, acknowledgement))
+        else:
+            replica.log.wait_durable(offset, partial(kept, position))
+
+    def give_up() -> None:
+        for shared, acknowledgement in acknowledgements:
+            shared.give_up(acknowledgement)
+
+    if left and acknowledgements:
+        timer = ports.loop.call_later(max(timeout_ms, 0) / 1000, give_up)
     return deferred

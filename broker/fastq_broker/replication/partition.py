@@ -144,6 +144,11 @@ class Partition:
         return self.leader_id == self._node_id
 
     @property
+    def ends(self) -> Ends:
+        """The leader's log, as this knows it."""
+        return self._log
+
+    @property
     def high_watermark(self) -> int:
         """Of a leader. A follower's is its log's alone."""
         return self._log.high_watermark

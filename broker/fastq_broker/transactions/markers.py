@@ -102,7 +102,7 @@ class MarkerWriter:
         )
 
     def write(self, topic: str, partition: int, marker: Marker, on_done: Done) -> None:
-        """Write one marker; `on_done` when it is as durable as the log promises, or with the error."""
+        """Write one marker; `on_done` when it is as durable as the log promises, on all in sync, or with the error."""
         replica = self._ports.replicas.leader(topic, partition)
         if isinstance(replica, int):
             on_done(error_for_code(replica, "no marker can be written here", topic=topic, partition=partition))
@@ -122,7 +122,7 @@ class MarkerWriter:
             return
         if replica.internal:
             on_done = partial(self._tell_coordinator, topic, partition, marker, on_done)
-        replica.log.wait_durable(written.last_offset + 1, on_done)
+        replica.wait_committed(written.last_offset + 1, on_done)
 
     def _tell_coordinator(
         self, topic: str, partition: int, marker: Marker, on_done: Done, error: KafkaError | None

@@ -54,8 +54,6 @@ def test_leader_epochs_of_requests() -> None:
     assert [replica.epoch_error(epoch) for epoch in (-1, 3, 4, 5)] == [0, 74, 0, 75]
 
 
-def test_only_a_replica_of_the_partition_is_served_as_one() -> None:
+def test_no_fetch_of_a_replica_is_served_where_there_are_no_others() -> None:
     replica = next(iter(table()))
-    replica.followers = frozenset({2, 3})
-    assert [replica.follower_error(node, -1) for node in (-2, -1, 2, 3)] == [0, 0, 0, 0]
-    assert [replica.follower_error(node, epoch) for node in (1, 9) for epoch in (-1, 4)] == [6, 75, 6, 75]
+    assert [replica.follower_error(2, epoch, -1) for epoch in (-1, 4)] == [6, 75]

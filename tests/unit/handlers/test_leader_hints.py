@@ -31,7 +31,7 @@ def broker() -> Any:
     for number, partition in enumerate(partitions):
         log: Any = SimpleNamespace()
         replica = Replica(log, "logs", ID, number)
-        replica.leader_id, replica.leader_epoch, replica.isr_size = partition.leader, 7, 1
+        replica.leader_id, replica.leader_epoch = partition.leader, 7
         replicas.add(replica)
     return SimpleNamespace(
         node_id=1,

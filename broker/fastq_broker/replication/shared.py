@@ -1,0 +1,228 @@
+"""Partitions that other nodes have too: carries out, for one log each, what the partition's machine decides.
+
+Rules
+- What the metadata, followers, the log and the controller say goes to the machine; its effects are done at once, in order.
+- Who waits for all in sync is answered in the order of offsets, once the high watermark is there, or when this node stops leading.
+- A callback that raises keeps no other waiting.
+Sources: ReplicaManager, DelayedProduce.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fastq.errors import ErrorCode, KafkaError, error_for_code
+from fastq_broker.log import failures
+
+from .alter_partition import AlterPartitions, PartitionKey
+from .isr import IsrChange
+from .partition import (
+    NOBODY,
+    Advanced,
+    AskController,
+    Effect,
+    Ends,
+    EpochBegan,
+    Follow,
+    IsrAnswer,
+    Partition,
+    StoppedLeading,
+)
+
+if TYPE_CHECKING:
+    from fastq_broker.controller.image import BrokerImage, PartitionImage
+    from fastq_broker.log import PartitionLog
+    from fastq_broker.replicas import Replica
+
+Waiter = Callable[["KafkaError | None"], None]
+
+NOT_LOADED = Ends(0, 0, 0)
+"""Of a log that is not looked at: only a leader's is."""
+
+
+class Acknowledgement:
+    """Somebody waits until all in sync have the records below `offset`. `callback` is None once it has been called, or given up."""
+
+    __slots__ = ("callback", "number", "offset")
+
+    def __init__(self, offset: int, number: int, callback: Waiter) -> None:
+        self.offset = offset
+        self.number = number
+        self.callback: Waiter | None = callback
+
+    def __lt__(self, other: Acknowledgement) -> bool:
+        return (self.offset, self.number) < (other.offset, other.number)
+
+
+class Replication:
+    """What the shared partitions of a node have in common, and whom they tell. Loop thread only.
+
+    `follow(replica, leader, epoch)`: fetch from that node from now on, from none when it is -1. `ask()`: `alter` has something to send.
+    """
+
+    def __init__(
+        self,
+        node_id: int,
+        broker: Callable[[int], BrokerImage | None],
+        monotonic_ms: Callable[[], int],
+        *,
+        lag_max_ms: int,
+        follow: Callable[[Replica, int, int], None],
+        ask: Callable[[], None],
+    ) -> None:
+        self.node_id = node_id
+        self.broker = broker
+        self.monotonic_ms = monotonic_ms
+        self.lag_max_ms = lag_max_ms
+        self.follow = follow
+        self.ask = ask
+        self.alter = AlterPartitions(node_id)
+        self.partitions: dict[PartitionKey, SharedPartition] = {}
+
+    def check(self) -> None:
+        """Let who has fallen behind go. To be called every half of `lag_max_ms`."""
+        for partition in list(self.partitions.values()):
+            failures.attempt(f"checking who is in sync in {partition.name}", partition.check)
+
+    def answered(self, key: PartitionKey, change: IsrChange, answer: IsrAnswer) -> None:
+        """The controller has answered one change (see AlterPartitions.answered)."""
+        partition = self.partitions.get(key)
+        if partition is not None:
+            partition.answered(change, answer)
+
+
+class SharedPartition:
+    """One partition that other nodes have too. Loop thread only.
+
+    Invariants: while it is not ended its log is `shared`, and it is in `Replication.partitions`; only a leader has anybody waiting.
+    """
+
+    __slots__ = ("_acks", "_key", "_log", "_number", "_replica", "_replication", "machine")
+
+    def __init__(self, replica: Replica, replication: Replication) -> None:
+        self._replica = replica
+        self._replication = replication
+        self._log: PartitionLog = replica.log
+        self._key = replica.topic_id, replica.partition
+        self._acks: list[Acknowledgement] = []
+        self._number = 0
+        self.machine = Partition(
+            replication.node_id,
+            replication.broker,
+            lag_max_ms=replication.lag_max_ms,
+            min_insync_replicas=replica.min_insync_replicas,
+        )
+        self._log.share(True)
+        self._log.on_advance(self._log_moved)
+        replication.partitions[self._key] = self
+
+    @property
+    def name(self) -> str:
+        return f"{self._replica.topic}-{self._replica.partition}"
+
+    def end(self, *, shared: bool) -> None:
+        """No other node has the partition any more; or, `shared`, this one has not."""
+        self._log.remove_listener(self._log_moved)
+        self._replication.partitions.pop(self._key, None)
+        self._replication.alter.forget(self._key)
+        self._send_away()
+        if not self.machine.leads:
+            self._replication.follow(self._replica, NOBODY, self.machine.leader_epoch)
+        if not shared:
+            self._log.share(False)
+
+    # -- what happens
+
+    def apply(self, image: PartitionImage) -> None:
+        """Follow the metadata. Raises KafkaStorageError when this node is to lead and the log cannot be read."""
+        leads = image.leader == self._replication.node_id
+        self._do(self.machine.apply(image, self._ends() if leads else NOT_LOADED, self._replication.monotonic_ms()))
+
+    def configure(self, min_insync_replicas: int) -> None:
+        self._do(self.machine.configure(min_insync_replicas, self._replication.monotonic_ms()))
+
+    def fetched(self, node_id: int, offset: int, log_start: int, broker_epoch: int) -> None:
+        """A follower has asked for what comes from `offset` on: see Partition.fetched."""
+        now_ms = self._replication.monotonic_ms()
+        self._do(self.machine.fetched(node_id, offset, log_start, broker_epoch, now_ms))
+
+    def check(self) -> None:
+        self._do(self.machine.check(self._replication.monotonic_ms()))
+
+    def answered(self, change: IsrChange, answer: IsrAnswer) -> None:
+        self._do(self.machine.answered(change, answer, self._replication.monotonic_ms()))
+
+    def _log_moved(self, log: PartitionLog) -> None:
+        machine = self.machine
+        if machine.leads and (machine.ends.log_end, machine.ends.kept) != (log.log_end_offset, log.durable_end):
+            self._do(machine.appended(log.log_end_offset, log.durable_end, self._replication.monotonic_ms()))
+
+    def _ends(self) -> Ends:
+        log = self._log
+        return Ends(log.log_end_offset, log.durable_end, log.high_watermark)
+
+    # -- what is to be done
+
+    def _do(self, effects: list[Effect]) -> None:
+        replica, replication = self._replica, self._replication
+        replica.under_min_isr = self.machine.is_under_min_isr
+        for effect in effects:
+            if isinstance(effect, Advanced):
+                self._log.advance_high_watermark(effect.high_watermark)
+            elif isinstance(effect, AskController):
+                replication.alter.submit(self._key, effect.change)
+                replication.ask()
+            elif isinstance(effect, EpochBegan):
+                replication.follow(replica, NOBODY, effect.leader_epoch)
+                self._log.assign_leader_epoch(effect.leader_epoch)
+            elif isinstance(effect, Follow):
+                replication.alter.forget(self._key)
+                replication.follow(replica, effect.leader_id, effect.leader_epoch)
+            elif isinstance(effect, StoppedLeading):
+                self._send_away()
+        if self._acks:
+            self._acknowledge()
+
+    # -- who waits
+
+    def wait(self, offset: int, callback: Waiter) -> Acknowledgement:
+        """Call back once the records below `offset` may be acknowledged to who asks for all in sync, or with the error."""
+        self._number += 1
+        waiting = Acknowledgement(offset, self._number, callback)
+        heapq.heappush(self._acks, waiting)
+        self._acknowledge()
+        return waiting
+
+    def give_up(self, waiting: Acknowledgement) -> None:
+        """The time to wait is over: answer with REQUEST_TIMED_OUT, unless it has been answered."""
+        error = self._error(
+            ErrorCode.REQUEST_TIMED_OUT, f"not all in sync had the records below {waiting.offset} in time"
+        )
+        self._tell(waiting, error)
+
+    def _acknowledge(self) -> None:
+        acks, machine = self._acks, self.machine
+        while acks and (acks[0].callback is None or machine.acknowledgement(acks[0].offset) is not None):
+            waiting = heapq.heappop(acks)
+            code = machine.acknowledgement(waiting.offset)
+            detail = f"the records below {waiting.offset} were written, and are not acknowledged"
+            self._tell(waiting, self._error(code, detail) if code else None)
+
+    def _send_away(self) -> None:
+        acks, self._acks = self._acks, []
+        for waiting in sorted(acks):
+            detail = f"this node stopped leading before all in sync had the records below {waiting.offset}"
+            self._tell(waiting, self._error(ErrorCode.NOT_LEADER_OR_FOLLOWER, detail))
+
+    def _error(self, code: int, detail: str) -> KafkaError:
+        return error_for_code(code, detail, topic=self._replica.topic, partition=self._replica.partition)
+
+    def _tell(self, waiting: Acknowledgement, error: KafkaError | None) -> None:
+        callback, waiting.callback = waiting.callback, None
+        if callback is not None:
+            try:
+                callback(error)
+            except Exception as failure:
+                failures.report(f"answering who waited for the replicas of {self.name}", failure)

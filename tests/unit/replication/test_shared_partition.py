@@ -1,0 +1,194 @@
+"""Partitions that several nodes have, through the handlers, with real logs and fetchers: what is written, acknowledged, seen and kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fastq_broker.log import LogConfig
+from shared_bench import LAG_MS, Bench
+
+FSYNC = LogConfig(durability="fsync")
+
+
+def test_acks_all_waits_until_all_in_sync_have_the_records(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, nodes=3)
+    leader = bench.nodes[1]
+    answer = leader.produce(b"a", b"b")
+    assert (answer.done, leader.values(), leader.log.high_watermark) == (False, [], 0)
+    bench.settle()
+    assert (answer.done, answer.code) == (True, 0)
+    for node in bench.nodes.values():
+        assert (node.values(), node.log.log_end_offset, node.log.high_watermark) == ([b"a", b"b"], 2, 2)
+        assert node.log.epochs.entries() == [(0, 0)]
+
+
+def test_acks_one_is_answered_at_once_and_seen_later(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    leader = bench.nodes[1]
+    assert leader.produce(b"a", acks=1).code == 0
+    assert leader.values() == []
+    bench.settle()
+    assert leader.values() == [b"a"]
+
+
+def test_when_its_time_is_over_a_produce_is_told_so_and_the_records_stay(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    answer = bench.nodes[1].produce(b"a", timeout_ms=100)
+    bench.loop.pass_time(0.099)
+    assert not answer.done
+    bench.loop.pass_time(0.001)
+    assert answer.code == 7
+    bench.settle()
+    assert bench.nodes[2].values() == [b"a"]
+
+
+def test_below_min_isr_acks_all_is_refused(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, nodes=3, min_isr=2)
+    bench.publish(isr=(1,))
+    leader = bench.nodes[1]
+    assert [leader.produce(b"a", acks=acks).code for acks in (-1, 1)] == [19, 0]
+    bench.settle()  # the others join
+    assert leader.produce(b"b", acks=1).code == 0
+    bench.settle()
+    assert leader.values() == [b"a", b"b"]
+    assert bench.placed.isr == (1, 2, 3)
+
+
+def test_one_replica_needs_no_second_whatever_min_isr_says(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, nodes=1, min_isr=2)
+    assert bench.nodes[1].produce(b"a").code == 0
+
+
+def test_who_waits_when_the_leader_goes_is_sent_away_and_what_was_not_committed_is_cut_off(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, nodes=3)
+    old, new = bench.nodes[1], bench.nodes[2]
+    old.produce(b"kept")
+    bench.settle()
+    answer = old.produce(b"lost")
+    bench.elect(2, (2, 3))
+    assert answer.code == 6
+    assert old.log.log_end_offset == 2
+    kept = new.produce(b"new")
+    bench.settle()
+    assert kept.code == 0
+    for node in bench.nodes.values():
+        assert node.values() == [b"kept", b"new"]
+        assert node.log.epochs.entries() == [(0, 0), (1, 1)]
+    assert bench.placed.isr == (1, 2, 3)
+    assert old.produce(b"x", acks=1).code == 6
+
+
+def test_a_new_leader_does_not_tell_the_end_before_it_knows_what_is_committed(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.nodes[1].produce(b"a")
+    bench.settle()
+    bench.nodes[1].produce(b"b")
+    bench.loop.pass_time()
+    bench.nodes[2].turn()  # has it, and does not know that it is committed
+    new = bench.nodes[2]
+    assert (new.log.log_end_offset, new.log.high_watermark) == (2, 1)
+    bench.elect(2, (1, 2))
+    assert [new.latest(version) for version in (4, 5)] == [(5, -1), (78, -1)]
+    bench.settle()
+    assert new.latest() == (0, 2)
+
+
+def test_in_fsync_durability_all_disks_have_it_first(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, config=FSYNC)
+    leader, follower = bench.nodes.values()
+    answer = leader.produce(b"a")
+    for effect in follower.fetchers[1].poll(bench.loop.now):
+        follower._send(follower.fetchers[1], 1, effect)  # type: ignore[arg-type]
+    assert (follower.log.log_end_offset, follower.log.durable_end) == (1, 0)
+    assert (leader.log.durable_end, answer.done) == (0, False)
+    bench.settle()
+    assert answer.code == 0
+    assert leader.produce(b"b", acks=1).done is False  # on the leader's disk at least
+    bench.settle()
+    assert follower.values() == [b"a", b"b"]
+
+
+def test_who_falls_behind_goes_and_who_catches_up_joins(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    leader, follower = bench.nodes.values()
+    bench.settle()
+    answer = leader.produce(b"a", timeout_ms=10 * LAG_MS)
+    bench.loop.pass_time(LAG_MS / 1000 + 1)
+    leader.replication.check()
+    assert not answer.done
+    leader.grant()
+    assert (bench.placed.isr, answer.code) == ((1,), 0)
+    bench.settle()
+    assert bench.placed.isr == (1, 2)
+    assert follower.values() == [b"a"]
+
+
+def test_records_that_too_few_have_say_so(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, min_isr=2)
+    leader = bench.nodes[1]
+    leader.produce(b"a")
+    bench.settle()
+    bench.publish(isr=(1,))
+    heard: list[int] = []
+    leader.replica.wait_committed(1, lambda error: heard.append(0 if error is None else int(error.code)))
+    assert heard == [20]
+
+
+def test_consumers_may_read_from_followers(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    leader, follower = bench.nodes.values()
+    leader.produce(b"a")
+    bench.settle()
+    assert [follower.fetch(0, version).error_code for version in (10, 11, 12, 17)] == [6, 0, 0, 0]
+    told = leader.fetch(0, rack="r2")
+    assert (told.preferred_read_replica, told.records or b"", told.high_watermark) == (2, b"", 1)
+    assert [leader.fetch(0, rack=rack).preferred_read_replica for rack in ("r1", "r9", "")] == [-1, -1, -1]
+
+
+def test_only_a_replica_of_the_partition_in_its_latest_life_is_served_as_one(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    leader = bench.nodes[1]
+    errors = [leader.replica.follower_error(node, epoch, 102) for node in (2, 9) for epoch in (-1, 0, 1)]
+    assert errors == [0, 0, 75, 6, 75, 75]
+    assert [leader.replica.follower_error(2, 0, broker_epoch) for broker_epoch in (101, 102)] == [6, 0]
+
+
+def test_a_partition_goes_from_one_node_to_two_and_back(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.publish(replicas=(1,), isr=(1,))
+    leader = bench.nodes[1]
+    leader.produce(b"a")
+    assert (leader.log.high_watermark, leader.log.shared) == (1, False)
+    bench.publish(replicas=(1, 2), isr=(1,))
+    assert (leader.log.high_watermark, leader.log.shared) == (1, True)
+    bench.settle()
+    assert bench.placed.isr == (1, 2)
+    answer = leader.produce(b"b")
+    assert not answer.done
+    bench.publish(replicas=(1,), isr=(1,))
+    assert answer.code == 6  # who asks again finds one that needs nobody else
+    assert leader.produce(b"c").code == 0
+    assert leader.values() == [b"a", b"b", b"c"]
+
+
+def test_a_deleted_partition_sends_everybody_away(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    leader, follower = bench.nodes.values()
+    answer = leader.produce(b"a")
+    for node in bench.nodes.values():
+        node.table.remove_topic("events", leader.replica.topic_id)
+    assert answer.code == 6
+    assert not follower.fetchers[1].partitions
+    assert not leader.replication.partitions
+
+
+def test_a_followers_offset_moves_by_its_fetches_alone(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    leader, follower = bench.nodes.values()
+    follower.turn()
+    leader.produce(b"a")
+    bench.loop.pass_time()  # the fetch that waited is answered with it
+    assert leader.replica.shared is not None
+    known = leader.replica.shared.machine.follower(2)
+    assert known is not None
+    assert known.log_end == 0
