@@ -114,12 +114,16 @@ def check_early_start(names: Sequence[str] | None, known: Sequence[str]) -> None
 def refuse_cluster(config: BrokerConfig) -> None:
     """ConfigError where the configuration asks for more than a node that is alone, which this version cannot be yet.
 
-    It would not find the others, and would begin a cluster of its own beside theirs.
+    It would not find the others, and would begin a cluster of its own beside theirs. One bootstrap server is this node where it has
+    the port of a listener of this controller, or that has none.
     """
+    here = {item.port for item in (*config.controller_listeners, *config.advertised_controller_listeners)} - {0}
+    servers = config.controller_quorum_bootstrap_servers
+    others = len(servers) > 1 or any(here and place.port not in here for place in servers)
     for key, text, asks in (
         ("process.roles", ",".join(config.process_roles), set(config.process_roles) != set(ROLES)),
         (VOTERS, ",".join(map(str, config.controller_quorum_voters)), len(config.controller_quorum_voters) > 1),
-        (BOOTSTRAP, config.get(BOOTSTRAP), len(config.controller_quorum_bootstrap_servers) > 1),
+        (BOOTSTRAP, ",".join(config.get(BOOTSTRAP)), others),
     ):
         if asks:
             raise ConfigError(

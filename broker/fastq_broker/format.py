@@ -9,6 +9,7 @@ Rules
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 EXIT_OK = 0
 EXIT_NOT_FORMATTED = 1
 EXIT_BAD_ARGUMENTS = 2
+
+_CLUSTER_ID = re.compile(r"[!-\[\]-~]([ -\[\]-~]*[!-\[\]-~])?")
+"""What meta.properties holds as it is written."""
 
 _EPILOG = """example:
   fastq-broker format --cluster-id "$(fastq-broker random-uuid)" --standalone --config server.properties
@@ -60,7 +64,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _directories(config: BrokerConfig) -> list[Path]:
     """All directories of a node, each once, as Kafka's tool sorts them."""
-    return [Path(path) for path in sorted({*config.log_dirs, config.metadata_log_dir})]
+    return sorted({Path(path) for path in (*config.log_dirs, config.metadata_log_dir)})
 
 
 def _plan(config: BrokerConfig, parsed: argparse.Namespace) -> Plan:
@@ -70,6 +74,11 @@ def _plan(config: BrokerConfig, parsed: argparse.Namespace) -> Plan:
     from .controller.releases import SCRAM_SINCE, levels_of, name_of
     from .controller.scram_arguments import parse_credential
 
+    if not _CLUSTER_ID.fullmatch(parsed.cluster_id):
+        raise ConfigError(
+            f"--cluster-id {parsed.cluster_id!r}: it takes printable ASCII without blanks at its ends and without backslashes, as "
+            "fastq-broker random-uuid prints it"
+        )
     is_static, is_controller = bool(config.controller_quorum_voters), "controller" in config.process_roles
     has_voters = parsed.standalone or parsed.initial_controllers is not None
     if is_static and has_voters:

@@ -256,6 +256,10 @@ def test_every_key_of_a_cluster_says_that_it_does_nothing_yet() -> None:
             {**COMBINED, "controller.quorum.voters": "", "controller.quorum.bootstrap.servers": "a:1,b:1"},
             "controller.quorum.bootstrap.servers",
         ),
+        (
+            {**COMBINED, "controller.quorum.voters": "", "controller.quorum.bootstrap.servers": "a:9094"},
+            "controller.quorum.bootstrap.servers",
+        ),
     ],
 )
 def test_a_node_among_others_is_not_run_as_one_that_is_alone(settings: dict[str, str], key: str) -> None:
@@ -269,6 +273,11 @@ def test_a_node_among_others_is_not_run_as_one_that_is_alone(settings: dict[str,
         {},
         {"controller.quorum.voters": "1@localhost:9093"},
         {"controller.quorum.bootstrap.servers": "localhost:9093"},
+        {
+            "controller.quorum.bootstrap.servers": "c.example:99",
+            "listeners": "PLAINTEXT://:1,CONTROLLER://:9093",
+            "advertised.listeners": "PLAINTEXT://h:1,CONTROLLER://c.example:99",
+        },
         {**COMBINED, "controller.quorum.voters": "1@localhost:9093"},
         {  # Apache Kafka's own config/server.properties
             "process.roles": "broker,controller",

@@ -296,6 +296,27 @@ def test_credentials_that_a_node_was_formatted_with_are_not_forgotten(properties
     controller.close()
 
 
+@pytest.mark.parametrize("cluster_id", ["", " a", "a ", "a\nnode.id=2", "a\\u0041", "\u00e9"])
+def test_a_cluster_has_an_id_that_its_file_can_hold(
+    properties: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], cluster_id: str
+) -> None:
+    assert run("format", "-t", cluster_id, "-N", "-c", properties) == 2
+    assert "--cluster-id" in capsys.readouterr().err
+    assert not (tmp_path / "data").exists()
+
+
+def test_any_other_id_of_a_cluster_is_kept(properties: Path, tmp_path: Path) -> None:
+    assert run("format", "-t", "my #1 cluster=it!", "-N", "-c", properties) == 0
+    found = MetaProperties.read(tmp_path / "data")
+    assert found is not None and found.cluster_id == "my #1 cluster=it!"
+
+
+def test_a_directory_with_two_spellings_is_one(properties: Path, tmp_path: Path) -> None:
+    again = f"metadata.log.dir={tmp_path / 'data'}/"
+    assert run("format", "-t", CLUSTER, "-s", "-c", properties, "--set", again) == 0
+    assert list_snapshots(tmp_path / "data" / METADATA_DIRECTORY) == [SnapshotId(0, 0)]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
