@@ -225,7 +225,7 @@ def plan_heartbeat(
     except Refused as refused:
         return HeartbeatResult(refused.error, refused.message), []
     answer, records = _next_state(view, request, broker, state)
-    if view.metadata_version >= control.DIRECTORIES:
+    if view.metadata_version >= control.DIRECTORIES and request.offline_log_dirs:
         records += plan_offline_directories(view.after(records), broker.broker_id, request.offline_log_dirs)
     if view.metadata_version >= control.CORDONED:
         records += _cordon(broker, request.cordoned_log_dirs)

@@ -67,16 +67,18 @@ class _Placer:
             by_rack.setdefault(broker.rack, []).append(broker)
         names = sorted(by_rack, key=lambda name: (name is not None, name or ""))
         self._racks = [_Rack(by_rack[name], random) for name in names]
+        self._sorted = tuple(self._racks)
         self._unfenced = sum(not broker.fenced for broker in brokers)
         self._offset = random.randrange(len(names))
         self._random = random
         self._turn = 0
 
     def place(self, factor: int) -> tuple[int, ...]:
-        if self._turn and self._unfenced > 1 and self._turn % self._unfenced == 0:
+        if self._turn == self._unfenced > 1:
             self._random.shuffle(self._racks)
-            for rack in self._racks:
+            for rack in self._sorted:
                 rack.shuffle(self._random)
+            self._turn = 0  # Kafka's count: a ring that nobody took from since a turn of that number goes on with it
         count = len(self._racks)
         first = self._offset % count
         while (leader := self._racks[first].unfenced.next(self._turn)) is None:
