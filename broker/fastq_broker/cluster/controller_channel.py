@@ -303,7 +303,7 @@ class ControllerChannel:
     def versions(self) -> dict[int, tuple[int, int]]:
         """The APIs of the controller that is connected, by key; empty while none is, or when this node is the one."""
         leader = self._leader()
-        if leader.node_id == self.machine.config.node_id or leader.endpoint is None:
+        if leader.endpoint is None:
             return {}
         return self._core.broker_versions(self._core.separate(_node(leader.node_id, leader.endpoint)))
 

@@ -284,7 +284,7 @@ def test_a_failed_directory_is_told_at_once_and_in_each_heartbeat_from_then_on()
     broker.life.directory_failed(A, 1.7)  # that is known
     again = broker.poll(3.6)
     assert again.offline_log_dirs == [A]
-    broker.answer(again, 3.6, is_fenced=False)
+    broker.answer(again, 3.6, error_code=ErrorCode.STALE_BROKER_EPOCH)
     assert broker.poll(1000.0) is not None and not any(isinstance(news, Halt) for news in broker.news)
 
 
@@ -392,7 +392,9 @@ def test_a_broker_that_does_not_run_goes_at_once() -> None:
     assert broker.life.state is BrokerState.SHUTTING_DOWN
     broker.answer(request, 0.03, is_fenced=False)  # too late to count
     broker.life.loaded(0.04)
+    broker.life.directory_failed(A, 0.05)
     broker.life.stop()
+    assert broker.life.next_wakeup() == float("inf")
     assert broker.poll(10.0) is None and broker.life.state is BrokerState.SHUTTING_DOWN
     assert broker.news.count(StateChanged(BrokerState.SHUTTING_DOWN)) == 1
 
