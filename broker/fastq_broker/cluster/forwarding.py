@@ -131,7 +131,7 @@ def wrap(client: ClientRequest) -> EnvelopeRequest:
     return EnvelopeRequest(
         request_data=writer.getvalue(),
         request_principal=encode_principal(client.principal),
-        client_host_address=ipaddress.ip_address(client.address.partition("%")[0]).packed,
+        client_host_address=ipaddress.ip_address(client.address).packed,
     )
 
 

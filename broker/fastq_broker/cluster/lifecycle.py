@@ -48,6 +48,17 @@ FIRST_SHUTDOWN_INTERVAL_S = 0.05
 """After the first answer to a wish to go: a broker that leads little can go soon."""
 
 
+_REFUSED_REGISTRATIONS: Mapping[int, str] = {
+    ErrorCode.DUPLICATE_BROKER_REGISTRATION: "Another process with the same node.id is alive, or was until a moment ago",
+    ErrorCode.UNSUPPORTED_VERSION: "The cluster has finalized a feature at a level that this release does not support; the active "
+    "controller's log says which",
+    ErrorCode.INVALID_REGISTRATION: "The active controller's log says what it does not take: a log directory's id that another broker has, "
+    "for one, because a directory was copied with its meta.properties",
+    ErrorCode.INCONSISTENT_CLUSTER_ID: "Its controllers are another cluster's: see controller.quorum.bootstrap.servers, or the log "
+    "directories' meta.properties",
+}
+
+
 class BrokerState(Enum):
     """What a broker does; the values are Kafka's, of its metric BrokerState."""
 
@@ -359,8 +370,8 @@ class BrokerLifecycle:
             if self._holder not in (None, self.config.incarnation_id):
                 self._registered = False
                 hint = f"Another process with node.id {self.config.node_id} has registered meanwhile: this one waits for its end"
-        elif code == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
-            hint = "Another process with the same node.id is alive, or was until a moment ago"
+        elif not self._registered:
+            hint = _REFUSED_REGISTRATIONS.get(code)
         self._failed(error_for_code(code, hint=hint), now)
 
     def _registered_at(self, epoch: int, now: float) -> None:

@@ -1,7 +1,8 @@
 """A broker, its channel and three controllers in one process on virtual time, drawn from one seed: controllers die, move, answer late, and
 forget what was not committed; the broker's processes are killed, and some hang for a while and wake up when another has taken their place.
 
-The controllers are a slow, obvious model of ClusterControlManager: one committed history, of which the leader at the time appends. After
+The controllers are a slow, obvious model of ClusterControlManager, or the plans of our own: one committed history, of which the leader at
+the time appends. After
 every step: of all processes of the broker, at most one that runs is the registered one; a process is told no epoch but its own; and only
 who the history unfenced has opened its ports.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
@@ -18,25 +19,42 @@ from fastq_broker.cluster import controller_channel as channel
 from fastq_broker.cluster import lifecycle
 from fastq_broker.cluster.controller_channel import ChannelConfig, ChannelMachine, Finish, Leader
 from fastq_broker.cluster.lifecycle import BrokerLifecycle, BrokerState, LifecycleConfig, ListenerAddress
+from fastq_broker.config import BrokerConfig
+from fastq_broker.controller.brokers import (
+    FENCE,
+    UNFENCE,
+    Sessions,
+    plan_fence,
+    plan_heartbeat,
+    plan_registration,
+)
+from fastq_broker.controller.image import MetadataImage
+from fastq_broker.controller.view import ControlView
 from fastq_broker.raft.voters import Endpoint
+from fastq_broker.topic_config import BrokerLayers, TopicDefaults
 
 from fastq.errors import ConnectionClosed, ConnectionTimeout, ErrorCode, FastqError
 from fastq.protocol.messages import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
+    BrokerRegistrationChangeRecord,
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
+    RegisterBrokerRecord,
 )
 
 BROKER = 1
 CONTROLLERS = (101, 102, 103)
 SESSION_S = 9.0
+FIRST_EPOCH = 10
+SUPPORTED_LEVELS = {"metadata.version": 30}
+DEFAULTS = TopicDefaults(BrokerLayers(BrokerConfig.from_mapping({"log.dirs": "/nowhere"})))
 
 
 class Record(NamedTuple):
     """What the metadata log has of the broker."""
 
-    kind: str  # "register", "unfence", "fence", "leave"
+    kind: str  # "register", "again" (the same incarnation), "unfence", "fence", "leave"
     incarnation: bytes
     epoch: int
 
@@ -57,9 +75,8 @@ def outcome(history: list[Record]) -> Registered | None:
             found = Registered(record.incarnation, record.epoch, True, False)
         else:
             assert found is not None and found.epoch == record.epoch, "a record of an epoch that is over"
-            found = found._replace(
-                fenced={"fence": True, "unfence": False}.get(record.kind, found.fenced), leaving=record.kind == "leave"
-            )
+            fenced = {"fence": True, "unfence": False}.get(record.kind, found.fenced)
+            found = found._replace(fenced=fenced, leaving=record.kind == "leave")
     return found
 
 
@@ -120,7 +137,7 @@ class Controller:
             answer(BrokerRegistrationResponse(error_code=ErrorCode.DUPLICATE_BROKER_REGISTRATION))
             return
         same = found is not None and found.incarnation == request.incarnation_id
-        epoch = found.epoch if same and found is not None else len(self.appended) + 10
+        epoch = found.epoch if same and found is not None else len(self.appended) + FIRST_EPOCH
         self.contacts[epoch] = self.world.now
         records = [] if same else [Record("register", request.incarnation_id, epoch)]
         self.append(records, lambda: answer(BrokerRegistrationResponse(broker_epoch=epoch)))
@@ -149,6 +166,74 @@ class Controller:
         )
 
 
+class PlannedController(Controller):
+    """The same with the plans and sessions of our own controller."""
+
+    def lead(self, epoch: int) -> None:
+        super().lead(epoch)
+        image = MetadataImage(cluster_id="c", offset=FIRST_EPOCH - 1)
+        self.view = ControlView(image, DEFAULTS).after(self.world.records)
+        self.planned = list(self.world.records)
+        self.sessions = Sessions(int(SESSION_S * 1000))
+        self.sessions.follow(self.view.image, self.now_ms)
+
+    @property
+    def now_ms(self) -> int:
+        return int(self.world.now * 1000)
+
+    def plan(self, records: Sequence[Any], then: Callable[[], object]) -> None:
+        self.view = self.view.after(records)
+        self.sessions.follow(self.view.image, self.now_ms)
+        self.planned += records
+        told = [self.short(record) for record in records]
+        end = len(self.planned)
+
+        def committed() -> None:
+            self.world.records = self.planned[:end]
+            then()
+
+        self.append(told, committed)
+
+    def short(self, record: Any) -> Record:
+        """What a record of the metadata says in this world's words."""
+        if isinstance(record, RegisterBrokerRecord):
+            found = outcome(self.appended)
+            again = found is not None and found.epoch == record.broker_epoch
+            return Record("again" if again else "register", record.incarnation_id, record.broker_epoch)
+        assert isinstance(record, BrokerRegistrationChangeRecord)
+        kind = {FENCE: "fence", UNFENCE: "unfence"}.get(record.fenced, "leave")
+        return Record(kind, self.view.image.brokers[BROKER].incarnation_id, record.broker_epoch)
+
+    def expire(self) -> None:
+        gone = self.sessions.expired(self.now_ms) if self.leads else None
+        if gone is not None:
+            self.plan(plan_fence(self.view, gone), lambda: None)
+
+    def register(self, request: BrokerRegistrationRequest, answer: Callable[[Any], object]) -> None:
+        result, records = plan_registration(
+            self.view,
+            request,
+            version=4,
+            epoch=self.view.image.offset + 1,
+            finalized=SUPPORTED_LEVELS,
+            is_live=self.sessions.is_live(BROKER, self.now_ms),
+        )
+        response = BrokerRegistrationResponse(error_code=result.error, broker_epoch=result.epoch)
+        self.plan(records, lambda: answer(response))
+
+    def heartbeat(self, request: BrokerHeartbeatRequest, answer: Callable[[Any], object]) -> None:
+        self.sessions.heard(BROKER, request.broker_epoch, self.now_ms)
+        result, records = plan_heartbeat(self.view, request, self.sessions.state(BROKER))
+        self.sessions.heartbeat(request, result, self.view.image.offset + len(records) + 1)
+        response = BrokerHeartbeatResponse(
+            error_code=result.error,
+            is_caught_up=result.is_caught_up,
+            is_fenced=result.is_fenced,
+            should_shut_down=result.should_shut_down,
+        )
+        self.plan(records, lambda: answer(response))
+
+
 class Process:
     """One process of the broker."""
 
@@ -161,7 +246,7 @@ class Process:
                 cluster_id="c",
                 incarnation_id=self.incarnation,
                 listeners=[ListenerAddress("PLAINTEXT", "h", 9092)],
-                features={},
+                features={"metadata.version": (7, 30)},
                 log_dirs=[b"d" * 16],
             )
         )
@@ -206,7 +291,7 @@ class Process:
     def follow(self) -> None:
         """Apply the metadata as it is."""
         found = outcome(self.world.history)
-        self.life.metadata_at(len(self.world.history) + 10)
+        self.life.metadata_at(len(self.world.history) + FIRST_EPOCH)
         self.life.registration_in_metadata(None if found is None else found.incarnation, True, self.world.now)
 
     def wake(self, due: float) -> None:
@@ -266,7 +351,7 @@ class Process:
 class World:
     """`loss`: share of messages that are lost, and of answers that are late."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, controller: type[Controller] = Controller) -> None:
         self.random = Random(seed)
         self.now, self.loss = 0.0, 0.0
         self.due: list[tuple[float, int, Callable[[], object]]] = []
@@ -275,7 +360,9 @@ class World:
         self.epoch = 0
         self.leader: Controller | None = None
         self.known = Leader(-1, 0, None)  # what raft tells the broker, some time later
-        self.controllers = {node_id: Controller(self, node_id) for node_id in CONTROLLERS}
+        self.records: list[Any] = []
+        """The history as our own controllers write it."""
+        self.controllers = {node_id: controller(self, node_id) for node_id in CONTROLLERS}
         self.processes: list[Process] = []
         self.halts = 0
         self.steps = 0

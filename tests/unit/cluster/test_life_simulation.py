@@ -6,7 +6,7 @@ import os
 
 import pytest
 from fastq_broker.cluster.lifecycle import BrokerState
-from life_world import CONTROLLERS, World, outcome
+from life_world import CONTROLLERS, Controller, PlannedController, World, outcome
 
 SEEDS = range(400 if os.environ.get("FASTQ_SOAK") == "1" else 60)
 
@@ -62,9 +62,10 @@ def test_a_process_that_wakes_up_after_another_has_taken_its_place_stays_out_whi
     )
 
 
+@pytest.mark.parametrize("controller", [Controller, PlannedController])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_broker_runs_in_the_end_and_never_twice(seed: int) -> None:
-    world = World(seed)
+def test_the_broker_runs_in_the_end_and_never_twice(seed: int, controller: type[Controller]) -> None:
+    world = World(seed, controller)
     world.elect()
     world.tick()
     world.start_process()

@@ -214,6 +214,17 @@ def test_a_broker_that_cannot_register_in_time_halts() -> None:
     assert broker.life.next_wakeup() == float("inf") and broker.poll(100.0) is None
 
 
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [(101, "same node.id is alive"), (35, "finalized a feature"), (119, "meta.properties"), (104, "another cluster's")],
+)
+def test_a_refused_registration_says_what_to_do(code: int, hint: str, caplog: pytest.LogCaptureFixture) -> None:
+    broker = Broker()
+    broker.life.start(0.0)
+    broker.answer(broker.poll(0.0), 0.0, error_code=code)
+    assert hint in caplog.text and "broker 4, STARTING" in caplog.text
+
+
 def test_a_registered_broker_outlives_its_controllers() -> None:
     broker = Broker()
     broker.registered()
