@@ -315,6 +315,20 @@ def test_a_signal_that_comes_while_a_process_is_being_started_reaches_it() -> No
     asyncio.run(scenario())
 
 
+def test_a_signal_to_a_process_that_has_just_ended_is_let_be() -> None:
+    async def scenario() -> None:
+        world = FakeWorld()
+        run = world.supervise()
+        await turns()
+        world.children[0].end(0)
+        world.on_signal(HUP)  # its end is not known here yet
+        assert ("node-1", HUP) in world.signals
+        world.on_signal(TERM)
+        assert await asyncio.wait_for(run, 10) == 0
+
+    asyncio.run(scenario())
+
+
 def test_a_supervisor_that_is_cancelled_leaves_no_node_behind() -> None:
     async def scenario() -> None:
         world = FakeWorld()
