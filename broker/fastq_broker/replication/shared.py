@@ -28,6 +28,7 @@ from .partition import (
     Follow,
     IsrAnswer,
     Partition,
+    StartMoved,
     StoppedLeading,
 )
 
@@ -99,7 +100,7 @@ class SharedPartition:
     Invariants: while it is not ended its log is `shared`, and it is in `Replication.partitions`; only a leader has anybody waiting.
     """
 
-    __slots__ = ("_acks", "_key", "_log", "_number", "_replica", "_replication", "machine")
+    __slots__ = ("_acks", "_deletions", "_key", "_log", "_number", "_replica", "_replication", "machine")
 
     def __init__(self, replica: Replica, replication: Replication) -> None:
         self._replica = replica
@@ -107,6 +108,7 @@ class SharedPartition:
         self._log: PartitionLog = replica.log
         self._key = replica.topic_id, replica.partition
         self._acks: list[Acknowledgement] = []
+        self._deletions: list[tuple[int, Waiter]] = []
         self._number = 0
         self.machine = Partition(
             replication.node_id,
@@ -149,7 +151,7 @@ class SharedPartition:
         self._do(self.machine.fetched(node_id, offset, log_start, broker_epoch, now_ms))
 
     def check(self) -> None:
-        self._do(self.machine.check(self._replication.monotonic_ms()))
+        self._do([*self.machine.check(self._replication.monotonic_ms()), StartMoved()])  # who was fenced counts no more
 
     def answered(self, change: IsrChange, answer: IsrAnswer) -> None:
         self._do(self.machine.answered(change, answer, self._replication.monotonic_ms()))
@@ -182,6 +184,8 @@ class SharedPartition:
                 replication.follow(replica, effect.leader_id, effect.leader_epoch)
             elif isinstance(effect, StoppedLeading):
                 self._send_away()
+            elif isinstance(effect, StartMoved):
+                self._tell_deletions()
         if self._acks:
             self._acknowledge()
 
@@ -215,6 +219,32 @@ class SharedPartition:
         for waiting in sorted(acks):
             detail = f"this node stopped leading before all in sync had the records below {waiting.offset}"
             self._tell(waiting, self._error(ErrorCode.NOT_LEADER_OR_FOLLOWER, detail))
+        deletions, self._deletions = self._deletions, []
+        for offset, callback in deletions:
+            detail = f"this node stopped leading before all replicas had deleted what is below {offset}"
+            self._call(callback, self._error(ErrorCode.NOT_LEADER_OR_FOLLOWER, detail))
+
+    @property
+    def low_watermark(self) -> int:
+        """Below it all live replicas have deleted."""
+        return self.machine.low_watermark(self._log.log_start_offset)
+
+    def wait_deleted(self, offset: int, callback: Waiter) -> None:
+        """Call back once the low watermark is `offset`, or with the error, unless `forget_deletion` comes first."""
+        self._deletions.append((offset, callback))
+        self._tell_deletions()
+
+    def forget_deletion(self, callback: Waiter) -> None:
+        """Do not call back any more; nothing happens when that has been done."""
+        self._deletions = [waiting for waiting in self._deletions if waiting[1] is not callback]
+
+    def _tell_deletions(self) -> None:
+        if self._deletions:
+            start = self.low_watermark
+            reached = [callback for offset, callback in self._deletions if offset <= start]
+            self._deletions = [waiting for waiting in self._deletions if waiting[0] > start]
+            for callback in reached:
+                self._call(callback, None)
 
     def _error(self, code: int, detail: str) -> KafkaError:
         return error_for_code(code, detail, topic=self._replica.topic, partition=self._replica.partition)
@@ -222,7 +252,10 @@ class SharedPartition:
     def _tell(self, waiting: Acknowledgement, error: KafkaError | None) -> None:
         callback, waiting.callback = waiting.callback, None
         if callback is not None:
-            try:
-                callback(error)
-            except Exception as failure:
-                failures.report(f"answering who waited for the replicas of {self.name}", failure)
+            self._call(callback, error)
+
+    def _call(self, callback: Waiter, error: KafkaError | None) -> None:
+        try:
+            callback(error)
+        except Exception as failure:
+            failures.report(f"answering who waited for the replicas of {self.name}", failure)

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+from fastq_broker.handlers import delete_records as delete_records_handler
 from fastq_broker.log import LogConfig
 from shared_bench import LAG_MS, Bench
+
+from fastq.protocol.messages import DeleteRecordsRequest
 
 FSYNC = LogConfig(durability="fsync")
 
@@ -192,3 +198,45 @@ def test_a_followers_offset_moves_by_its_fetches_alone(tmp_path: Path) -> None:
     known = leader.replica.shared.machine.follower(2)
     assert known is not None
     assert known.log_end == 0
+
+
+def delete_records(bench: Bench, offset: int) -> asyncio.Task[Any]:
+    """DeleteRecords at node 1, begun."""
+    leader = bench.nodes[1]
+    item = DeleteRecordsRequest.DeleteRecordsPartition(partition_index=0, offset=offset)
+    topic = DeleteRecordsRequest.DeleteRecordsTopic(name="events", partitions=[item])
+    context: Any = SimpleNamespace(image=bench.image, logs=leader.logs, node_id=1, replicas=leader.table)
+    answer: Any = delete_records_handler.handle(context, DeleteRecordsRequest(topics=[topic], timeout_ms=50))
+
+    async def result() -> Any:
+        response = await answer if asyncio.iscoroutine(answer) else answer
+        told = response.topics[0].partitions[0]
+        return told.error_code, told.low_watermark
+
+    return asyncio.ensure_future(result())
+
+
+def test_records_are_deleted_when_all_live_replicas_have_deleted_them(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, nodes=3)
+    for value in (b"a", b"b", b"c"):
+        bench.nodes[1].produce(value)
+        bench.settle()
+
+    async def run() -> None:
+        deletion = delete_records(bench, 2)
+        await asyncio.sleep(0)
+        assert not deletion.done()
+        bench.loop.pass_time(2)
+        bench.settle()
+        bench.loop.pass_time(2)
+        bench.settle()
+        assert await deletion == (0, 2)
+        assert [node.log.log_start_offset for node in bench.nodes.values()] == [2, 2, 2]
+        assert await delete_records(bench, 1) == (0, 2)
+        assert await delete_records(bench, 3) == (7, 2)
+        deletion = delete_records(bench, -1)
+        await asyncio.sleep(0)
+        bench.elect(2, (1, 2, 3))
+        assert await deletion == (6, -1)
+
+    asyncio.run(run())
