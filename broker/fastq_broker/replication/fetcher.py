@@ -455,12 +455,12 @@ class ReplicaFetcher:
             raise InvalidRecord(f"leader epoch {epoch} diverges, and ends at {end}")
         own_epoch, own_end = log.epoch_end_offset(epoch)
         if own_epoch == NO_EPOCH:
-            offset = end
+            offset = min(end, log.log_end_offset)
         elif own_epoch == epoch:
             offset = min(own_end, end)
         else:
             offset = own_end  # the leader is asked again of the epoch before
-        self._truncate_to(state, min(offset, log.log_end_offset))
+        self._truncate_to(state, offset)
         self._go_on(state, before.leader_epoch, now)
         if state.position == before:
             self._pause(state, f"the leader's epoch {epoch} ends at {end}, which takes nothing off this log", now)

@@ -522,6 +522,15 @@ class TestDivergence:
         follower.steps(2)
         assert mine.log_end_offset == 3
 
+    def test_at_an_epoch_above_all_of_this_log_only_the_leaders_end_counts(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        mine = log_of(0, 0)
+        follower = pair(log_of(0, 0), mine, 0)
+        monkeypatch.setattr(follower.leader.led[T0.key].log, "epoch_end_offset", lambda epoch: (5, 1))
+        follower.step()
+        assert mine.log_end_offset == 1
+
     def test_one_that_changes_nothing_costs_a_pause(self, monkeypatch: pytest.MonkeyPatch) -> None:
         leader_log, mine = log_of(0), log_of(0)
         follower = pair(leader_log, mine, 0)
@@ -644,6 +653,17 @@ class TestOutOfRange:
         follower.steps(4)
         assert mine.data == leader_log.data
 
+    def test_what_is_added_meanwhile_does_not_hear_where_the_old_leader_begins(self) -> None:
+        leader_log, mine = log_of(0, 0, 0), log_of(0)
+        leader_log.delete_before(2)
+        follower = pair(leader_log, mine, 0)
+        follower.steps(2)
+        follower.poll()
+        assert follower.asked[0][2].api_key == ListOffsetsRequest.API_KEY
+        follower.follow(T0, mine, 1)
+        follower.step()
+        assert (mine.log_start_offset, mine.log_end_offset) == (0, 1)
+
     def test_what_is_added_meanwhile_does_not_hear_of_it(self) -> None:
         leader_log, mine = log_of(0), log_of(0, 0)
         mine.epochs, mine.high_watermark = [], 2
@@ -718,6 +738,15 @@ class TestErrors:
         follower.step()
         follower.follow(T0, mine, 0)
         assert not follower.step()
+
+    def test_another_log_of_the_partition_is_followed_from_its_end(self) -> None:
+        """It was opened anew, or in another directory."""
+        leader_log, mine, again = log_of(0), MemoryLog(), MemoryLog()
+        follower = pair(leader_log, mine, 0)
+        follower.step()
+        follower.follow(T0, again, 0)
+        follower.step()
+        assert again.data == leader_log.data
 
 
 class TestOldAnswers:
