@@ -220,7 +220,7 @@ class Supervision:
 
     def next_wakeup(self) -> float:
         """When `poll` is to be called at the latest, if nothing happens."""
-        timed = (NodeState.STOPPING,) if self._stopping else (NodeState.WAITING,)
+        timed = (NodeState.WAITING, NodeState.STOPPING)
         return min((node.due for node in self._nodes.values() if node.state in timed), default=NEVER)
 
     def _stop_next(self, now: float) -> None:

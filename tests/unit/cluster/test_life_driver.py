@@ -58,21 +58,25 @@ def channel_to(controller: Controller) -> ControllerChannel:
     return ControllerChannel(config, lambda: HERE, controller, client, asyncio.get_running_loop())
 
 
+def life_of() -> BrokerLifecycle:
+    return BrokerLifecycle(
+        LifecycleConfig(
+            node_id=1,
+            cluster_id="c",
+            incarnation_id=b"i" * 16,
+            listeners=[ListenerAddress("PLAINTEXT", "h", 1)],
+            features={},
+            log_dirs=[b"d" * 16],
+            heartbeat_interval_s=0.01,
+        )
+    )
+
+
 def test_a_broker_comes_runs_and_goes() -> None:
     async def scenario() -> None:
         controller, news = Controller(), list[Any]()
         channel = channel_to(controller)
-        life = BrokerLifecycle(
-            LifecycleConfig(
-                node_id=1,
-                cluster_id="c",
-                incarnation_id=b"i" * 16,
-                listeners=[ListenerAddress("PLAINTEXT", "h", 1)],
-                features={},
-                log_dirs=[b"d" * 16],
-                heartbeat_interval_s=0.01,
-            )
-        )
+        life = life_of()
         driver = LifeDriver(life, channel, asyncio.get_running_loop(), news.append)
         driver.start()
         await until(lambda: len(controller.asked) > 3)
@@ -93,6 +97,50 @@ def test_a_broker_comes_runs_and_goes() -> None:
         channel.close()
         await asyncio.sleep(0.03)
         assert len(controller.asked) == count and isinstance(controller.asked[0], BrokerRegistrationRequest)
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+def test_what_news_lead_to_comes_after_them() -> None:
+    async def scenario() -> None:
+        news: list[Any] = []
+        channel = channel_to(Controller())
+        life = life_of()
+
+        def on_news(effect: Any) -> None:
+            if effect == StateChanged(BrokerState.RUNNING):
+                life.shut_down(driver.now())
+            driver.turn()
+            news.append(effect)
+
+        driver = LifeDriver(life, channel, asyncio.get_running_loop(), on_news)
+        life.metadata_at(5)
+        life.loaded(driver.now())
+        driver.start()
+        await until(lambda: StateChanged(BrokerState.SHUTTING_DOWN) in news)
+        names = [getattr(effect, "state", effect) for effect in news]
+        assert names == [
+            BrokerState.STARTING,
+            BrokerState.RECOVERY,
+            BrokerState.RUNNING,
+            OpenPorts(),
+            BrokerState.PENDING_CONTROLLED_SHUTDOWN,
+            BrokerState.SHUTTING_DOWN,
+        ]
+        channel.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
+def test_a_broker_whose_driver_is_closed_is_shut_down() -> None:
+    async def scenario() -> None:
+        news: list[Any] = []
+        channel = channel_to(Controller())
+        driver = LifeDriver(life_of(), channel, asyncio.get_running_loop(), news.append)
+        driver.start()
+        driver.close()
+        assert news == [StateChanged(BrokerState.STARTING), StateChanged(BrokerState.SHUTTING_DOWN)]
+        channel.close()
 
     asyncio.run(asyncio.wait_for(scenario(), 30))
 

@@ -256,6 +256,8 @@ def test_the_driver_starts_prefixes_restarts_and_stops() -> None:
         assert [child.name for child in world.children] == ["node-1", "node-2", "node-3"]
         for child in world.children:
             child.stdout.feed_data(b"ready on 127.0.0.1\nmore\n")
+            await turns()
+            child.stdout.feed_data(b"and more\n")
             child.stderr.feed_data(b"a li")
             child.stderr.feed_data(b"ne\nanother\n")
         await turns()
@@ -264,7 +266,9 @@ def test_the_driver_starts_prefixes_restarts_and_stops() -> None:
         )
         lines = world.err.getvalue().splitlines()
         assert sorted(lines) == sorted(
-            f"node-{number} | {text}".encode() for number in (1, 2, 3) for text in ("more", "a line", "another")
+            f"node-{number} | {text}".encode()
+            for number in (1, 2, 3)
+            for text in ("more", "and more", "a line", "another")
         )
         world.children[1].stderr.feed_data(b"last words")
         world.refuses = 1  # the first try to start it again fails too
@@ -315,6 +319,25 @@ def test_a_signal_that_comes_while_a_process_is_being_started_reaches_it() -> No
     asyncio.run(scenario())
 
 
+def test_what_a_node_has_left_behind_does_not_keep_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "LAST_WORDS_S", 0.0)
+
+    async def scenario() -> None:
+        world = FakeWorld()
+        run = world.supervise()
+        await turns()
+        orphaned = world.children[0]
+        orphaned.code.set_result(-9)  # its pipes stay open: a process of its own holds them
+        world.on_signal(TERM)
+        assert await asyncio.wait_for(run, 10) == 1
+        await turns()
+        orphaned.stderr.feed_data(b"a ghost\n")
+        await turns()
+        assert b"ghost" not in world.err.getvalue()
+
+    asyncio.run(scenario())
+
+
 def test_a_signal_to_a_process_that_has_just_ended_is_let_be() -> None:
     async def scenario() -> None:
         world = FakeWorld()
@@ -344,8 +367,11 @@ def test_a_supervisor_that_is_cancelled_leaves_no_node_behind() -> None:
 
 
 def test_nobody_to_read_the_log_stops_no_node() -> None:
+    tried: list[Any] = []
+
     class Gone(io.BytesIO):
         def write(self, data: Any) -> int:
+            tried.append(data)
             raise BrokenPipeError
 
     async def scenario() -> None:
@@ -353,8 +379,10 @@ def test_nobody_to_read_the_log_stops_no_node() -> None:
         world.err = Gone()
         run = world.supervise()
         await turns()
-        world.children[0].stderr.feed_data(b"a line\n")
-        await turns()
+        for _ in range(2):  # what it says is read on: a full pipe would stop it
+            world.children[0].stderr.feed_data(b"a line\n")
+            await turns()
+        assert tried == [b"node-1 | a line\n"] * 2
         world.on_signal(TERM)
         assert await asyncio.wait_for(run, 10) == 0
 
