@@ -56,8 +56,7 @@ class AlterPartitions:
     Invariant: a change is in `_waiting` or `_in_flight`; of a partition the latest of each alone.
     """
 
-    def __init__(self, broker_id: int) -> None:
-        self._broker_id = broker_id
+    def __init__(self) -> None:
         self._waiting: dict[PartitionKey, IsrChange] = {}
         self._in_flight: dict[PartitionKey, IsrChange] = {}
         self._not_before_ms = 0
@@ -70,17 +69,17 @@ class AlterPartitions:
         """The partition is not led here any more: do not ask."""
         self._waiting.pop(key, None)
 
-    def next_request(self, broker_epoch: int, version: int, now_ms: int) -> AlterPartitionRequest | None:
-        """The request to send now; `answered` or `failed` has to follow. None while there is nothing to ask, one is in flight, or it is
-        too early (see `due_ms`)."""
+    def take(self, now_ms: int) -> Mapping[PartitionKey, IsrChange] | None:
+        """What to ask now, in one request; `answered` or `failed` has to follow. None while there is nothing to ask, one is in flight, or
+        it is too early (see `due_ms`)."""
         if self._in_flight or not self._waiting or now_ms < self._not_before_ms:
             return None
         self._in_flight, self._waiting = self._waiting, {}
-        return build_request(self._in_flight, self._broker_id, broker_epoch, version)
+        return dict(self._in_flight)
 
     @property
     def due_ms(self) -> int | None:
-        """When `next_request` has one; None: not before something else happens."""
+        """When `take` has some; None: not before something else happens."""
         return self._not_before_ms if self._waiting and not self._in_flight else None
 
     def failed(self, now_ms: int) -> None:

@@ -60,7 +60,8 @@ class Acknowledgement:
 class Replication:
     """What the shared partitions of a node have in common, and whom they tell. Loop thread only.
 
-    `follow(replica, leader, epoch)`: fetch from that node from now on, from none when it is -1. `ask()`: `alter` has something to send.
+    `follow(replica, leader, epoch)`: fetch from that node from now on, from none when it is -1. `ask()`: `alter` has something to ask the
+    controller; who sends it takes the place of what does nothing (AlterPartitionDriver).
     """
 
     def __init__(
@@ -71,15 +72,14 @@ class Replication:
         *,
         lag_max_ms: int,
         follow: Callable[[Replica, int, int], None],
-        ask: Callable[[], None],
     ) -> None:
         self.node_id = node_id
         self.broker = broker
         self.monotonic_ms = monotonic_ms
         self.lag_max_ms = lag_max_ms
         self.follow = follow
-        self.ask = ask
-        self.alter = AlterPartitions(node_id)
+        self.ask: Callable[[], None] = lambda: None
+        self.alter = AlterPartitions()
         self.partitions: dict[PartitionKey, SharedPartition] = {}
 
     def check(self) -> None:

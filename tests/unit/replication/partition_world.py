@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from fastq_broker.controller.image import BrokerImage, PartitionImage
 from fastq_broker.log.leader_epochs import NO_EPOCH
-from fastq_broker.replication.alter_partition import AlterPartitions
+from fastq_broker.replication.alter_partition import AlterPartitions, build_request
 from fastq_broker.replication.partition import (
     Advanced,
     AskController,
@@ -103,7 +103,7 @@ class Node:
         self.machine = self.world.partition_class(
             self.node_id, self.known_broker, lag_max_ms=self.world.lag_ms, min_insync_replicas=self.world.min_isr
         )
-        self.sender = AlterPartitions(self.node_id)
+        self.sender = AlterPartitions()
         self.following: tuple[int, int] | None = None
         self.fetching: Fetch | None = None
         self.asked_at = 0
@@ -377,8 +377,9 @@ class World:
         fetch = node.ask()
         if fetch is not None:
             self.bag.append(fetch)
-        request = node.sender.next_request(node.broker_epoch, 3, self.now)
-        if request is not None:
+        changes = node.sender.take(self.now)
+        if changes is not None:
+            request = build_request(changes, node.node_id, node.broker_epoch, 3)
             self.bag.append(Asked(node.node_id, node.incarnation, request))
 
     def restart(self, node: Node) -> None:

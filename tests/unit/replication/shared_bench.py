@@ -119,7 +119,6 @@ class Node:
             lambda: int(bench.loop.now * 1000),
             lag_max_ms=LAG_MS,
             follow=self._follow,
-            ask=lambda: None,
         )
         files = Files()
         self.logs = LogManager(
@@ -188,11 +187,9 @@ class Node:
     def grant(self) -> None:
         """Have the controller carry out what this leader asks."""
         alter = self.replication.alter
-        request = alter.next_request(self.bench.brokers[self.node_id].epoch, 3, int(self.bench.loop.now * 1000))
-        if request is not None:
-            [asked] = request.topics[0].partitions
+        for asked in (alter.take(int(self.bench.loop.now * 1000)) or {}).values():
             assert (asked.leader_epoch, asked.partition_epoch) == self.bench.placed[1:3]
-            isr = tuple(state.broker_id for state in asked.new_isr_with_epochs)
+            isr = tuple(asked.nodes)
             told = AlterPartitionResponse.PartitionData(
                 leader_id=self.node_id,
                 leader_epoch=asked.leader_epoch,

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from fastq_broker.replication.alter_driver import AlterPartitionDriver
 from fastq_broker.replication.alter_partition import RETRY_MS, AlterPartitions, build_request
 from fastq_broker.replication.isr import IsrChange
+from fastq_broker.replication.shared import Replication
+from shared_bench import Loop
 
-from fastq.protocol.messages import AlterPartitionRequest, AlterPartitionResponse
+from fastq.errors import UnsupportedVersion
+from fastq.protocol.messages import AlterPartitionResponse
 
 TOPIC, OTHER = b"a" * 16, b"b" * 16
 CHANGE = IsrChange(5, 7, ((1, 101), (2, 102)), joining=2)
 
 
-def asked(request: AlterPartitionRequest | None) -> list[tuple[bytes, int]]:
-    assert request is not None
+def asked(changes: Mapping[tuple[bytes, int], IsrChange] | None) -> list[tuple[bytes, int]]:
+    assert changes is not None
+    request = build_request(changes, 1, 101, 3)
     return [(topic.topic_id, partition.partition_index) for topic in request.topics for partition in topic.partitions]
 
 
@@ -39,54 +48,102 @@ def test_a_request_names_the_whole_set_in_every_version_and_again() -> None:
 
 
 def test_one_request_at_a_time_for_many_partitions() -> None:
-    sender = AlterPartitions(1)
-    assert sender.next_request(101, 3, 0) is None
+    sender = AlterPartitions()
+    assert sender.take(0) is None
     for key in ((TOPIC, 1), (OTHER, 0), (TOPIC, 0)):
         sender.submit(key, CHANGE)
-    assert asked(sender.next_request(101, 3, 0)) == [(TOPIC, 0), (TOPIC, 1), (OTHER, 0)]
+    assert asked(sender.take(0)) == [(TOPIC, 0), (TOPIC, 1), (OTHER, 0)]
     sender.submit((TOPIC, 2), CHANGE)
-    assert (sender.next_request(101, 3, 0), sender.due_ms) == (None, None)
+    assert (sender.take(0), sender.due_ms) == (None, None)
     answers = sender.answered(told((TOPIC, 0), (TOPIC, 1), (OTHER, 0), (OTHER, 9)), 0)
     assert [key for key, _, _ in answers] == [(TOPIC, 0), (TOPIC, 1), (OTHER, 0)]
-    assert asked(sender.next_request(101, 3, 0)) == [(TOPIC, 2)]
+    assert asked(sender.take(0)) == [(TOPIC, 2)]
 
 
 def test_without_an_answer_all_is_asked_again_after_a_while() -> None:
-    sender = AlterPartitions(1)
+    sender = AlterPartitions()
     sender.submit((TOPIC, 0), CHANGE)
-    sender.next_request(101, 3, 1000)
+    sender.take(1000)
     sender.failed(1000)
-    assert (sender.next_request(101, 3, 1000), sender.due_ms) == (None, 1000 + RETRY_MS)
-    assert asked(sender.next_request(101, 3, 1000 + RETRY_MS)) == [(TOPIC, 0)]
+    assert (sender.take(1000), sender.due_ms) == (None, 1000 + RETRY_MS)
+    assert asked(sender.take(1000 + RETRY_MS)) == [(TOPIC, 0)]
     assert sender.answered(AlterPartitionResponse(error_code=77), 2000) == []
-    assert asked(sender.next_request(102, 3, 2000 + RETRY_MS)) == [(TOPIC, 0)]
+    assert asked(sender.take(2000 + RETRY_MS)) == [(TOPIC, 0)]
 
 
 def test_a_partition_without_an_answer_is_asked_for_again() -> None:
-    sender = AlterPartitions(1)
+    sender = AlterPartitions()
     for at in (0, 1):
         sender.submit((TOPIC, at), CHANGE)
-    sender.next_request(101, 3, 0)
+    sender.take(0)
     assert len(sender.answered(told((TOPIC, 0)), 0)) == 1
-    assert asked(sender.next_request(101, 3, RETRY_MS)) == [(TOPIC, 1)]
+    assert asked(sender.take(RETRY_MS)) == [(TOPIC, 1)]
 
 
 def test_a_newer_change_takes_the_place_of_one_that_failed() -> None:
-    sender = AlterPartitions(1)
+    sender = AlterPartitions()
     sender.submit((TOPIC, 0), CHANGE)
-    sender.next_request(101, 3, 0)
+    sender.take(0)
     newer = CHANGE._replace(partition_epoch=9)
     sender.submit((TOPIC, 0), newer)
     sender.failed(0)
-    request = sender.next_request(101, 3, RETRY_MS)
-    assert request is not None
-    assert request.topics[0].partitions[0].partition_epoch == 9
+    assert sender.take(RETRY_MS) == {(TOPIC, 0): newer}
     [(_, change, _)] = sender.answered(told((TOPIC, 0)), 0)
     assert change is newer
 
 
 def test_what_is_not_led_any_more_is_not_asked_for() -> None:
-    sender = AlterPartitions(1)
+    sender = AlterPartitions()
     sender.submit((TOPIC, 0), CHANGE)
     sender.forget((TOPIC, 0))
-    assert sender.next_request(101, 3, 0) is None
+    assert sender.take(0) is None
+
+
+class Channel:
+    """A controller far away: what was asked, in version 3, and who waits for the answers."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Any, Any]] = []
+
+    def ask(self, request: Any, done: Any) -> None:
+        self.asked.append((request, done))
+
+
+def test_what_is_asked_in_one_turn_goes_in_one_request_and_again_until_it_is_answered() -> None:
+    loop, channel = Loop(), Channel()
+    heard: list[Any] = []
+    no_follow: Any = None
+    replication = Replication(1, {}.get, lambda: int(loop.now * 1000), lag_max_ms=1, follow=no_follow)
+    partition: Any = SimpleNamespace(answered=lambda change, answer: heard.append((change, answer.error_code)))
+    replication.partitions = {(TOPIC, 0): partition, (TOPIC, 1): partition}
+    any_loop: Any = loop
+    epochs = iter((100, 101, 102))
+    driver = AlterPartitionDriver(replication, channel, any_loop, lambda: next(epochs))
+
+    def submit(number: int) -> None:
+        replication.alter.submit((TOPIC, number), CHANGE)
+        replication.ask()
+
+    submit(0)
+    submit(1)
+    loop.pass_time()
+    [(request, done)] = channel.asked
+    builds = [request.build(version) for version in (3, 2)]
+    assert [build.broker_epoch for build in builds] == [100, 101]
+    assert all(len(build.topics[0].partitions) == 2 for build in builds)
+    done(None, UnsupportedVersion("not that one"))
+    loop.pass_time(RETRY_MS / 1000 + 0.002)
+    done = channel.asked[1][1]
+    done(AlterPartitionResponse(error_code=77), None)
+    loop.pass_time(RETRY_MS / 1000 + 0.002)
+    done = channel.asked[2][1]
+    submit(1)  # while one is in flight
+    done(told((TOPIC, 0), (TOPIC, 1)), None)
+    assert heard == [(CHANGE, 0), (CHANGE, 0)]
+    loop.pass_time()
+    assert len(channel.asked) == 4
+    driver.close()
+    submit(0)
+    channel.asked[3][1](None, UnsupportedVersion("not that one"))
+    loop.pass_time(1)
+    assert len(channel.asked) == 4
