@@ -162,6 +162,7 @@ class Walk:
         assert len(isr) == len(part.isr)
         assert isr <= replicas
         assert elr <= replicas
+        assert elr <= self.cluster.image.brokers.keys()
         assert not isr & elr
         assert not elr or len(isr) < self.least_isr(key)  # or a commit would pass those by that are eligible
         adding, removing = set(part.adding_replicas), set(part.removing_replicas)
@@ -241,10 +242,12 @@ class Walk:
         result, records = brokers.plan_heartbeat(self.cluster.view, request, self.sessions.state(broker_id))
         assert not result.error
         self.sessions.heartbeat(request, result, self.cluster.image.offset + len(records))
+        if result.should_shut_down:
+            assert fence or not self.cluster.view.leads(broker_id)
+            assert not self.sessions.is_live(broker_id, self.now)
         self.write(f"heartbeat {broker_id} fence={fence} stop={stop} offline={len(offline)}", records)
         assert self.cluster.image.brokers[broker_id].fenced == result.is_fenced
         if result.should_shut_down:
-            assert not self.cluster.view.leads(broker_id)
             self.stopped.add(broker_id)
 
     def heartbeats(self) -> None:
@@ -264,14 +267,26 @@ class Walk:
             if self.rng.random() < 0.5:
                 self.sessions.lost(broker_id, self.cluster.image.brokers[broker_id].epoch)
 
-    def pass_time(self) -> None:
-        self.now += self.rng.choice([1000, TIMEOUT + 1])
+    def pass_time(self, passed: int | None = None) -> None:
+        self.now += passed or self.rng.choice([1000, TIMEOUT + 1])
         for broker_id in self.running:
             self.sessions.heard(broker_id, self.cluster.image.brokers[broker_id].epoch, self.now)
         gone = self.sessions.expired(self.now)
         if gone is not None:
             assert gone in self.stopped
             self.write(f"fence {gone}", brokers.plan_fence(self.cluster.view, gone))
+
+    def change_controller(self) -> None:
+        """Another node leads the quorum, which knows of brokers what the metadata says."""
+        self.sessions = Sessions(TIMEOUT)
+        self.sessions.follow(self.cluster.image, self.now)
+
+    def end(self) -> None:
+        """Whoever is gone is fenced, one by one."""
+        for _ in BROKERS:
+            self.pass_time(TIMEOUT + 1)
+        for broker_id, broker in self.cluster.image.brokers.items():
+            assert broker.fenced or broker_id not in self.stopped
 
     def restart(self) -> None:
         gone = sorted(self.stopped) + [
@@ -467,7 +482,7 @@ class Walk:
     def step(self) -> None:
         often: list[Callable[[], None]] = [self.heartbeats, self.alter_isr, self.alter_isr, self.restart, self.reassign]
         seldom = [self.crash, self.pass_time, self.stop, self.elect, self.balance, self.configure, self.place_replicas]
-        rare = [self.lose_directory, self.unregister, self.grow]
+        rare = [self.lose_directory, self.unregister, self.grow, self.change_controller]
         self.rng.choice(often * 4 + seldom * 2 + rare)()
         if self.rng.random() < 0.7:
             self.commit()
@@ -479,6 +494,7 @@ def test_a_walk_loses_nothing_and_agrees_with_itself(seed: int) -> None:
     try:
         for _ in range(120):
             walk.step()
+        walk.end()
     except AssertionError as error:
         raise AssertionError(f"elr={walk.elr} level={walk.level}, the last steps: {walk.done[-8:]}") from error
 
