@@ -113,11 +113,11 @@ class Walk:
 
     def check_step(self, key: Key, old: PartitionImage, new: PartitionImage, changes: int, may_lose: bool) -> None:
         """One partition, before and after: epochs, leaders, and what is lost."""
-        cleared = new._replace(partition_epoch=old.partition_epoch) == old._replace(
-            eligible_leader_replicas=(), last_known_elr=()
+        cleared = new == old._replace(
+            eligible_leader_replicas=(), last_known_elr=(), partition_epoch=old.partition_epoch + 1
         )
-        if old == new or (changes == 0 and cleared):
-            assert changes == 0
+        if changes == 0:
+            assert new in (old, cleared)
             return
         assert new.partition_epoch == old.partition_epoch + changes
         left = set(old.replicas) - set(new.replicas)
@@ -414,7 +414,7 @@ class Walk:
         ((result,),) = [response.partitions for response in answer.responses]
         old_ones = set(part.replicas) - set(part.adding_replicas)
         lost = target is None and not set(part.isr) & old_ones
-        assert not result.error_code or (lost and not self.is_unclean(key[0]))
+        assert bool(result.error_code) == (lost and not self.is_unclean(key[0]))
         self.write(f"move {key} to {target}", records, may_lose=[key] if lost else ())
         if target is None and not result.error_code:
             now = self.parts[key]
