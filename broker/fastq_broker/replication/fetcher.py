@@ -391,7 +391,6 @@ class ReplicaFetcher:
         state.phase = Phase.FETCH
         state.position = Position(log.log_end_offset, leader_epoch, log.leader_epoch)
         self._ranging.pop(key, None)
-        self._syncing.pop(key, None)
         self._changed[key] = None
         if log.durable_end < log.log_end_offset:
             self._syncing[key] = now + self.config.wait_ms / 1000

@@ -63,7 +63,7 @@ class _Runner:
         self._network = network
         self._core = network.core
         self._timer: asyncio.TimerHandle | None = None
-        self._turning = self._again = self._closed = False
+        self._turning = self._again = self._soon = self._closed = False
 
     def now(self) -> float:
         """Seconds, on the clock that the machine is given."""
@@ -81,9 +81,15 @@ class _Runner:
         if self._timer is not None:
             self._timer.cancel()
 
+    def turn_soon(self) -> None:
+        """Take a turn in the next pass of the loop."""
+        if not self._soon:
+            self._soon = True
+            self._network.loop.call_soon(self.turn)
+
     def turn(self) -> None:
         """Do what is due; what happens meanwhile has another turn follow at once."""
-        self._again = True
+        self._soon, self._again = False, True
         if self._turning or self._closed:
             return
         self._turning = True
@@ -162,30 +168,25 @@ class ReplicaFetchers:
         return {key: runner.leader.node_id for key, runner in self._runner_of.items()}
 
     def follow(self, assignments: Iterable[Assignment]) -> None:
-        """Follow these leaders from now on; partitions of other leaders go over."""
-        touched: dict[_Runner, None] = {}
+        """Follow these leaders from now on; partitions of other leaders go over. What is said in one pass of the loop is asked for in one
+        fetch, so that none has to wait for the answer to another's."""
         for partition, leader, leader_epoch, log in assignments:
             runner = self._runner(leader, self._number(partition))
             before = self._runner_of.get(partition.key)
             if before is not None and before is not runner:
                 before.machine.remove((partition.key,))
-                touched[before] = None
+                before.turn_soon()
             self._runner_of[partition.key] = runner
             runner.machine.add(partition, leader_epoch, log, runner.now())
-            touched[runner] = None
-        for runner in touched:
-            runner.turn()
+            runner.turn_soon()
 
     def unfollow(self, keys: Iterable[Key]) -> None:
         """Follow nobody in these partitions."""
-        touched: dict[_Runner, None] = {}
         for key in keys:
             runner = self._runner_of.pop(key, None)
             if runner is not None:
                 runner.machine.remove((key,))
-                touched[runner] = None
-        for runner in touched:
-            runner.turn()
+                runner.turn_soon()
 
     def close(self) -> None:
         """Follow nothing any more; requests on their way are given up. Idempotent."""

@@ -287,6 +287,20 @@ class TestAppend:
         follower.step()
         assert mine.log_start_offset == 2
 
+    def test_the_log_start_is_the_high_watermark_at_most(self) -> None:
+        leader_log, mine = log_of(0, 0, 0), log_of(0, 0, 0)
+        follower = pair(leader_log, mine, 0)
+        leader_log.log_start_offset, leader_log.high_watermark = 2, 1
+        follower.step()
+        assert (mine.log_start_offset, mine.high_watermark) == (1, 1)
+
+    def test_a_leader_that_knows_no_high_watermark_says_nothing_of_it(self) -> None:
+        leader_log, mine = log_of(0, 0), log_of(0)
+        follower = pair(leader_log, mine, 0)
+        mine.high_watermark, leader_log.high_watermark = 1, -1
+        follower.step()
+        assert (mine.log_end_offset, mine.high_watermark) == (2, 1)
+
     def test_batches_above_the_fetch_s_leader_epoch_are_dropped(self) -> None:
         leader_log, mine = log_of(0, 1, 2, 2), MemoryLog()
         follower = pair(leader_log, mine, 1)
@@ -365,6 +379,33 @@ class TestAppend:
         follower.steps(2)
         assert mine.data == leader_log.data
         assert (mine.log_start_offset, mine.log_end_offset) == (2, 3)
+
+    def test_an_empty_log_begins_below_its_start_also_where_the_leader_begins_earlier(self) -> None:
+        """The one before had deleted more."""
+        leader_log, mine = MemoryLog(), MemoryLog()
+        leader_log.append(0, b"a", b"b")
+        mine.truncate_fully_and_start_at(1)
+        follower = pair(leader_log, mine, 0)
+        follower.step()
+        assert (mine.data, mine.log_start_offset) == (leader_log.data, 0)
+
+    def test_a_log_with_records_that_the_leader_has_never_begins_anew(self) -> None:
+        leader_log, mine = MemoryLog(), log_of(0, 0)
+        leader_log.append(0, b"a")
+        leader_log.append(0, b"b", b"c")
+        before = mine.data
+        follower = pair(leader_log, mine, 0)
+        follower.step()
+        assert mine.data == before
+        assert "cannot be appended" in follower.machine.partitions[T0.key].problem
+
+    def test_an_empty_log_does_not_begin_with_a_batch_that_lies_below_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        leader_log, mine = log_of(0, 0), MemoryLog()
+        mine.truncate_fully_and_start_at(1)
+        follower = pair(leader_log, mine, 0)
+        monkeypatch.setattr(leader_log, "read", lambda offset, bytes_max: leader_log.data)
+        follower.step()
+        assert (mine.log_start_offset, mine.log_end_offset) == (1, 1)
 
     def test_of_a_damaged_first_batch_an_empty_log_learns_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         leader_log, mine = MemoryLog(), MemoryLog()
@@ -490,6 +531,14 @@ class TestDivergence:
         assert ends == [2, 1, 0, 3]
         assert mine.data == leader_log.data
 
+    def test_of_an_epoch_unknown_here_the_leaders_end_does_not_count(self) -> None:
+        leader_log, mine = log_of(0, 1, 3), log_of(0, 0, 0, 2)
+        follower = pair(leader_log, mine, 3)
+        follower.step()
+        assert mine.log_end_offset == 3  # it is asked of epoch 0 next
+        follower.steps(2)
+        assert mine.data == leader_log.data
+
     def test_the_own_end_of_the_epoch_counts_where_it_is_smaller(self) -> None:
         leader_log, mine = log_of(0, 0, 0, 0, 3), log_of(0, 0, 1)
         follower = pair(leader_log, mine, 3)
@@ -589,6 +638,24 @@ class TestOutOfRange:
         follower.leader.failures.clear()
         follower.steps(3)
         assert mine.data == leader_log.data
+
+    def test_a_log_as_long_as_the_leaders_may_still_lie_below_its_start(self) -> None:
+        follower = pair(log_of(0, 0), log_of(0, 0), 0)
+        follower.leader.failures[T0.key] = ErrorCode.OFFSET_OUT_OF_RANGE
+        follower.step()
+        follower.leader.failures.clear()
+        follower.steps(2)
+        asked = [request for request in follower.leader.requests if isinstance(request, ListOffsetsRequest)]
+        assert [request.topics[0].partitions[0].timestamp for request in asked] == [-1, -2]
+
+    def test_after_a_good_answer_it_costs_none(self) -> None:
+        follower = pair(log_of(0, 0), log_of(0, 0), 0)
+        for _ in range(2):
+            follower.leader.failures[T0.key] = ErrorCode.OFFSET_OUT_OF_RANGE
+            follower.step()
+            follower.leader.failures.clear()
+            assert follower.step()
+            follower.steps(2)  # the second one is a fetch, which finds all well
 
     def test_again_and_again_costs_pauses(self) -> None:
         follower = pair(log_of(0, 0, 0), log_of(0, 0), 0)
@@ -867,6 +934,16 @@ class TestQuota:
     def test_a_replica_in_sync_is_never_throttled(self) -> None:
         quota, leader_log, mine = Quota(), log_of(0), MemoryLog()
         follower = pair(leader_log, mine, 0, quota=quota)
+        follower.step()
+        quota.held = {T0.key}
+        leader_log.append(0, b"more")
+        follower.steps(2)
+        assert mine.data == leader_log.data
+
+    def test_a_replica_above_the_high_watermark_is_in_sync(self) -> None:
+        quota, leader_log, mine = Quota(), log_of(0), MemoryLog()
+        follower = pair(leader_log, mine, 0, quota=quota)
+        leader_log.high_watermark = 0
         follower.step()
         quota.held = {T0.key}
         leader_log.append(0, b"more")

@@ -153,6 +153,23 @@ def test_partitions_follow_their_leaders_over_two_fetchers_each() -> None:
     asyncio.run(scenario())
 
 
+def test_what_is_said_one_by_one_is_asked_for_together() -> None:
+    async def scenario() -> None:
+        broker, follower = Broker(1), Node2(wait_ms=600_000)
+        node = await broker.start()
+        names = [partition(number) for number in range(5)]
+        for name in names:
+            broker.leader.lead(name, log_of(0), 0)
+            follower.follow(node, 0, name)
+        await until(lambda: len(broker.leader.requests) > 0)
+        (topic,) = broker.leader.requests[0].topics
+        assert [wanted.partition for wanted in topic.partitions] == [0, 1, 2, 3, 4]
+        follower.fetchers.close()
+        await broker.stop()
+
+    asyncio.run(scenario())
+
+
 def test_a_leader_that_comes_back_elsewhere_is_asked_there() -> None:
     async def scenario() -> None:
         broker, again, follower, name = Broker(1, wait_s=60.0), Broker(1), Node2(), partition(0)
