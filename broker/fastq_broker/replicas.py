@@ -25,10 +25,12 @@ if TYPE_CHECKING:
 class Replica:
     """One hosted partition: its log, and what the metadata says about it. Loop thread only.
 
-    Invariant: it is `shared` while the metadata places the partition on other nodes too.
+    Invariant: it is `shared` while the metadata places the partition on other nodes too, on a node that is one among others. One that is
+    not takes what a foreign directory says of other nodes as it stands: nobody fetches from it, and who is in sync does not change.
     """
 
     __slots__ = (
+        "_in_sync",
         "_replication",
         "_wanted_in_sync",
         "answers_later",
@@ -47,13 +49,14 @@ class Replica:
     def __init__(
         self, log: PartitionLog, topic: str, topic_id: bytes, partition: int, replication: Replication | None = None
     ) -> None:
-        """`replication` is needed where other nodes are."""
+        """`replication` is None on a node that runs alone."""
         self.log = log
         self.topic = topic
         self.topic_id = topic_id
         self.partition = partition
         self._replication = replication
         self._wanted_in_sync = 1
+        self._in_sync = (1, 1)  # how many are, of how many, as the metadata has it
         self.internal = topic in INTERNAL_TOPICS
         self.leader_id = -1
         self.leader_epoch = -1
@@ -76,36 +79,41 @@ class Replica:
         self.answers_later = self.synchronous or self.shared is not None
         if self.shared is not None:
             self.shared.configure(min_insync_replicas)
+        else:
+            self._judge_in_sync()
 
     def apply(self, image: PartitionImage) -> bool:
         """Follow the metadata; whether the leader epoch is another, so that who waits here has to look again.
 
         Raises KafkaStorageError when the epoch cannot be written down, or a log with followers cannot be read.
         """
-        self._share(len(image.replicas) > 1)
+        self._share(self._replication if len(image.replicas) > 1 else None)
         new_epoch = image.leader_epoch != self.leader_epoch
         if self.shared is None:
             if new_epoch:
                 self.log.assign_leader_epoch(image.leader_epoch)
             self.leader_epoch, self.leader_id = image.leader_epoch, image.leader
+            self._in_sync = len(image.isr), len(image.replicas)
+            self._judge_in_sync()
             return new_epoch
         self.leader_epoch, self.leader_id = image.leader_epoch, image.leader
         self.shared.apply(image)
         return new_epoch
 
-    def _share(self, shared: bool) -> None:
-        if not shared:
-            if self.shared is not None:
-                self.shared.end(shared=False)
-                self.shared = None
-                self.under_min_isr = False
-            elif self.leader_epoch < 0:
-                self.log.share(False)
-        elif self.shared is None:
-            if self._replication is None:
-                raise ValueError(f"{self.topic}-{self.partition} is placed on other nodes, and this node knows of none")
-            self.shared = SharedPartition(self, self._replication)
+    def _share(self, replication: Replication | None) -> None:
+        if replication is not None:
+            if self.shared is None:
+                self.shared = SharedPartition(self, replication)
+        elif self.shared is not None:
+            self.shared.end(shared=False)
+            self.shared = None
+        elif self.leader_epoch < 0:
+            self.log.share(False)
         self.answers_later = self.synchronous or self.shared is not None
+
+    def _judge_in_sync(self) -> None:
+        in_sync, replicas = self._in_sync
+        self.under_min_isr = in_sync < min(self._wanted_in_sync, replicas)
 
     def retire(self) -> None:
         """The partition is not here any more: whoever still holds the replica sees that."""

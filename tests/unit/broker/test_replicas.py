@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+from fastq_broker.controller.image import PartitionImage
 from fastq_broker.replicas import Replica, ReplicaTable
 
 ID = bytes(range(16))
@@ -57,3 +59,22 @@ def test_leader_epochs_of_requests() -> None:
 def test_no_fetch_of_a_replica_is_served_where_there_are_no_others() -> None:
     replica = next(iter(table()))
     assert [replica.follower_error(2, epoch, -1) for epoch in (-1, 4)] == [6, 75]
+
+
+@pytest.mark.parametrize(
+    ("replicas", "isr", "wanted", "under"),
+    [((1,), (1,), 1, False), ((1,), (1,), 5, False), ((1, 2, 3), (1,), 2, True), ((1, 2, 3), (1, 2), 2, False)],
+)
+def test_a_node_alone_takes_who_is_in_sync_as_the_metadata_has_it(
+    replicas: tuple[int, ...], isr: tuple[int, ...], wanted: int, under: bool
+) -> None:
+    """A directory may come from a cluster."""
+    log: Any = SimpleNamespace(share=lambda shared: None, assign_leader_epoch=lambda epoch: None)
+    replica = Replica(log, "topic", ID, 0)
+    config: Any = SimpleNamespace(synchronous=False)
+    replica.apply_config(config, wanted)
+    assert replica.apply(PartitionImage(1, 3, 0, replicas, isr, ()))
+    assert not replica.apply(PartitionImage(1, 3, 1, replicas, isr, ()))
+    assert (replica.under_min_isr, replica.shared, replica.leader_id, replica.leader_epoch) == (under, None, 1, 3)
+    replica.apply_config(config, 1)
+    assert not replica.under_min_isr
