@@ -12,8 +12,8 @@ Rules
 - A leader epoch grows with each record that names a leader: when another leads, or nobody, or when a replica leaves the partition. An ISR
   that grows or shrinks is no such thing from 3.6-IV0 on (KAFKA-15021).
 - A plan reads one view. It says records in the order of topics and partitions, a partition at most once.
-Of Apache Kafka's two departures: the ELR never keeps a broker that is no replica any more (Kafka's may, until the ISR is large enough;
-placed there again it would count as one that has everything), and an unregistered broker leaves it, as Kafka's own words have it.
+Two departures from Apache Kafka: the ELR keeps no broker that is no replica any more (Kafka's may, until the ISR is large enough; placed
+there again it would count as one that has everything), and an unregistered broker leaves it, which Kafka says and does not do.
 Source: PartitionChangeBuilder, PartitionReassignmentReplicas, ReplicationControlManager.generateLeaderAndIsrUpdates.
 """
 
