@@ -10,9 +10,10 @@ Rules
 - A node says that it is ready with the first line of its standard output; when all have, this process says so, once, with one of its own.
 - A node that ends by itself is started again, after a pause that doubles with each time, and begins anew once it has run for a while.
   One that ends with a code that no other start will mend (its configuration is wrong) ends them all, before all were ready.
-- SIGTERM and SIGINT stop the nodes one at a time, the last one first, so that each can hand over what it leads; the same again stops the
-  others at once. One that does not end in time is killed. SIGHUP is passed on. Nodes have sessions of their own: a terminal's Ctrl-C
-  reaches them through here alone.
+- SIGTERM and SIGINT stop the nodes one at a time, the last one first, so that each can hand over what it leads, while a majority is left:
+  without one there is no controller that would let the next one go, so the last ones stop together. The same signal again stops all that
+  are left at once. Who does not end in time is killed. SIGHUP is passed on. Nodes have sessions of their own: a terminal's Ctrl-C reaches
+  them through here alone.
 - What a node logs goes to standard error, each line behind the node's name.
 - A process is ended by its pid, while it is ours to wait for: never by a name, never a group.
 """
@@ -203,7 +204,9 @@ class Supervision:
         elif self._stopping:
             self._at_once = True
         else:
-            logger.info("%s: stopping the nodes, one at a time; once more stops the others at once", number.name)
+            logger.info(
+                "%s: stopping the nodes, one at a time while a majority is left; once more stops them all", number.name
+            )
             self._stopping = True
 
     def poll(self, now: float) -> list[Effect]:
@@ -224,18 +227,22 @@ class Supervision:
         return min((node.due for node in self._nodes.values() if node.state in timed), default=NEVER)
 
     def _stop_next(self, now: float) -> None:
-        for node in reversed(self._nodes.values()):
+        for node in self._nodes.values():
             if node.state is NodeState.WAITING:
                 node.state = NodeState.ENDED
-            elif node.state in (NodeState.STARTING, NodeState.RUNNING):
-                if not self._at_once and any(each.state is NodeState.STOPPING for each in self._nodes.values()):
-                    continue
+        living = [node for node in self._nodes.values() if node.state is not NodeState.ENDED]
+        together = self._at_once or len(living) <= len(self._nodes) // 2 + 1
+        alone = any(node.state is NodeState.STOPPING for node in living) and not together
+        for node in reversed(living):
+            if node.state is NodeState.STOPPING:
+                if now >= node.due:
+                    node.due = NEVER
+                    logger.error("%s has not stopped in %g s: it is killed", node.plan.name, self.config.stop_timeout_s)
+                    self._effects.append(Signal(node.plan, signal.SIGKILL))
+            elif not alone:
                 node.state, node.due = NodeState.STOPPING, now + self.config.stop_timeout_s
                 self._effects.append(Signal(node.plan, signal.SIGTERM))
-            elif node.state is NodeState.STOPPING and now >= node.due:
-                node.due = NEVER
-                logger.error("%s has not stopped in %g s: it is killed", node.plan.name, self.config.stop_timeout_s)
-                self._effects.append(Signal(node.plan, signal.SIGKILL))
+                alone = not together
         if not self._finished and all(node.state is NodeState.ENDED for node in self._nodes.values()):
             self._finished = True
             self._effects.append(Finished(self._code))

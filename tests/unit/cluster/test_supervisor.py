@@ -119,15 +119,30 @@ def test_a_node_that_was_ready_before_is_started_again_whatever_its_code() -> No
     assert supervision.poll(1.1) == [Spawn(TWO)]
 
 
-def test_nodes_stop_one_at_a_time_the_last_one_first() -> None:
-    supervision = all_ready()
+def test_nodes_stop_one_at_a_time_the_last_one_first_while_a_majority_is_left() -> None:
+    plans = plan_nodes(5, "data", "127.0.0.1", 9092)
+    supervision = Supervision(plans)
+    supervision.poll(0.0)
     supervision.signalled(TERM)
-    for now, plan in enumerate((THREE, TWO, ONE)):
+    for now, plan in enumerate((plans[4], plans[3])):
         assert supervision.poll(float(now)) == [Signal(plan, TERM)]
         assert supervision.poll(now + 0.5) == [] and supervision.state_of(plan) is NodeState.STOPPING
         supervision.ended(plan, 0, now + 0.9)
-    assert supervision.poll(3.0) == [Finished(0)]
-    assert supervision.poll(4.0) == [] and supervision.next_wakeup() == float("inf")
+    assert supervision.poll(3.0) == [Signal(plan, TERM) for plan in reversed(plans[:3])]
+    for plan in plans[:3]:
+        assert supervision.poll(3.0) == []
+        supervision.ended(plan, 0, 3.5)
+    assert supervision.poll(4.0) == [Finished(0)]
+    assert supervision.poll(5.0) == [] and supervision.next_wakeup() == float("inf")
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_nodes_that_are_no_majority_without_each_other_stop_together(count: int) -> None:
+    plans = plan_nodes(count, "data", "127.0.0.1", 9092)
+    supervision = Supervision(plans)
+    supervision.poll(0.0)
+    supervision.signalled(TERM)
+    assert supervision.poll(0.0) == [Signal(plan, TERM) for plan in reversed(plans)]
 
 
 def test_a_second_signal_stops_the_others_at_once() -> None:
@@ -148,21 +163,31 @@ def test_who_does_not_stop_in_time_is_killed_and_the_next_one_is_its_turn() -> N
     assert supervision.poll(60.0) == [Signal(THREE, KILL)]
     assert supervision.poll(200.0) == []
     supervision.ended(THREE, -9, 200.0)
-    assert supervision.poll(200.0) == [Signal(TWO, TERM)]
+    assert supervision.poll(200.0) == [Signal(TWO, TERM), Signal(ONE, TERM)]
     for plan in (TWO, ONE):
         supervision.ended(plan, 0, 201.0)
-        effects = supervision.poll(201.0)
-    assert effects == [Finished(1)]
+    assert supervision.poll(201.0) == [Finished(1)]
 
 
 def test_a_node_that_waits_to_be_started_needs_no_stopping() -> None:
     supervision = all_ready()
     supervision.ended(THREE, 1, 0.0)
     supervision.signalled(TERM)
-    assert supervision.poll(0.0) == [Signal(TWO, TERM)]
-    supervision.ended(ONE, 0, 0.1)  # by itself, meanwhile
+    assert supervision.poll(0.0) == [Signal(TWO, TERM), Signal(ONE, TERM)]
+    supervision.ended(ONE, 0, 0.1)
     supervision.ended(TWO, 0, 0.2)
     assert supervision.poll(5.0) == [Finished(0)]
+
+
+def test_a_node_that_ends_by_itself_during_the_stop_is_not_started_again() -> None:
+    supervision = all_ready()
+    supervision.signalled(TERM)
+    supervision.poll(0.0)
+    supervision.ended(ONE, 0, 0.1)  # it was not its turn yet
+    assert supervision.poll(5.0) == [Signal(TWO, TERM)]
+    for plan in (THREE, TWO):
+        supervision.ended(plan, 0, 6.0)
+    assert supervision.poll(6.0) == [Finished(0)]
 
 
 def test_a_hang_up_is_passed_on_to_those_that_live() -> None:
