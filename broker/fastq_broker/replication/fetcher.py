@@ -232,7 +232,6 @@ class ReplicaFetcher:
             return max(min(self._syncing.values()), self._retry_at)
         due = [self.partitions[key].retry_at for key in self._waiting]
         due += [at for at in self._syncing.values() if at > now]
-        due += [state.retry_at for state in self._ranging.values()]
         if self._throttled:
             due.append(self._throttle_at)
         if self._changed or self._session.known:

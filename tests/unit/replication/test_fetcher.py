@@ -12,7 +12,7 @@ from fetcher_world import BROKER_EPOCH, Follower, MemoryLog
 
 from fastq._native.records import build_batch
 from fastq.errors import ErrorCode, KafkaStorageError
-from fastq.protocol.messages import FetchRequest, FetchResponse, ListOffsetsRequest
+from fastq.protocol.messages import FetchRequest, FetchResponse, ListOffsetsRequest, ListOffsetsResponse
 
 T0 = ReplicaPartition("t", bytes([7]) * 16, 0)
 T1 = ReplicaPartition("t", bytes([7]) * 16, 1)
@@ -172,6 +172,22 @@ class TestSession:
             (1, 1),
             (1, 0),
         ]
+
+    def test_one_that_is_lost_now_and_then_costs_no_pause(self) -> None:
+        follower = pair(log_of(0), log_of(0), 0)
+        for _ in range(3):
+            follower.step()
+            follower.leader.sessions.clear()
+            assert follower.step()
+            assert follower.step()
+
+    def test_what_went_and_came_back_as_it_was_is_known(self) -> None:
+        follower, mine = pair(log_of(0), log_of(0), 0), log_of(0)
+        follower.step()
+        follower.machine.remove([T0.key])
+        follower.follow(T0, mine, 0)
+        follower.step()
+        assert (named(fetches(follower)[1]), fetches(follower)[1].forgotten_topics_data) == ([], [])
 
     def test_a_leader_that_knows_none_twice_costs_a_pause(self, monkeypatch: pytest.MonkeyPatch) -> None:
         follower = pair(log_of(0), log_of(0), 0)
@@ -632,6 +648,7 @@ class TestOutOfRange:
     def test_a_log_within_the_leaders_range_is_kept(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The leader's log grew between the two requests."""
         leader_log, mine = log_of(0, 0, 0), log_of(0, 0)
+        monkeypatch.setattr(mine, "truncate_fully_and_start_at", None)
         follower = pair(leader_log, mine, 0)
         follower.leader.failures[T0.key] = ErrorCode.OFFSET_OUT_OF_RANGE
         follower.step()
@@ -656,6 +673,27 @@ class TestOutOfRange:
             follower.leader.failures.clear()
             assert follower.step()
             follower.steps(2)  # the second one is a fetch, which finds all well
+
+    def test_an_answer_without_an_offset_costs_a_pause(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        mine = log_of(0, 0)
+        follower = pair(log_of(0, 0), mine, 0)
+        follower.leader.failures[T0.key] = ErrorCode.OFFSET_OUT_OF_RANGE
+        follower.step()
+        follower.leader.failures.clear()
+        part = ListOffsetsResponse.ListOffsetsPartitionResponse(partition_index=0, offset=-1)
+        topic = ListOffsetsResponse.ListOffsetsTopicResponse(name="t", partitions=[part])
+        monkeypatch.setattr(follower.leader, "list_offsets", lambda request: ListOffsetsResponse(topics=[topic]))
+        follower.step()
+        assert mine.log_end_offset == 2
+        assert not follower.step()
+
+    def test_an_answer_without_the_partition_costs_a_pause(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        follower = pair(log_of(0, 0), log_of(0, 0), 0)
+        follower.leader.failures[T0.key] = ErrorCode.OFFSET_OUT_OF_RANGE
+        follower.step()
+        monkeypatch.setattr(follower.leader, "list_offsets", lambda request: ListOffsetsResponse())
+        follower.step()
+        assert not follower.step()
 
     def test_again_and_again_costs_pauses(self) -> None:
         follower = pair(log_of(0, 0, 0), log_of(0, 0), 0)
@@ -948,6 +986,16 @@ class TestQuota:
         quota.held = {T0.key}
         leader_log.append(0, b"more")
         follower.steps(2)
+        assert mine.data == leader_log.data
+
+    def test_a_replica_that_was_cut_to_the_leaders_end_is_in_sync(self) -> None:
+        quota, leader_log, mine = Quota(), log_of(0), log_of(0, 0)
+        mine.epochs, mine.high_watermark = [], 2
+        follower = pair(leader_log, mine, 0, quota=quota)
+        follower.steps(2)
+        quota.held = {T0.key}
+        leader_log.append(0, b"more")
+        follower.step()
         assert mine.data == leader_log.data
 
     def test_with_all_throttled_it_asks_the_quota_again_later(self) -> None:

@@ -14,6 +14,7 @@ from fetcher_world import BROKER_EPOCH, LATEST_LEVEL, Leader, MemoryLog
 
 from fastq._native.wire import Reader, Writer
 from fastq.config import ClientConfig
+from fastq.errors import KafkaError
 from fastq.metadata import Node
 from fastq.net.requests import EncodedRequest
 from fastq.protocol.messages import ApiVersionsRequest, ApiVersionsResponse, FetchRequest, ListOffsetsRequest
@@ -153,6 +154,26 @@ def test_partitions_follow_their_leaders_over_two_fetchers_each() -> None:
     asyncio.run(scenario())
 
 
+def test_a_leader_that_was_left_is_not_asked_any_more() -> None:
+    async def scenario() -> None:
+        old, new, follower, name = Broker(1), Broker(3), Node2(), partition(0)
+        old.leader.lead(name, log_of(0), 0)
+        follower.follow(await old.start(), 0, name)
+        await until(lambda: old.asked > 2)
+        lead = log_of(0, 1)
+        new.leader.lead(name, lead, 1)
+        follower.follow(await new.start(), 1, name)
+        asked = old.asked
+        await until(lambda: new.asked > 5)
+        assert old.asked - asked <= 1  # one was on its way
+        assert follower.logs[name].data == lead.data
+        follower.fetchers.close()
+        await old.stop()
+        await new.stop()
+
+    asyncio.run(scenario())
+
+
 def test_what_is_said_one_by_one_is_asked_for_together() -> None:
     async def scenario() -> None:
         broker, follower = Broker(1), Node2(wait_ms=600_000)
@@ -223,6 +244,30 @@ def test_what_the_disk_has_is_told_when_the_disk_has_it() -> None:
         assert told == [0]
         log.sync()
         await until(lambda: 2 in told)
+        follower.fetchers.close()
+        await broker.stop()
+
+    asyncio.run(scenario())
+
+
+class QuickDisk(MemoryLog):
+    """It has all on disk when it is asked to say when."""
+
+    def wait_durable(self, offset: int, callback: Callable[[KafkaError | None], None]) -> None:
+        self.synced = self.log_end_offset
+        callback(None)
+
+
+def test_a_disk_that_is_done_at_once_holds_up_nothing() -> None:
+    async def scenario() -> None:
+        broker, follower, name = Broker(1), Node2(wait_ms=600_000), partition(0)
+        lead = log_of(0, 0)
+        broker.leader.lead(name, lead, 0)
+        follower.logs[name] = QuickDisk(fsync=True)
+        follower.follow(await broker.start(), 0, name)
+        await until(lambda: follower.logs[name].data == lead.data)
+        lead.append(0, b"more")
+        await until(lambda: follower.logs[name].data == lead.data)
         follower.fetchers.close()
         await broker.stop()
 
