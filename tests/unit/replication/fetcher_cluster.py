@@ -55,7 +55,7 @@ class Runner:
         config = FetcherConfig(
             replica_id=node.node_id, partition_bytes_max=cluster.rng.choice([1, 300, 1 << 20]), backoff_s=0.2
         )
-        self.machine = ReplicaFetcher(config, f"node {leader_id}", lambda: 5)
+        self.machine = cluster.fetcher(config, f"node {leader_id}", lambda: 5)
         self.life = node.life
 
     def turn(self) -> None:
@@ -182,7 +182,10 @@ class Member:
 class Cluster:
     """All of it. `run` goes through the troubles, `settle` ends them."""
 
-    def __init__(self, seed: int, *, nodes: int = 3, partitions: int = 3) -> None:
+    def __init__(
+        self, seed: int, *, nodes: int = 3, partitions: int = 3, fetcher: type[ReplicaFetcher] = ReplicaFetcher
+    ) -> None:
+        self.fetcher = fetcher
         self.rng = rng = Random(seed)
         self.now = 0.0
         self.events: list[tuple[float, int, Callable[[], object]]] = []
@@ -249,7 +252,7 @@ class Cluster:
     def sync_soon(self, node: Member) -> None:
         if next(iter(node.logs.values())).fsync:
             life = node.life
-            self.at(self.now + self.rng.random() * 0.1, lambda: node.sync(life))
+            self.at(self.now + self.rng.random() * self.rng.choice([0.05, 0.5]), lambda: node.sync(life))
 
     # -- the controller
 
@@ -295,6 +298,9 @@ class Cluster:
 
     def trouble(self, step: int) -> None:
         rng = self.rng
+        down = [node for node in self.nodes if not node.up]
+        if down and rng.random() < 0.15:
+            self.start(rng.choice(down))
         for node in self.nodes:
             for name in list(node.leading):
                 if rng.random() < 0.5:
@@ -308,13 +314,13 @@ class Cluster:
             node = rng.choice(self.nodes)
             if node.up:
                 self.crash(node)
-        elif what < 0.32:
-            node = rng.choice(self.nodes)
-            if not node.up:
-                self.start(node)
-        elif what < 0.35:
+        elif what < 0.22:
+            for node in rng.sample(self.nodes, len(self.nodes)):  # the power goes
+                if node.up:
+                    self.crash(node)
+        elif what < 0.25:
             rng.choice(self.nodes).server.sessions.clear()
-        elif what < 0.40 and truth.leader != NOBODY:
+        elif what < 0.30 and truth.leader != NOBODY:
             node = self.nodes[truth.leader]
             log = node.logs[name]
             if name in node.leading and log.high_watermark > log.log_start_offset:
@@ -350,9 +356,9 @@ class Cluster:
                 assert log.epochs == leader.epochs
 
 
-def troubled(seed: int, steps: int = 120) -> Cluster:
+def troubled(seed: int, fetcher: type[ReplicaFetcher] = ReplicaFetcher, steps: int = 120) -> Cluster:
     """A cluster that went through its troubles and came out whole."""
-    cluster = Cluster(seed)
+    cluster = Cluster(seed, fetcher=fetcher)
     for step in range(steps):
         cluster.trouble(step)
         cluster.run(cluster.rng.random() * 0.3)
