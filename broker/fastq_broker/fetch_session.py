@@ -143,8 +143,14 @@ class FetchSession:
         return group_by_topic(news)
 
 
+NOTHING_KNOWN = (0, -1, -1)
+
+
 def _state(result: PartitionData) -> tuple[int, int, int]:
-    """What a client knows of a partition besides its records."""
+    """What a client knows of a partition besides its records. Who is told where the logs part makes use of nothing else, so that it
+    would not hear of a high watermark that stays as it is."""
+    if result.diverging_epoch is not None:
+        return NOTHING_KNOWN
     return result.error_code, result.high_watermark, result.log_start_offset
 
 

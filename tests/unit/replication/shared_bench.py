@@ -17,6 +17,7 @@ from fastq_broker.handlers import fetch, list_offsets, produce
 from fastq_broker.log import LogConfig, LogManager
 from fastq_broker.log.files import Files
 from fastq_broker.log.flusher import ManualFlusher
+from fastq_broker.log.scan import CorruptSegment
 from fastq_broker.purgatory import Purgatory
 from fastq_broker.replicas import Replica, ReplicaTable
 from fastq_broker.replication.fetcher import AwaitDurable, FetcherConfig, ReplicaFetcher, ReplicaPartition, SendFetch
@@ -157,13 +158,8 @@ class Node:
 
     def turn(self) -> None:
         """Take the answers that have come, fetch, sync, and have the controller grant what is asked."""
+        self.take_answers()
         now = self.bench.loop.now
-        waiting, self.answers = self.answers, []
-        for fetcher, number, request, deferred in waiting:
-            if deferred.answered:
-                self._take(fetcher, number, request, deferred.answer)
-            else:
-                self.answers.append((fetcher, number, request, deferred))
         for leader, fetcher in self.fetchers.items():
             for effect in fetcher.poll(now):
                 if isinstance(effect, SendFetch):
@@ -172,6 +168,15 @@ class Node:
                     effect.log.wait_durable(effect.offset, lambda error: None)
         self.logs.flusher.wait()
         self.grant()
+
+    def take_answers(self) -> None:
+        """Take the answers that have come."""
+        waiting, self.answers = self.answers, []
+        for fetcher, number, request, deferred in waiting:
+            if deferred.answered:
+                self._take(fetcher, number, request, deferred.answer)
+            else:
+                self.answers.append((fetcher, number, request, deferred))
 
     def _send(self, fetcher: ReplicaFetcher, leader: int, effect: SendFetch) -> None:
         request = fetch_request(effect, fetcher.config, METADATA_VERSION, self.bench.brokers[self.node_id].epoch)
@@ -182,7 +187,13 @@ class Node:
             self._take(fetcher, effect.number, request, answer.answer if isinstance(answer, Deferred) else answer)
 
     def _take(self, fetcher: ReplicaFetcher, number: int, request: EncodedRequest, answer: Any) -> None:
-        fetcher.fetched(number, request.decode(memoryview(whole(answer))[9:]), self.bench.loop.now)
+        """An answer is sent when it is taken, not when it is made: the leader's log may have been cut meanwhile (KAFKA-18723)."""
+        try:
+            frame = memoryview(whole(answer))
+        except CorruptSegment:  # the leader closes the connection
+            fetcher.failed(number, self.bench.loop.now)
+        else:
+            fetcher.fetched(number, request.decode(frame[9:]), self.bench.loop.now)
 
     def grant(self) -> None:
         """Have the controller carry out what this leader asks."""

@@ -84,6 +84,26 @@ def test_who_waits_when_the_leader_goes_is_sent_away_and_what_was_not_committed_
     assert old.produce(b"x", acks=1).code == 6
 
 
+def test_who_is_told_where_the_logs_part_hears_of_the_high_watermark_with_the_next_answer(tmp_path: Path) -> None:
+    """What else stands in such an answer is not made use of, so it has not been told."""
+    bench = Bench(tmp_path, nodes=3)
+    old = bench.nodes[1]
+    old.produce(b"a")
+    bench.settle()
+    old.produce(b"b")
+    bench.loop.pass_time()
+    for node in (2, 3):  # they have it, and the old leader does not know
+        bench.nodes[node].take_answers()
+    old.produce(b"lost", acks=1)
+    bench.elect(2, (2, 3))
+    for _ in range(4):
+        bench.nodes[3].turn()
+        bench.loop.pass_time()
+    assert (bench.nodes[2].log.high_watermark, old.log.high_watermark) == (2, 1)
+    bench.settle()
+    assert (old.log.log_end_offset, old.log.high_watermark) == (2, 2)
+
+
 def test_a_new_leader_does_not_tell_the_end_before_it_knows_what_is_committed(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.nodes[1].produce(b"a")
