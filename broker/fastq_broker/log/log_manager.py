@@ -309,7 +309,7 @@ class LogManager:
                     config=topic_configs.get(key[0], self.default_config),
                     recovery_point=recovery_points.get(key, 0),
                     log_start_offset=start_offsets.get(key, 0),
-                    high_watermark=watermarks.get(key, -1),
+                    high_watermark=watermarks.get(key, 0),
                     cleaned_offset=cleaned_offsets.get(key, 0),
                     clean=clean,
                 )

@@ -163,7 +163,7 @@ class PartitionLog(LogReads, Visibility):
         self.recovery_point = recovery_point
         self.checkpointed_start_offset = log_start_offset
         self.checkpointed_watermark = high_watermark
-        """Of the last start; -1 when there is none, or it does not count: see `share`."""
+        """What the last process wrote down; -1 for a new log, and once it does not count any more: see `share`."""
         self.shared = False
         """Whether other nodes have the log too, so that the high watermark is what this one is told."""
         self.cleaned_offset = cleaned_offset

@@ -66,7 +66,7 @@ class AlterPartitions:
         self._waiting[key] = change
 
     def forget(self, key: PartitionKey) -> None:
-        """The partition is not led here any more: do not ask."""
+        """What was to be asked is out of date: the partition has changed, or is not led here any more."""
         self._waiting.pop(key, None)
 
     def take(self, now_ms: int) -> Mapping[PartitionKey, IsrChange] | None:

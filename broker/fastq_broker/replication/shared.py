@@ -140,7 +140,11 @@ class SharedPartition:
     def apply(self, image: PartitionImage) -> None:
         """Follow the metadata. Raises KafkaStorageError when this node is to lead and the log cannot be read."""
         leads = image.leader == self._replication.node_id
-        self._do(self.machine.apply(image, self._ends() if leads else NOT_LOADED, self._replication.monotonic_ms()))
+        ends = self._ends() if leads else NOT_LOADED
+        effects = self.machine.apply(image, ends, self._replication.monotonic_ms())
+        if self.machine.isr.pending is None:
+            self._replication.alter.forget(self._key)  # the metadata was faster than the question
+        self._do(effects)
 
     def configure(self, min_insync_replicas: int) -> None:
         self._do(self.machine.configure(min_insync_replicas, self._replication.monotonic_ms()))
@@ -180,7 +184,6 @@ class SharedPartition:
                 replication.follow(replica, NOBODY, effect.leader_epoch)
                 self._log.assign_leader_epoch(effect.leader_epoch)
             elif isinstance(effect, Follow):
-                replication.alter.forget(self._key)
                 replication.follow(replica, effect.leader_id, effect.leader_epoch)
             elif isinstance(effect, StoppedLeading):
                 self._send_away()

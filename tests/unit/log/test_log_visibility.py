@@ -131,3 +131,14 @@ def test_after_a_start_a_log_of_one_node_shows_all(tmp_path: Path, clean: bool) 
     log = restarted(tmp_path, 4, clean=clean)
     log.share(False)
     assert log.high_watermark == 6
+
+
+def test_what_was_never_written_down_is_not_shown_after_a_crash(tmp_path: Path) -> None:
+    """The records may be in no other log."""
+    manager = open_manager(tmp_path)
+    append(shared_log(manager), 3)
+    crash(manager)
+    log = open_manager(tmp_path).logs["events", 0]
+    assert log.log_end_offset == 3
+    log.share(True)
+    assert log.high_watermark == 0

@@ -97,6 +97,27 @@ class Bench:
     def elect(self, leader: int, isr: tuple[int, ...]) -> None:
         self.publish(leader=leader, isr=isr, leader_epoch=self.placed.leader_epoch + 1)
 
+    def restart(self, node_id: int, *, checkpoint: bool) -> None:
+        """A node is killed and comes back, after others have taken its place; what was written stays. Checkpoints are of now, or older."""
+        old = self.nodes[node_id]
+        old.ports.purgatory.end_all()
+        if checkpoint:
+            old.logs.write_checkpoints(old.logs.dirs[0], wait=True)
+        old.logs.release_locks()
+        for node in self.nodes.values():
+            for fetcher, number, _, deferred in node.answers:
+                if node is not old and fetcher is node.fetchers.get(node_id):
+                    deferred.cancelled = True
+                    fetcher.failed(number, self.loop.now)
+            node.answers = [answer for answer in node.answers if not answer[3].cancelled]
+        self.brokers[node_id] = self.brokers[node_id]._replace(epoch=self.brokers[node_id].epoch + 1000)
+        isr = tuple(n for n in self.placed.isr if n != node_id)
+        self.nodes[node_id] = Node(self, node_id, old.directory)
+        if self.placed.leader == node_id:
+            self.elect(isr[0], isr)
+        else:
+            self.publish(isr=isr)
+
     def settle(self) -> None:
         """Followers fetch, and what is asked of the controller is granted, until all wait for something new."""
         for _ in range(8):
@@ -112,6 +133,7 @@ class Node:
     def __init__(self, bench: Bench, node_id: int, directory: Path) -> None:
         self.bench = bench
         self.node_id = node_id
+        self.directory = directory
         self.fetchers: dict[int, ReplicaFetcher] = {}
         self.answers: list[tuple[ReplicaFetcher, int, EncodedRequest, Deferred]] = []
         self.replication = Replication(
@@ -126,7 +148,7 @@ class Node:
             [directory], default_config=bench.config, clock=lambda: 0, files=files, flusher=ManualFlusher(files)
         )
         self.logs.start()
-        self.log = self.logs.create(TOPIC, 0, TOPIC_ID, bench.config)
+        self.log = self.logs.get(TOPIC, 0) or self.logs.create(TOPIC, 0, TOPIC_ID, bench.config)
         self.table = ReplicaTable(node_id, self.replication)
         self.replica = Replica(self.log, TOPIC, TOPIC_ID, 0, self.replication)
         self.replica.apply_config(bench.config, bench.min_isr)
