@@ -4,13 +4,14 @@ Rules
 - Everything happens in the loop's thread. A partition belongs to one fetcher of its leader, by the hash of its name, as long as the leader
   stays; `num.replica.fetchers` is how many a leader has.
 - A fetcher has a connection of its own, on which one request waits at a time. Fetchers that follow nothing ask nothing, and stay.
-- Versions are those of metadata.version, whatever the leader offers.
+- Versions are those of metadata.version: a leader that does not offer them cannot be followed.
 Sources: ReplicaFetcherManager, AbstractFetcherManager, BrokerBlockingSender.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -33,6 +34,8 @@ from fastq_broker.replication.fetcher import (
 from fastq_broker.replication.fetcher_session import Key
 from fastq_broker.replication.fetcher_wire import fetch_request, list_offsets_request
 from fastq_broker.replication.follower_log import FollowerLog
+
+logger = logging.getLogger(__name__)
 
 NEVER = float("inf")
 
@@ -64,6 +67,7 @@ class _Runner:
         self._core = network.core
         self._timer: asyncio.TimerHandle | None = None
         self._turning = self._again = self._soon = self._closed = False
+        self._failing = False  # the last request had no answer, which the log says once
 
     def now(self) -> float:
         """Seconds, on the clock that the machine is given."""
@@ -130,8 +134,11 @@ class _Runner:
         if self._closed:
             return
         if error is None:
+            self._failing = False
             take(number, answer, self.now())
         else:
+            logger.log(logging.DEBUG if self._failing else logging.WARNING, "following %s: %s", self.leader, error)
+            self._failing = True
             self.machine.failed(number, self.now())
         self.turn()
 

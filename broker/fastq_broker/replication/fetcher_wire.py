@@ -1,6 +1,6 @@
 """What a fetcher asks of a leader, as Kafka's messages, and the answers.
 
-    Fetch 13-18 and ListOffsets 7-11, in the version that metadata.version says: no leader is asked for its versions
+    Fetch 13-18 and ListOffsets 7-11, each in the version that metadata.version says, whatever the leader could
 
 Rules: topics go by id in Fetch, by name in ListOffsets. Records in an answer are views of the frame that was received.
 Sources: RemoteLeaderEndPoint, MetadataVersion.

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from fastq_broker.replication.fetcher import FetcherConfig, ReplicaPartition
 from fastq_broker.replication.fetcher_driver import Assignment, NodeState, ReplicaFetchers
 from fastq_broker.replication.follower_log import FollowerLog
@@ -22,8 +23,9 @@ from fastq.protocol.messages import ApiVersionsRequest, ApiVersionsResponse, Fet
 TOPIC_ID = bytes([7]) * 16
 VERSIONS = [
     ApiVersionsResponse.ApiVersion(api_key=api.API_KEY, min_version=api.MIN_VERSION, max_version=api.MAX_VERSION)
-    for api in (FetchRequest, ListOffsetsRequest, ApiVersionsRequest)
+    for api in (FetchRequest, ListOffsetsRequest)
 ]
+ASKING = ApiVersionsResponse.ApiVersion(api_key=ApiVersionsRequest.API_KEY, min_version=0, max_version=4)
 
 
 class Broker:
@@ -31,6 +33,7 @@ class Broker:
 
     def __init__(self, node_id: int, wait_s: float = 0.01) -> None:
         self.leader = Leader()
+        self.versions = VERSIONS
         self.node_id = node_id
         self.wait_s = wait_s
         self.connections: list[asyncio.StreamWriter] = []
@@ -71,7 +74,7 @@ class Broker:
     async def _answer(self, key: int, version: int, body: bytes) -> bytes:
         if key == ApiVersionsRequest.API_KEY:
             out = Writer()
-            ApiVersionsResponse(api_keys=VERSIONS).encode(out, version)
+            ApiVersionsResponse(api_keys=[*self.versions, ASKING]).encode(out, version)
             return out.getvalue()
         self.asked += 1
         self._waiting += 1
@@ -226,6 +229,22 @@ def test_a_leader_that_is_away_for_a_while_is_asked_again() -> None:
         asked = broker.asked
         await asyncio.sleep(0.03)
         assert (broker.asked - asked <= 1, follower.logs[name].log_end_offset) == (True, 2)
+        follower.fetchers.close()
+        await broker.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_leader_that_cannot_speak_the_version_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        broker, follower = Broker(1), Node2()
+        broker.versions = [ApiVersionsResponse.ApiVersion(api_key=FetchRequest.API_KEY, min_version=4, max_version=17)]
+        node = await broker.start()
+        follower.follow(node, 0, partition(0))
+        await until(lambda: len(caplog.records) > 0)
+        await asyncio.sleep(0.06)  # it is tried again meanwhile
+        assert [record.levelname for record in caplog.records if "following" in record.message] == ["WARNING"]
+        assert str(node) in caplog.text and "Fetch" in caplog.text
         follower.fetchers.close()
         await broker.stop()
 
