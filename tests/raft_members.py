@@ -93,7 +93,7 @@ class Member:
         )
         machine.append(RaftMachine(config, self.disk.log, votes, voters, Random(self.key.node_id)))
         self.driver = QuorumDriver(
-            machine[0], self.disk.partition, ClientConfig(), self.loop, self.news.append, self.news.append
+            machine[0], self.disk.partition, self.loop, self.news.append, self.news.append, config=ClientConfig
         )
         ports = SimpleNamespace(
             config=SimpleNamespace(non_produce_request_max_bytes=8 << 20), loop=self.loop, node_id=self.key.node_id

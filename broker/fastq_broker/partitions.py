@@ -1,10 +1,8 @@
 """The partitions that the metadata places on this node: their logs and replicas follow each change of the image.
 
 Rules
-- What is in memory follows at once: a deleted topic is not served any more, a new one is.
-- What is done to files, and cannot be taken back, follows once the change is on disk (`Controller.when_durable`): a deleted topic's files
-  go, settings by which retention or compaction deletes come into force. Else a loss of power would bring a topic back without its records.
-- Records of a new log count as on disk only when the record of its topic is.
+- A change is committed when it is heard of, so what is done to files follows at once: a deleted topic's go, settings by which retention
+  or compaction deletes come into force. A loss of power brings nothing back without its records.
 - The logs of a topic that the metadata does not know are left alone, and named at the start.
 """
 
@@ -12,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,7 +24,6 @@ if TYPE_CHECKING:
     from .log import LogManager, PartitionLog
     from .purgatory import Purgatory
     from .replicas import ReplicaTable
-    from .topic_config import TopicDefaults
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +45,6 @@ class Partitions:
         self._replicas = replicas
         self._purgatory = purgatory
         self._kept_shut: set[str] = set()  # topics with a log that a shortage of descriptors or memory has kept shut
-        logs.settle = controller.settle
 
     def find_logs(self) -> None:
         """Find the logs that are there; after a crash `LogManager.recover` has to follow. Raises KafkaStorageError, OSError."""
@@ -64,10 +59,10 @@ class Partitions:
         )
 
     async def start(self) -> None:
-        """Take over the logs of the image's partitions, which is on disk, and make those that are not there."""
+        """Take over the logs of the image's partitions, and make those that are not there."""
         image = self._controller.image
         for number, topic in enumerate(image.topics_by_name.values(), 1):
-            self._follow_topic(image, topic, None)
+            self._follow_topic(image, topic)
             if number % ATTACHED_PER_TURN == 0:
                 await asyncio.sleep(0)
         self._name_unknown(image)
@@ -85,26 +80,13 @@ class Partitions:
             )
 
     def metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        """Follow one change of the metadata, which is not on disk yet."""
-        retired: list[tuple[str, int]] = []
+        """Follow one change of the metadata."""
         for topic in delta.deleted_topics:
-            failures.attempt(f"deleting topic {topic.name}", partial(self._retire, topic, retired))
-        created: list[PartitionLog] = []
+            failures.attempt(f"deleting topic {topic.name}", partial(self._delete, topic))
         for _, topic in delta.changed_topics:
-            work = partial(self._follow_topic, image, topic, created)
-            failures.attempt(f"following topic {topic.name}", work)
-        topics = self._altered(image, delta)
-        if retired or created or topics:
-            defaults = self._controller.topic_defaults
-
-            def carry_out(error: KafkaError | None) -> None:
-                for log in created:
-                    failures.attempt(f"making {log.name}", partial(self._logs.confirm, log, error))
-                if error is None:
-                    self._bury(retired)
-                    self._apply_configs(image, defaults, topics)
-
-            self._controller.when_durable(carry_out)
+            failures.attempt(f"following topic {topic.name}", partial(self._follow_topic, image, topic))
+        for name in self._altered(image, delta):
+            failures.attempt(f"applying the settings of topic {name}", partial(self._apply_config, image, name))
 
     def open_again(self) -> None:
         """Open the logs that a shortage has kept shut."""
@@ -112,7 +94,7 @@ class Partitions:
         for name in names:
             topic = self._controller.image.topics_by_name.get(name)
             if topic is not None:
-                self._follow_topic(self._controller.image, topic, [])
+                self._follow_topic(self._controller.image, topic)
 
     def _altered(self, image: MetadataImage, delta: MetadataDelta) -> list[str]:
         """The topics whose settings a change may have altered."""
@@ -120,9 +102,8 @@ class Partitions:
             return list(image.topics_by_name)
         return [name for kind, name in delta.changed_configs if kind == ResourceType.TOPIC]
 
-    def _follow_topic(self, image: MetadataImage, topic: TopicImage, created: list[PartitionLog] | None) -> None:
-        """Create the logs of new partitions (which are put into `created`; None: their topic is on disk) and take over leaders and
-        in-sync replicas."""
+    def _follow_topic(self, image: MetadataImage, topic: TopicImage) -> None:
+        """Create the logs of new partitions, and take over leaders and in-sync replicas."""
         overrides = image.topic_configs(topic.name)
         defaults = self._controller.topic_defaults
         values = defaults.resolve(overrides) if overrides else defaults.values
@@ -134,7 +115,7 @@ class Partitions:
             if replica is None:
                 config = defaults.log_config_of(overrides)
                 try:
-                    log = self._logs.create(topic.name, number, topic.topic_id, config, decided=created is None)
+                    log = self._logs.create(topic.name, number, topic.topic_id, config)
                 except FastqError as error:  # the others are served
                     logger.error("%s-%d has no log: %s", topic.name, number, error)
                     self._replicas.note_failure(topic.name, topic.topic_id, number)
@@ -142,8 +123,6 @@ class Partitions:
                     if known is not None and known.failure is None and known.dir.offline is None:
                         self._kept_shut.add(topic.name)
                     continue
-                if created is not None:
-                    created.append(log)
                 replica = self._add_replica(log, topic, number)
                 replica.apply_config(log.config, min_insync_replicas)
             try:
@@ -162,30 +141,19 @@ class Partitions:
         log.on_advance(partial(self._purgatory.advanced, replica))
         return replica
 
-    def _retire(self, topic: TopicImage, retired: list[tuple[str, int]]) -> None:
-        """Take a topic's replicas out of use, and its logs: also those that could not be loaded, which have no replica."""
+    def _delete(self, topic: TopicImage) -> None:
+        """Take a topic's replicas out of use, and have its logs deleted: also those that could not be loaded, which have no replica."""
         for replica in self._replicas.remove_topic(topic.name, topic.topic_id):
             self._purgatory.changed(replica)
-        numbers = range(len(topic.partitions))
-        retired.extend((topic.name, number) for number in numbers if self._logs.retire(topic.name, number))
-
-    def _bury(self, retired: Iterable[tuple[str, int]]) -> None:
-        for name, number in retired:
+        for number in range(len(topic.partitions)):
             try:
-                self._logs.bury(name, number)
+                self._logs.delete(topic.name, number)
             except FastqError as error:
-                logger.error("cannot delete %s-%d: %s", name, number, error)
+                logger.error("cannot delete %s-%d: %s", topic.name, number, error)
 
-    def _apply_configs(self, image: MetadataImage, defaults: TopicDefaults, topics: Iterable[str]) -> None:
-        """Bring the settings of an image into force, which is on disk, for the topics that are still there."""
-        now = self._controller.image.topics_by_name
-        for name in topics:
-            topic, current = image.topics_by_name.get(name), now.get(name)
-            if topic is not None and current is not None and topic.topic_id == current.topic_id:
-                work: Callable[[], None] = partial(self._apply_config, image, defaults, name)
-                failures.attempt(f"applying the settings of topic {name}", work)
-
-    def _apply_config(self, image: MetadataImage, defaults: TopicDefaults, topic: str) -> None:
+    def _apply_config(self, image: MetadataImage, topic: str) -> None:
+        """Bring a topic's settings into force."""
+        defaults = self._controller.topic_defaults
         overrides = image.topic_configs(topic)
         values = defaults.resolve(overrides)
         config = defaults.log_config_of(overrides)

@@ -45,7 +45,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _repair(config: BrokerConfig, *, execute: bool) -> int:
-    from .controller.metadata_log import MetadataLog
+    from .controller.directory import MetadataDirectory
     from .controller.repair import repair
     from .controller.storage import CLEAN_SHUTDOWN, clean_shutdown_epoch
     from .log.log_manager import LogManager, system_clock_ms
@@ -57,10 +57,10 @@ def _repair(config: BrokerConfig, *, execute: bool) -> int:
     logs = LogManager(config.log_dirs)
     logs.lock(config.metadata_log_dir)
     try:
-        log = MetadataLog(config, clock=system_clock_ms, monotonic_ms=system_clock_ms)
-        plan = log.plan_repair(clean_shutdown_epoch(roots))
+        directory = MetadataDirectory(config, clock=system_clock_ms, monotonic_ms=system_clock_ms)
+        plan = directory.plan_repair(clean_shutdown_epoch(roots))
         if plan is None:
-            print(f"{log.directory}: nothing that a repair is needed for")
+            print(f"{directory.path}: nothing that a repair is needed for")
             return EXIT_OK
         _print(plan)
         if not execute:

@@ -44,6 +44,7 @@ async def fill(directory: Path, left: Path) -> None:
     broker = node(directory)
     await broker.start()
     broker.controller.create_topics([NewTopic("t", 1)])
+    broker.controller.settle()
     replica = broker.replicas.get("t", 0)
     assert replica is not None
     for number in range(COUNT):

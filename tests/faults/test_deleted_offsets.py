@@ -93,6 +93,7 @@ class Node:
 
     def create(self, name: str) -> bytes:
         (made,) = self.controller.create_topics([NewTopic(name, 1)])
+        self.controller.settle()
         assert not made.error, made.message
         return bytes(made.topic_id)
 

@@ -113,8 +113,8 @@ class Model:
 
     def when_told(self, note: Callable[[], None]) -> None:
         """As a handler does that waits for `Controller.flushed`."""
-        log = self.node.controller.log
-        log._log.wait_durable(log.end_offset, lambda error: None if error else note())
+        quorum = self.node.controller.quorum
+        quorum.when_committed(quorum.end_offset, lambda error: None if error else note())
 
     def delete(self, topic: Topic) -> None:
         topic.asked_delete = True
@@ -130,14 +130,16 @@ class Model:
         change = ConfigChange("retention.ms", ConfigOperation.SET, "1")
         self.node.controller.alter_configs([ResourceChange(ResourceType.TOPIC, topic.name, [change])])
 
-    def log_of(self, topic: Topic) -> tuple[int, PartitionLog]:
+    def log_of(self, topic: Topic) -> tuple[int, PartitionLog | None]:
+        """A log of a topic; None where its record is not on disk yet."""
         number = self.choose.randrange(topic.partitions)
         log = self.node.logs.get(topic.name, number)
-        assert log is not None
-        return number, log
+        return number, log if log is not None and log.topic_id == topic.topic_id else None
 
     def append(self, topic: Topic) -> None:
         number, log = self.log_of(topic)
+        if log is None:
+            return
         self.count += 1
         value = f"{topic.topic_id.hex()} {self.count}".encode()
         batch = build_batch([(NOW - HOUR_MS, None, value)])
@@ -155,7 +157,8 @@ class Model:
 
     def delete_records(self, topic: Topic) -> None:
         number, log = self.log_of(topic)
-        topic.asked_start[number] = max(topic.asked_start.get(number, 0), log.delete_records_before(-1))
+        if log is not None:
+            topic.asked_start[number] = max(topic.asked_start.get(number, 0), log.delete_records_before(-1))
 
     def retain(self) -> None:
         for log in list(self.node.logs.logs.values()):
@@ -166,7 +169,9 @@ class Model:
         self.node.logs._checkpoint(log_dir)
 
     def roll(self, topic: Topic) -> None:
-        self.log_of(topic)[1].roll(NOW)
+        _, log = self.log_of(topic)
+        if log is not None:
+            log.roll(NOW)
 
     def request(self) -> None:
         name = self.choose.choice(["a", "b"])
@@ -276,6 +281,7 @@ def settle(model: Model, *, but: str = "/nothing/") -> None:
 
 def test_retention_waits_for_its_settings(model: Model, tmp_path: Path) -> None:
     model.create("a")
+    settle(model)
     topic = model.topics[0]
     model.append(topic)
     settle(model)
@@ -292,22 +298,25 @@ def test_retention_waits_for_its_settings(model: Model, tmp_path: Path) -> None:
 
 def test_files_of_a_deleted_topic_wait_for_its_deletion(model: Model, tmp_path: Path) -> None:
     model.create("a")
+    settle(model)
     topic = model.topics[0]
     model.append(topic)
     settle(model)
     model.delete(topic)
-    assert model.node.logs.get("a", 0) is None, "it is not served any more"
+    assert model.node.logs.get("a", 0) is not None, "it may still be there after a loss of power"
     model.files.sync_directory(str(model.root))
     settle(model, but=METADATA)
     model.check(tmp_path / "left", power_lost=True)
     assert (model.root / "a-0").exists()
     settle(model)
     assert topic.told_deleted
+    assert model.node.logs.get("a", 0) is None
     assert not (model.root / "a-0").exists()
 
 
 def test_a_recreated_topic_forces_the_deletion_before_it(model: Model, tmp_path: Path) -> None:
     model.create("a")
+    settle(model)
     for _ in range(3):
         model.append(model.topics[0])
     settle(model)
@@ -315,6 +324,7 @@ def test_a_recreated_topic_forces_the_deletion_before_it(model: Model, tmp_path:
     model.delete(model.topics[0])
     model.create("a")
     assert len(list(model.root.glob("a-*-delete"))) == model.topics[0].partitions
+    settle(model)
     text = (model.root / "recovery-point-offset-checkpoint").read_text()
     assert not [line for line in text.splitlines() if line.startswith("a ")]
     for _ in range(2):
@@ -324,19 +334,23 @@ def test_a_recreated_topic_forces_the_deletion_before_it(model: Model, tmp_path:
         model.check(tmp_path / f"left{number}", power_lost=power_lost)
 
 
-def test_a_record_counts_as_on_disk_only_if_its_topic_is(model: Model) -> None:
+def test_a_topic_is_there_once_its_record_is_on_disk(model: Model) -> None:
     model.choose.random = lambda: 0.0  # type: ignore[method-assign]  # with durability=fsync
     model.create("a")
     topic = model.topics[0]
-    model.append(topic)
     settle(model, but=METADATA)
-    assert not topic.acknowledged
+    model.append(topic)
+    assert model.node.logs.get("a", 0) is None and not topic.told_created and not topic.written
+    settle(model)
+    assert topic.told_created
+    model.append(topic)
     settle(model)
     assert sum(topic.acknowledged.values()) == 1
 
 
 def test_deletions_that_come_before_a_failed_disk_leave_the_files(model: Model, tmp_path: Path) -> None:
     model.create("a")
+    settle(model)
     topic = model.topics[0]
     model.append(topic)
     settle(model)

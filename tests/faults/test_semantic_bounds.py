@@ -124,6 +124,7 @@ def test_well_formed_requests_at_their_bounds(tmp_path: Path, seed: int, caplog:
         try:
             for _ in range(ROUNDS):
                 broker.controller.create_topics([NewTopic("t", 2), NewTopic("c", 1, configs=compacted)])
+                broker.controller.settle()
                 topics = broker.image.topics_by_name
                 requests.topic_ids = [bytes(16), *(topics[name].topic_id for name in ("t", "c") if name in topics)]
                 for key in HANDLERS:

@@ -1,23 +1,33 @@
-"""The controller: a quorum of one over `__cluster_metadata-0`, and the changes it makes to the cluster's metadata.
+"""The controller: it leads the metadata quorum, and makes the changes of the cluster's metadata.
 
-A change is planned against the image (`topics`, `config_changes`), written to the log as one batch, applied to the image and
-told to the listeners, all before the call returns. It is durable once `flushed` says so; whoever acknowledges a change to
-a client waits for that.
+A change is planned (`topics`, `config_changes`) against `pending`, the image with everything that was written, and written to the log
+as one batch. It has an effect once it is committed: then `image` is replaced, the listeners are told, and who waits for it
+(`flushed`, `durable`) goes on. So what they do to files, and tell to clients, follows what cannot be taken back any more.
 
-Start: read `quorum-state`, the latest snapshot and the log behind it; take the next epoch, persist it, and write a leader
-change record; on an empty log write the bootstrap records, too. Source: KRaft (KIP-595, KIP-630, KIP-853), QuorumController.
+Start: read the latest snapshot and the log behind it; lead the next epoch of the quorum (`quorum`); on an empty log write the bootstrap
+records, too. Source: KRaft (KIP-595, KIP-630, KIP-853), QuorumController.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from fastq.errors import ConfigError, KafkaStorageError, NotLeaderOrFollower, UnknownTopicOrPartition
+from fastq.errors import (
+    ConfigError,
+    FastqError,
+    KafkaError,
+    KafkaStorageError,
+    NotController,
+    NotLeaderOrFollower,
+    UnknownTopicOrPartition,
+)
 from fastq.protocol.messages import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -34,18 +44,22 @@ from fastq_broker import fail_closed
 from fastq_broker.config import BrokerConfig, Listener
 from fastq_broker.config_keys import ResourceType
 from fastq_broker.controller import config_changes, feature_changes, features, quotas, scram, topics
+from fastq_broker.controller.directory import MetadataDirectory
 from fastq_broker.controller.feature_changes import FeatureUpdate
 from fastq_broker.controller.image import (
     NO_LEADER,
     MetadataDelta,
+    MetadataError,
     MetadataImage,
     PartitionImage,
     Record,
 )
-from fastq_broker.controller.metadata_log import Effect, MetadataLog
+from fastq_broker.controller.quorum import MetadataQuorum
 from fastq_broker.controller.quotas import QuotaChange
 from fastq_broker.controller.records import PRODUCER_ID_BLOCK, encode_record
 from fastq_broker.controller.scram import ScramDeletion, ScramUpsertion
+from fastq_broker.controller.snapshot import Batch, list_snapshots, read_snapshot, replay_batches
+from fastq_broker.controller.snapshots import SnapshotKeeper
 from fastq_broker.controller.storage import clean_shutdown_epoch
 from fastq_broker.controller.topics import CreatedTopic, NewPartitions, NewTopic, Result
 from fastq_broker.log import LogDir, failures
@@ -59,7 +73,7 @@ Listen = Callable[[MetadataImage, MetadataDelta], None]
 R = TypeVar("R", bound=Result)
 
 
-def _refused_by_disk(results: list[R], error: KafkaStorageError) -> list[R]:
+def _not_made(results: list[R], error: KafkaError) -> list[R]:
     refusal = topics.Refused(error.code, str(error))
     return [result.refused(refusal) for result in results]
 
@@ -72,11 +86,20 @@ class ProducerIds:
     count: int
 
 
+class _Change(NamedTuple):
+    """A change that is written and not committed yet: the offset behind it, and what it makes of the change before."""
+
+    end_offset: int
+    image: MetadataImage
+    delta: MetadataDelta
+
+
 class Controller:
     """The metadata of the cluster, and the only one that changes it.
 
-    Invariant: `image` is what the log says up to its end. Listeners are called in the order of `subscribe`, with the image
-    after the change and the delta that led to it. Used by the event loop's thread only; `flushed` may be awaited there.
+    Invariants: `image` is what is committed, `pending` what the log says up to its end. Listeners are called in the order of `subscribe`,
+    once for each change, with the image after it and the delta that led to it. Used by the event loop's thread only; `flushed` may be
+    awaited there.
     """
 
     def __init__(
@@ -96,11 +119,16 @@ class Controller:
         self.node_id = config.node_id
         self.clock = clock
         self.image = MetadataImage()
-        self.epoch = 0
+        self.pending = self.image
+        self.quorum: MetadataQuorum
+        """This node's place in the quorum, once open."""
+        self.snapshots: SnapshotKeeper
         self.broker_epoch = -1
         self.unprotected: Sequence[str] = ()
         """What of the metadata would protect, is not honoured and may be ignored."""
-        self._log = MetadataLog(config, clock=clock, monotonic_ms=monotonic_ms or clock, log_dir=log_dir)
+        self._monotonic_ms = monotonic_ms or clock
+        self._directory = MetadataDirectory(config, clock=clock, monotonic_ms=self._monotonic_ms, log_dir=log_dir)
+        self._written: deque[_Change] = deque()
         self._clean_epoch = -1
         self._listeners: list[Listen] = []
         self.before_creation: Callable[[frozenset[str]], None] = lambda names: None
@@ -122,126 +150,188 @@ class Controller:
         everything found, as one delta from nothing.
         """
         self._clean_epoch = clean_shutdown_epoch([Path(directory) for directory in self.config.log_dirs])
-        delta = MetadataDelta(MetadataImage(cluster_id=self._log.open(self._clean_epoch)))
-        self._log.replay(delta)
-        last = self._log.last
-        self.image = first = delta.apply(last.offset, last.epoch, last.timestamp_ms)
+        log = self._directory.open(self._clean_epoch)
+        self.quorum = MetadataQuorum(
+            self.config,
+            self._directory,
+            log,
+            clock=self.clock,
+            monotonic_ms=self._monotonic_ms,
+            on_committed=self._committed,
+        )
+        self.snapshots = SnapshotKeeper(
+            self.config,
+            log,
+            self.quorum.history,
+            monotonic_ms=self._monotonic_ms,
+            changed=self.quorum.disk.snapshots_changed,
+        )
+        delta, in_transaction = self._replay()
+        self._written.append(_Change(self.quorum.end_offset, self.pending, delta))
+        first = self.pending
         bootstrap: Sequence[Record] = ()
-        if features.METADATA_VERSION not in self.image.features:
-            bootstrap = self._log.bootstrap_records
-            planned = MetadataDelta(self.image)
+        if features.METADATA_VERSION not in first.features:
+            bootstrap = self._directory.bootstrap_records
+            planned = MetadataDelta(first)
             for record in bootstrap:
                 planned.replay(record)
-            first = planned.apply(last.offset, last.epoch, last.timestamp_ms)
-        problems = features.unsupported({**first.features, features.KRAFT_VERSION: self._log.kraft_version or 0})
+            first = planned.apply(first.offset, first.epoch, first.timestamp_ms)
+        problems = features.unsupported({**first.features, features.KRAFT_VERSION: self.quorum.kraft_version})
         if problems:
-            raise ConfigError(f"{self._log.directory} cannot be opened: {'; '.join(problems)}")
+            raise ConfigError(f"{self._directory.path} cannot be opened: {'; '.join(problems)}")
         self.unprotected = fail_closed.unprotected(first, self.config.insecure_ignore)
-        self.epoch = self._log.begin_epoch()
-        self._publish(delta)
-        if self._log.in_transaction:
+        self.quorum.start()
+        if in_transaction:
             # Whoever reads this log next must not take what follows for a part of it.
             self._commit([AbortTransactionRecord(reason="the controller restarted")])
         if bootstrap:
             self._commit(self._first_change(bootstrap))
+        self.quorum.settle()
         return self.image
+
+    def _replay(self) -> tuple[MetadataDelta, bool]:
+        """Read the latest snapshot and the log behind it into `pending`; answers the delta from nothing, and whether the log ends inside of
+        a transaction of records. MetadataError when something is damaged."""
+        delta = MetadataDelta(MetadataImage(cluster_id=self._directory.cluster_id))
+        start, last = 0, Batch(-1, -1, 0, 0, (), (), 0)
+        for snapshot in reversed(list_snapshots(self._directory.path)):
+            try:
+                batches = list(read_snapshot(self._directory.path / snapshot.file_name))
+            except MetadataError as error:
+                logger.error("%s; the snapshot before it is tried", error)
+                continue
+            for batch in batches:
+                for record in batch.records:
+                    delta.replay(record)
+            start = snapshot.end_offset
+            last = batches[-1]._replace(last_offset=start - 1, epoch=snapshot.epoch)
+            break
+        if self.quorum.start_offset > start:
+            raise MetadataError(
+                f"{self._directory.path} begins at offset {self.quorum.start_offset}, "
+                f"and no snapshot holds what was before (the latest ends at {start})"
+            )
+        self.snapshots.found(start, self.clock() - last.timestamp_ms if last.timestamp_ms else 0)
+
+        def noted() -> Iterator[Batch]:
+            nonlocal last
+            for batch in self.quorum.batches(start):
+                self.snapshots.grown(batch.size_bytes)
+                yield batch
+                last = batch
+
+        in_transaction = replay_batches(noted(), delta)
+        self.pending = delta.apply(last.last_offset, last.epoch, last.timestamp_ms)
+        return delta, in_transaction
 
     def register_broker(self, listeners: Sequence[Listener]) -> int:
         """Register this broker with the addresses it advertises, unfence it, and let it lead what it can.
 
         Answers the broker's epoch. A partition's leader epoch goes up where the last stop was not clean, or nobody led.
         """
-        before = self.image.brokers.get(self.node_id)
-        epoch = self._log.end_offset
+        before = self.pending.brokers.get(self.node_id)
+        epoch = self.quorum.end_offset
         self._commit([self._registration(listeners, epoch)])
         self.broker_epoch = epoch
         unfence = BrokerRegistrationChangeRecord(broker_id=self.node_id, broker_epoch=epoch, fenced=-1)
         self._commit([unfence, *self._elections(bump=before is not None and before.epoch != self._clean_epoch)])
+        self.quorum.settle()
         return epoch
 
     def close(self) -> None:
         """Fence this broker, so that whoever opens the directory next need not wait for it; write everything to disk."""
-        registered = self.image.brokers.get(self.node_id)
-        if registered is not None and registered.epoch == self.broker_epoch and not self._log.offline:
+        registered = self.pending.brokers.get(self.node_id)
+        if registered is not None and registered.epoch == self.broker_epoch and not self.quorum.offline:
             fence = BrokerRegistrationChangeRecord(broker_id=self.node_id, broker_epoch=self.broker_epoch, fenced=1)
             self._commit([fence])
-        self._log.close()
+        self.snapshots.close()
+        self.quorum.close()
 
     def subscribe(self, listener: Listen) -> None:
-        """Call `listener(image, delta)` after each change from now on."""
+        """Call `listener(image, delta)` for each change that is committed from now on."""
         self._listeners.append(listener)
 
     def tick(self, now_ms: int) -> None:
         """Write a snapshot when enough was written or enough time has passed, and drop what it makes superfluous."""
-        self._log.tick(self.image, now_ms)
+        self.quorum.drain()
+        self.snapshots.tick(self.image, now_ms)
 
     async def flushed(self) -> None:
-        """Wait until every change made so far is on disk. Calls at the same time share a flush."""
-        await self._log.flushed()
+        """Wait until every change made so far is committed, and the listeners have heard of it. Calls at the same time share a flush.
+        KafkaStorageError where the disk fails, NotController where another node leads by now."""
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def end(error: FastqError | None) -> None:
+            if done.done():
+                return
+            if error is None:
+                done.set_result(None)
+            else:
+                done.set_exception(error)
+
+        self.quorum.when_committed(self.quorum.end_offset, end)
+        await done
 
     async def durable(self, results: list[R]) -> list[R]:
-        """The results of a request's changes once they are on disk; where the disk fails, each says so instead of success."""
+        """The results of a request's changes once they are committed; where that fails, each says so instead of success."""
         try:
             await self.flushed()
-        except KafkaStorageError as error:
-            return _refused_by_disk(results, error)
+        except (KafkaStorageError, NotController) as error:
+            return _not_made(results, error)
         return results
 
-    def when_durable(self, effect: Effect) -> None:
-        """Call `effect` with None once every change made so far is on disk, or with the error that keeps them from it.
-
-        Effects run in the order in which they were asked for. What cannot be taken back (files that go, records that retention deletes)
-        is an effect: after a loss of power the change that it follows from must still be there.
-        """
-        self._log.when_durable(effect)
-
     def settle(self) -> None:
-        """Have every change made so far on disk, and its effects done, before this returns. KafkaStorageError when the disk fails."""
-        self._log.settle()
+        """Have every change made so far committed, and the listeners told, before this returns. KafkaStorageError when the disk fails."""
+        self.quorum.settle()
 
     # Changes: results in the order of the items; an item's error stops no other item.
 
     def create_topics(self, wanted: Sequence[NewTopic], *, validate_only: bool = False) -> list[CreatedTopic]:
         """Create topics, or (`validate_only`) say which of them could be created."""
-        results, records = topics.plan_create(self.image, self.config, wanted)
+        results, records = topics.plan_create(self.pending, self.config, wanted)
         if records and not validate_only:
+            names = frozenset(topic.name for topic in wanted)
             try:
-                self.before_creation(frozenset(topic.name for topic in wanted))
-            except KafkaStorageError as error:
-                return _refused_by_disk(results, error)
+                if any(name in self.image.topics_by_name and name not in self.pending.topics_by_name for name in names):
+                    self.settle()  # the deletion of an older one takes effect first
+                self.before_creation(names)
+            except (KafkaStorageError, NotController) as error:
+                return _not_made(results, error)
         return self._commit_whole(validate_only, results, records)
 
     def delete_topics(self, topic_ids: Sequence[bytes]) -> list[Result]:
         """Delete topics by id; an id that is not there is UNKNOWN_TOPIC_ID."""
-        return self._commit_whole(False, *topics.plan_delete(self.image, topic_ids))
+        return self._commit_whole(False, *topics.plan_delete(self.pending, topic_ids))
 
     def create_partitions(self, wanted: Sequence[NewPartitions], *, validate_only: bool = False) -> list[Result]:
         """Let topics grow to a number of partitions; fewer, or as many as there are, is INVALID_PARTITIONS."""
-        return self._commit_whole(validate_only, *topics.plan_partitions(self.image, wanted))
+        return self._commit_whole(validate_only, *topics.plan_partitions(self.pending, wanted))
 
     def alter_configs(
         self, wanted: Sequence[config_changes.ResourceChange], *, validate_only: bool = False
     ) -> list[Result]:
         """Both forms: a change says itself whether it replaces (AlterConfigs) or adds (IncrementalAlterConfigs)."""
-        return self._commit_whole(validate_only, *config_changes.plan_changes(self.image, wanted, self.layers))
+        return self._commit_whole(
+            validate_only, *config_changes.plan_changes(self.pending, wanted, self._layers_of(self.pending))
+        )
 
     incremental_alter_configs = alter_configs
 
     def update_features(self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False) -> None:
         """Finalize other levels of features, all of them or none. Raises Refused."""
-        records = feature_changes.plan_features(self.node_id, self.finalized_features, updates)
+        records = feature_changes.plan_features(self.node_id, self._features_of(self.pending), updates)
         if records and not validate_only:
             self._commit(records)
 
     def alter_quotas(self, changes: Sequence[QuotaChange], *, validate_only: bool = False) -> list[Result]:
         """Take quotas away; to set one is refused, because none is enforced."""
-        return self._commit_whole(validate_only, *quotas.plan_quotas(self.image, changes))
+        return self._commit_whole(validate_only, *quotas.plan_quotas(self.pending, changes))
 
     def alter_scram(
         self, deletions: Sequence[ScramDeletion], upsertions: Sequence[ScramUpsertion]
     ) -> Mapping[str, Result]:
         """Take credentials away, by user; to set one is refused, because no listener asks for it."""
-        results, records = scram.plan_scram(self.image, deletions, upsertions)
+        results, records = scram.plan_scram(self.pending, deletions, upsertions)
         return dict(zip(results, self._commit_whole(False, list(results.values()), records), strict=True))
 
     def bump_leader_epoch(self, topic: str, partition: int) -> int:
@@ -249,17 +339,17 @@ class Controller:
 
         Clients meet it as a change of leaders. KafkaError when there is no such partition, or another leads it.
         """
-        found = self.image.topics_by_name.get(topic)
+        found = self.pending.topics_by_name.get(topic)
         if found is None or not 0 <= partition < len(found.partitions):
             raise UnknownTopicOrPartition(topic=topic, partition=partition)
         if not self._may_lead(found.partitions[partition]):
             raise NotLeaderOrFollower(topic=topic, partition=partition)
         self._commit([self._election(found.topic_id, partition, found.partitions[partition])])
-        return self.image.topics_by_name[topic].partitions[partition].leader_epoch
+        return self.pending.topics_by_name[topic].partitions[partition].leader_epoch
 
     def allocate_producer_ids(self) -> ProducerIds:
         """The next block of producer ids. Await `flushed` before one is given away."""
-        first = self.image.next_producer_id
+        first = self.pending.next_producer_id
         record = ProducerIdsRecord(
             broker_id=self.node_id, broker_epoch=self.broker_epoch, next_producer_id=first + PRODUCER_ID_BLOCK
         )
@@ -284,24 +374,29 @@ class Controller:
     @property
     def directory_ids(self) -> Sequence[bytes]:
         """The ids of this node's log directories, in the order of log.dirs."""
-        return self._log.directory_ids
+        return self._directory.directory_ids
 
     @property
-    def log(self) -> MetadataLog:
-        """The metadata log, for its offsets, voters and snapshots."""
-        return self._log
+    def epoch(self) -> int:
+        """The quorum's epoch, which this node leads."""
+        return self.quorum.epoch
 
     @property
     def finalized_features(self) -> Mapping[str, int]:
         """Finalized levels for ApiVersions; their epoch is the image's offset."""
-        if self._log.kraft_version:
-            return {**self.image.features, features.KRAFT_VERSION: self._log.kraft_version}
-        return self.image.features
+        return self._features_of(self.image)
+
+    def _features_of(self, image: MetadataImage) -> Mapping[str, int]:
+        if self.quorum.kraft_version:
+            return {**image.features, features.KRAFT_VERSION: self.quorum.kraft_version}
+        return image.features
 
     @property
     def layers(self) -> BrokerLayers:
         """The broker's settings, from the strongest to the file."""
-        image = self.image
+        return self._layers_of(self.image)
+
+    def _layers_of(self, image: MetadataImage) -> BrokerLayers:
         return BrokerLayers(
             self.config,
             image.configs_of(ResourceType.BROKER, str(self.node_id)),
@@ -329,30 +424,33 @@ class Controller:
         if records and not validate_only:
             try:
                 self._commit(records, values)
-            except KafkaStorageError as error:  # nothing was changed: the batch is written before the image is replaced
-                return _refused_by_disk(results, error)
+            except (KafkaStorageError, NotController) as error:  # nothing was written
+                return _not_made(results, error)
         return results
 
     def _encoded(self, records: Sequence[Record]) -> list[bytes]:
-        version = self.image.features.get(features.METADATA_VERSION, features.BOOTSTRAP[features.METADATA_VERSION])
+        version = self.pending.features.get(features.METADATA_VERSION, features.BOOTSTRAP[features.METADATA_VERSION])
         return [encode_record(record, version) for record in records]
 
     def _commit(self, records: Sequence[Record], values: Sequence[bytes] | None = None) -> None:
-        """Write, apply, tell. The delta is built first: records that do not fit are never written."""
-        delta = MetadataDelta(self.image)
+        """Write a change. The delta is built first: records that do not fit are never written."""
+        delta = MetadataDelta(self.pending)
         for record in records:
             delta.replay(record)
         if values is None:
             values = self._encoded(records)
-        now_ms = self.clock()
-        image = delta.apply(self._log.end_offset + len(values) - 1, self.epoch, now_ms)
-        self._log.append(values, now_ms)
-        self.image = image
-        self._publish(delta)
+        image = delta.apply(self.quorum.end_offset + len(values) - 1, self.epoch, self.clock())
+        self.snapshots.grown(self.quorum.append(values))
+        self.pending = image
+        self._written.append(_Change(self.quorum.end_offset, image, delta))
+        self.quorum.drain()
 
-    def _publish(self, delta: MetadataDelta) -> None:
-        for listener in self._listeners:  # the change is made: one that fails does not keep it from the others
-            failures.attempt("following a change of the metadata", partial(listener, self.image, delta))
+    def _committed(self, high_watermark: int) -> None:
+        """Let take effect what is committed."""
+        while self._written and self._written[0].end_offset <= high_watermark:
+            _, self.image, delta = self._written.popleft()
+            for listener in self._listeners:  # the change is made: one that fails does not keep it from the others
+                failures.attempt("following a change of the metadata", partial(listener, self.image, delta))
 
     def _first_change(self, bootstrap: Sequence[Record]) -> list[Record]:
         """What a new cluster begins with, as one change, as Kafka writes it."""
@@ -390,13 +488,13 @@ class Controller:
             ],
             rack=self.config.broker_rack,
             fenced=True,
-            log_dirs=sorted(self._log.directory_ids),
+            log_dirs=sorted(self._directory.directory_ids),
         )
 
     def _elections(self, *, bump: bool) -> list[Record]:
         """Changes that make this node the leader of its partitions that have none, or (`bump`) begin a new epoch in all."""
         found: list[Record] = []
-        for topic in self.image.topics_by_name.values():
+        for topic in self.pending.topics_by_name.values():
             for number, partition in enumerate(topic.partitions):
                 if self._may_lead(partition) and (bump or partition.leader == NO_LEADER):
                     found.append(self._election(topic.topic_id, number, partition))

@@ -223,9 +223,9 @@ class CoordinatorRuntime(Generic[S]):
 def create_topic(controller: Controller, name: str) -> bool:
     """Have an internal topic created unless it is there; whether it is there now.
 
-    Its creation is durable once the controller's `flushed` says so.
+    Its creation is committed once the controller's `flushed` says so.
     """
-    if controller.image.topic(name) is not None:
+    if controller.pending.topic(name) is not None:
         return True
     live = sum(1 for _ in controller.image.live_brokers())
     if not live:

@@ -210,31 +210,21 @@ class GroupCoordinator:
                 shard.consumer.settings_changed(altered)
         deleted = frozenset(topic.name for topic in delta.deleted_topics) - {OFFSETS_TOPIC}
         if deleted:
-            leaving = _Leaving(deleted)
+            logs = [shard.context.replica.log for shard in self.runtime.shards() if shard.topics_deleted(deleted)]
+            leaving = _Leaving(deleted, set(self.runtime.not_loaded()))
             self._leaving.append(leaving)
-            self._ports.controller.when_durable(partial(self._topics_deleted, leaving))
-
-    def _topics_deleted(self, leaving: _Leaving, error: KafkaError | None) -> None:
-        """Their deletion is on disk: before that, a loss of power would bring them back without their offsets."""
-        if error is not None:
-            return
-        logs = [shard.context.replica.log for shard in self.runtime.shards() if shard.topics_deleted(leaving.names)]
-        leaving.loading = set(self.runtime.not_loaded())
-        leaving.logs = {}
-        self._wait_until_gone(leaving, logs)
-        self._forget_left()
+            self._wait_until_gone(leaving, logs)
+            self._forget_left()
 
     def _gone(self, partition: int, topics: Set[str]) -> Set[str]:
         """Which of the topics that a partition has just loaded offsets of are no more, or others by now: they were deleted while the broker
-        was down, or this was loading. One whose deletion is not on disk is left to `_topics_deleted`."""
+        was down, or this was loading."""
         now = self._ports.image
         before = self._before_load.pop(partition, now)
-        undecided = {name for leaving in self._leaving if leaving.logs is None for name in leaving.names}
-        return {name for name in topics - undecided if not _is_same(before.topic(name), now.topic(name))}
+        return {name for name in topics if not _is_same(before.topic(name), now.topic(name))}
 
     def _wait_until_gone(self, leaving: _Leaving, logs: Iterable[PartitionLog]) -> None:
         """Wait until what these logs have by now is on disk."""
-        assert leaving.logs is not None
         ends = {log: log.log_end_offset for log in logs}
         leaving.logs.update(ends)
         for log, end in ends.items():
@@ -249,40 +239,35 @@ class GroupCoordinator:
 
     def _offsets_gone(self, leaving: _Leaving, log: PartitionLog, error: KafkaError | None) -> None:
         """What a log had of these topics is gone from the disk; with an error it is asked for again when one of them is made."""
-        if error is None and leaving.logs is not None:
+        if error is None:
             leaving.logs.pop(log, None)
             self._forget_left()
 
     def _forget_left(self) -> None:
-        self._leaving = [
-            leaving for leaving in self._leaving if leaving.logs is None or leaving.logs or leaving.loading
-        ]
+        self._leaving = [leaving for leaving in self._leaving if leaving.logs or leaving.loading]
 
     def _before_creation(self, names: frozenset[str]) -> None:
         """Have offsets of older topics of these names gone from the disk, in this call. Raises KafkaStorageError."""
-        if not any(leaving.names & names for leaving in self._leaving):
-            return
-        self._ports.controller.settle()
         for leaving in [leaving for leaving in self._leaving if leaving.names & names]:
             self._follow_loads(leaving)
             for partition in leaving.loading:
                 raise _not_gone(leaving, OFFSETS_TOPIC, partition)
-            for log, end in list((leaving.logs or {}).items()):
+            for log, end in list(leaving.logs.items()):
                 if not log.flushed_now(end):
                     raise _not_gone(leaving, log.topic, log.partition)
         self._forget_left()
 
 
 class _Leaving:
-    """Deleted topics, and the logs that their offsets are not gone from on disk, each with the offset behind its tombstones; None: the
-    deletion itself is not on disk yet. `loading` are the partitions that were not loaded then, and may have such offsets."""
+    """Deleted topics, and the logs that their offsets are not gone from on disk, each with the offset behind its tombstones. `loading` are
+    the partitions that were not loaded then, and may have such offsets."""
 
     __slots__ = ("loading", "logs", "names")
 
-    def __init__(self, names: frozenset[str]) -> None:
+    def __init__(self, names: frozenset[str], loading: set[int]) -> None:
         self.names = names
-        self.logs: dict[PartitionLog, int] | None = None
-        self.loading: set[int] = set()
+        self.logs: dict[PartitionLog, int] = {}
+        self.loading = loading
 
 
 def _not_gone(leaving: _Leaving, topic: str, partition: int) -> KafkaError:

@@ -72,7 +72,7 @@ def handle(context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsR
         context.connection.software = software
     controller = context.controller
     image = controller.image
-    told = _Told(image.offset, image.features, controller.log.kraft_version)
+    told = _Told(image.offset, image.features, controller.quorum.kraft_version)
     answer = _latest.get(version)
     if answer is None or answer.told != told:
         answer = _latest[version] = _Answer(told, _table(context, version))

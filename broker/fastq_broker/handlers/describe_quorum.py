@@ -55,8 +55,8 @@ def _partition(controller: Controller, topic: str, number: int, with_directories
     now_ms = controller.clock()
     voter = DescribeQuorumResponse.ReplicaState(
         replica_id=controller.node_id,
-        replica_directory_id=controller.log.voter_directory if with_directories else ZERO_UUID,
-        log_end_offset=controller.log.end_offset,
+        replica_directory_id=controller.quorum.voter_directory if with_directories else ZERO_UUID,
+        log_end_offset=controller.quorum.end_offset,
         last_fetch_timestamp=now_ms,
         last_caught_up_timestamp=now_ms,
     )
@@ -64,21 +64,20 @@ def _partition(controller: Controller, topic: str, number: int, with_directories
         partition_index=0,
         leader_id=controller.node_id,
         leader_epoch=controller.epoch,
-        high_watermark=controller.log.high_watermark,
+        high_watermark=controller.quorum.high_watermark,
         current_voters=[voter],
         observers=[],
     )
 
 
 def _nodes(controller: Controller) -> list[DescribeQuorumResponse.Node]:
-    voters = controller.log.voters.voters if controller.log.voters is not None else []
     return [
         DescribeQuorumResponse.Node(
-            node_id=voter.voter_id,
+            node_id=voter.key.node_id,
             listeners=[
-                DescribeQuorumResponse.Listener(name=item.name, host=item.host, port=item.port)
-                for item in voter.endpoints
+                DescribeQuorumResponse.Listener(name=name, host=place.host, port=place.port)
+                for name, place in voter.endpoints.items()
             ],
         )
-        for voter in voters
+        for voter in controller.quorum.voters
     ]

@@ -10,7 +10,7 @@ Source: KafkaApis.handleTopicMetadataRequest, KRaftMetadataCache.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING
 
 from fastq.errors import ErrorCode
@@ -51,7 +51,11 @@ async def _answer_once_durable(
     context: RequestContext, request: MetadataRequest, created: list[CreatedTopic]
 ) -> MetadataResponse:
     results = await context.controller.durable(created)
-    return _answer(context, request, {item.name: item.error for item in results if item.error})
+    # Another request may have been the one that makes it.
+    failed = {
+        item.name: item.error for item in results if item.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+    }
+    return _answer(context, request, failed)
 
 
 def _to_create(context: RequestContext, request: MetadataRequest) -> list[str]:
@@ -66,7 +70,7 @@ def _to_create(context: RequestContext, request: MetadataRequest) -> list[str]:
     return [name for name in new if name_problem(name) is None]
 
 
-def _answer(context: RequestContext, request: MetadataRequest, failed: dict[str, ErrorCode]) -> MetadataResponse:
+def _answer(context: RequestContext, request: MetadataRequest, failed: Mapping[str, ErrorCode]) -> MetadataResponse:
     image = context.image
     response = MetadataResponse(
         brokers=_brokers(image, context.listener),
@@ -91,7 +95,7 @@ def _brokers(image: MetadataImage, listener: str) -> list[MetadataResponse.Metad
 
 
 def _topics(
-    context: RequestContext, request: MetadataRequest, image: MetadataImage, failed: dict[str, ErrorCode]
+    context: RequestContext, request: MetadataRequest, image: MetadataImage, failed: Mapping[str, ErrorCode]
 ) -> list[MetadataResponse.MetadataResponseTopic]:
     view = _View(image, context)
     asked = request.include_topic_authorized_operations
@@ -126,7 +130,7 @@ def _unknown_id(topic_id: bytes) -> MetadataResponse.MetadataResponseTopic:
     )
 
 
-def _unknown_name(name: str, failed: dict[str, ErrorCode]) -> MetadataResponse.MetadataResponseTopic:
+def _unknown_name(name: str, failed: Mapping[str, ErrorCode]) -> MetadataResponse.MetadataResponseTopic:
     error = failed.get(name, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if name_problem(name) is not None:
         error = ErrorCode.INVALID_TOPIC_EXCEPTION

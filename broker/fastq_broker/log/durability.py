@@ -40,7 +40,7 @@ class Durability:
 
     Invariants: records below `on_disk_offset` are on disk; `recovery_point` of the log is at or below it after a full job. Indexes of
     segments below the one at `_settled_from` wait for no job, so that a full one looks at few segments of many. Once the log
-    is deleted (`_deleted` says so to those who ask) no job begins: its files have other names. Nor while it is `_held`.
+    is deleted (`_deleted` says so to those who ask) no job begins: its files have other names.
     Event-loop thread only.
     """
 
@@ -48,7 +48,6 @@ class Durability:
         "_again",
         "_deleted",
         "_flushing",
-        "_held",
         "_later",
         "_log",
         "_name_synced",
@@ -68,7 +67,6 @@ class Durability:
         self.is_new = False
         """Whether this broker made the directory since it started: its name, and all that is in it, wait for the first jobs."""
         self._flushing = False
-        self._held = False  # the topic's own record is not on disk yet
         self._target = 0  # the job in flight covers the records below it
         self._again: bool | None = None  # None: no further job is asked for; else whether it is a full one
         self._later = False
@@ -105,6 +103,10 @@ class Durability:
             segment.name_synced = True
             segment.index.unsynced = segment.time_index.unsynced = segment.txn_index_unsynced = False
         self._advance(log.log_end_offset, full=True)
+
+    def synced(self, offset: int) -> None:
+        """The records below `offset` have been synced from outside."""
+        self._advance(offset, full=False)
 
     def unsettle(self, offset: int) -> None:
         """Indexes of the segment that holds `offset`, or of any above it, may have changed."""
@@ -162,22 +164,6 @@ class Durability:
         self._deleted = error
         self._fail(error)
 
-    def hold(self) -> None:
-        """Begin no job until `release`: what the log holds counts as on disk only when its topic's own record is."""
-        self._held = True
-
-    def release(self, error: KafkaError | None) -> None:
-        """The topic's record is on disk: begin what was asked for meanwhile. With an error it never will be: who waits, or will,
-        gets that."""
-        if not self._held:
-            return
-        self._held = False
-        if error is not None:
-            self.abandon(error)
-        elif self._again is not None:
-            again, self._again = self._again, None
-            self._start(again)
-
     def _fail(self, error: KafkaError) -> None:
         """Tell all who wait that it will not happen."""
         waiters, self._waiters = self._waiters, deque()
@@ -234,9 +220,6 @@ class Durability:
         refusal = self._deleted or log.dir.offline
         if refusal is not None:
             self._fail(refusal)
-            return
-        if self._held:
-            self._again = bool(self._again) or full
             return
         target = log.log_end_offset
         try:

@@ -185,10 +185,6 @@ class LogManager:
         self._checkpoints = {log_dir.path: DirCheckpoints(log_dir) for log_dir in self.dirs}
         self._doubles: dict[TopicPartition, list[PartitionLog]] = {}
         """Logs that were found in a second directory: which one is the topic's, its id decides."""
-        self._retired: dict[TopicPartition, PartitionLog] = {}
-        """Logs of deleted topics whose files stay until the deletion is on disk."""
-        self.settle: Callable[[], None] = lambda: None
-        """Has everything that was decided so far put on disk and carried out, in this call. Raises KafkaStorageError."""
         self._loop: Any = None
         self._ended = False
 
@@ -466,19 +462,13 @@ class LogManager:
         partition: int,
         topic_id: bytes | None = None,
         config: LogConfig | None = None,
-        *,
-        decided: bool = True,
     ) -> PartitionLog:
         """The log of a partition, made when there is none, in the online directory with the fewest logs.
 
         `topic_id` has 16 bytes and is the controller's word: a log that belongs to another topic of that name, which was deleted, is
-        set aside and a new one made. `decided` False: the topic's own record is not on disk yet; until `confirm` says so a new log is made
-        only if it is touched, and none of its records count as on disk. Raises KafkaStorageError, also for a log that cannot be loaded.
+        set aside and a new one made. Raises KafkaStorageError, also for a log that cannot be loaded.
         """
         key = topic, partition
-        if key in self._retired:  # the deletion comes before the creation, on disk too
-            self.settle()
-            self.bury(topic, partition)
         while (log := self.logs.get(key) or self._take_double(key)) is not None:
             if self._adopt(log, topic_id):
                 if log.failure is not None:
@@ -495,23 +485,12 @@ class LogManager:
                 raise log_dir.refuse("writing checkpoints", error.filename or log_dir.path, error) from error
         log = self._make_log(log_dir, key, config=config or self.default_config, topic_id=topic_id)
         log.unmade = True
-        if not decided:
-            log.durability.hold()
-        elif self._loop is None:
+        if self._loop is None:
             log.load()
         else:
             self._make_later(log)
         self.logs[key] = log
         return log
-
-    def confirm(self, log: PartitionLog, error: KafkaError | None = None) -> None:
-        """The record of a new log's topic is on disk, or (`error`) never will be: then nobody is told that something of it is."""
-        log.durability.release(error)
-        if error is None and log.unmade and self.logs.get((log.topic, log.partition)) is log:
-            if self._loop is None:
-                log.load()
-            else:
-                self._make_later(log)
 
     def _make_later(self, log: PartitionLog) -> None:
         """Have a thread make the files of a new log, once the change that brings it is through: hundreds come at once, and each file
@@ -632,31 +611,17 @@ class LogManager:
                 counts[id(log.dir)] += 1
         return min(online, key=lambda log_dir: counts[id(log_dir)])
 
-    def retire(self, topic: str, partition: int) -> bool:
-        """Take a log out of use whose topic is deleted: who waits for it gets an error. Its files stay until `bury`. False when there
-        is none."""
+    def delete(self, topic: str, partition: int) -> bool:
+        """Take a log out of use whose topic is deleted: who waits for it gets an error, its directory is renamed at once and emptied later,
+        in small steps. False when there is none. Raises KafkaStorageError."""
         log = self.logs.pop((topic, partition), None)
         if log is None:
             return False
         log.abandon()
-        self._retired[topic, partition] = log
-        return True
-
-    def bury(self, topic: str, partition: int) -> None:
-        """Delete the files of a retired log, now that the deletion is on disk: the directory is renamed at once and emptied later,
-        in small steps. Raises KafkaStorageError."""
-        log = self._retired.pop((topic, partition), None)
-        if log is None:
-            return
         target = self._out_of_use(log, "delete", "deleting a log")
         if target is not None:
             self._deleted_dirs.append((self.monotonic_ms() + log.config.file_delete_delay_ms, log.dir, target))
-
-    def delete(self, topic: str, partition: int) -> bool:
-        """Retire and bury a log. False when there is none. Raises KafkaStorageError."""
-        found = self.retire(topic, partition)
-        self.bury(topic, partition)
-        return found
+        return True
 
     def update_config(self, topic: str, config: LogConfig) -> None:
         """Use other settings for all logs of a topic."""
@@ -763,7 +728,7 @@ class LogManager:
 
     def _logs_in(self, log_dir: LogDir) -> Iterator[tuple[TopicPartition, PartitionLog]]:
         """The logs that have files in a directory: those of a deletion that is not on disk yet may be needed again."""
-        for key, log in (*self.logs.items(), *self._retired.items()):
+        for key, log in self.logs.items():
             if log.dir is log_dir:
                 yield key, log
         for key, others in self._doubles.items():

@@ -558,6 +558,18 @@ class PartitionLog(LogReads, Visibility):
         """Start to sync everything that has been appended, with its indexes; the recovery point moves when that is done."""
         self.durability.request(full=True)
 
+    def sync_now(self) -> None:
+        """Sync the records up to the end in this thread, without the jobs that the flusher has for others. KafkaStorageError when the disk
+        fails."""
+        end = self.log_end_offset
+        try:
+            for segment in self.segments_from(self.on_disk_offset):
+                self.files.sync_data(segment.log.handle().fd)
+            self.files.sync_directory(self.path)
+        except OSError as error:
+            raise self.dir.fail("syncing", error.filename or self.path, error) from error
+        self.durability.synced(end)
+
     def flushed_now(self, offset: int) -> bool:
         """Have the records below `offset` synced, and wait for it in this thread; whether they are on disk."""
         self.durability.wait(offset, lambda error: None)

@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from fastq.config import ClientConfig
 from fastq.errors import FastqError, ProtocolError, UnsupportedVersion
 from fastq.metadata import Node
-from fastq.net.aio import AsyncDriver
-from fastq.net.core import ClientCore
 from fastq_broker.log.partition_log import PartitionLog
 from fastq_broker.raft import wire
 from fastq_broker.raft.machine import RaftMachine
 from fastq_broker.raft.messages import Ask, Fetch, Vote
 from fastq_broker.raft.roles import Became, Committed, LoadSnapshot, RaftFatal, Send
+
+if TYPE_CHECKING:
+    from fastq.config import ClientConfig
+    from fastq.net.aio import AsyncDriver
+    from fastq.net.core import ClientCore
 
 logger = logging.getLogger(__name__)
 
@@ -33,24 +37,29 @@ News = Became | Committed | LoadSnapshot
 
 class QuorumDriver:
     """One member of the quorum, at work. `on_news(news)` hears of roles, commits and snapshots, in their order; `on_fatal(error)` that
-    this node must not go on. Invariant: while it is open, a turn is due when the machine wants one."""
+    this node must not go on. Without a `loop` it has no timers and reaches nobody, which a lonely voter has no need of; connections and
+    what they need are made with the first question. Invariant: while it is open, a turn is due when the machine wants one."""
 
     def __init__(
         self,
         machine: RaftMachine,
         log: PartitionLog,
-        config: ClientConfig,
-        loop: asyncio.AbstractEventLoop,
+        loop: asyncio.AbstractEventLoop | None,
         on_news: Callable[[News], object],
         on_fatal: Callable[[RaftFatal], object],
+        *,
+        config: Callable[[], ClientConfig] | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`clock` gives seconds that only go on; `config` how to connect to others."""
         self.machine = machine
         self.loop = loop
+        self.now = clock
         self._log = log
         self._on_news = on_news
         self._on_fatal = on_fatal
-        self._core = ClientCore(config, asks_metadata=False)
-        self._network = AsyncDriver(self._core, loop)
+        self._config = config
+        self._network: tuple[ClientCore, AsyncDriver] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._turning = self._again = self.closed = False
 
@@ -68,11 +77,8 @@ class QuorumDriver:
         self._log.remove_listener(self._advanced)
         if self._timer is not None:
             self._timer.cancel()
-        self._network.close()
-
-    def now(self) -> float:
-        """Seconds, on the clock that the machine is given."""
-        return self._core.clock()
+        if self._network is not None:
+            self._network[1].close()
 
     def turn(self) -> None:
         """Do what is due."""
@@ -103,6 +109,8 @@ class QuorumDriver:
         self._on_fatal(error)
 
     def _arm(self) -> None:
+        if self.loop is None:
+            return
         if self._timer is not None:
             self._timer.cancel()
         now = self.now()
@@ -116,22 +124,33 @@ class QuorumDriver:
 
     # -- questions
 
+    def _connections(self) -> tuple[ClientCore, AsyncDriver]:
+        if self._network is None:
+            from fastq.net.aio import AsyncDriver
+            from fastq.net.core import ClientCore
+
+            assert self._config is not None and self.loop is not None
+            core = ClientCore(self._config(), asks_metadata=False)
+            self._network = core, AsyncDriver(core, self.loop)
+        return self._network
+
     def _send(self, effect: Send) -> None:
+        core, network = self._connections()
         number, ask = effect.link, effect.ask
         node_id = number if number >= 0 else PLACE - 2 - number
-        peer = self._core.separate(Node(node_id, effect.endpoint.host, effect.endpoint.port))
+        peer = core.separate(Node(node_id, effect.endpoint.host, effect.endpoint.port))
 
         def done(response: wire.Response | None, error: FastqError | None) -> None:
             self._answered(number, ask, response, error)
 
-        self._core.send(
+        core.send(
             peer,
             wire.request_of(ask),
             done,
             timeout_s=self.machine.config.request_timeout_s,
             versions=_versions(ask),
         )
-        self._network.kick()
+        network.kick()
 
     def _answered(self, number: int, ask: Ask, response: wire.Response | None, error: FastqError | None) -> None:
         if self.closed:

@@ -163,6 +163,7 @@ class Roles:
         self._successors: tuple[ReplicaKey, ...] = ()
         self._told: set[int] = set()  # voters that know of the resignation
         self._stopping = False
+        self._take_in(0)
 
     # -- what is known
 
@@ -194,7 +195,6 @@ class Roles:
 
     def start(self, now: float) -> None:
         """Begin with what the disk has."""
-        self._take_in(0)
         kept, last_epoch = self._store.read() or Kept(0), self.log.last_epoch
         self.high_watermark = self.log.snapshots[-1].end_offset if self.log.snapshots else -1
         self.epoch, self.voted = kept.epoch, kept.voted
@@ -275,6 +275,7 @@ class Roles:
     def _lead(self, now: float) -> None:
         """The election is won. What is not of this epoch is committed with the first record that is."""
         me = self.config.key
+        self.voted = None  # as Kafka writes it down: who leads votes for nobody
         self._set(Role.LEADER, self.epoch, me.node_id, NEVER)
         others = [voter.key for voter in self.voters if not voter.key.is_of(me)]
         voters, version = self.voters, self.history.kraft_version

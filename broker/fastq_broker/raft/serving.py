@@ -106,14 +106,14 @@ class QuorumRouter(Router):
         ask = wire.ask_of(request)
         if not isinstance(ask, Fetch):
             return wire.invalid(request)
-        answered: asyncio.Future[Fetched] = self._quorum.loop.create_future()
+        answered: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()
         self._quorum.machine.fetch(ask, self._quorum.now(), lambda answer: _set(answered, answer))
         self._quorum.turn()
         return wire.response_of(request, await answered)
 
     async def _voters(self, context: RequestContext, request: wire.VoterRequest) -> wire.VoterResponse:
         machine, now = self._quorum.machine, self._quorum.now()
-        answered: asyncio.Future[VoterAnswer] = self._quorum.loop.create_future()
+        answered: asyncio.Future[VoterAnswer] = asyncio.get_running_loop().create_future()
 
         def done(answer: VoterAnswer) -> None:
             _set(answered, answer)

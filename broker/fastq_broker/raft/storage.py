@@ -130,6 +130,8 @@ class DiskLog:
         if offset == 0 and below is not None:
             version, voters = None, None
             for batch in read_snapshot(self._directory / below.file_name):
+                if batch.records:
+                    break  # they come first
                 for key, value in batch.controls:
                     said = _said(-1, key, value)
                     if said is not None:

@@ -22,8 +22,9 @@ from fastq_broker.controller import (
     features,
 )
 from fastq_broker.controller.config_changes import ConfigChange, ConfigOperation, ResourceChange
+from fastq_broker.controller.directory import MetadataDirectory
 from fastq_broker.controller.image import UNASSIGNED_DIRECTORY
-from fastq_broker.controller.metadata_log import MetadataLog
+from fastq_broker.controller.quorum import MetadataQuorum
 from fastq_broker.controller.records import encode_record
 from fastq_broker.controller.snapshot import decode_batches, list_snapshots
 from fastq_broker.log.files import FdBudget, Files
@@ -81,7 +82,7 @@ def directory(tmp_path: Path) -> Path:
 
 def settle(controller: Controller, clock: Clock) -> None:
     """Wait for a snapshot that was begun, and let the next tick take it down."""
-    running = controller.log._snapshot
+    running = controller.snapshots.writing
     if running is not None:
         wait([running])
         controller.tick(clock.now)
@@ -240,12 +241,12 @@ def test_listeners_hear_of_every_change_and_of_what_was_there(tmp_path: Path, cl
 def test_topics_that_cannot_be(open_controller: Open, topic: NewTopic, error: int, words: str) -> None:
     controller = open_controller()
     controller.create_topics([NewTopic("there"), NewTopic("with.score")])
-    end = controller.log.end_offset
+    end = controller.quorum.end_offset
     (result,) = controller.create_topics([topic])
     assert result.error == error
     assert result.message is not None
     assert words in result.message
-    assert controller.log.end_offset == end
+    assert controller.quorum.end_offset == end
 
 
 def test_one_bad_topic_stops_no_other(open_controller: Open) -> None:
@@ -261,13 +262,13 @@ def test_one_bad_topic_stops_no_other(open_controller: Open) -> None:
 
 def test_validate_only_writes_nothing(open_controller: Open) -> None:
     controller = open_controller()
-    end = controller.log.end_offset
+    end = controller.quorum.end_offset
     (result,) = controller.create_topics([NewTopic("a", 3)], validate_only=True)
     assert (result.error, result.num_partitions) == (0, 3)
     controller.create_topics([NewTopic("b")])
     assert controller.create_partitions([NewPartitions("b", 3)], validate_only=True)[0].error == 0
     assert "a" not in controller.image.topics_by_name
-    assert controller.log.end_offset == end + 2
+    assert controller.quorum.end_offset == end + 2
 
 
 @pytest.mark.parametrize(
@@ -325,9 +326,9 @@ def test_configs_are_changed_one_by_one_or_replaced(open_controller: Open) -> No
     assert alter(change("a", ("cleanup.policy", APPEND, "compact")))["cleanup.policy"] == "delete,compact"
     assert alter(change("a", ("cleanup.policy", SUBTRACT, "delete")))["cleanup.policy"] == "compact"
     assert alter(change("a", ("max.message.bytes", SET, "9"), replace=True)) == {"max.message.bytes": "9"}
-    end = controller.log.end_offset
+    end = controller.quorum.end_offset
     alter(change("a", ("max.message.bytes", SET, "9")))
-    assert controller.log.end_offset == end
+    assert controller.quorum.end_offset == end
 
 
 def test_broker_configs_change_topic_defaults(open_controller: Open) -> None:
@@ -373,12 +374,12 @@ def test_broker_configs_change_topic_defaults(open_controller: Open) -> None:
 def test_changes_that_cannot_be(open_controller: Open, item: ResourceChange, error: int, words: str) -> None:
     controller = open_controller()
     controller.create_topics([NewTopic("a")])
-    end = controller.log.end_offset
+    end = controller.quorum.end_offset
     (result,) = controller.alter_configs([item])
     assert result.error == error
     assert result.message is not None
     assert words in result.message
-    assert controller.log.end_offset == end
+    assert controller.quorum.end_offset == end
 
 
 def test_a_resource_named_twice(open_controller: Open) -> None:
@@ -408,7 +409,7 @@ def test_a_snapshot_replaces_the_log_before_it(open_controller: Open, tmp_path: 
         settle(controller, clock)
     found = list_snapshots(directory(tmp_path))
     assert len(found) == 2
-    assert controller.log.start_offset == found[0].end_offset
+    assert controller.quorum.start_offset == found[0].end_offset
     controller.alter_configs([change("t1", ("retention.ms", SET, "2"))])
     asyncio.run(controller.flushed())
     # The older snapshot would do as well, with more of the log behind it.
@@ -425,7 +426,7 @@ def test_old_segments_go_with_the_snapshots(open_controller: Open, tmp_path: Pat
     for _ in range(4):
         controller.create_topics([NewTopic(f"t{clock.now}")])
         clock.now += 100
-        controller.log.snapshot(controller.image, clock.now)
+        controller.snapshots.write(controller.image, clock.now)
     clock.now += 100_000
     controller.tick(clock.now)
     bases = sorted(int(name[:20]) for name in os.listdir(directory(tmp_path)) if name.endswith(".log"))
@@ -444,7 +445,7 @@ def test_snapshots_come_with_time_when_there_is_something_new(
     controller.tick(clock.now)
     settle(controller, clock)
     made = list_snapshots(directory(tmp_path))
-    assert made[-1].end_offset == controller.log.end_offset
+    assert made[-1].end_offset == controller.quorum.end_offset
     clock.now += 3600_000
     controller.tick(clock.now)
     assert list_snapshots(directory(tmp_path)) == made
@@ -459,7 +460,7 @@ def test_a_snapshot_that_cannot_be_written_takes_the_directory_offline(
     clock.now += 3600_000
     controller.tick(clock.now)
     settle(controller, clock)
-    assert controller.log.offline
+    assert controller.quorum.offline
     (refused,) = controller.create_topics([NewTopic("a")])
     assert refused.error is ErrorCode.KAFKA_STORAGE_ERROR
     assert "offline" in (refused.message or "")
@@ -489,7 +490,9 @@ def test_a_torn_tail_is_cut_and_everything_before_it_stays(open_controller: Open
     path = directory(tmp_path) / "00000000000000000000.log"
     whole = path.stat().st_size
     with path.open("ab") as file:
-        batch = build_batch([(NOW, None, b"a change that nobody was told of")], base_offset=controller.log.end_offset)
+        batch = build_batch(
+            [(NOW, None, b"a change that nobody was told of")], base_offset=controller.quorum.end_offset
+        )
         file.write(batch[:-5])
     again = open_controller()
     assert "a" in again.image.topics_by_name
@@ -501,7 +504,7 @@ def test_a_missing_beginning_is_an_error(open_controller: Open, tmp_path: Path, 
     for _ in range(3):
         controller.create_topics([NewTopic(f"t{clock.now}")])
         clock.now += 100
-        controller.log.snapshot(controller.image, clock.now)
+        controller.snapshots.write(controller.image, clock.now)
     clock.now += 100_000
     controller.tick(clock.now)
     for snapshot in list_snapshots(directory(tmp_path)):
@@ -533,15 +536,19 @@ def test_flushed_waits_for_the_disk(tmp_path: Path, clock: Clock) -> None:
     config = BrokerConfig.from_mapping({"log.dirs": str(root)})
     controller = Controller(config, clock=clock, log_dir=log_dir)
     controller.open()
+    controller.register_broker(config.advertised_listeners)
 
     async def run() -> None:
+        controller.create_topics([NewTopic("t")])
         waiting = asyncio.ensure_future(controller.flushed())
         await asyncio.sleep(0)
         assert not waiting.done()
+        assert controller.image.topic("t") is None and controller.pending.topic("t") is not None
         while flusher.drain():
             pass
         await waiting
-        assert controller.log.high_watermark == controller.log.end_offset
+        assert controller.image is controller.pending
+        assert controller.quorum.high_watermark == controller.quorum.end_offset
 
     asyncio.run(run())
 
@@ -591,7 +598,7 @@ def test_records_of_a_transaction_count_once_it_ends(open_controller: Open) -> N
     abandoned = TopicRecord(name="abandoned", topic_id=b"a" * 16)
     begin, end, abort = BeginTransactionRecord(name="x"), EndTransactionRecord(), AbortTransactionRecord(reason=None)
     written = [begin, topic, end, begin, abandoned, abort, begin, abandoned]
-    controller.log.append([encode_record(record, 30) for record in written], NOW)
+    controller.quorum.append([encode_record(record, 30) for record in written])
     asyncio.run(controller.flushed())
     again = open_controller()
     assert set(again.image.topics_by_name) == {"half"}
@@ -603,11 +610,11 @@ def test_records_of_a_transaction_count_once_it_ends(open_controller: Open) -> N
 
 def test_a_start_that_was_cut_short_is_made_up_for(tmp_path: Path, clock: Clock, open_controller: Open) -> None:
     config = BrokerConfig.from_mapping({"log.dirs": str(tmp_path / "data")})
-    log = MetadataLog(config, clock=clock, monotonic_ms=clock)
-    log.open()
-    log.replay(MetadataDelta(MetadataImage()))
-    log.begin_epoch()
-    log.flush()
+    directory = MetadataDirectory(config, clock=clock, monotonic_ms=clock)
+    quorum = MetadataQuorum(
+        config, directory, directory.open(), clock=clock, monotonic_ms=clock, on_committed=lambda offset: None
+    )
+    quorum.start()
     controller = open_controller()
     assert controller.epoch == 2
     assert controller.image.features == features.BOOTSTRAP

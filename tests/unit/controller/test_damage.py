@@ -19,8 +19,9 @@ from fastq_broker.__main__ import main
 from fastq_broker.config import BrokerConfig
 from fastq_broker.controller import Controller, MetadataError, NewTopic, repair
 from fastq_broker.controller.inspection import inspect, judge
-from fastq_broker.controller.snapshot import list_snapshots
+from fastq_broker.controller.snapshot import image_records, list_snapshots, write_snapshot
 from fastq_broker.controller.storage import QuorumState, clean_shutdown_epoch
+from fastq_broker.raft.messages import SnapshotId
 
 from fastq._native.records import build_batch, iter_headers
 from fastq.errors import ConfigError
@@ -39,10 +40,10 @@ class Cluster:
         controller = self.open()
         self.create(controller, "a", "b")
         for number in range(snapshots):
-            controller.log.snapshot(controller.image, NOW)
+            controller.snapshots.write(controller.image, NOW)
             self.create(controller, *(f"{name}{number or ''}" for name in "cd"))
         self.snapshot_end = list_snapshots(self.meta)[-1].end_offset
-        controller.log.close()
+        controller.quorum.close()
 
     def config(self) -> BrokerConfig:
         return BrokerConfig.from_mapping({"log.dirs": str(self.root), "listeners": "PLAINTEXT://127.0.0.1:9092"})
@@ -58,8 +59,8 @@ class Cluster:
         for name in names:
             (result,) = controller.create_topics([NewTopic(name, 2)])
             assert result.error == 0
-            self.made.append((controller.log.end_offset, name))
-        controller.log.flush()
+            self.made.append((controller.quorum.end_offset, name))
+        controller.settle()
 
     def topics(self, below: int = 1 << 62) -> set[str]:
         return {name for end, name in self.made if end <= below}
@@ -97,9 +98,9 @@ class Cluster:
         """A change made now is there after the next start, and lies above every snapshot."""
         controller = self.open()
         before = set(controller.image.topics_by_name)
-        assert controller.log.end_offset > max(item.end_offset for item in list_snapshots(self.meta))
+        assert controller.quorum.end_offset > max(item.end_offset for item in list_snapshots(self.meta))
         self.create(controller, "later")
-        controller.log.close()
+        controller.quorum.close()
         assert set(self.open().image.topics_by_name) == before | {"later"}
 
 
@@ -118,7 +119,7 @@ def test_damage_below_a_snapshot_costs_nothing(cluster: Cluster) -> None:
     cluster.flip(at + 80)
     controller = cluster.open()
     assert set(controller.image.topics_by_name) == cluster.topics()
-    assert controller.log.start_offset == cluster.snapshot_end
+    assert controller.quorum.start_offset == cluster.snapshot_end
     cluster.check_grows()
 
 
@@ -153,9 +154,9 @@ def test_damage_above_a_snapshot_is_refused_until_it_is_accepted(
 
 def test_a_repair_gives_no_producer_id_twice(cluster: Cluster) -> None:
     controller = cluster.open()
-    controller.log.snapshot(controller.image, NOW)
+    controller.snapshots.write(controller.image, NOW)
     given = controller.next_producer_id()
-    controller.log.close()
+    controller.quorum.close()
     cluster.flip(cluster.batches()[-1][0] + 70)
     cluster.refused()
     assert cluster.repair("--execute") == 0
@@ -250,12 +251,12 @@ def test_a_log_that_ends_below_a_snapshot_begins_anew_there(cluster: Cluster) ->
     cluster.log().write_bytes(cluster.log().read_bytes()[:at])
     controller = cluster.open()
     assert set(controller.image.topics_by_name) == {"a", "b"}
-    assert controller.log.start_offset == cluster.snapshot_end
+    assert controller.quorum.start_offset == cluster.snapshot_end
     cluster.check_grows()
 
 
 def test_a_log_that_is_gone_is_refused_when_more_was_in_it(cluster: Cluster) -> None:
-    cluster.open().log.close()  # epoch 2 begins behind the snapshot of epoch 1
+    cluster.open().quorum.close()  # epoch 2 begins behind the snapshot of epoch 1
     cluster.log().unlink()
     assert "quorum-state says that epoch 2 has begun" in cluster.refused()
     assert cluster.repair("--execute") == 0
@@ -332,7 +333,7 @@ def test_a_damaged_snapshot_is_stepped_over(tmp_path: Path, how: str) -> None:
     controller = cluster.open()
     assert set(controller.image.topics_by_name) == cluster.topics()
     assert not newest.exists()
-    controller.log.snapshot(controller.image, NOW)
+    controller.snapshots.write(controller.image, NOW)
     cluster.check_grows()
 
 
@@ -368,9 +369,19 @@ def test_quorum_state_is_made_anew_where_the_node_is_alone(cluster: Cluster, how
 
 def test_a_quorum_that_nobody_knows_is_refused(cluster: Cluster) -> None:
     controller = cluster.open()
-    controller.log.kraft_version = controller.log.voters = None  # as a directory of a static quorum has it
-    controller.log.snapshot(controller.image, NOW)
-    controller.log.close()
+    controller.quorum.close()
+    image = controller.image
+    for path in cluster.meta.glob("0*"):
+        path.unlink()
+    write_snapshot(  # as a directory of a static quorum has it
+        cluster.meta / SnapshotId(image.offset + 1, image.epoch).file_name,
+        list(image_records(image)),
+        epoch=image.epoch,
+        timestamp_ms=NOW,
+        last_timestamp_ms=NOW,
+        kraft_version=None,
+        voters=None,
+    )
     (cluster.meta / "quorum-state").write_text("?")
     with pytest.raises(ConfigError, match=r"quorum-state.*restore that file, or remove it if this node is alone in it"):
         cluster.open()
@@ -430,7 +441,7 @@ def test_random_damage_loses_nothing_in_silence(tmp_path: Path, seed: int) -> No
     if choose.random() < 0.5:
         controller = cluster.open()
         cluster.create(controller, "e")
-        controller.log.close()
+        controller.quorum.close()
     damage = DAMAGES[seed % len(DAMAGES)]
     data = bytearray(cluster.log().read_bytes())
     batches = cluster.batches()

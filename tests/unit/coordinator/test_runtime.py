@@ -88,6 +88,7 @@ def test_the_topic_comes_with_the_first_key_that_is_looked_up(bench: Any, tables
         assert tables.runtime.partition_count == 4
         with pytest.raises(CoordinatorNotAvailable):
             tables.runtime.shard_for("orders")
+        broker.controller.settle()
         topic = broker.controller.image.topic(OFFSETS_TOPIC)
         assert topic is not None and len(topic.partitions) == 4
         assert broker.controller.image.topic_configs(OFFSETS_TOPIC)["cleanup.policy"] == "compact"
@@ -298,6 +299,7 @@ def test_a_deleted_topic_is_unloaded_and_created_again(bench: Any, tables: Table
         topic = broker.controller.image.topic(OFFSETS_TOPIC)
         assert topic is not None
         broker.controller.delete_topics([topic.topic_id])
+        broker.controller.settle()
         assert shard.events == ["loaded", "unloaded"]
         assert list(tables.runtime.shards()) == []
         assert (await tables.shard("orders")).values == {}

@@ -76,6 +76,7 @@ class GroupHandlers(GroupCalls):
 
     def topics(self, *names: str, partitions: int = 4) -> None:
         self.broker.controller.create_topics([NewTopic(name, partitions, 1) for name in names])
+        self.broker.controller.settle()
 
     def topic_id(self, name: str) -> bytes:
         topic = self.broker.controller.image.topic(name)

@@ -426,7 +426,7 @@ def test_describe_quorum(bench: Any, version: int) -> None:
     (state,), (unknown,) = (topic.partitions for topic in response.topics)
     assert (state.leader_id, state.leader_epoch) == (1, bench.controller.epoch)
     assert [item.replica_id for item in state.current_voters] == [1]
-    assert state.current_voters[0].log_end_offset == bench.controller.log.end_offset
+    assert state.current_voters[0].log_end_offset == bench.controller.quorum.end_offset
     assert unknown.error_code == 3
     if version >= 2:
         assert state.current_voters[0].replica_directory_id == bench.controller.directory_ids[0]
@@ -604,7 +604,7 @@ def test_a_full_disk_is_the_answer_of_each_item(
     """These responses have no error code of their own: the connection was closed, and clients tried until their time was over."""
     (made,) = bench.controller.create_topics([NewTopic("kept", 1)])
     if when == "written":
-        bench.controller.log._log_dir.fail("writing a batch", "f", OSError(errno.ENOSPC, "No space left on device"))
+        bench.controller.quorum._log.dir.fail("writing a batch", "f", OSError(errno.ENOSPC, "No space left on device"))
     else:
 
         async def flushed() -> None:

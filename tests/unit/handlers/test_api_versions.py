@@ -125,6 +125,7 @@ def test_an_answer_is_encoded_once_a_version(broker: Broker, monkeypatch: pytest
 
     monkeypatch.setattr(ApiVersionsResponse, "encode", counting)
     broker.controller.create_topics([NewTopic("so-that-nothing-is-kept", 1, 1)])
+    broker.controller.settle()
     for _ in range(3):
         for version in ALL_VERSIONS:
             ask(broker, version)
@@ -135,10 +136,12 @@ def test_an_answer_is_encoded_once_a_version(broker: Broker, monkeypatch: pytest
 def test_an_answer_goes_with_the_metadata(broker: Broker, version: int) -> None:
     before = ask(broker, version)
     broker.controller.create_topics([NewTopic("new", 3, 1)])
+    broker.controller.settle()
     after = ask(broker, version)
     assert after == expected(broker, version) != before
     assert told(after, version).finalized_features_epoch == broker.controller.image.offset
     broker.controller._commit([FeatureLevelRecord(name="streams.version", feature_level=1)])
+    broker.controller.settle()
     levels = {item.name: item.max_version_level for item in told(ask(broker, version), version).finalized_features}
     assert levels["streams.version"] == 1
     assert ask(broker, version) == expected(broker, version)
@@ -150,7 +153,7 @@ def test_an_answer_goes_with_the_finalized_features_alone(broker: Broker, versio
     controller = broker.controller
     controller.image = controller.image._replace(features={**controller.image.features, "group.version": 0})
     assert ask(broker, version) == expected(broker, version)
-    controller.log.kraft_version = None
+    controller.quorum.history.truncate(-1)
     assert ask(broker, version) == expected(broker, version)
     assert features.KRAFT_VERSION not in [item.name for item in told(ask(broker, version), version).finalized_features]
 
@@ -158,6 +161,7 @@ def test_an_answer_goes_with_the_finalized_features_alone(broker: Broker, versio
 def test_brokers_of_one_process_answer_for_themselves(make_broker: Callable[[str], Broker]) -> None:
     one, other = make_broker("one"), make_broker("other")
     other.controller.create_topics([NewTopic("only-here", 1, 1)])
+    other.controller.settle()
     for _ in range(2):
         assert ask(one, 4) == expected(one, 4)
         assert ask(other, 4) == expected(other, 4) != ask(one, 4)
@@ -209,6 +213,7 @@ def test_a_table_that_cannot_be_made_is_an_error_and_is_not_kept(
         raise RuntimeError("on purpose")
 
     broker.controller.create_topics([NewTopic("so-that-nothing-is-kept", 1, 1)])
+    broker.controller.settle()
     with monkeypatch.context() as patched:
         patched.setattr(broker.router, "versions", broken)
         error = ApiVersionsResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)

@@ -257,7 +257,7 @@ def test_a_change_of_metadata_is_one_batch_or_none(
     controller = bench.controller
     controller.create_topics([NewTopic("t"), NewTopic("u")])
     wanted = [throttled(2000), throttled(2000, "u")]
-    image, end_offset = controller.image, controller.log.end_offset
+    image, end_offset = controller.image, controller.quorum.end_offset
     _, records = config_changes.plan_changes(image, wanted, controller.layers)
     size = sum(len(value) + RECORD_OVERHEAD_BYTES_MAX for value in controller._encoded(records))
     monkeypatch.setattr("fastq_broker.controller.topics.BATCH_BYTES_MAX", size - 1)
@@ -274,12 +274,12 @@ def test_a_change_of_metadata_is_one_batch_or_none(
         ("v", ErrorCode.POLICY_VIOLATION, bytes(16)),
         ("w", ErrorCode.POLICY_VIOLATION, bytes(16)),
     ]
-    assert controller.image is image and controller.log.end_offset == end_offset
+    assert controller.image is image and controller.quorum.end_offset == end_offset
     for limit in (size, size + 1):
         monkeypatch.setattr("fastq_broker.controller.topics.BATCH_BYTES_MAX", limit)
         results = controller.alter_configs(wanted, validate_only=validate_only)
         assert [result.error for result in results] == [0, 0]
-    assert (controller.log.end_offset == end_offset) == validate_only
+    assert (controller.quorum.end_offset == end_offset) == validate_only
 
 
 @pytest.mark.parametrize(("length", "error"), [(32_767, 0), (32_768, ErrorCode.INVALID_CONFIG)])
@@ -292,9 +292,9 @@ def test_a_value_is_no_longer_than_the_log_can_say(bench: Any, length: int, erro
 
 
 def test_the_largest_topic_is_made_whole(bench: Any) -> None:
-    start = bench.controller.log.end_offset
+    start = bench.controller.quorum.end_offset
     bench.controller._listeners.clear()  # its logs are not needed
     results = bench.controller.create_topics([NewTopic("big", 9_999), NewTopic("more", 1), NewTopic("most", 1)])
     assert [result.error for result in results] == [0, ErrorCode.POLICY_VIOLATION, ErrorCode.POLICY_VIOLATION]
-    data = bench.controller.log._log.read(start, 1 << 24).read()
+    data = bench.controller.quorum._log.read(start, 1 << 24).read()
     assert len(list(iter_headers(data))) == 1

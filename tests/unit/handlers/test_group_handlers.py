@@ -76,6 +76,7 @@ def test_the_coordinator_is_not_available_while_the_topic_cannot_be_there(
 def test_requests_that_come_before_the_topic_or_its_load(server: HandlerBroker) -> None:
     async def work(handlers: GroupHandlers) -> None:
         assert (await handlers.join()).error_code == 15
+        handlers.broker.controller.settle()
         assert handlers.broker.controller.image.topic(OFFSETS_TOPIC) is not None
         assert (await handlers.join()).error_code == 14
         assert await handlers.heartbeat(4, "m", 1) == 0, "members have done nothing wrong while it loads"

@@ -78,6 +78,7 @@ def test_a_disk_that_takes_its_time_holds_nobody_up_any_more(
 ) -> None:
     async def test(broker: Broker) -> None:
         broker.controller.create_topics([NewTopic("t", 1, 1, configs=[(key, before)])])
+        broker.controller.settle()
         await broker.controller.flushed()
         replica = broker.replicas.get("t", 0)
         assert replica is not None
@@ -126,6 +127,7 @@ def test_latest_is_fetched_also_where_an_open_transaction_lost_its_records(tmp_p
 
     async def test(broker: Broker) -> None:
         broker.controller.create_topics([NewTopic("t", 1, 1)])
+        broker.controller.settle()
         await broker.controller.flushed()
         replica = broker.replicas.get("t", 0)
         assert replica is not None

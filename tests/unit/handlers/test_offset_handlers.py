@@ -169,6 +169,7 @@ def test_offsets_of_a_deleted_topic_are_gone(server: HandlerBroker) -> None:
         handlers.topics("t", "u")
         await handlers.commit(9, {("t", 0): 7, ("u", 0): 8})
         handlers.broker.controller.delete_topics([handlers.topic_id("t")])
+        handlers.broker.controller.settle()
         await handlers.broker.controller.flushed()
         assert await handlers.fetch(9, None) == {("u", 0): (8, 0, "m")}
 
@@ -350,6 +351,7 @@ def test_a_topic_that_goes_while_a_txn_offset_commit_waits_gets_no_offset(
         async def goes_meanwhile(*args: object) -> None:
             handlers.broker.controller.delete_topics([handlers.topic_id("t")])
             handlers.broker.controller.settle()
+            handlers.broker.controller.settle()
 
         handlers.topics("t")
         monkeypatch.setattr(handlers.broker.transactions, "check", goes_meanwhile)
@@ -364,6 +366,7 @@ def test_txn_offset_commit_while_loading(server: HandlerBroker) -> None:
     async def work(handlers: GroupHandlers) -> None:
         handlers.topics("t")
         await handlers.join()  # has the topic created
+        handlers.broker.controller.settle()
         for version, code in ((1, 15), (2, 14), (5, 14)):
             answer = await handlers.call(txn_commit(handlers, 7), version)
             assert answer.topics[0].partitions[0].error_code == code

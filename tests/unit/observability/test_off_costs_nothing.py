@@ -296,6 +296,7 @@ def served(tmp_path: Path, talk: Callable[[Broker], Awaitable[None]]) -> None:
             await broker.start()
             broker.router.versions()
             broker.controller.create_topics([NewTopic("logs", 1, 1)])
+            broker.controller.settle()
             await talk(broker)
         finally:
             assert await broker.close()

@@ -199,7 +199,8 @@ class MemoryVotes:
         if self.kept is not None:
             assert vote.epoch >= self.kept.epoch, "an epoch was forgotten"
             if vote.epoch == self.kept.epoch and self.kept.voted is not None:
-                assert vote.voted == self.kept.voted, "a vote was changed"
+                leads = vote.voted is None and vote.leader_id == self.kept.voted.node_id  # it says no less
+                assert vote.voted == self.kept.voted or leads, "a vote was changed"
         self.kept = vote
 
 

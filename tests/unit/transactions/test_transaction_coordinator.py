@@ -39,6 +39,7 @@ def run(tmp_path: Path, test: Callable[[Broker], Awaitable[None]], **settings: s
         await broker.start()
         try:
             broker.controller.create_topics([NewTopic("t", 2, 1)])
+            broker.controller.settle()
             await asyncio.wait_for(test(broker), 30)
         finally:
             assert await broker.close()
@@ -130,6 +131,7 @@ def test_nothing_is_created_before_it_is_asked_for(tmp_path: Path) -> None:
         assert broker.controller.image.topic("__transaction_state") is None
         with pytest.raises(CoordinatorNotAvailable):
             broker.transactions.initialize("id", 60_000, None)
+        broker.controller.settle()
         assert broker.controller.image.topic("__transaction_state") is not None
 
     run(tmp_path, test)

@@ -1,0 +1,292 @@
+"""The directory of the metadata log: `__cluster_metadata-0`, formatted, looked through, and opened.
+
+Rules: an ordinary partition log in `fsync` durability. What does not fit this node is refused and never changed; a log that is damaged
+above its latest snapshot is never cut (`repair`). Source: KafkaMetadataLog, Formatter, BootstrapDirectory.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from fastq.errors import ConfigError
+from fastq.protocol.uuid import METADATA_TOPIC_ID
+from fastq_broker.config import BrokerConfig, Listener
+from fastq_broker.controller import features, repair
+from fastq_broker.controller.formatting import feature_records, write_bootstrap, write_founders
+from fastq_broker.controller.image import MetadataError, Record
+from fastq_broker.controller.inspection import Inspection, Verdict, inspect, judge, kept_batches
+from fastq_broker.controller.snapshot import read_snapshot
+from fastq_broker.controller.storage import (
+    BOOTSTRAP_CHECKPOINT,
+    METADATA_DIRECTORY,
+    METADATA_TOPIC,
+    QUORUM_STATE,
+    QuorumState,
+    format_directories,
+    sync_directory,
+)
+from fastq_broker.log import checkpoints
+from fastq_broker.log.config import LogConfig
+from fastq_broker.log.files import FdBudget, Files
+from fastq_broker.log.flusher import ManualFlusher
+from fastq_broker.log.log_dir import LogDir
+from fastq_broker.log.partition_log import PartitionLog
+from fastq_broker.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
+
+logger = logging.getLogger(__name__)
+
+CONTROLLER_PORT = 9093
+BATCH_BYTES_MAX = 16 << 20
+
+
+class MetadataDirectory:
+    """Where this node keeps the metadata log, its snapshots and its votes. Event-loop thread only.
+
+    Invariant once open: `log` ends where it was found to end; `directory_ids` are those of log.dirs, in their order.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        *,
+        clock: Callable[[], int],
+        monotonic_ms: Callable[[], int],
+        log_dir: LogDir | None = None,
+    ) -> None:
+        """`log_dir` is the directory object of metadata.log.dir that the broker's logs share; its flusher must be drained
+        by whoever made it. None: one of its own, which syncs in the caller's thread (`drain`)."""
+        self._config = config
+        self._clock = clock
+        self._monotonic_ms = monotonic_ms
+        self._root = Path(config.metadata_log_dir)
+        self.path = self._root / METADATA_DIRECTORY
+        self._own_flusher: ManualFlusher | None = None
+        self.log_dir = log_dir or self._make_log_dir()
+        self.cluster_id = ""
+        self.directory_ids: Sequence[bytes] = ()
+        self.voter_directory = bytes(16)
+        """The id of the directory that holds the metadata log."""
+        self._state_problem: ConfigError | None = None
+        self._quorum_epoch: int | None = None
+
+    def _make_log_dir(self) -> LogDir:
+        files = Files()
+        self._own_flusher = ManualFlusher(files)
+        return LogDir(str(self._root), files, FdBudget(64), self._own_flusher, monotonic_ms=self._monotonic_ms)
+
+    def drain(self) -> None:
+        """Have what is appended on disk, where nobody else does it."""
+        if self._own_flusher is not None:
+            self.log_dir.tick()
+            self._own_flusher.wait()
+
+    def open(self, clean_epoch: int = -1) -> PartitionLog:
+        """Format what is new and open the log. `clean_epoch`: the broker epoch of the last clean stop, -1 for none.
+
+        ConfigError when a directory does not fit, MetadataError when changes would be lost.
+        """
+        roots = list(dict.fromkeys([*map(Path, self._config.log_dirs), self._root]))
+        found = format_directories(roots, self._config.node_id)
+        self.cluster_id = found[0].cluster_id
+        self.directory_ids = [item.directory_id for item in found[: len(self._config.log_dirs)]]
+        self.voter_directory = found[roots.index(self._root)].directory_id
+        if not self.path.exists():
+            self._check_unused(roots, "is not there")
+            self._check_founds()
+            self._format(found[0].cluster_id)
+        self._remove_unfinished()
+        self._read_quorum_state()
+        end = self._check_log(clean_epoch)
+        if end == 0:
+            self._check_unused(roots, "holds no record")
+        log = PartitionLog(
+            self.log_dir,
+            str(self.path),
+            METADATA_TOPIC,
+            0,
+            config=LogConfig(
+                segment_bytes=self._config.metadata_log_segment_bytes,
+                segment_ms=self._config.metadata_log_segment_ms,
+                retention_ms=-1,
+                max_message_bytes=BATCH_BYTES_MAX,
+                durability="fsync",
+            ),
+            clock=self._clock,
+            topic_id=METADATA_TOPIC_ID,
+            clean=False,
+        )
+        log.load()
+        if log.log_end_offset != end:
+            raise MetadataError(
+                f"{self.path} was found to end at offset {end}, and loading it ended at {log.log_end_offset}: "
+                "does another process write there?"
+            )
+        return log
+
+    def _check_unused(self, roots: Sequence[Path], what: str) -> None:
+        """ConfigError when there are logs of partitions although the metadata that knows them is gone: they would all be forgotten."""
+        for root in roots:
+            logs = [
+                name
+                for name in os.listdir(root)
+                if name != METADATA_DIRECTORY and (root / name / checkpoints.PARTITION_METADATA).exists()
+            ]
+            if logs:
+                raise ConfigError(
+                    f"{self.path} {what}, but {root} holds the logs of {len(logs)} partitions ({logs[0]}, for one), which a new "
+                    "metadata log would not know: restore that directory, set metadata.log.dir to where it is, or "
+                    "choose an empty data directory"
+                )
+
+    def _check_founds(self) -> None:
+        """ConfigError for a directory that was formatted without voters, for a node that asks others for them: alone it would found a
+        cluster beside theirs."""
+        config = self._config
+        joins = config.controller_quorum_bootstrap_servers and not config.controller_quorum_voters
+        if joins and (self._root / BOOTSTRAP_CHECKPOINT).exists():
+            raise ConfigError(
+                f"{self._root} was formatted to join other controllers (--no-initial-controllers), and this version runs a node alone: "
+                "format an empty directory with --standalone, or run this node with Apache Kafka"
+            )
+
+    def _check_log(self, clean_epoch: int) -> int:
+        """Find out whether the log can be trusted, and let it begin anew behind a snapshot where it is damaged below that;
+        answers where it ends. MetadataError when changes would be lost."""
+        found, verdict = self._inspect(clean_epoch)
+        if verdict.losses:
+            raise MetadataError(repair.refusal(repair.plan_repair(found, verdict), self._repair_command()))
+        for snapshot, reason in found.unreadable:
+            aside = repair.set_aside(self.path / snapshot.file_name)
+            logger.error("%s; nothing is lost by it, and it is %s now", reason, aside.name)
+        if verdict.begin_at is None:
+            return max(found.end_offset, 0)
+        for damage in found.damages:
+            logger.error("%s; a snapshot holds what was there", damage)
+        kept = list(kept_batches(found, verdict.begin_at))
+        end = kept[-1].next_offset if kept else verdict.begin_at
+        logger.error(
+            "%s: the log begins anew at offset %d, where its latest snapshot ends, and ends at %d (it was %d to %d)",
+            self.path,
+            verdict.begin_at,
+            end,
+            found.start_offset,
+            found.end_offset,
+        )
+        repair.begin_anew(self.path, (batch.read() for batch in kept), verdict.begin_at)
+        return end
+
+    def _inspect(self, clean_epoch: int) -> tuple[Inspection, Verdict]:
+        try:
+            found = inspect(self.path, stopped_cleanly=clean_epoch >= 0, quorum_epoch=self._quorum_epoch)
+        except OSError as error:
+            raise MetadataError(
+                f"{error.filename or self.path} cannot be read: {error.strerror}. Nothing was changed: check the disk "
+                "and what lies there, give the broker's user read and write access, or restore it from a copy"
+            ) from error
+        return found, judge(found, broker_epoch=clean_epoch, quorum_epoch=self._quorum_epoch)
+
+    def plan_repair(self, clean_epoch: int) -> repair.Plan | None:
+        """What a repair of the log would do, for one that is not open; None when nothing is to be accepted. ConfigError, OSError."""
+        if not self.path.is_dir():
+            raise ConfigError(f"{self.path} is not there: there is no metadata log to repair")
+        self._read_quorum_state()
+        found, verdict = self._inspect(clean_epoch)
+        return repair.plan_repair(found, verdict) if verdict.losses else None
+
+    def _repair_command(self) -> str:
+        where = f"--data-dir {shlex.quote(self._config.log_dirs[0])}"
+        if os.path.abspath(self._config.metadata_log_dir) != os.path.abspath(self._config.log_dirs[0]):
+            where += f" --set metadata.log.dir={shlex.quote(self._config.metadata_log_dir)}"
+        return f"fastq-broker repair {where}"
+
+    def _format(self, cluster_id: str) -> None:
+        """Write what a new metadata directory begins with: identity and voters, and the bootstrap records where it has none.
+
+        The directory is filled under another name and renamed, so that one that has its name is whole.
+        """
+        now_ms = self._clock()
+        unfinished = self._root / f"{METADATA_DIRECTORY}{repair.UNFINISHED}"
+        shutil.rmtree(unfinished, ignore_errors=True)
+        unfinished.mkdir()
+        (unfinished / checkpoints.PARTITION_METADATA).write_bytes(
+            checkpoints.format_partition_metadata(METADATA_TOPIC_ID)
+        )
+        write_founders(unfinished, VoterSet([self.own_voter]), now_ms)
+        unfinished.rename(self.path)
+        sync_directory(self._root)
+        if not (self._root / BOOTSTRAP_CHECKPOINT).exists():
+            write_bootstrap(self._root, feature_records(features.BOOTSTRAP), features.BOOTSTRAP, now_ms)
+        logger.info("formatted %s for cluster %s", self._root, cluster_id)
+
+    @property
+    def own_voter(self) -> Voter:
+        """This node as a voter, where its controller is reached (or would be)."""
+        listeners = self._config.advertised_controller_listeners or [
+            Listener(self._config.controller_listener_names[0], self._advertised_host(), CONTROLLER_PORT)
+        ]
+        endpoints = {item.name: Endpoint(item.host or self._advertised_host(), item.port) for item in listeners}
+        key = ReplicaKey(self._config.node_id, self.voter_directory)
+        return Voter(key, endpoints, features.SUPPORTED[features.KRAFT_VERSION])
+
+    def _advertised_host(self) -> str:
+        return self._config.advertised_listeners[0].host
+
+    def _remove_unfinished(self) -> None:
+        for name in os.listdir(self.path):
+            path = self.path / name
+            if name.endswith((repair.UNFINISHED, ".checkpoint.deleted")) and not path.is_dir():
+                path.unlink(missing_ok=True)
+
+    @property
+    def bootstrap_records(self) -> list[Record]:
+        """What a new cluster begins with: feature levels, credentials; read when it is needed only. MetadataError."""
+        path = self._root / BOOTSTRAP_CHECKPOINT
+        if not path.exists():
+            return feature_records(features.BOOTSTRAP)
+        try:
+            return [record for batch in read_snapshot(path) for record in batch.records]
+        except MetadataError as error:
+            raise MetadataError(
+                f"{error}: it says what the new cluster begins with; remove it to begin with the levels of this version"
+            ) from error
+
+    def _read_quorum_state(self) -> None:
+        try:
+            state = QuorumState.read(self.path)
+        except ConfigError as error:
+            self._state_problem = error
+            return
+        except OSError as error:
+            self._state_problem = ConfigError(f"{self.path / QUORUM_STATE} cannot be read: {error.strerror}")
+            return
+        if state is None:
+            return
+        others = [voter for voter in state.voters if voter != self._config.node_id]
+        if others:
+            raise ConfigError(f"{self.path} belongs to a quorum with the voters {others}: this version runs alone")
+        self._quorum_epoch = state.leader_epoch
+
+    def check_alone(self, voters: VoterSet | None) -> None:
+        """ConfigError when the log says that others belong to the quorum, or (None: it does not say) nothing else does."""
+        if voters is None:
+            if self._state_problem is not None:
+                raise ConfigError(
+                    f"{self._state_problem}, and the log does not say who else belongs to its quorum: restore that file, or remove it if "
+                    "this node is alone in it"
+                ) from self._state_problem
+            return
+        others = sorted(voters.ids - {self._config.node_id})
+        if others:
+            raise ConfigError(f"{self.path} belongs to a quorum with the voters {others}: this version runs alone")
+        if self._state_problem is not None:
+            aside = repair.set_aside(self.path / QUORUM_STATE)
+            logger.error(
+                "%s; this node is alone in its quorum, so the log's epoch will do, and the file is %s now",
+                self._state_problem,
+                aside.name,
+            )

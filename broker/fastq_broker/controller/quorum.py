@@ -1,0 +1,220 @@
+"""This node's place in the metadata quorum: what the controller writes goes through the raft machine, and counts once it is committed.
+
+Rules: a change has an effect only when `committed` says so. `settle` has everything committed before it returns, which only a voter that
+is alone can promise. Source: RaftClient as QuorumController uses it (KIP-595, KIP-853).
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+from fastq.errors import FastqError, KafkaError, NotController
+from fastq.protocol.uuid import uuid_to_str
+from fastq_broker.config import BrokerConfig
+from fastq_broker.controller.directory import MetadataDirectory
+from fastq_broker.controller.image import MetadataError
+from fastq_broker.controller.snapshot import Batch, decode_batches
+from fastq_broker.log.partition_log import PartitionLog
+from fastq_broker.raft.driver import News, QuorumDriver
+from fastq_broker.raft.machine import RaftMachine
+from fastq_broker.raft.roles import Committed, RaftConfig, RaftFatal, Role
+from fastq_broker.raft.storage import DiskLog, DiskVotes
+from fastq_broker.raft.voters import VoterHistory, VoterSet
+
+logger = logging.getLogger(__name__)
+
+READ_BYTES = 8 << 20
+
+Waiter = Callable[[FastqError | None], object]
+
+
+class MetadataQuorum:
+    """The metadata log as its one writer and its readers on this node see it. Event-loop thread only.
+
+    Invariant: who waits is told in the order of the offsets, once, after `on_committed` has heard of the same offset.
+    """
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        directory: MetadataDirectory,
+        log: PartitionLog,
+        *,
+        clock: Callable[[], int],
+        monotonic_ms: Callable[[], int],
+        on_committed: Callable[[int], object],
+    ) -> None:
+        """`clock` gives ms since 1970, for the times of records; `monotonic_ms` is for everything else. ConfigError where the log says
+        that the quorum has other voters."""
+        self._directory = directory
+        self._log = log
+        self._on_committed = on_committed
+        self._waiters: deque[tuple[int, Waiter]] = deque()
+        me = directory.own_voter
+        self.disk = DiskLog(log, clock)
+        votes = DiskVotes(
+            directory.path,
+            directory.cluster_id,
+            lambda: self.history.kraft_version,
+            lambda: self.history.voters.ids,
+        )
+        said = [item.voters for item in self.disk.said_from(0) if item.voters is not None]
+        directory.check_alone(said[-1] if said else None)
+        known = said[-1].voter(me.key.node_id) if said else None
+        if known is not None and not known.key.is_of(me.key):
+            logger.error(
+                "%s: the quorum knows this node by the directory id %s, meta.properties says %s; the quorum's counts, as no other node "
+                "is in it: put that into meta.properties",
+                directory.path,
+                uuid_to_str(known.key.directory_id),
+                uuid_to_str(me.key.directory_id),
+            )
+            me = replace(me, key=known.key)
+        if known is not None and not config.advertised_controller_listeners:
+            me = replace(me, endpoints=known.endpoints)  # without a listener of its own there is nothing to correct
+        self._machine = RaftMachine(
+            RaftConfig(
+                key=me.key,
+                cluster_id=directory.cluster_id,
+                listener=config.controller_listener_names[0],
+                endpoints=me.endpoints,
+                versions=me.versions,
+            ),
+            self.disk,
+            votes,
+            VoterSet([me]),
+            random.Random(),
+        )
+        self._driver = QuorumDriver(
+            self._machine, log, None, self._news, self._fatal, clock=lambda: monotonic_ms() / 1000
+        )
+
+    # -- what is known
+
+    @property
+    def history(self) -> VoterHistory:
+        """Who votes, and the finalized kraft.version."""
+        return self._machine.history
+
+    @property
+    def kraft_version(self) -> int:
+        """The finalized kraft.version; 0 where the log does not say."""
+        return self._machine.history.kraft_version
+
+    @property
+    def voters(self) -> VoterSet:
+        """The voters that the log names; those of the configuration where it names none."""
+        return self._machine.history.voters
+
+    @property
+    def voter_directory(self) -> bytes:
+        """The id of the directory that holds the metadata log."""
+        return self._directory.voter_directory
+
+    @property
+    def epoch(self) -> int:
+        """The quorum's epoch."""
+        return self._machine.epoch
+
+    @property
+    def end_offset(self) -> int:
+        """One above the last record written."""
+        return self._log.log_end_offset
+
+    @property
+    def start_offset(self) -> int:
+        """Where the log begins; a snapshot holds what was before."""
+        return self._log.log_start_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """Everything below it is committed."""
+        return max(self._machine.high_watermark, 0)
+
+    @property
+    def offline(self) -> bool:
+        """Whether the disk has failed, so that nothing more can be written."""
+        return self._directory.log_dir.offline is not None
+
+    # -- life
+
+    def start(self) -> None:
+        """Take part; a voter that is alone leads when this returns."""
+        self._driver.start()
+        self._directory.drain()
+
+    def close(self) -> None:
+        """Close the log, with everything on disk, and take part no more."""
+        self._log.close()
+        self._directory.log_dir.flusher.wait()
+        self._driver.close()
+        self._fail(NotController("this node stops"))
+
+    def _fatal(self, error: RaftFatal) -> None:
+        self._fail(NotController(str(error)))
+
+    # -- records
+
+    def batches(self, start: int) -> Iterator[Batch]:
+        """The batches of the log from an offset on. MetadataError where they cannot be read."""
+        offset = start
+        while offset < self._log.log_end_offset:
+            data = self._log.read(offset, READ_BYTES).read()
+            if not data:
+                raise MetadataError(f"{self._log.path} has no records at offset {offset}")
+            try:
+                for batch in decode_batches(data):
+                    if batch.base_offset >= start:
+                        yield batch
+                    offset = batch.last_offset + 1
+            except ValueError as error:
+                raise MetadataError(f"{self._log.path} is damaged behind offset {offset}: {error}") from error
+
+    def append(self, values: Sequence[bytes]) -> int:
+        """Write records as one change; how many bytes they take. NotController where this node does not lead, KafkaStorageError when the
+        disk fails: then nothing was written."""
+        if self._machine.role is not Role.LEADER:
+            raise NotController(f"node {self._machine.config.key.node_id} does not lead the metadata quorum")
+        before = self._log.size_bytes
+        self._machine.append(values)
+        return self._log.size_bytes - before
+
+    def drain(self) -> None:
+        """Commit what can be, where nobody else drives the disk."""
+        self._directory.drain()
+
+    def when_committed(self, offset: int, callback: Waiter) -> None:
+        """Call back once the records below `offset` are committed, or with the error that keeps them from it."""
+        if self.high_watermark >= offset:
+            callback(None)
+            return
+        self._waiters.append((offset, callback))
+        self._log.wait_durable(offset, self._told_of_disk)
+        self._directory.drain()
+
+    def settle(self) -> None:
+        """Have everything that was written committed, in this call. KafkaStorageError when the disk fails."""
+        offline = self._directory.log_dir.offline
+        if offline is not None:
+            raise offline.with_traceback(None)
+        self._log.sync_now()
+
+    def _told_of_disk(self, error: KafkaError | None) -> None:
+        if error is not None:
+            self._fail(error)
+
+    def _fail(self, error: FastqError) -> None:
+        waiters, self._waiters = self._waiters, deque()
+        for _, callback in waiters:
+            callback(error)
+
+    def _news(self, news: News) -> None:
+        if not isinstance(news, Committed):
+            return
+        self._on_committed(news.high_watermark)
+        while self._waiters and self._waiters[0][0] <= news.high_watermark:
+            self._waiters.popleft()[1](None)
