@@ -91,6 +91,8 @@ class AssignedPartitions:
         self.buffered_bytes -= state.move(offset, leader_epoch)
         if leader_epoch >= 0:
             state.phase = Phase.VALIDATE
+        else:
+            state.sought = True
 
     def go_back(self, tp: TopicPartition, offset: int, leader_epoch: int) -> None:
         """Go on at `offset`, which was read a moment ago."""
@@ -288,8 +290,13 @@ class AssignedPartitions:
             state.requested = False
             return
         read = state.position
+        if state.sought and state.phase is Phase.FETCH:  # a number, and nothing of the old topic was read at it
+            self.buffered_bytes -= state.move(read)
+            state.sought = True
+            return
         self.buffered_bytes -= state.move(-1)
         if self.config.auto_offset_reset == "none":
+            state.fetch_offset = read  # as after any other offset that is not there
             state.phase = Phase.FAILED
             self._errors.append(
                 OffsetOutOfRange(

@@ -387,6 +387,7 @@ class Fetcher(AssignedPartitions):
             state.preferred_until = now + config.metadata_max_age_ms / 1000
             return
         state.refusals = 0
+        state.sought = False
         if part.size_bytes == 0:
             state.reported = 0
             return

@@ -50,6 +50,7 @@ class PartitionState:
         "requested",
         "reset_timestamp",
         "retry_at",
+        "sought",
         "topic_id",
         "tp",
     )
@@ -71,6 +72,7 @@ class PartitionState:
         self.retry_at = 0.0
         self.attempts = 0
         self.refusals = 0  # how often an offset was refused since a fetch worked, or the user moved on
+        self.sought = False  # fetch_offset is a number that the user gave, and no fetch worked there yet
         self.quiet_offset = -1  # of the last fetch that brought no news although its broker did not wait
         self.reported = 0  # the error code raised last, until a fetch works or the user moves on
         self.high_watermark = -1
@@ -112,6 +114,7 @@ class PartitionState:
         self.retry_at = 0.0
         self.attempts = 0
         self.refusals = 0
+        self.sought = False
         self.quiet_offset = -1
         self.reported = 0
         return self.drop_chunks()

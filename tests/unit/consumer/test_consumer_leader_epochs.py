@@ -153,3 +153,25 @@ def test_a_topic_that_is_made_anew_needs_a_seek_under_the_policy_none() -> None:
     error = time.fetcher.take_error()
     assert isinstance(error, OffsetOutOfRange) and (error.topic, error.partition) == A
     assert "a-0 was deleted and made anew, after it was read up to offset 3" in str(error) and "seek()" in str(error)
+    assert time.fetcher.partitions[A].position == 3, "as after any other offset that is not there"
+
+
+@pytest.mark.parametrize("policy", ["none", "earliest", "latest"])
+@pytest.mark.parametrize("offset", [0, 2])
+def test_a_number_that_was_sought_is_of_the_topic_that_is_there(policy: str, offset: int) -> None:
+    """The user names an offset, and the client does not know yet that the topic is another by now: nothing of the old one is at stake."""
+    time = VirtualTime(auto_offset_reset=policy)
+    time.fill(A, 7)
+    time.fetcher.seek(A, 5)
+    time.fetcher.seek(B, 0)
+    time.run(1.0)
+    assert time.drain(A) == 2
+    time.logs[:] = time.cluster.make_anew("a", 2)
+    time.fill(A, 4)
+    for tp in (A, B):
+        time.fetcher.seek(tp, offset if tp == A else 0)
+    for _ in range(3):
+        time.metadata.update(time.cluster.metadata())
+        time.run(1.0)
+    assert time.fetcher.take_error() is None
+    assert time.drain(A) == 4 - offset
