@@ -142,6 +142,49 @@ def test_a_slow_commit_of_asyncio_is_not_taken_back_by_the_interval(broker: Brok
         assert committed(consumer) == OffsetAndMetadata(1, "", 0)
 
 
+@pytest.mark.parametrize("when", ["before its position is known", "after"])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_what_the_application_chose_is_not_taken_back_by_what_it_never_read(
+    broker: Broker, when: str, asynchronous: bool
+) -> None:
+    """The position that the policy gives a partition says nothing of what was done; one that is sought, or read from, does."""
+    given: dict[str, Any] = {"bootstrap_servers": broker.bootstrap_servers, "group_id": f"chose-{when}-{asynchronous}"}
+    given |= EAGER
+    early = when.startswith("before")
+
+    async def main() -> None:
+        async with AsyncConsumer(**given) as consumer:
+            consumer.assign([TP])
+            if not early:
+                await consumer.position(TP)
+            await consumer.commit({TP: 2})
+            await consumer.position(TP)
+
+    if asynchronous:
+        asyncio.run(main())
+    else:
+        with Consumer(**given) as consumer:
+            consumer.assign([TP])
+            if not early:
+                consumer.position(TP)
+            consumer.commit({TP: 2})
+            consumer.position(TP)
+    with Consumer(**given) as consumer:
+        assert committed(consumer) == OffsetAndMetadata(2)
+        consumer.assign([TP])
+        consumer.commit({TP: 3})
+        consumer.seek(TP, 1)
+    with Consumer(**given) as consumer:
+        assert committed(consumer) == OffsetAndMetadata(1)
+        consumer.assign([TP])
+        consumer.commit({TP: 0})
+        end = consumer.poll(timeout=30)[-1].offset + 1
+        consumer.poll(timeout=0)
+    with Consumer(**given) as consumer:
+        found = committed(consumer)
+        assert found is not None and found.offset == end
+
+
 def test_heartbeats_go_out_between_commits(broker: Broker) -> None:
     with Consumer(
         TP.topic,

@@ -177,14 +177,13 @@ class DiskLog:
         granting: Sequence[ReplicaKey],
         kraft_version: int | None,
     ) -> None:
-        version = 1 if any(any(voter.key.directory_id) for voter in voters) else 0
+        # Apache Kafka 4.3 writes version 0, which has no directory ids, whatever the kraft.version is, and reads no other.
         message = LeaderChangeMessage(
-            version=version,
             leader_id=leader_id,
             voters=[_voter(voter.key) for voter in voters],
             granting_voters=[_voter(key) for key in granting],
         )
-        controls = [encode_control(ControlType.LEADER_CHANGE, message, version)]
+        controls = [encode_control(ControlType.LEADER_CHANGE, message)]
         if kraft_version is not None:
             controls += _voter_controls(voters, kraft_version)
         self._append_controls(epoch, controls)
@@ -255,7 +254,7 @@ class DiskLog:
 
 
 def _voter(key: ReplicaKey) -> LeaderChangeMessage.Voter:
-    return LeaderChangeMessage.Voter(voter_id=key.node_id, voter_directory_id=key.directory_id)
+    return LeaderChangeMessage.Voter(voter_id=key.node_id)
 
 
 def _voter_controls(voters: VoterSet, kraft_version: int | None) -> list[tuple[bytes, bytes]]:

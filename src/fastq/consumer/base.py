@@ -456,7 +456,9 @@ class ConsumerBase(Interruptible):
 
         self._put_back()
         group = self._in_group()
-        return group.commit(offsets_to_commit(what, group, self._fetcher.partitions), timeout_s, on_done)
+        offsets = offsets_to_commit(what, group, self._fetcher.partitions)
+        group.handed.choosing(offsets)
+        return group.commit(offsets, timeout_s, on_done)
 
     def _tell_callbacks(self) -> None:
         """Call what is left to call of commit_async, at the end. What one raises comes out when all have been called."""

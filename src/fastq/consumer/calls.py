@@ -88,7 +88,7 @@ class ConsumerCalls(Reading):
             self._fetcher.until = None
             chunk = yield Wait(self._fetcher.next_chunk, None, asks=True)
         if self._group is not None:
-            self._group.handed.chunk = chunk
+            self._group.handed.iterating(chunk)
         return chunk
 
     def _find_partitions(self, timeout: float | None) -> Steps[list[TopicPartition]]:

@@ -43,12 +43,15 @@ class Handed:
 
     Invariants: `before` has the offset of the first record in hand, and the leader epoch before it, of each partition that a list or a
     batch took some from;
-    `chunk` is the one that is iterated over, of which the record handed out last is in hand. Thread rule: under the driver's lock.
+    `chunk` is the one that is iterated over, of which the record handed out last is in hand; `given` are the partitions that
+    the application was given records of where they stand, `chosen` those of which it has committed an offset before that. Thread rule: under the driver's lock.
     """
 
     def __init__(self) -> None:
         self.before: dict[TopicPartition, Place] = {}
         self.chunk: FetchedRecords | None = None
+        self.given: set[TopicPartition] = set()
+        self.chosen: set[TopicPartition] = set()
 
     def next_asked(self) -> None:
         """The application asks for more: it is done with what it had."""
@@ -58,10 +61,27 @@ class Handed:
     def taking(self, tp: TopicPartition, place: Place) -> None:
         """Records of a partition are about to be handed out together, from a place on."""
         self.before.setdefault(tp, place)
+        self.given.add(tp)
+
+    def iterating(self, chunk: FetchedRecords | None) -> None:
+        """The records of a chunk are about to be handed out, one by one; None: there is none."""
+        self.chunk = chunk
+        if chunk is not None:
+            self.given.add(TopicPartition(chunk.topic, chunk.partition))
+
+    def choosing(self, partitions: Iterable[TopicPartition]) -> None:
+        """The application commits offsets of its own choice."""
+        self.chosen |= set(partitions) - self.given
+
+    def is_chosen(self, tp: TopicPartition) -> bool:
+        """Whether the application has said where the group is to go on, and was given nothing that would say more."""
+        return tp in self.chosen and tp not in self.given
 
     def forget(self, tp: TopicPartition) -> None:
         """The partition was moved, or is not read any more."""
         self.before.pop(tp, None)
+        self.given.discard(tp)
+        self.chosen.discard(tp)
         if self.chunk is not None and (self.chunk.topic, self.chunk.partition) == tp:
             self.chunk = None
 
@@ -410,6 +430,8 @@ class GroupSession:
             (offset, epoch), known = self.handed.finished(state), committed.get(tp, -1)
             if 0 <= offset < known <= state.position:
                 continue  # the application committed what it has in hand
+            if self.handed.is_chosen(tp):
+                continue
             if offset >= 0 and offset != known:
                 found[tp] = OffsetAndMetadata(offset, "", epoch)
         return found
