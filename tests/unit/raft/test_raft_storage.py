@@ -17,6 +17,8 @@ from fastq_broker.raft.voters import Endpoint, ReplicaKey, Said, Voter, VoterSet
 from raft_members import VALUE, Disk
 from raft_world import MemoryLog
 
+from fastq._native.records import decode_records
+
 ME = ReplicaKey(1, b"a" * 16)
 VOTERS = VoterSet([Voter(ME, {"CONTROLLER": Endpoint("h", 1)}, (0, 1))])
 
@@ -85,6 +87,18 @@ def test_what_the_log_says_of_voters(tmp_path: Path) -> None:
         assert log.append_voters(3, more) == 4
         said = [Said(1, 1, None), Said(2, None, VOTERS), Said(4, None, more)]
         assert list(log.said_from(0)) == said and list(log.said_from(2)) == said[1:] and list(log.said_from(5)) == []
+
+
+@pytest.mark.parametrize("says", [None, 1])
+def test_who_leads_is_said_as_apache_kafka_reads_it(tmp_path: Path, says: int | None) -> None:
+    """In version 0, whatever the kraft.version: bytes of one of its own logs, which has it."""
+    with opened(tmp_path) as log:
+        log.append_leader_change(3, 1, VOTERS, [ME], says)
+        first = decode_records(log.read(0, 1 << 20))[0]
+    assert (first.key, first.value) == (
+        bytes.fromhex("00000002"),
+        bytes.fromhex("0000 00000001 02 00000001 00 02 00000001 00 00"),
+    )
 
 
 def test_a_new_directory_says_what_it_was_formatted_with(tmp_path: Path) -> None:
