@@ -43,9 +43,9 @@ class Handed:
 
     Invariants: `before` has the offset of the first record in hand, and the leader epoch before it, of each partition that a list or a
     batch took some from;
-    `chunk` is the one that is iterated over, of which the record handed out last is in hand; `given` are the partitions that the application
-    was given records of where they stand, `chosen` those of which it has committed an offset before that. Thread rule: under the driver's
-    lock.
+    `chunk` is the one that is iterated over, of which the record handed out last is in hand; `given` are the partitions that the
+    application was given records of where they stand, `chosen` those of which it has committed an offset before that. Thread rule: under
+    the driver's lock.
     """
 
     def __init__(self) -> None:
