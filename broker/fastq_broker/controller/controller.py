@@ -4,20 +4,22 @@ A change is planned (`topics`, `config_changes`) against `pending`, the image wi
 as one batch. It has an effect once it is committed: then `image` is replaced, the listeners are told, and who waits for it
 (`flushed`, `durable`) goes on. So what they do to files, and tell to clients, follows what cannot be taken back any more.
 
-Start: read the latest snapshot and the log behind it; lead the next epoch of the quorum (`quorum`); on an empty log write the bootstrap
-records, too. Source: KRaft (KIP-595, KIP-630, KIP-853), QuorumController.
+Whoever leads the quorum (`quorum`) is active once all that came before is committed and known: it ends a transaction that another left
+open, and on an empty log writes the bootstrap records. Who does not lead follows what is committed (`replay`). Who leads no more forgets
+what it wrote and nobody committed; who waited for that is told. Source: KRaft (KIP-595, KIP-630, KIP-853), QuorumController.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from fastq.errors import (
     ConfigError,
@@ -57,13 +59,20 @@ from fastq_broker.controller.image import (
 from fastq_broker.controller.quorum import MetadataQuorum
 from fastq_broker.controller.quotas import QuotaChange
 from fastq_broker.controller.records import PRODUCER_ID_BLOCK, encode_record
+from fastq_broker.controller.replay import Replayer
 from fastq_broker.controller.scram import ScramDeletion, ScramUpsertion
-from fastq_broker.controller.snapshot import Batch, list_snapshots, read_snapshot, replay_batches
+from fastq_broker.controller.snapshot import Batch, list_snapshots, read_snapshot
 from fastq_broker.controller.snapshots import SnapshotKeeper
 from fastq_broker.controller.storage import clean_shutdown_epoch
 from fastq_broker.controller.topics import CreatedTopic, NewPartitions, NewTopic, Result
 from fastq_broker.log import LogDir, failures
+from fastq_broker.raft.driver import News
+from fastq_broker.raft.messages import SnapshotId
+from fastq_broker.raft.roles import Committed, LoadSnapshot
 from fastq_broker.topic_config import BrokerLayers, TopicDefaults
+
+if TYPE_CHECKING:
+    from fastq.config import ClientConfig
 
 logger = logging.getLogger(__name__)
 
@@ -129,6 +138,9 @@ class Controller:
         self._monotonic_ms = monotonic_ms or clock
         self._directory = MetadataDirectory(config, clock=clock, monotonic_ms=self._monotonic_ms, log_dir=log_dir)
         self._written: deque[_Change] = deque()
+        self._replayer = Replayer(self.image)
+        self._active = False  # this node leads the quorum, and knows all that came before
+        self._leads_from = 0  # the first record of this leader's epoch lies below it
         self._clean_epoch = -1
         self._listeners: list[Listen] = []
         self.before_creation: Callable[[frozenset[str]], None] = lambda names: None
@@ -141,8 +153,21 @@ class Controller:
 
     # Life
 
-    def open(self) -> MetadataImage:
-        """Format what is new, replay what is there, and become the leader of the next epoch.
+    @property
+    def is_active(self) -> bool:
+        """Whether changes are made here."""
+        return self._active
+
+    def open(
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop | None = None,
+        ports: Mapping[str, int] | None = None,
+        client_config: Callable[[], ClientConfig] | None = None,
+    ) -> MetadataImage:
+        """Format what is new, and replay what is there. A node that is alone (without `loop`) leads the next epoch when this returns; one
+        of several takes part, and listeners hear of what is committed as it comes. `ports` are those that were bound, by listener;
+        `client_config` is how to connect to other controllers.
 
         Comes before the logs are started, which takes away the marks of a clean stop that are looked for here.
         ConfigError when the directories belong to another node, cluster or quorum, need features that this node
@@ -150,14 +175,17 @@ class Controller:
         everything found, as one delta from nothing.
         """
         self._clean_epoch = clean_shutdown_epoch([Path(directory) for directory in self.config.log_dirs])
-        log = self._directory.open(self._clean_epoch)
+        log = self._directory.open(self._clean_epoch, alone=loop is None)
         self.quorum = MetadataQuorum(
             self.config,
             self._directory,
             log,
             clock=self.clock,
             monotonic_ms=self._monotonic_ms,
-            on_committed=self._committed,
+            on_news=self._news,
+            loop=loop,
+            ports=ports,
+            client_config=client_config,
         )
         self.snapshots = SnapshotKeeper(
             self.config,
@@ -166,14 +194,16 @@ class Controller:
             monotonic_ms=self._monotonic_ms,
             changed=self.quorum.disk.snapshots_changed,
         )
-        delta, in_transaction = self._replay()
-        self._written.append(_Change(self.quorum.end_offset, self.pending, delta))
+        self.image = self.pending = MetadataImage(cluster_id=self._directory.cluster_id)
+        self._replayer = Replayer(self.image)
+        if loop is not None:
+            self._join()
+            return self.image
+        self._replay()
         first = self.pending
-        bootstrap: Sequence[Record] = ()
         if features.METADATA_VERSION not in first.features:
-            bootstrap = self._directory.bootstrap_records
             planned = MetadataDelta(first)
-            for record in bootstrap:
+            for record in self._directory.bootstrap_records:
                 planned.replay(record)
             first = planned.apply(first.offset, first.epoch, first.timestamp_ms)
         problems = features.unsupported({**first.features, features.KRAFT_VERSION: self.quorum.kraft_version})
@@ -181,48 +211,70 @@ class Controller:
             raise ConfigError(f"{self._directory.path} cannot be opened: {'; '.join(problems)}")
         self.unprotected = fail_closed.unprotected(first, self.config.insecure_ignore)
         self.quorum.start()
-        if in_transaction:
-            # Whoever reads this log next must not take what follows for a part of it.
-            self._commit([AbortTransactionRecord(reason="the controller restarted")])
-        if bootstrap:
-            self._commit(self._first_change(bootstrap))
-        self.quorum.settle()
+        for _ in range(2):  # what came before, and with what a leader begins
+            self.quorum.settle()
         return self.image
 
-    def _replay(self) -> tuple[MetadataDelta, bool]:
-        """Read the latest snapshot and the log behind it into `pending`; answers the delta from nothing, and whether the log ends inside of
-        a transaction of records. MetadataError when something is damaged."""
-        delta = MetadataDelta(MetadataImage(cluster_id=self._directory.cluster_id))
-        start, last = 0, Batch(-1, -1, 0, 0, (), (), 0)
+    def _join(self) -> None:
+        """Take part in a quorum of several: begin with the latest snapshot, and go on as records are committed."""
+        snapshots = self.quorum.disk.snapshots
+        if snapshots:
+            self._load(snapshots[-1])
+        if self.quorum.start_offset > self._replayer.next_offset:
+            raise MetadataError(
+                f"{self._directory.path} begins at offset {self.quorum.start_offset}, and no snapshot holds what was before"
+            )
+        self.quorum.start()
+
+    def _load(self, snapshot: SnapshotId) -> None:
+        """Begin anew with a snapshot."""
+        batches = list(read_snapshot(self._directory.path / snapshot.file_name))
+        delta = self._replayer.begin_at(batches, snapshot.end_offset, snapshot.epoch)
+        self.snapshots.found(snapshot.end_offset, self.clock() - batches[-1].timestamp_ms)
+        self._publish(self._replayer.image, delta)
+
+    def _news(self, news: News) -> None:
+        """What became of the quorum."""
+        if isinstance(news, Committed):
+            self._committed(news.high_watermark)
+        elif isinstance(news, LoadSnapshot):
+            self._load(news.snapshot)
+        elif self.quorum.leads:
+            self._leads_from = self.quorum.end_offset
+        elif self._active or self._written:
+            self._active = False
+            self._written.clear()
+            self.pending = self.image
+
+    def _replay(self) -> None:
+        """Read the latest snapshot and the log behind it into `pending`; listeners hear of it, as of one change, once it is committed.
+        MetadataError when something is damaged."""
+        replayer = self._replayer
         for snapshot in reversed(list_snapshots(self._directory.path)):
             try:
                 batches = list(read_snapshot(self._directory.path / snapshot.file_name))
             except MetadataError as error:
                 logger.error("%s; the snapshot before it is tried", error)
                 continue
-            for batch in batches:
-                for record in batch.records:
-                    delta.replay(record)
-            start = snapshot.end_offset
-            last = batches[-1]._replace(last_offset=start - 1, epoch=snapshot.epoch)
+            replayer.begin_at(batches, snapshot.end_offset, snapshot.epoch)
             break
-        if self.quorum.start_offset > start:
+        if self.quorum.start_offset > replayer.next_offset:
             raise MetadataError(
                 f"{self._directory.path} begins at offset {self.quorum.start_offset}, "
-                f"and no snapshot holds what was before (the latest ends at {start})"
+                f"and no snapshot holds what was before (the latest ends at {replayer.next_offset})"
             )
-        self.snapshots.found(start, self.clock() - last.timestamp_ms if last.timestamp_ms else 0)
+        written_ms = replayer.image.timestamp_ms
+        self.snapshots.found(replayer.next_offset, self.clock() - written_ms if written_ms else 0)
+        self._take(self.quorum.batches(replayer.next_offset))
+        replayer.give(force=True)
+        self.pending = replayer.image
+        delta = MetadataDelta.between(self.image, self.pending)
+        self._written.append(_Change(self.quorum.end_offset, self.pending, delta))
 
-        def noted() -> Iterator[Batch]:
-            nonlocal last
-            for batch in self.quorum.batches(start):
-                self.snapshots.grown(batch.size_bytes)
-                yield batch
-                last = batch
-
-        in_transaction = replay_batches(noted(), delta)
-        self.pending = delta.apply(last.last_offset, last.epoch, last.timestamp_ms)
-        return delta, in_transaction
+    def _take(self, batches: Iterator[Batch]) -> None:
+        for batch in batches:
+            self.snapshots.grown(batch.size_bytes)
+            self._replayer.take([batch])
 
     def register_broker(self, listeners: Sequence[Listener]) -> int:
         """Register this broker with the addresses it advertises, unfence it, and let it lead what it can.
@@ -241,7 +293,12 @@ class Controller:
     def close(self) -> None:
         """Fence this broker, so that whoever opens the directory next need not wait for it; write everything to disk."""
         registered = self.pending.brokers.get(self.node_id)
-        if registered is not None and registered.epoch == self.broker_epoch and not self.quorum.offline:
+        if (
+            registered is not None
+            and registered.epoch == self.broker_epoch
+            and self._active
+            and not self.quorum.offline
+        ):
             fence = BrokerRegistrationChangeRecord(broker_id=self.node_id, broker_epoch=self.broker_epoch, fenced=1)
             self._commit([fence])
         self.snapshots.close()
@@ -433,7 +490,9 @@ class Controller:
         return [encode_record(record, version) for record in records]
 
     def _commit(self, records: Sequence[Record], values: Sequence[bytes] | None = None) -> None:
-        """Write a change. The delta is built first: records that do not fit are never written."""
+        """Write a change. The delta is built first: records that do not fit are never written. NotController, KafkaStorageError."""
+        if not self._active:
+            raise NotController(f"node {self.node_id} is not the active controller")
         delta = MetadataDelta(self.pending)
         for record in records:
             delta.replay(record)
@@ -446,11 +505,42 @@ class Controller:
         self.quorum.drain()
 
     def _committed(self, high_watermark: int) -> None:
-        """Let take effect what is committed."""
+        """Let take effect what is committed: what this node wrote, or what others did."""
         while self._written and self._written[0].end_offset <= high_watermark:
-            _, self.image, delta = self._written.popleft()
-            for listener in self._listeners:  # the change is made: one that fails does not keep it from the others
-                failures.attempt("following a change of the metadata", partial(listener, self.image, delta))
+            end_offset, image, delta = self._written.popleft()
+            self._replayer.go_on(image, end_offset)
+            self._publish(image, delta)
+        if self._active:
+            return
+        replayer = self._replayer
+        if replayer.next_offset < high_watermark:
+            batches = self.quorum.batches(replayer.next_offset)
+            self._take(itertools.takewhile(lambda batch: batch.base_offset < high_watermark, batches))
+            found = replayer.give()
+            if found is not None:
+                self._publish(replayer.image, found)
+        if self.quorum.leads and high_watermark >= self._leads_from and replayer.next_offset >= self._leads_from:
+            self._activate()
+
+    def _publish(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        self.image = image
+        if not self._active:
+            self.pending = image
+        for listener in self._listeners:  # the change is made: one that fails does not keep it from the others
+            failures.attempt("following a change of the metadata", partial(listener, image, delta))
+
+    def _activate(self) -> None:
+        """All that came before is known: from now on changes are made here."""
+        in_transaction = self._replayer.in_transaction
+        self._replayer.abandon()
+        found = self._replayer.give()
+        if found is not None:
+            self._publish(self._replayer.image, found)
+        self._active = True
+        if in_transaction:
+            self._commit([AbortTransactionRecord(reason="the controller failed over")])
+        if features.METADATA_VERSION not in self.pending.features:
+            self._commit(self._first_change(self._directory.bootstrap_records))
 
     def _first_change(self, bootstrap: Sequence[Record]) -> list[Record]:
         """What a new cluster begins with, as one change, as Kafka writes it."""

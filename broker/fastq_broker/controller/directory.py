@@ -85,8 +85,9 @@ class MetadataDirectory:
             self.log_dir.tick()
             self._own_flusher.wait()
 
-    def open(self, clean_epoch: int = -1) -> PartitionLog:
-        """Format what is new and open the log. `clean_epoch`: the broker epoch of the last clean stop, -1 for none.
+    def open(self, clean_epoch: int = -1, *, alone: bool = True) -> PartitionLog:
+        """Format what is new and open the log. `clean_epoch`: the broker epoch of the last clean stop, -1 for none; `alone`: no other node
+        is in the quorum.
 
         ConfigError when a directory does not fit, MetadataError when changes would be lost.
         """
@@ -97,10 +98,11 @@ class MetadataDirectory:
         self.voter_directory = found[roots.index(self._root)].directory_id
         if not self.path.exists():
             self._check_unused(roots, "is not there")
-            self._check_founds()
-            self._format(found[0].cluster_id)
+            if alone:
+                self._check_founds()
+            self._format(found[0].cluster_id, founds=alone)
         self._remove_unfinished()
-        self._read_quorum_state()
+        self._read_quorum_state(alone=alone)
         end = self._check_log(clean_epoch)
         if end == 0:
             self._check_unused(roots, "holds no record")
@@ -204,7 +206,7 @@ class MetadataDirectory:
             where += f" --set metadata.log.dir={shlex.quote(self._config.metadata_log_dir)}"
         return f"fastq-broker repair {where}"
 
-    def _format(self, cluster_id: str) -> None:
+    def _format(self, cluster_id: str, *, founds: bool) -> None:
         """Write what a new metadata directory begins with: identity and voters, and the bootstrap records where it has none.
 
         The directory is filled under another name and renamed, so that one that has its name is whole.
@@ -216,7 +218,8 @@ class MetadataDirectory:
         (unfinished / checkpoints.PARTITION_METADATA).write_bytes(
             checkpoints.format_partition_metadata(METADATA_TOPIC_ID)
         )
-        write_founders(unfinished, VoterSet([self.own_voter]), now_ms)
+        if founds:
+            write_founders(unfinished, VoterSet([self.own_voter]), now_ms)
         unfinished.rename(self.path)
         sync_directory(self._root)
         if not (self._root / BOOTSTRAP_CHECKPOINT).exists():
@@ -255,7 +258,7 @@ class MetadataDirectory:
                 f"{error}: it says what the new cluster begins with; remove it to begin with the levels of this version"
             ) from error
 
-    def _read_quorum_state(self) -> None:
+    def _read_quorum_state(self, *, alone: bool = True) -> None:
         try:
             state = QuorumState.read(self.path)
         except ConfigError as error:
@@ -267,7 +270,7 @@ class MetadataDirectory:
         if state is None:
             return
         others = [voter for voter in state.voters if voter != self._config.node_id]
-        if others:
+        if others and alone:
             raise ConfigError(f"{self.path} belongs to a quorum with the voters {others}: this version runs alone")
         self._quorum_epoch = state.leader_epoch
 

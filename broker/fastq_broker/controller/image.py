@@ -210,6 +210,24 @@ class MetadataDelta:
         self._next_producer_id = image.next_producer_id
         self._producer_ids_owner = image.producer_ids_owner
 
+    @classmethod
+    def between(cls, old: MetadataImage, new: MetadataImage) -> MetadataDelta:
+        """What a listener who knows `old` has to hear to know `new`; for a delta that is told only, and takes no more records."""
+        delta = cls(old)
+        for topic_id, topic in new.topics_by_id.items():
+            before = old.topics_by_id.get(topic_id)
+            if before != topic:
+                delta.changed_topics.append((before, topic))
+        delta.deleted_topics = [topic for key, topic in old.topics_by_id.items() if key not in new.topics_by_id]
+        delta.changed_configs = {
+            key for key in {*old.configs, *new.configs} if old.configs.get(key) != new.configs.get(key)
+        }
+        delta.changed_brokers = {
+            key for key in {*old.brokers, *new.brokers} if old.brokers.get(key) != new.brokers.get(key)
+        }
+        delta.features_changed = old.features != new.features
+        return delta
+
     def replay(self, record: Record) -> None:
         """Take one record; MetadataError when it does not fit."""
         handler = _HANDLERS.get(record.API_KEY)

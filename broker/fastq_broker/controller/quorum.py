@@ -6,11 +6,13 @@ is alone can promise. Source: RaftClient as QuorumController uses it (KIP-595, K
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from fastq.errors import FastqError, KafkaError, NotController
 from fastq.protocol.uuid import uuid_to_str
@@ -21,9 +23,12 @@ from fastq_broker.controller.snapshot import Batch, decode_batches
 from fastq_broker.log.partition_log import PartitionLog
 from fastq_broker.raft.driver import News, QuorumDriver
 from fastq_broker.raft.machine import RaftMachine
-from fastq_broker.raft.roles import Committed, RaftConfig, RaftFatal, Role
+from fastq_broker.raft.roles import Became, Committed, RaftConfig, RaftFatal, Role
 from fastq_broker.raft.storage import DiskLog, DiskVotes
 from fastq_broker.raft.voters import VoterHistory, VoterSet
+
+if TYPE_CHECKING:
+    from fastq.config import ClientConfig
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +40,7 @@ Waiter = Callable[[FastqError | None], object]
 class MetadataQuorum:
     """The metadata log as its one writer and its readers on this node see it. Event-loop thread only.
 
-    Invariant: who waits is told in the order of the offsets, once, after `on_committed` has heard of the same offset.
+    Invariant: who waits is told in the order of the offsets, once, after `on_news` has heard of the same offset.
     """
 
     def __init__(
@@ -46,15 +51,18 @@ class MetadataQuorum:
         *,
         clock: Callable[[], int],
         monotonic_ms: Callable[[], int],
-        on_committed: Callable[[int], object],
+        on_news: Callable[[News], object],
+        loop: asyncio.AbstractEventLoop | None = None,
+        ports: Mapping[str, int] | None = None,
+        client_config: Callable[[], ClientConfig] | None = None,
     ) -> None:
-        """`clock` gives ms since 1970, for the times of records; `monotonic_ms` is for everything else. ConfigError where the log says
-        that the quorum has other voters."""
+        """`clock` gives ms since 1970, for the times of records; `monotonic_ms` is for everything else. `on_news` hears of roles, commits
+        and snapshots. `loop`, `ports` (those that were bound, by listener) and `client_config` (how to connect to others) are for a quorum
+        of several: without them, ConfigError where the log says that the quorum has other voters."""
         self._directory = directory
         self._log = log
-        self._on_committed = on_committed
+        self._on_news = on_news
         self._waiters: deque[tuple[int, Waiter]] = deque()
-        me = directory.own_voter
         self.disk = DiskLog(log, clock)
         votes = DiskVotes(
             directory.path,
@@ -62,6 +70,21 @@ class MetadataQuorum:
             lambda: self.history.kraft_version,
             lambda: self.history.voters.ids,
         )
+        raft, static = self._among_others(config, ports or {}) if loop is not None else self._alone(config)
+        self._machine = RaftMachine(raft, self.disk, votes, static, random.Random())
+        self._driver = QuorumDriver(
+            self._machine,
+            log,
+            loop,
+            self._news,
+            self._fatal,
+            config=client_config,
+            clock=lambda: monotonic_ms() / 1000,
+        )
+
+    def _alone(self, config: BrokerConfig) -> tuple[RaftConfig, VoterSet]:
+        """This node as the only voter, whatever the configuration says of others."""
+        directory, me = self._directory, self._directory.own_voter
         said = [item.voters for item in self.disk.said_from(0) if item.voters is not None]
         directory.check_alone(said[-1] if said else None)
         known = said[-1].voter(me.key.node_id) if said else None
@@ -76,22 +99,22 @@ class MetadataQuorum:
             me = replace(me, key=known.key)
         if known is not None and not config.advertised_controller_listeners:
             me = replace(me, endpoints=known.endpoints)  # without a listener of its own there is nothing to correct
-        self._machine = RaftMachine(
-            RaftConfig(
-                key=me.key,
-                cluster_id=directory.cluster_id,
-                listener=config.controller_listener_names[0],
-                endpoints=me.endpoints,
-                versions=me.versions,
-            ),
-            self.disk,
-            votes,
-            VoterSet([me]),
-            random.Random(),
+        raft = RaftConfig(
+            key=me.key,
+            cluster_id=directory.cluster_id,
+            listener=config.controller_listener_names[0],
+            endpoints=me.endpoints,
+            versions=me.versions,
         )
-        self._driver = QuorumDriver(
-            self._machine, log, None, self._news, self._fatal, clock=lambda: monotonic_ms() / 1000
-        )
+        return raft, VoterSet([me])
+
+    def _among_others(self, config: BrokerConfig, ports: Mapping[str, int]) -> tuple[RaftConfig, VoterSet]:
+        """This node as one of several, as the configuration has them."""
+        from fastq_broker.cluster import settings  # a node that is alone has no need of it
+
+        directory = self._directory
+        raft = settings.raft_config(config, directory.voter_directory, directory.cluster_id, ports)
+        return raft, settings.static_voters(config)
 
     # -- what is known
 
@@ -119,6 +142,16 @@ class MetadataQuorum:
     def epoch(self) -> int:
         """The quorum's epoch."""
         return self._machine.epoch
+
+    @property
+    def leads(self) -> bool:
+        """Whether this node leads the quorum."""
+        return self._machine.role is Role.LEADER
+
+    @property
+    def driver(self) -> QuorumDriver:
+        """Runs the machine; the router of the controller's listener asks it."""
+        return self._driver
 
     @property
     def end_offset(self) -> int:
@@ -177,10 +210,11 @@ class MetadataQuorum:
     def append(self, values: Sequence[bytes]) -> int:
         """Write records as one change; how many bytes they take. NotController where this node does not lead, KafkaStorageError when the
         disk fails: then nothing was written."""
-        if self._machine.role is not Role.LEADER:
+        if not self.leads:
             raise NotController(f"node {self._machine.config.key.node_id} does not lead the metadata quorum")
         before = self._log.size_bytes
         self._machine.append(values)
+        self._driver.turn()
         return self._log.size_bytes - before
 
     def drain(self) -> None:
@@ -213,8 +247,10 @@ class MetadataQuorum:
             callback(error)
 
     def _news(self, news: News) -> None:
+        if isinstance(news, Became) and news.role is not Role.LEADER:
+            self._fail(NotController("another node leads the metadata quorum by now"))
+        self._on_news(news)
         if not isinstance(news, Committed):
             return
-        self._on_committed(news.high_watermark)
         while self._waiters and self._waiters[0][0] <= news.high_watermark:
             self._waiters.popleft()[1](None)

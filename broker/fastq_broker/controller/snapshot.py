@@ -90,28 +90,44 @@ def decode_batches(data: bytes | memoryview) -> Iterator[Batch]:
         )
 
 
+class TransactionFilter:
+    """Lets records through that are no part of a transaction, and those of one when it ends. Its ends themselves never come through."""
+
+    def __init__(self) -> None:
+        self._held: list[Record] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a transaction has begun and not ended."""
+        return self._held is not None
+
+    def closed(self, batch: Batch) -> Iterator[Record]:
+        """The records that count with this batch."""
+        for record in batch.records:
+            kind = record.API_KEY
+            if kind == BEGIN_TRANSACTION:
+                self._held = []
+            elif kind == ABORT_TRANSACTION:
+                self._held = None
+            elif kind == END_TRANSACTION:
+                held, self._held = self._held, None
+                yield from held or ()
+            elif self._held is not None:
+                self._held.append(record)
+            else:
+                yield record
+
+
 def replay_batches(batches: Iterable[Batch], delta: MetadataDelta) -> bool:
     """Feed the records of batches to `delta`, those of a transaction when it ends; answers whether the last one has not.
 
     MetadataError when a record does not fit.
     """
-    held: list[Record] | None = None
+    closed = TransactionFilter()
     for batch in batches:
-        for record in batch.records:
-            kind = record.API_KEY
-            if kind == BEGIN_TRANSACTION:
-                held = []
-            elif kind == ABORT_TRANSACTION:
-                held = None
-            elif kind == END_TRANSACTION:
-                for waiting in held or ():
-                    delta.replay(waiting)
-                held = None
-            elif held is not None:
-                held.append(record)
-            else:
-                delta.replay(record)
-    return held is not None
+        for record in closed.closed(batch):
+            delta.replay(record)
+    return closed.is_open
 
 
 def list_snapshots(directory: Path) -> list[SnapshotId]:

@@ -612,7 +612,7 @@ def test_a_start_that_was_cut_short_is_made_up_for(tmp_path: Path, clock: Clock,
     config = BrokerConfig.from_mapping({"log.dirs": str(tmp_path / "data")})
     directory = MetadataDirectory(config, clock=clock, monotonic_ms=clock)
     quorum = MetadataQuorum(
-        config, directory, directory.open(), clock=clock, monotonic_ms=clock, on_committed=lambda offset: None
+        config, directory, directory.open(), clock=clock, monotonic_ms=clock, on_news=lambda news: None
     )
     quorum.start()
     controller = open_controller()

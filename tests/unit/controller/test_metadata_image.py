@@ -302,3 +302,28 @@ def test_many_small_changes_and_one_replay_lead_to_the_same_image() -> None:
         image, _ = after(image, *made)
     whole, _ = after(MetadataImage(), *records)
     assert whole == image
+
+
+def test_the_difference_of_two_images_is_what_the_records_between_them_say() -> None:
+    """Of a snapshot that takes the place of records a listener hears what it would have heard of these, topics that are gone too."""
+    made = [*topic("x", A, 2), *topic("y", B), config("x", "k", "1"), config("y", "k", "1"), broker()]
+    old, _ = after(MetadataImage(), *made)
+    feature = messages.FeatureLevelRecord(name="f", feature_level=2)
+    new, delta = after(
+        old,
+        messages.RemoveTopicRecord(topic_id=B),
+        *topic("y", b"c" * 16),
+        partition(A, 2),
+        config("x", "k", None),
+        messages.BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=5, fenced=-1),
+        feature,
+    )
+    found = MetadataDelta.between(old, new)
+    assert sorted(found.changed_topics, key=str) == sorted(delta.changed_topics, key=str)
+    assert found.deleted_topics == delta.deleted_topics
+    assert found.changed_configs == delta.changed_configs
+    assert found.changed_brokers == delta.changed_brokers
+    assert found.features_changed and delta.features_changed
+    same = MetadataDelta.between(new, new)
+    assert not (same.changed_topics or same.deleted_topics or same.changed_configs or same.changed_brokers)
+    assert not same.features_changed
