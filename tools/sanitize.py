@@ -21,10 +21,11 @@ NATIVE = "tests/unit/native"
 # Leaks: Python keeps what it makes once until the end, and so do the libraries beside us. alloc_dealloc_mismatch: pyarrow's allocators.
 ADDRESS = "detect_leaks=0:alloc_dealloc_mismatch=0:allocator_may_return_null=1:halt_on_error=1:strict_string_checks=1"
 UNDEFINED = "print_stacktrace=1:halt_on_error=1"
-THREAD = "halt_on_error=1:report_signal_unsafe=0:ignore_noninstrumented_modules=1:suppressions={}"
-# Libraries that were built without the sanitizer: it does not see their locks, and their races are not ours.
+THREAD = "halt_on_error=1:report_signal_unsafe=0:allocator_may_return_null=1:ignore_noninstrumented_modules=1:suppressions={}"
+# Libraries that were built without the sanitizer: it does not see their locks, and their races are not ours. A line may fit one file only.
 THREAD_SUPPRESSIONS = """
-called_from_lib:libarrow
+called_from_lib:libarrow.so
+called_from_lib:libarrow_python.so
 called_from_lib:libduckdb
 race:libcrypto
 """
