@@ -53,16 +53,21 @@ def start(directory: Path, port: int = 0, **settings: str) -> None:
     asyncio.run(run())
 
 
+TIMES = 6
+
+
 def threads() -> int:
-    """Of this process, native ones too."""
+    """Of this process, native ones too. Other tests' libraries have some that come and go, so it takes several starts to see what one
+    leaves."""
     return len(os.listdir("/proc/self/task"))
 
 
 def test_a_port_in_use_leaves_nothing(tmp_path: Path, taken: int) -> None:
     before, directory = threads(), tmp_path / "new" / "data"
-    with pytest.raises(StartFailed, match="in use"):
-        start(directory, taken)
-    assert threads() == before
+    for _ in range(TIMES):
+        with pytest.raises(StartFailed, match="in use"):
+            start(directory, taken)
+    assert threads() < before + TIMES
     assert list(tmp_path.iterdir()) == []
 
 
@@ -90,8 +95,9 @@ def test_a_start_that_fails_later_leaves_no_threads(tmp_path: Path, at: str, mon
 
         monkeypatch.setattr(Broker, "_attach_logs", fail)
     before = threads()
-    with pytest.raises(expected):
-        start(tmp_path, **settings)
-    assert threads() == before
+    for _ in range(TIMES):
+        with pytest.raises(expected):
+            start(tmp_path, **settings)
+    assert threads() < before + TIMES
     monkeypatch.undo()
     start(tmp_path)
