@@ -9,6 +9,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+from fastq_broker.broker import system_clock
 from fastq_broker.controller.records import encode_record
 from fastq_broker.controller.storage import METADATA_TOPIC
 from fastq_broker.log.config import LogConfig
@@ -45,11 +46,11 @@ class Disk:
             METADATA_TOPIC,
             0,
             config=LogConfig(durability="fsync", retention_ms=-1, max_message_bytes=1 << 24),
-            clock=lambda: 5,
+            clock=system_clock,  # a record of 1970 among today's has every member begin a new segment
             clean=False,
         )
         self.partition.load()
-        self.log = DiskLog(self.partition, lambda: 5)
+        self.log = DiskLog(self.partition, system_clock)
 
     def close(self) -> None:
         self.partition.close()
