@@ -27,6 +27,7 @@ from typing_extensions import Self
 from fastq.errors import ConfigError, ErrorCode, FastqError, InvalidPartitions, KafkaError, TopicAlreadyExists
 from fastq.producer.config import ProducerConfig
 from fastq.spark.producers import TASK_DEFAULTS, Shipment, task_name
+from fastq.spark.worker import settle
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -203,6 +204,7 @@ def send_once(sink: Sink, batches: Iterable[pa.RecordBatch]) -> Written:
             producer.close(timeout=0)
             raise
         producer.close()
+        settle()
         return written
 
 

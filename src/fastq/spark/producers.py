@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastq.errors import ConfigError, FastqError
 from fastq.producer.config import ProducerConfig
+from fastq.spark.worker import settle
 
 if TYPE_CHECKING:
     from fastq.producer import ManyDelivery, Producer
@@ -107,6 +108,7 @@ def borrowed(options: Mapping[str, Any], key: bytes | None = None) -> Iterator[P
             last = not kept.users and _kept.get(key) is not kept
         if last:
             kept.producer.close(timeout=0)
+        settle()
 
 
 def _take_stale(wanted: bytes) -> list[Producer]:

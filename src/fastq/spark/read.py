@@ -21,6 +21,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 
 from fastq.errors import FastqError, OffsetOutOfRange, RequestTimedOut, UnknownTopicOrPartition
 from fastq.spark.offsets import report_data_loss
+from fastq.spark.worker import settle
 
 if TYPE_CHECKING:
     from fastq._native.columns import ConsumerBatch
@@ -99,6 +100,7 @@ def read_range(options: SourceOptions, columns: list[str], wanted: OffsetRange) 
             _cache.give_back(options, consumer)
         else:
             consumer.close()
+        settle()
 
 
 def _batches(options: SourceOptions, consumer: Consumer, columns: list[str], wanted: OffsetRange) -> Iterator[Any]:

@@ -87,12 +87,14 @@ class BatchReader(DataSourceReader):
         """The tasks. Raises ConfigError and what the brokers refuse."""
         from fastq.spark.offsets import OffsetReader
         from fastq.spark.planning import plan_batch
+        from fastq.spark.worker import settle
 
         reader = OffsetReader(self.options)
         try:
             return [RangePartition(wanted) for wanted in reader.attempts(lambda: plan_batch(reader))]
         finally:
             reader.close()
+            settle()
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The records of one task, as record batches."""
