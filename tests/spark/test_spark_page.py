@@ -28,7 +28,8 @@ def test_the_programs_of_the_page_run(tmp_path: Path, spark_environment: dict[st
     config = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 4}
     with Broker(data_dir=tmp_path / "data", config=config) as broker:
         program = tmp_path / "program.py"
-        program.write_text(PROGRAM.replace("127.0.0.1:9092", broker.bootstrap_servers))
+        ask = 'print("Unix sockets:", spark.conf.get("spark.python.unix.domain.socket.enabled"))'
+        program.write_text(f"{PROGRAM.replace('127.0.0.1:9092', broker.bootstrap_servers)}\n{ask}\n")
         done = subprocess.run(
             [sys.executable, str(program)],
             cwd=tmp_path,
@@ -46,6 +47,7 @@ def test_the_programs_of_the_page_run(tmp_path: Path, spark_environment: dict[st
         "1000 records sent by Arrow batches",
         "orders-0 is at 1000 of 1000 lag 0",
         "committed=1000",
+        "Unix sockets: true",
     ):
         assert said in done.stdout
 
