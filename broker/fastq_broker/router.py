@@ -161,9 +161,9 @@ class RequestContext(Ports):
         self.listener = connection.listener
 
 
-def bound_context(ports: Ports) -> type[RequestContext]:
-    """The contexts of requests to one node."""
-    parts = {name: getattr(ports, name) for name in Ports.__annotations__}
+def bound_context(ports: Ports, **more: Any) -> type[RequestContext]:
+    """The contexts of requests to one node: of its parts those that are there, and `more`."""
+    parts = {name: getattr(ports, name) for name in Ports.__annotations__ if hasattr(ports, name)} | more
     for name, part in parts.items():
         if inspect.isfunction(part):  # the clock: no method of the context
             parts[name] = staticmethod(part)
@@ -186,6 +186,11 @@ class Route:
             raise TypeError(f"{module.__name__} has neither handle nor handle_frame")
 
 
+def load_handler(api_key: int) -> ModuleType:
+    """The module of `HANDLERS` for an API."""
+    return import_module(f"fastq_broker.handlers.{HANDLERS[api_key]}")
+
+
 class Router:
     """Dispatches requests. Loop thread only."""
 
@@ -201,7 +206,7 @@ class Router:
         if found is None and api_key in HANDLERS:
             if self._context is RequestContext:  # the first request: all parts of the node are there by now
                 self._context = bound_context(self._ports)
-            found = Route(api_key, import_module(f"fastq_broker.handlers.{HANDLERS[api_key]}"))
+            found = Route(api_key, load_handler(api_key))
             self._routes[api_key] = found
         return found
 

@@ -28,6 +28,7 @@ from fastq.errors import (
     KafkaStorageError,
     NotController,
     NotLeaderOrFollower,
+    PolicyViolation,
     UnknownTopicOrPartition,
 )
 from fastq.protocol.messages import (
@@ -65,6 +66,7 @@ from fastq_broker.controller.snapshot import Batch, list_snapshots, read_snapsho
 from fastq_broker.controller.snapshots import SnapshotKeeper
 from fastq_broker.controller.storage import clean_shutdown_epoch
 from fastq_broker.controller.topics import CreatedTopic, NewPartitions, NewTopic, Result
+from fastq_broker.controller.view import ControlView
 from fastq_broker.log import LogDir, failures
 from fastq_broker.raft.driver import News
 from fastq_broker.raft.messages import SnapshotId
@@ -77,6 +79,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
+
+RECORDS_PER_CHANGE_MAX = 10_000
+"""Kafka's bound on one batch of the metadata log (QuorumController.MAX_RECORDS_PER_BATCH)."""
 
 Listen = Callable[[MetadataImage, MetadataDelta], None]
 R = TypeVar("R", bound=Result)
@@ -135,8 +140,8 @@ class Controller:
         self.broker_epoch = -1
         self.unprotected: Sequence[str] = ()
         """What of the metadata would protect, is not honoured and may be ignored."""
-        self._monotonic_ms = monotonic_ms or clock
-        self._directory = MetadataDirectory(config, clock=clock, monotonic_ms=self._monotonic_ms, log_dir=log_dir)
+        self.monotonic_ms = monotonic_ms or clock
+        self._directory = MetadataDirectory(config, clock=clock, monotonic_ms=self.monotonic_ms, log_dir=log_dir)
         self._written: deque[_Change] = deque()
         self._replayer = Replayer(self.image)
         self._active = False  # this node leads the quorum, and knows all that came before
@@ -181,7 +186,7 @@ class Controller:
             self._directory,
             log,
             clock=self.clock,
-            monotonic_ms=self._monotonic_ms,
+            monotonic_ms=self.monotonic_ms,
             on_news=self._news,
             loop=loop,
             ports=ports,
@@ -191,7 +196,7 @@ class Controller:
             self.config,
             log,
             self.quorum.history,
-            monotonic_ms=self._monotonic_ms,
+            monotonic_ms=self.monotonic_ms,
             changed=self.quorum.disk.snapshots_changed,
         )
         self.image = self.pending = MetadataImage(cluster_id=self._directory.cluster_id)
@@ -449,6 +454,16 @@ class Controller:
         return image.features
 
     @property
+    def pending_features(self) -> Mapping[str, int]:
+        """Finalized levels as far as they are written."""
+        return self._features_of(self.pending)
+
+    @property
+    def view(self) -> ControlView:
+        """What is written, as the plans of elections and placements see it."""
+        return ControlView(self.pending, self._defaults_of(self.pending))
+
+    @property
     def layers(self) -> BrokerLayers:
         """The broker's settings, from the strongest to the file."""
         return self._layers_of(self.image)
@@ -463,13 +478,35 @@ class Controller:
     @property
     def topic_defaults(self) -> TopicDefaults:
         """Topic settings in force where a topic overrides nothing; changes with the broker's dynamic settings."""
-        layers = self.layers
+        return self._defaults_of(self.image)
+
+    def _defaults_of(self, image: MetadataImage) -> TopicDefaults:
+        layers = self._layers_of(image)
         if self._defaults is None or (layers.this_broker, layers.all_brokers) != self._defaults_configs:
             self._defaults = TopicDefaults(layers)
             self._defaults_configs = (layers.this_broker, layers.all_brokers)
         return self._defaults
 
     # Inside
+
+    def commit(self, records: Sequence[Record], *, whole: bool = True) -> None:
+        """Write what was planned against `pending`: in one batch, or (not `whole`) in several, in the order given, of which a crash may
+        leave the first ones. NotController, KafkaStorageError; PolicyViolation where one batch has no room for it all, and nothing was
+        written."""
+        if whole:
+            values = self._encoded(records)
+            if len(records) > RECORDS_PER_CHANGE_MAX:
+                raise PolicyViolation(
+                    f"a change of {len(records)} records is to be made whole, and one may have {RECORDS_PER_CHANGE_MAX}: ask for less"
+                )
+            try:
+                topics.check_size(values)
+            except topics.Refused as refusal:
+                raise PolicyViolation(refusal.message) from None
+            self._commit(records, values)
+            return
+        for start in range(0, len(records), RECORDS_PER_CHANGE_MAX):
+            self._commit(records[start : start + RECORDS_PER_CHANGE_MAX])
 
     def _commit_whole(self, validate_only: bool, results: list[R], records: Sequence[Record]) -> list[R]:
         """Make a request's changes in one batch, so that a crash leaves all or none of them; refuse them all where it has no room."""

@@ -27,6 +27,8 @@ from fastq_broker.topic_config import TopicDefaults
 
 EPOCH_GROWS_ON_SHRINK_BELOW: Final = 12
 """Below 3.6-IV0 a leader epoch grows when the ISR shrinks (KAFKA-15021)."""
+CONTROLLERS: Final = 15
+"""From 3.7-IV0 on the metadata says which controllers there are, and what they support."""
 DIRECTORIES: Final = 17
 """From 3.7-IV2 on replicas have directories."""
 CORDONED: Final = 30

@@ -58,8 +58,8 @@ class _Answer(Message):
         writer.write_raw(self._body)
 
 
-_latest: dict[int, _Answer] = {}
-"""By version."""
+_latest: dict[tuple[type, int], _Answer] = {}
+"""By the kind of router (a broker's listener, a controller's) and version."""
 
 
 def handle(context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse | _Answer:
@@ -73,9 +73,10 @@ def handle(context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsR
     controller = context.controller
     image = controller.image
     told = _Told(image.offset, image.features, controller.quorum.kraft_version)
-    answer = _latest.get(version)
+    key = type(context.router), version
+    answer = _latest.get(key)
     if answer is None or answer.told != told:
-        answer = _latest[version] = _Answer(told, _table(context, version))
+        answer = _latest[key] = _Answer(told, _table(context, version))
     return answer
 
 

@@ -1,0 +1,299 @@
+"""The controller of a cluster: what brokers, controllers and administrators ask of the active one, and what it looks after by itself.
+
+Rules
+- A request is planned against `pending`, written as one change, and answered once that is committed; what changes nothing is answered once
+  what it has seen is. Who is not the active controller says NOT_CONTROLLER, in the words of the API that was asked.
+- What a plan allows to be made in parts (all that only moves leaders and ISRs) is cut where Kafka bounds a batch, in the order planned.
+- Who was heard when (`Sessions`) is known to the leader of an epoch only: it begins anew with each.
+Source: QuorumController, ControllerApis, PeriodicTaskControlManager.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from fastq.errors import ErrorCode, KafkaError, NotController
+from fastq.protocol.message import Message
+from fastq.protocol.messages import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionRequest,
+    AssignReplicasToDirsRequest,
+    BrokerHeartbeatRequest,
+    BrokerHeartbeatResponse,
+    BrokerRegistrationRequest,
+    BrokerRegistrationResponse,
+    ControllerRegistrationRequest,
+    ControllerRegistrationResponse,
+    ElectLeadersRequest,
+    ListPartitionReassignmentsRequest,
+    NoOpRecord,
+    ProducerIdsRecord,
+    RegisterControllerRecord,
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
+)
+from fastq_broker.controller import brokers, elections
+from fastq_broker.controller.alter_partition import plan_alter_partition
+from fastq_broker.controller.assign_directories import plan_assignments
+from fastq_broker.controller.brokers import Sessions
+from fastq_broker.controller.controller import Controller
+from fastq_broker.controller.image import Record
+from fastq_broker.controller.reassignment import list_reassignments, plan_reassignments
+from fastq_broker.controller.records import PRODUCER_ID_BLOCK
+from fastq_broker.controller.topics import Refused
+from fastq_broker.controller.view import CONTROLLERS, ControlView
+from fastq_broker.error_responses import error_response
+
+logger = logging.getLogger(__name__)
+
+Planned = tuple[Message, list[Record]]
+"""An answer, and the records that make it true."""
+
+WHOLE: Final = frozenset(
+    {
+        AllocateProducerIdsRequest.API_KEY,
+        AlterPartitionReassignmentsRequest.API_KEY,
+        ControllerRegistrationRequest.API_KEY,
+    }
+)
+"""What is made whole or not at all."""
+
+
+class _Term:
+    """One epoch in which this node is the active controller: what it knows, and what it does when. Times are monotonic ms."""
+
+    def __init__(self, epoch: int, session_ms: int, now_ms: int) -> None:
+        self.epoch = epoch
+        self.sessions = Sessions(session_ms)
+        self.fence_at = now_ms + self.sessions.tick_ms
+        self.rebalance_at = self.unclean_at = self.noop_at = now_ms
+
+
+class ClusterControl:
+    """Serves a cluster by a controller that takes part in a quorum. Event-loop thread only.
+
+    Invariant: there is a term exactly while this node is the active controller, as far as `tick` or a request has looked since.
+    """
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self._config = controller.config
+        self._now = controller.monotonic_ms
+        self._term: _Term | None = None
+        self._plans: Mapping[int, Callable[[Any, int], Planned]] = {
+            BrokerRegistrationRequest.API_KEY: self._register_broker,
+            UnregisterBrokerRequest.API_KEY: self._unregister_broker,
+            AllocateProducerIdsRequest.API_KEY: self._allocate_producer_ids,
+            AlterPartitionRequest.API_KEY: self._alter_partition,
+            AssignReplicasToDirsRequest.API_KEY: self._assign_directories,
+            ControllerRegistrationRequest.API_KEY: self._register_controller,
+            ElectLeadersRequest.API_KEY: self._elect_leaders,
+            AlterPartitionReassignmentsRequest.API_KEY: self._alter_reassignments,
+            ListPartitionReassignmentsRequest.API_KEY: self._list_reassignments,
+        }
+
+    # -- requests
+
+    @property
+    def api_keys(self) -> frozenset[int]:
+        """What `serve` takes."""
+        return frozenset(self._plans) | {BrokerHeartbeatRequest.API_KEY}
+
+    async def serve(self, request: Message, version: int) -> Message:
+        """The answer to a request of one of `api_keys`, that came in this version, once it is true; one that fails has its error."""
+        try:
+            response = self._made(request, version)
+            await self._controller.flushed()
+        except KafkaError as error:
+            return error_response(request, error.code)
+        return response
+
+    def _made(self, request: Message, version: int) -> Message:
+        """Plan and write."""
+        self._active_term()
+        if isinstance(request, BrokerHeartbeatRequest):
+            return self._heartbeat(request)
+        response, records = self._plans[request.API_KEY](request, version)
+        self._write(records, whole=request.API_KEY in WHOLE)
+        return response
+
+    def _active_term(self) -> _Term:
+        """The term that this node is in, begun where it is a new one. NotController."""
+        controller = self._controller
+        if not controller.is_active:
+            self._term = None
+            raise NotController(f"node {controller.node_id} is not the active controller")
+        term = self._term
+        if term is None or term.epoch != controller.epoch:
+            now_ms = self._now()
+            term = self._term = _Term(controller.epoch, self._config.broker_session_timeout_ms, now_ms)
+            term.sessions.follow(controller.pending, now_ms)
+            logger.info(
+                "node %d is the active controller of epoch %d, and looks after %d brokers",
+                controller.node_id,
+                term.epoch,
+                len(controller.pending.brokers),
+            )
+        return term
+
+    @property
+    def _view(self) -> ControlView:
+        return self._controller.view
+
+    def _write(self, records: list[Record], *, whole: bool) -> None:
+        """Write what was planned. NotController, KafkaStorageError, PolicyViolation."""
+        if not records:
+            return
+        term, controller, before = self._active_term(), self._controller, self._controller.pending.brokers
+        try:
+            controller.commit(records, whole=whole)
+        finally:
+            if controller.pending.brokers is not before:
+                term.sessions.follow(controller.pending, self._now())
+
+    # -- brokers
+
+    def _register_broker(self, request: BrokerRegistrationRequest, version: int) -> Planned:
+        controller = self._controller
+        registered, records = brokers.plan_registration(
+            self._view,
+            request,
+            version=version,
+            epoch=controller.quorum.end_offset,
+            finalized=controller.pending_features,
+            is_live=self._active_term().sessions.is_live(request.broker_id, self._now()),
+        )
+        if registered.error:
+            logger.warning("the registration of broker %d is refused: %s", request.broker_id, registered.message)
+        return BrokerRegistrationResponse(error_code=registered.error, broker_epoch=registered.epoch), records
+
+    def _heartbeat(self, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
+        sessions, broker_id = self._active_term().sessions, request.broker_id
+        sessions.heard(broker_id, request.broker_epoch, self._now())
+        result, records = brokers.plan_heartbeat(self._view, request, sessions.state(broker_id))
+        self._write(records, whole=False)
+        sessions.heartbeat(request, result, self._controller.quorum.end_offset - 1)
+        if result.error:
+            logger.info("a heartbeat of broker %d is refused: %s", broker_id, result.message)
+        return BrokerHeartbeatResponse(
+            error_code=result.error,
+            is_caught_up=result.is_caught_up,
+            is_fenced=result.is_fenced,
+            should_shut_down=result.should_shut_down,
+        )
+
+    def _unregister_broker(self, request: UnregisterBrokerRequest, version: int) -> Planned:
+        result, records = brokers.plan_unregistration(self._view, request.broker_id)
+        return UnregisterBrokerResponse(error_code=result.error, error_message=result.message), records
+
+    def _allocate_producer_ids(self, request: AllocateProducerIdsRequest, version: int) -> Planned:
+        try:
+            self._view.check_broker_epoch(request.broker_id, request.broker_epoch)
+        except Refused as refused:
+            return AllocateProducerIdsResponse(error_code=refused.error), []
+        first = self._controller.pending.next_producer_id
+        record = ProducerIdsRecord(
+            broker_id=request.broker_id,
+            broker_epoch=request.broker_epoch,
+            next_producer_id=first + PRODUCER_ID_BLOCK,
+        )
+        return AllocateProducerIdsResponse(producer_id_start=first, producer_id_len=PRODUCER_ID_BLOCK), [record]
+
+    def _alter_partition(self, request: AlterPartitionRequest, version: int) -> Planned:
+        return plan_alter_partition(self._view, request, version)
+
+    def _assign_directories(self, request: AssignReplicasToDirsRequest, version: int) -> Planned:
+        return plan_assignments(self._view, request)
+
+    # -- controllers
+
+    def _register_controller(self, request: ControllerRegistrationRequest, version: int) -> Planned:
+        """The last registration of an id counts."""
+        if self._view.metadata_version < CONTROLLERS:
+            return ControllerRegistrationResponse(
+                error_code=ErrorCode.UNSUPPORTED_VERSION,
+                error_message="The current metadata.version is too old to support controller registrations.",
+            ), []
+        record = RegisterControllerRecord(
+            controller_id=request.controller_id,
+            incarnation_id=request.incarnation_id,
+            zk_migration_ready=request.zk_migration_ready,
+            end_points=[
+                RegisterControllerRecord.ControllerEndpoint(
+                    name=item.name, host=item.host, port=item.port, security_protocol=item.security_protocol
+                )
+                for item in request.listeners
+            ],
+            features=[
+                RegisterControllerRecord.ControllerFeature(
+                    name=item.name,
+                    min_supported_version=item.min_supported_version,
+                    max_supported_version=item.max_supported_version,
+                )
+                for item in request.features
+            ],
+        )
+        return ControllerRegistrationResponse(error_message=None), [record]
+
+    # -- administrators
+
+    def _elect_leaders(self, request: ElectLeadersRequest, version: int) -> Planned:
+        named = request.topic_partitions
+        wanted = None if named is None else [(topic.topic, topic.partitions) for topic in named]
+        return elections.plan_elect_leaders(self._view, request.election_type, wanted)
+
+    def _alter_reassignments(self, request: AlterPartitionReassignmentsRequest, version: int) -> Planned:
+        return plan_reassignments(self._view, request)
+
+    def _list_reassignments(self, request: ListPartitionReassignmentsRequest, version: int) -> Planned:
+        named = request.topics
+        wanted = None if named is None else [(topic.name, topic.partition_indexes) for topic in named]
+        return list_reassignments(self._controller.pending, wanted), []
+
+    # -- by itself
+
+    def tick(self, now_ms: int) -> None:
+        """What is due by now, on the controller's `monotonic_ms`; nothing where this node is not the active controller."""
+        try:
+            term = self._active_term()
+            self._fence_the_silent(term, now_ms)
+            self._elect(term, now_ms)
+            if now_ms >= term.noop_at and self._config.metadata_max_idle_interval_ms > 0:
+                term.noop_at = now_ms + self._config.metadata_max_idle_interval_ms
+                self._write([NoOpRecord()], whole=True)
+        except NotController:
+            return
+        except KafkaError as error:
+            logger.error("the active controller could not do what is due, and tries again: %s", error)
+
+    def _fence_the_silent(self, term: _Term, now_ms: int) -> None:
+        """Fence one broker whose session is over: what that does is seen before the next one is."""
+        if now_ms < term.fence_at:
+            return
+        silent = term.sessions.expired(now_ms)
+        if silent is None:
+            term.fence_at = now_ms + term.sessions.tick_ms
+            return
+        try:
+            self._write(brokers.plan_fence(self._view, silent), whole=False)
+        except KafkaError:
+            term.sessions.follow(self._controller.pending, now_ms)
+            raise
+
+    def _elect(self, term: _Term, now_ms: int) -> None:
+        """Elections that nobody asks for; where there may be more of them than one round makes, the next one follows at once."""
+        config = self._config
+        if config.auto_leader_rebalance_enable and now_ms >= term.rebalance_at:
+            more, records = elections.plan_preferred_leaders(self._view)
+            self._write(records, whole=False)
+            if not more:
+                term.rebalance_at = now_ms + config.leader_imbalance_check_interval_seconds * 1000
+        if now_ms >= term.unclean_at:
+            more, records = elections.plan_unclean_leaders(self._view)
+            self._write(records, whole=False)
+            if not more:
+                term.unclean_at = now_ms + config.unclean_leader_election_interval_ms
