@@ -41,10 +41,10 @@ from fastq.protocol.api import APIS, api_name
 from fastq.protocol.message import Message, Struct
 from fastq_broker.raft.machine import RaftMachine
 from fastq_broker.raft.voters import Endpoint
+from fastq_broker.turns import NEVER, Turns
 
 logger = logging.getLogger(__name__)
 
-NEVER = float("inf")
 FORWARD_TIMEOUT_S = 60.0
 """How long a client's request is tried (Kafka's forwarding channel)."""
 REGISTRATION_TIMEOUT_S = 5.0
@@ -276,9 +276,8 @@ class ControllerChannel:
         self._loop = loop
         self._core = ClientCore(client, asks_metadata=False)
         self._network = AsyncDriver(self._core, loop)
-        self._timer: asyncio.TimerHandle | None = None
         self._calls: set[asyncio.Task[None]] = set()
-        self._turning = self._again = False
+        self._turns = Turns(loop, self.now, self._work, self.machine.next_wakeup)
 
     def now(self) -> float:
         """Seconds, on the clock that the machine is given."""
@@ -294,11 +293,11 @@ class ControllerChannel:
     ) -> None:
         """Ask the active controller; `done(response, error)` is called once, later."""
         self.machine.ask(request, done, self.now(), timeout_s=timeout_s, versions=versions)
-        self._loop.call_soon(self.turn)
+        self._turns.soon()
 
     def leader_changed(self) -> None:
         """Raft knows of another leader: what waits for one need not wait for the next look."""
-        self._loop.call_soon(self.turn)
+        self._turns.soon()
 
     def versions(self) -> dict[int, tuple[int, int]]:
         """The APIs of the controller that is connected, by key; empty while none is, or when this node is the one."""
@@ -312,34 +311,14 @@ class ControllerChannel:
         if self.machine.closed:
             return
         self.machine.close()
-        if self._timer is not None:
-            self._timer.cancel()
         for call in self._calls:
             call.cancel()
         self._network.close()
-        self.turn()
+        self._turns.turn()  # not the last one: who asks from now on is told, too
 
-    def turn(self) -> None:
-        """Do what is due."""
-        self._again = True
-        if self._turning:
-            return
-        self._turning = True
-        try:
-            while self._again:
-                self._again = False
-                for effect in self.machine.poll(self.now()):
-                    self._perform(effect)
-        finally:
-            self._turning = False
-        self._arm()
-
-    def _arm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        now = self.now()
-        due = self.machine.next_wakeup(now)
-        self._timer = None if due == NEVER else self._loop.call_later(max(0.0, due - now), self.turn)
+    def _work(self, now: float) -> None:
+        for effect in self.machine.poll(now):
+            self._perform(effect)
 
     def _perform(self, effect: Effect) -> None:
         if isinstance(effect, Finish):
@@ -393,7 +372,7 @@ class ControllerChannel:
 
     def _answered(self, question: Question, response: Any, error: FastqError | None) -> None:
         self.machine.answered(question, response, error, self.now())
-        self.turn()
+        self._turns.turn()
 
 
 def _message(request: Request) -> Message:

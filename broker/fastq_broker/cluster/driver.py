@@ -1,7 +1,6 @@
 """Runs the machines of a node's life in an event loop: what they send goes over a channel to the controller, their timers are the loop's.
 
-Rules: everything happens in the loop's thread. A turn asks the machine what is to be done and does it; what happens during a turn has
-the next one follow at once. Who tells the machine of something has it take a turn.
+Rules: everything happens in the loop's thread, in turns (`turns.py`). Who tells the machine of something has it take a turn.
 """
 
 from __future__ import annotations
@@ -13,8 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from fastq.errors import FastqError
 from fastq_broker.cluster.controller_channel import ControllerChannel
 from fastq_broker.cluster.lifecycle import Send
-
-NEVER = float("inf")
+from fastq_broker.turns import Turns
 
 
 class Machine(Protocol):
@@ -40,8 +38,7 @@ M = TypeVar("M", bound=Machine)
 
 
 class LifeDriver(Generic[M]):
-    """One machine at work. `on_news(effect)` hears of all effects but Send, in their order. Invariant: while it is open, a turn is due
-    when the machine wants one."""
+    """One machine at work. `on_news(effect)` hears of all effects but Send, in their order."""
 
     def __init__(
         self,
@@ -52,10 +49,8 @@ class LifeDriver(Generic[M]):
     ) -> None:
         self.machine = machine
         self.channel = channel
-        self._loop = loop
         self._on_news = on_news
-        self._timer: asyncio.TimerHandle | None = None
-        self._turning = self._again = self.closed = False
+        self._turns = Turns(loop, self.now, self._work, lambda now: machine.next_wakeup())
 
     def start(self) -> None:
         """Begin."""
@@ -68,37 +63,22 @@ class LifeDriver(Generic[M]):
 
     def turn(self) -> None:
         """Do what is due."""
-        self._again = True
-        if self._turning or self.closed:
-            return
-        self._turning = True
-        try:
-            while self._again and not self.closed:
-                self._again = False
-                for effect in self.machine.poll(self.now()):
-                    if isinstance(effect, Send):
-                        self._send(effect)
-                    else:
-                        self._on_news(effect)
-        finally:
-            self._turning = False
-        self._arm()
+        self._turns.turn()
 
     def close(self) -> None:
         """Stop without more ado; the channel is its owner's. Idempotent."""
-        if self.closed:
+        if self._turns.closed:
             return
         self.machine.stop()
         self.turn()
-        self.closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._turns.close()
 
-    def _arm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        due = self.machine.next_wakeup()
-        self._timer = None if due == NEVER else self._loop.call_later(max(0.0, due - self.now()), self.turn)
+    def _work(self, now: float) -> None:
+        for effect in self.machine.poll(now):
+            if isinstance(effect, Send):
+                self._send(effect)
+            else:
+                self._on_news(effect)
 
     def _send(self, effect: Send) -> None:
         def done(response: Any, error: FastqError | None) -> None:

@@ -31,9 +31,10 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import BinaryIO, NamedTuple, Protocol
 
+from fastq_broker.turns import NEVER, Turns
+
 logger = logging.getLogger(__name__)
 
-NEVER = float("inf")
 EXIT_OK = 0
 EXIT_UNCLEAN = 1
 EXIT_BAD_CONFIG = 2
@@ -319,38 +320,34 @@ class Supervisor:
         self._err = sys.stderr.buffer if err is None else err
         self._children: dict[int, Child] = {}
         self._lives: set[asyncio.Task[None]] = set()
-        self._timer: asyncio.TimerHandle | None = None
         self._finished: asyncio.Future[int] | None = None
+        self._turns: Turns
 
     async def run(self) -> int:
         """Until all nodes have ended; the code to end with."""
-        self._finished = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._finished = loop.create_future()
+        self._turns = Turns(loop, self._clock, self._work, lambda now: self.supervision.next_wakeup())
         self._signals(self._signalled)
-        self._turn()
+        self._turns.turn()
         try:
             return await self._finished
         finally:
-            if self._timer is not None:
-                self._timer.cancel()
+            self._turns.close()
             for plan in self.supervision.plans:  # none is left but after a mistake of ours
                 self._send_signal(plan, signal.SIGTERM)
 
     def _signalled(self, number: signal.Signals) -> None:
         self.supervision.signalled(number)
-        self._turn()
+        self._turns.turn()
 
-    def _turn(self) -> None:
-        loop = asyncio.get_running_loop()
-        for effect in self.supervision.poll(self._clock()):
-            self._perform(effect, loop)
-        if self._timer is not None:
-            self._timer.cancel()
-        due = self.supervision.next_wakeup()
-        self._timer = None if due == NEVER else loop.call_later(max(0.0, due - self._clock()), self._turn)
+    def _work(self, now: float) -> None:
+        for effect in self.supervision.poll(now):
+            self._perform(effect)
 
-    def _perform(self, effect: Effect, loop: asyncio.AbstractEventLoop) -> None:
+    def _perform(self, effect: Effect) -> None:
         if isinstance(effect, Spawn):
-            life = loop.create_task(self._live(effect.plan))
+            life = asyncio.get_running_loop().create_task(self._live(effect.plan))
             self._lives.add(life)
             life.add_done_callback(self._lives.discard)
         elif isinstance(effect, Signal):
@@ -390,7 +387,7 @@ class Supervisor:
                 reader.cancel()
             del self._children[plan.node_id]
         self.supervision.ended(plan, code, self._clock())
-        self._turn()
+        self._turns.turn()
 
     async def _read(self, plan: NodePlan, stream: asyncio.StreamReader | None, *, says_ready: bool) -> None:
         """Pass a node's lines on, the first one of its standard output excepted: that one says that it is ready."""
@@ -406,7 +403,7 @@ class Supervisor:
                 says_ready = False
                 del lines[0]
                 self.supervision.ready(plan)
-                self._turn()
+                self._turns.turn()
             if lines:
                 self._write(self._err, b"".join(prefix + line + b"\n" for line in lines))
             if not piece:

@@ -212,10 +212,9 @@ class MetadataQuorum:
         disk fails: then nothing was written."""
         if not self.leads:
             raise NotController(f"node {self._machine.config.key.node_id} does not lead the metadata quorum")
-        before = self._log.size_bytes
-        self._machine.append(values)
+        size_bytes = self._machine.append(values)
         self._driver.turn()
-        return self._log.size_bytes - before
+        return size_bytes
 
     def drain(self) -> None:
         """Commit what can be, where nobody else drives the disk."""

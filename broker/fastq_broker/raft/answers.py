@@ -113,15 +113,15 @@ class Answers(Roles):
     # -- the leader: records, and those who fetch them
 
     def append(self, values: Sequence[bytes]) -> int:
-        """Append records; the offset of the first. NotLeaderOrFollower where this node does not lead."""
+        """Append records; how many bytes they take in the log. NotLeaderOrFollower where this node does not lead."""
         if self.role is not Role.LEADER:
             raise NotLeaderOrFollower(
                 f"node {self.config.key.node_id} does not lead the metadata quorum in epoch {self.epoch}"
             )
-        first = self.log.append_records(values, self.epoch)
+        size_bytes = self.log.append_records(values, self.epoch)
         self.log.flush()
         self._wake(None)
-        return first
+        return size_bytes
 
     def flushed(self, now: float) -> None:
         """More of the log is on disk."""

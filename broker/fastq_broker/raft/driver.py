@@ -1,8 +1,7 @@
 """Runs a quorum's machine in an event loop: its questions go over the client's connections, its timers are the loop's.
 
-Rules: everything happens in the loop's thread. A turn asks the machine what is to be done and does it; what happens during a turn has
-the next one follow at once. A place that is asked has a connection of its own (the voter of a node id, or one of the bootstrap
-servers), with one question at a time on it. Source: KafkaRaftClientDriver, KafkaNetworkChannel.
+Rules: everything happens in the loop's thread, in turns (`turns.py`). A place that is asked has a connection of its own (the voter of a
+node id, or one of the bootstrap servers), with one question at a time on it. Source: KafkaRaftClientDriver, KafkaNetworkChannel.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from fastq_broker.raft import wire
 from fastq_broker.raft.machine import RaftMachine
 from fastq_broker.raft.messages import Ask, Fetch, Vote
 from fastq_broker.raft.roles import Became, Committed, LoadSnapshot, RaftFatal, Send
+from fastq_broker.turns import Turns
 
 if TYPE_CHECKING:
     from fastq.config import ClientConfig
@@ -38,7 +38,7 @@ News = Became | Committed | LoadSnapshot
 class QuorumDriver:
     """One member of the quorum, at work. `on_news(news)` hears of roles, commits and snapshots, in their order; `on_fatal(error)` that
     this node must not go on. Without a `loop` it has no timers and reaches nobody, which a lonely voter has no need of; connections and
-    what they need are made with the first question. Invariant: while it is open, a turn is due when the machine wants one."""
+    what they need are made with the first question."""
 
     def __init__(
         self,
@@ -60,8 +60,7 @@ class QuorumDriver:
         self._on_fatal = on_fatal
         self._config = config
         self._network: tuple[ClientCore, AsyncDriver] | None = None
-        self._timer: asyncio.TimerHandle | None = None
-        self._turning = self._again = self.closed = False
+        self._turns = Turns(loop, clock, self._work, machine.next_wakeup)
 
     def start(self) -> None:
         """Take part."""
@@ -71,51 +70,31 @@ class QuorumDriver:
 
     def close(self) -> None:
         """Take part no more: questions on their way are given up. Idempotent."""
-        if self.closed:
+        if self._turns.closed:
             return
-        self.closed = True
+        self._turns.close()
         self._log.remove_listener(self._advanced)
-        if self._timer is not None:
-            self._timer.cancel()
         if self._network is not None:
             self._network[1].close()
 
     def turn(self) -> None:
         """Do what is due."""
-        if self.closed:
-            return
-        self._again = True
-        if self._turning:
-            return
-        self._turning = True
+        self._turns.turn()
+
+    def _work(self, now: float) -> None:
         try:
-            while self._again and not self.closed:
-                self._again = False
-                for effect in self.machine.poll(self.now()):
-                    if isinstance(effect, Send):
-                        self._send(effect)
-                    else:
-                        self._on_news(effect)
+            for effect in self.machine.poll(now):
+                if isinstance(effect, Send):
+                    self._send(effect)
+                else:
+                    self._on_news(effect)
         except RaftFatal as error:
             self._fatal(error)
-        finally:
-            self._turning = False
-        if not self.closed:
-            self._arm()
 
     def _fatal(self, error: RaftFatal) -> None:
         logger.critical("this node leaves its metadata quorum: %s", error)
         self.close()
         self._on_fatal(error)
-
-    def _arm(self) -> None:
-        if self.loop is None:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        now = self.now()
-        due = self.machine.next_wakeup(now)
-        self._timer = None if due == float("inf") else self.loop.call_later(max(0.0, due - now), self.turn)
 
     def _advanced(self, log: PartitionLog) -> None:
         """More of the log is there, or on disk."""
@@ -153,7 +132,7 @@ class QuorumDriver:
         network.kick()
 
     def _answered(self, number: int, ask: Ask, response: wire.Response | None, error: FastqError | None) -> None:
-        if self.closed:
+        if self._turns.closed:
             return
         answer = None
         if response is not None:

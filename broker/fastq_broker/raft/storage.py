@@ -198,10 +198,11 @@ class DiskLog:
         self._log.append(batch, leader_epoch=epoch, now_ms=now_ms, from_client=False)
 
     def append_records(self, values: Sequence[bytes], epoch: int) -> int:
-        now_ms, first = self._now_ms(), self.end
+        now_ms, size_bytes = self._now_ms(), 0
         for batch, _ in data_batches(values, base_offset=0, epoch=epoch, timestamp_ms=now_ms):
             self._log.append(batch, leader_epoch=epoch, now_ms=now_ms, from_client=False)
-        return first
+            size_bytes += len(batch)
+        return size_bytes
 
     def truncate(self, end: int) -> None:
         self._log.truncate_to(end)

@@ -1,8 +1,9 @@
 """Runs a node's fetchers in its event loop: their requests go over the client's connections, their timers are the loop's.
 
 Rules
-- Everything happens in the loop's thread. A partition belongs to one fetcher of its leader, by the hash of its name, as long as the leader
-  stays; `num.replica.fetchers` is how many a leader has.
+- Everything happens in the loop's thread, what a fetcher does in turns (`turns.py`).
+- A partition belongs to one fetcher of its leader, by the hash of its name, as long as the leader stays; `num.replica.fetchers` is how
+  many a leader has.
 - A fetcher has a connection of its own, on which one request waits at a time. Fetchers that follow nothing ask nothing, and stay.
 - Versions are those of metadata.version: a leader that does not offer them cannot be followed.
 Sources: ReplicaFetcherManager, AbstractFetcherManager, BrokerBlockingSender.
@@ -34,10 +35,9 @@ from fastq_broker.replication.fetcher import (
 from fastq_broker.replication.fetcher_session import Key
 from fastq_broker.replication.fetcher_wire import fetch_request, list_offsets_request
 from fastq_broker.replication.follower_log import FollowerLog
+from fastq_broker.turns import Turns
 
 logger = logging.getLogger(__name__)
-
-NEVER = float("inf")
 
 
 class Assignment(NamedTuple):
@@ -57,7 +57,7 @@ class NodeState(NamedTuple):
 
 
 class _Runner:
-    """One fetcher at work. Invariant: while it is open, a turn is due when the machine wants one."""
+    """One fetcher at work."""
 
     def __init__(self, fetchers: ReplicaFetchers, leader: Node, network: AsyncDriver) -> None:
         self.leader = leader
@@ -65,8 +65,7 @@ class _Runner:
         self._fetchers = fetchers
         self._network = network
         self._core = network.core
-        self._timer: asyncio.TimerHandle | None = None
-        self._turning = self._again = self._soon = self._closed = False
+        self.turns = Turns(network.loop, self.now, self._work, self.machine.next_wakeup)
         self._failing = False  # the last request had no answer, which the log says once
 
     def now(self) -> float:
@@ -80,42 +79,13 @@ class _Runner:
         self._core.separate(leader)
         self._network.kick()
 
-    def close(self) -> None:
-        self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def turn_soon(self) -> None:
-        """Take a turn in the next pass of the loop."""
-        if not self._soon:
-            self._soon = True
-            self._network.loop.call_soon(self.turn)
-
-    def turn(self) -> None:
-        """Do what is due; what happens meanwhile has another turn follow at once."""
-        self._soon, self._again = False, True
-        if self._turning or self._closed:
-            return
-        self._turning = True
-        try:
-            while self._again:
-                self._again = False
-                for effect in self.machine.poll(self.now()):
-                    self._do(effect)
-        finally:
-            self._turning = False
-        self._arm()
-
-    def _arm(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        now = self.now()
-        due = self.machine.next_wakeup(now)
-        self._timer = None if due == NEVER else self._network.loop.call_later(max(0.0, due - now), self.turn)
+    def _work(self, now: float) -> None:
+        for effect in self.machine.poll(now):
+            self._do(effect)
 
     def _do(self, effect: Effect) -> None:
         if isinstance(effect, AwaitDurable):
-            effect.log.wait_durable(effect.offset, lambda error: self.turn())
+            effect.log.wait_durable(effect.offset, lambda error: self.turns.turn())
             return
         machine, node = self.machine, self._fetchers.node
         level = node.metadata_version()
@@ -131,7 +101,7 @@ class _Runner:
     def _answered(
         self, number: int, take: Callable[[int, Any, float], None], answer: Any, error: FastqError | None
     ) -> None:
-        if self._closed:
+        if self.turns.closed:
             return
         if error is None:
             self._failing = False
@@ -140,7 +110,7 @@ class _Runner:
             logger.log(logging.DEBUG if self._failing else logging.WARNING, "following %s: %s", self.leader, error)
             self._failing = True
             self.machine.failed(number, self.now())
-        self.turn()
+        self.turns.turn()
 
 
 class ReplicaFetchers:
@@ -182,10 +152,10 @@ class ReplicaFetchers:
             before = self._runner_of.get(partition.key)
             if before is not None and before is not runner:
                 before.machine.remove((partition.key,))
-                before.turn_soon()
+                before.turns.soon()
             self._runner_of[partition.key] = runner
             runner.machine.add(partition, leader_epoch, log, runner.now())
-            runner.turn_soon()
+            runner.turns.soon()
 
     def unfollow(self, keys: Iterable[Key]) -> None:
         """Follow nobody in these partitions."""
@@ -193,12 +163,12 @@ class ReplicaFetchers:
             runner = self._runner_of.pop(key, None)
             if runner is not None:
                 runner.machine.remove((key,))
-                runner.turn_soon()
+                runner.turns.soon()
 
     def close(self) -> None:
         """Follow nothing any more; requests on their way are given up. Idempotent."""
         for runner in self._runners.values():
-            runner.close()
+            runner.turns.close()
         for network in self._networks:
             network.close()
         self._runner_of.clear()

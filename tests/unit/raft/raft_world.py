@@ -116,7 +116,7 @@ class MemoryLog:
     def append_records(self, values: Sequence[bytes], epoch: int) -> int:
         first = self.end
         self.entries += [Entry(first + at, epoch, value) for at, value in enumerate(values)]
-        return first
+        return sum(map(len, values))
 
     def truncate(self, end: int) -> None:
         self.entries = [entry for entry in self.entries if entry.offset < end]
@@ -401,7 +401,8 @@ class World:
         leader = self.leader
         if leader is None or leader.machine is None:
             return None
-        first = leader.machine.append([value])
+        first = leader.machine.log.end
+        leader.machine.append([value])
         self.turn(leader)
         return first
 

@@ -1,0 +1,76 @@
+"""When a machine without I/O is at work in an event loop: in turns, of which the next one follows on what happens in it or on its timer.
+
+Rules: everything happens in the loop's thread. A turn asks the machine what is to be done and does it; a turn that is wanted meanwhile
+follows at once, never inside. After a turn a timer waits for the time at which the machine wants the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+NEVER = float("inf")
+
+
+class Turns:
+    """The turns of one machine. Invariants: no turn is inside another; until it is closed, a turn is due when the machine wants one. An
+    error of `work` goes to who wanted the turn, and leaves the timer as it was."""
+
+    __slots__ = ("_again", "_loop", "_next_wakeup", "_now", "_soon", "_timer", "_turning", "_work", "closed")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop | None,
+        now: Callable[[], float],
+        work: Callable[[float], object],
+        next_wakeup: Callable[[float], float],
+    ) -> None:
+        """`now` gives seconds that only go on; `work(now)` does what is due; `next_wakeup(now)` is when that is to be done at the latest,
+        NEVER where nothing is. Without a `loop` there are no timers."""
+        self._loop = loop
+        self._now = now
+        self._work = work
+        self._next_wakeup = next_wakeup
+        self._timer: asyncio.TimerHandle | None = None
+        self._turning = self._again = self._soon = self.closed = False
+
+    def turn(self) -> None:
+        """Do what is due: now, or once the turn that is being taken is through."""
+        self._again = True
+        if self._turning or self.closed:
+            return
+        self._turning = True
+        try:
+            while self._again and not self.closed:
+                self._again = False
+                self._work(self._now())
+        finally:
+            self._turning = False
+        if not self.closed:
+            self._arm()
+
+    def soon(self) -> None:
+        """Take a turn in the next pass of the loop: one, however often it is wanted until then."""
+        if not self._soon:
+            assert self._loop is not None
+            self._soon = True
+            self._loop.call_soon(self._due)
+
+    def close(self) -> None:
+        """Take no more turns; one that is being taken ends without another. Idempotent."""
+        self.closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _due(self) -> None:
+        self._soon = False
+        self.turn()
+
+    def _arm(self) -> None:
+        if self._loop is None:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        now = self._now()
+        due = self._next_wakeup(now)
+        self._timer = None if due == NEVER else self._loop.call_later(max(0.0, due - now), self.turn)
