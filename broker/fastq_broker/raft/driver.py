@@ -62,6 +62,11 @@ class QuorumDriver:
         self._network: tuple[ClientCore, AsyncDriver] | None = None
         self._turns = Turns(loop, clock, self._work, machine.next_wakeup)
 
+    @property
+    def closed(self) -> bool:
+        """Whether it takes part no more."""
+        return self._turns.closed
+
     def start(self) -> None:
         """Take part."""
         self._log.on_advance(self._advanced)
@@ -70,7 +75,7 @@ class QuorumDriver:
 
     def close(self) -> None:
         """Take part no more: questions on their way are given up. Idempotent."""
-        if self._turns.closed:
+        if self.closed:
             return
         self._turns.close()
         self._log.remove_listener(self._advanced)
@@ -132,7 +137,7 @@ class QuorumDriver:
         network.kick()
 
     def _answered(self, number: int, ask: Ask, response: wire.Response | None, error: FastqError | None) -> None:
-        if self._turns.closed:
+        if self.closed:
             return
         answer = None
         if response is not None:
