@@ -1,0 +1,94 @@
+"""Brokers of Apache Kafka under controllers of ours: they register, are unfenced, have their requests served in Envelopes, replicate among
+each other, and go in a controlled way; and they go on when the active controller is gone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import apache_kafka
+import pytest
+from controllers import CLUSTER, Cluster
+from raft_members import until
+
+from fastq import Admin, Consumer, Producer
+
+pytestmark = [
+    pytest.mark.kafka,
+    pytest.mark.slow,
+    pytest.mark.skipif(apache_kafka.available() is not None, reason=str(apache_kafka.available())),
+]
+
+
+def broker(node_id: int, path: Path, cluster: Cluster) -> apache_kafka.ApacheKafka:
+    """One of Apache Kafka's that is no controller."""
+    made = apache_kafka.ApacheKafka(path / f"kafka-{node_id}", heap="256m", cluster_id=CLUSTER)
+    voters = ",".join(f"{number}@127.0.0.1:{port}" for number, port in cluster.nodes[0].places.items())
+    made.properties |= {
+        "process.roles": "broker",
+        "node.id": str(node_id),
+        "listeners": f"PLAINTEXT://127.0.0.1:{made.port}",
+        "controller.quorum.voters": voters,
+    }
+    del made.properties["controller.quorum.bootstrap.servers"]
+    return made
+
+
+def produce_and_read(servers: str, topic: str) -> list[bytes | None]:
+    with Producer(bootstrap_servers=servers, acks="all") as producer:
+        for number in range(100):
+            producer.send(topic, b"%d" % number, partition=0)
+        producer.flush()
+    with Consumer(topic, bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
+        return [record.value for record in consumer.read_to_end()]
+
+
+def test_brokers_of_apache_kafka_under_controllers_of_ours(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Cluster(tmp_path) as cluster:
+            brokers = [broker(node_id, tmp_path, cluster) for node_id in (11, 12)]
+            try:
+                await asyncio.gather(*(asyncio.to_thread(one.start) for one in brokers))
+                await with_brokers(cluster, brokers)
+            except BaseException:
+                for one in brokers:
+                    print(one.log_text()[-6000:])
+                raise
+            finally:
+                for one in brokers:
+                    with contextlib.suppress(OSError):
+                        await asyncio.to_thread(one.stop)
+
+    asyncio.run(asyncio.wait_for(scenario(), 150))
+
+
+async def with_brokers(cluster: Cluster, brokers: list[apache_kafka.ApacheKafka]) -> None:
+    servers = ",".join(one.bootstrap_servers for one in brokers)
+
+    def make(name: str) -> None:
+        with Admin(bootstrap_servers=servers) as admin:
+            admin.create_topic(name, 1, replication_factor=2)
+
+    image = await cluster.image()
+    assert [one.fenced for one in image.brokers.values()] == [False, False]
+    await asyncio.to_thread(make, "first")
+    expected: list[Any] = [b"%d" % number for number in range(100)]
+    assert await asyncio.to_thread(produce_and_read, servers, "first") == expected
+
+    await (await cluster.active()).kill()
+    await cluster.active()
+    await asyncio.to_thread(make, "second")
+    assert await asyncio.to_thread(produce_and_read, servers, "second") == expected
+
+    node = await cluster.active()
+    assert node.controller is not None
+    controller = node.controller
+    led = controller.image.partition("second", 0)
+    assert led is not None and set(led.isr) == {11, 12}
+    going = next(one for one in brokers if one.properties["node.id"] == str(led.leader))
+    await asyncio.to_thread(going.stop)
+    await until(lambda: controller.image.brokers[led.leader].fenced)
+    after = controller.image.partition("second", 0)
+    assert after is not None and after.leader in {11, 12} - {led.leader} and after.isr == (after.leader,)
