@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from .config import BrokerConfig
     from .controller import Controller, MetadataImage
-    from .controller.cluster_control import ClusterControl
     from .fetch_session import FetchSessionCache
     from .groups.service import GroupCoordinator
     from .log import LogManager
@@ -38,8 +37,6 @@ class Ports:
     """Milliseconds since 1970."""
     monotonic_ms: Callable[[], int]
     controller: Controller
-    control: ClusterControl | None = None
-    """What serves the cluster, on a node that is one of its controllers."""
     logs: LogManager
     replicas: ReplicaTable
     purgatory: Purgatory

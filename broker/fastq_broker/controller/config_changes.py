@@ -98,7 +98,7 @@ def _change(image: MetadataImage, item: ResourceChange, layers: topic_config.Bro
 
 
 def check_resource(image: MetadataImage, resource_type: int, name: str, node_id: int) -> None:
-    """Refuse a resource that does not exist, that is another broker, or whose configuration nobody alters here."""
+    """Refuse a resource that does not exist, a broker that is nobody's, or whose configuration nobody alters here."""
     if resource_type == ResourceType.TOPIC:
         if not name:
             raise Refused(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
@@ -112,10 +112,10 @@ def check_resource(image: MetadataImage, resource_type: int, name: str, node_id:
             raise Refused(
                 ErrorCode.INVALID_REQUEST, f"Unable to parse the broker id {shown(name)}: it takes a number or ''"
             )
-        if name and name != str(node_id):
+        if name and name not in (str(node_id), *map(str, image.brokers)):
             raise Refused(
                 ErrorCode.INVALID_REQUEST,
-                f"Unexpected broker id, expected {node_id}, but received {shown(name)}: ask that broker",
+                f"Unexpected broker id, expected {node_id}, but received {shown(name)}, and no such broker is registered",
             )
     elif resource_type == ResourceType.GROUP:
         if not name:

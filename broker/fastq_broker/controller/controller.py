@@ -46,7 +46,7 @@ from fastq.protocol.uuid import random_uuid
 from fastq_broker import fail_closed
 from fastq_broker.config import BrokerConfig, Listener
 from fastq_broker.config_keys import ResourceType
-from fastq_broker.controller import config_changes, feature_changes, features, quotas, scram, topics
+from fastq_broker.controller import config_changes, elections, feature_changes, features, quotas, scram, topics
 from fastq_broker.controller.directory import MetadataDirectory
 from fastq_broker.controller.feature_changes import FeatureUpdate
 from fastq_broker.controller.image import (
@@ -373,15 +373,16 @@ class Controller:
         self, wanted: Sequence[config_changes.ResourceChange], *, validate_only: bool = False
     ) -> list[Result]:
         """Both forms: a change says itself whether it replaces (AlterConfigs) or adds (IncrementalAlterConfigs)."""
-        return self._commit_whole(
-            validate_only, *config_changes.plan_changes(self.pending, wanted, self._layers_of(self.pending))
-        )
+        results, records = config_changes.plan_changes(self.pending, wanted, self._layers_of(self.pending))
+        records += elections.clear_elr(self.view, records)
+        return self._commit_whole(validate_only, results, records)
 
     incremental_alter_configs = alter_configs
 
     def update_features(self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False) -> None:
         """Finalize other levels of features, all of them or none. Raises Refused."""
-        records = feature_changes.plan_features(self.node_id, self._features_of(self.pending), updates)
+        others = feature_changes.members(self.pending, self.quorum.voters.ids - {self.node_id})
+        records = feature_changes.plan_features(self.node_id, self.pending_features, updates, others)
         if records and not validate_only:
             self._commit(records)
 

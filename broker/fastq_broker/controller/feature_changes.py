@@ -6,14 +6,14 @@ Source: FeatureControlManager.updateFeatures.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from fastq.errors import ErrorCode
 from fastq.protocol.messages import FeatureLevelRecord
 
 from . import features
-from .image import Record
+from .image import MetadataImage, Record
 from .topics import Refused
 
 UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
@@ -33,12 +33,38 @@ class FeatureUpdate(NamedTuple):
     upgrade_type: int
 
 
-def plan_features(node_id: int, finalized: Mapping[str, int], updates: Iterable[FeatureUpdate]) -> list[Record]:
-    """The records of an update; of a feature that is named twice the last one counts. Raises Refused."""
+class Member(NamedTuple):
+    """A registered node, and the ranges of levels that it supports by feature; None for a controller that has not registered."""
+
+    name: str
+    ranges: Mapping[str, tuple[int, int]] | None
+
+
+def members(image: MetadataImage, voters: Iterable[int]) -> list[Member]:
+    """Who has to support what is finalized: registered brokers, registered controllers, and `voters`."""
+    found = [
+        Member(f"Broker {broker.broker_id}", {name: (low, high) for name, low, high in broker.features})
+        for broker in image.brokers.values()
+    ]
+    registered = {record.controller_id: record for record in image.controllers()}
+    found += [
+        Member(
+            f"Controller {node_id}",
+            {item.name: (item.min_supported_version, item.max_supported_version) for item in record.features},
+        )
+        for node_id, record in registered.items()
+    ]
+    return [*found, *(Member(f"Controller {node_id}", None) for node_id in sorted(set(voters) - registered.keys()))]
+
+
+def plan_features(
+    node_id: int, finalized: Mapping[str, int], updates: Iterable[FeatureUpdate], others: Sequence[Member] = ()
+) -> list[Record]:
+    """The records of an update; of a feature that is named twice the last one counts. `others` have to support it too. Raises Refused."""
     records: list[Record] = []
     for update in {update.name: update for update in updates}.values():
         current = finalized.get(update.name, 0)
-        problem = _problem(node_id, update, current)
+        problem = _problem(node_id, update, current) or _problem_of_others(others, update)
         if problem:
             raise Refused(
                 ErrorCode.INVALID_UPDATE_VERSION,
@@ -48,6 +74,19 @@ def plan_features(node_id: int, finalized: Mapping[str, int], updates: Iterable[
         if update.level != current:
             records.append(FeatureLevelRecord(name=update.name, feature_level=update.level))
     return records
+
+
+def _problem_of_others(others: Sequence[Member], update: FeatureUpdate) -> str:
+    """Who else does not support a level, in words; empty when everybody does. What a node does not name it has at 0."""
+    for name, ranges in others:
+        if ranges is None:
+            return f"{name} has not registered, so that nobody knows what it supports."
+        if update.name not in ranges and update.level > 0:
+            return f"{name} does not support this feature."
+        lowest, highest = ranges.get(update.name, (0, 0))
+        if update.level > highest or 0 < update.level < lowest:
+            return f"{name} only supports versions {lowest}-{highest}"
+    return ""
 
 
 def _problem(node_id: int, update: FeatureUpdate, current: int) -> str:

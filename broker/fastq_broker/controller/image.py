@@ -161,6 +161,10 @@ class MetadataImage(NamedTuple):
         broker = self.brokers.get(broker_id)
         return broker is not None and not broker.fenced and not broker.in_controlled_shutdown
 
+    def controllers(self) -> Iterator[Record]:
+        """The registrations of controllers (RegisterControllerRecord)."""
+        return (record for key, record in self.kept.items() if isinstance(key, tuple) and key[0] == "controller")
+
     def live_brokers(self) -> Iterator[BrokerImage]:
         """Brokers that are not fenced."""
         return (broker for broker in self.brokers.values() if not broker.fenced)

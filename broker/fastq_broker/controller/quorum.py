@@ -149,6 +149,11 @@ class MetadataQuorum:
         return self._machine.role is Role.LEADER
 
     @property
+    def leader_id(self) -> int:
+        """Who leads the quorum, as far as that is known here; -1 for nobody."""
+        return self._machine.leader_id
+
+    @property
     def driver(self) -> QuorumDriver:
         """Runs the machine; the router of the controller's listener asks it."""
         return self._driver

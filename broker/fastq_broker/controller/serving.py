@@ -63,7 +63,7 @@ class ControllerRouter(QuorumRouter):
         self._controller = controller
         self._control = control
         self._listener = controller.config.controller_listener_names[0]
-        self._context = bound_context(ports, controller=controller, control=control, router=self)
+        self._context = bound_context(ports, controller=controller, router=self)
         for key in control.api_keys:
             self._add(key, (APIS[key].min_version, APIS[key].max_stable_version), self._ask_control)
         self._add(ApiVersionsRequest.API_KEY, api_versions.VERSIONS, api_versions.handle)

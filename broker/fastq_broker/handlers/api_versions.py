@@ -4,7 +4,7 @@ Rules
 - Every API of the router's table is listed with its handler's versions. Produce is listed from version 0, though 0 to 2 are
   refused, because librdkafka takes a broker without them for one that is too old (KAFKA-18659).
 - Every client asks on each of its connections, so a version's answer is encoded once and kept until what it says has changed. While
-  a broker runs, only the finalized features and their epoch do; what is served and supported is the same in a whole process.
+  a broker runs, only the finalized features and their epoch do; what is served is the same for all routers of a kind.
 """
 
 from __future__ import annotations

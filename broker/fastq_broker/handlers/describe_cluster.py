@@ -1,4 +1,8 @@
-"""DescribeCluster: the cluster's id, its controller and its brokers (KIP-700, KIP-919)."""
+"""DescribeCluster: the cluster's id, its controller and its brokers (KIP-700, KIP-919).
+
+Rules: a broker's listener tells of brokers and names a broker as the controller, which forwards what is for the active one; a controller's
+listener tells of the controllers that have registered, and of the active one. Source: AuthHelper.computeDescribeClusterResponse.
+"""
 
 from __future__ import annotations
 
@@ -19,25 +23,38 @@ CONTROLLERS = 2
 
 
 def handle(context: RequestContext, request: DescribeClusterRequest) -> DescribeClusterResponse:
-    """Answer the brokers that are live (or, in version 2 on request, the fenced ones too) on the request's listener."""
+    """Answer who has the request's listener: controllers, or brokers that are live (in version 2 on request the fenced ones too)."""
     controller = context.controller
-    if request.endpoint_type != BROKERS:
-        known = request.endpoint_type == CONTROLLERS
+    of_controllers = context.listener in context.config.controller_listener_names
+    told = CONTROLLERS if of_controllers else BROKERS
+    if request.endpoint_type != told:
+        known = request.endpoint_type in (BROKERS, CONTROLLERS)
+        what = "controllers (2)" if of_controllers else "brokers (1)"
         return DescribeClusterResponse(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
-            error_message=f"this listener tells of brokers (1), not of endpoints of type {request.endpoint_type}",
-            endpoint_type=BROKERS,
+            error_message=f"this listener tells of {what}, not of endpoints of type {request.endpoint_type}",
+            endpoint_type=told,
             cluster_id=controller.cluster_id,
             brokers=[],
         )
     response = DescribeClusterResponse(
+        endpoint_type=told,
         cluster_id=controller.cluster_id,
-        controller_id=controller.node_id,
-        brokers=_brokers(context, request.include_fenced_brokers),
+        controller_id=controller.quorum.leader_id if of_controllers else controller.node_id,
+        brokers=_controllers(context) if of_controllers else _brokers(context, request.include_fenced_brokers),
     )
     if request.include_cluster_authorized_operations:
         response.cluster_authorized_operations = operations.CLUSTER
     return response
+
+
+def _controllers(context: RequestContext) -> list[DescribeClusterResponse.DescribeClusterBroker]:
+    return [
+        DescribeClusterResponse.DescribeClusterBroker(broker_id=record.controller_id, host=place.host, port=place.port)
+        for record in context.image.controllers()
+        for place in record.end_points
+        if place.name == context.listener
+    ]
 
 
 def _brokers(context: RequestContext, with_fenced: bool) -> list[DescribeClusterResponse.DescribeClusterBroker]:

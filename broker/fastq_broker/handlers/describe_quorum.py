@@ -1,6 +1,8 @@
 """DescribeQuorum: the voters of the metadata quorum and how far they are (KIP-595, KIP-853).
 
-Rules: only `__cluster_metadata-0` can be asked for. The leader tells of itself as a voter that is always caught up.
+Rules: only `__cluster_metadata-0` can be asked for, and only its leader knows how far the others are. It tells of itself as a voter that is
+always caught up. Times are -1 of a replica that has not fetched in the leader's epoch.
+Source: KafkaRaftClient.handleDescribeQuorumRequest.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ from fastq.errors import ErrorCode
 from fastq.protocol.messages import DescribeQuorumRequest, DescribeQuorumResponse
 from fastq.protocol.uuid import ZERO_UUID
 from fastq_broker.controller.storage import METADATA_TOPIC
+from fastq_broker.raft.leader import Leadership, Progress
+from fastq_broker.raft.voters import ReplicaKey
 
 if TYPE_CHECKING:
     from fastq_broker.controller import Controller
@@ -21,7 +25,10 @@ VERSIONS = (0, 2)
 
 FIRST_VERSION_WITH_DIRECTORIES = 2
 
+NEVER = float("-inf")
+
 PartitionData = DescribeQuorumResponse.PartitionData
+ReplicaState = DescribeQuorumResponse.ReplicaState
 
 
 def handle(context: RequestContext, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
@@ -45,29 +52,66 @@ def handle(context: RequestContext, request: DescribeQuorumRequest) -> DescribeQ
 
 def _partition(controller: Controller, topic: str, number: int, with_directories: bool) -> PartitionData:
     if (topic, number) != (METADATA_TOPIC, 0):
-        return PartitionData(
-            partition_index=number,
-            error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            error_message=f"only {METADATA_TOPIC}-0 can be described",
-            current_voters=[],
-            observers=[],
+        return _refusal(number, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"only {METADATA_TOPIC}-0 can be described")
+    machine = controller.quorum.driver.machine
+    leadership = machine.leadership
+    if leadership is None:
+        return _refusal(
+            number,
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            f"node {controller.node_id} does not lead the metadata quorum; node {machine.leader_id} may",
         )
-    now_ms = controller.clock()
-    voter = DescribeQuorumResponse.ReplicaState(
-        replica_id=controller.node_id,
-        replica_directory_id=controller.quorum.voter_directory if with_directories else ZERO_UUID,
-        log_end_offset=controller.quorum.end_offset,
-        last_fetch_timestamp=now_ms,
-        last_caught_up_timestamp=now_ms,
-    )
+    voters = controller.quorum.voters
+    observers = [other for other in leadership.others.values() if not voters.has(other.key)]
+    told = _Teller(controller, leadership, with_directories)
     return PartitionData(
         partition_index=0,
         leader_id=controller.node_id,
         leader_epoch=controller.epoch,
         high_watermark=controller.quorum.high_watermark,
-        current_voters=[voter],
-        observers=[],
+        current_voters=[told.voter(voter.key) for voter in voters],
+        observers=[told.other(observer) for observer in observers],
     )
+
+
+def _refusal(number: int, code: ErrorCode, message: str) -> PartitionData:
+    return PartitionData(
+        partition_index=number, error_code=code, error_message=message, current_voters=[], observers=[]
+    )
+
+
+class _Teller:
+    """How far each replica is, for one answer."""
+
+    def __init__(self, controller: Controller, leadership: Leadership, with_directories: bool) -> None:
+        self._controller = controller
+        self._leadership = leadership
+        self._with_directories = with_directories
+        self._now_ms = controller.clock()
+        self._now_s = controller.quorum.driver.now()
+
+    def voter(self, key: ReplicaKey) -> ReplicaState:
+        if key.is_of(self._leadership.me):
+            quorum = self._controller.quorum
+            return self._state(self._leadership.me, quorum.end_offset, self._now_s, self._now_s)
+        known = next((other for other in self._leadership.others.values() if key.is_of(other.key)), None)
+        return self.other(known or Progress(key, NEVER))
+
+    def other(self, progress: Progress) -> ReplicaState:
+        return self._state(progress.key, progress.end, progress.fetched_at, progress.caught_up_at)
+
+    def _state(self, key: ReplicaKey, end: int, fetched_at: float, caught_up_at: float) -> ReplicaState:
+        return ReplicaState(
+            replica_id=key.node_id,
+            replica_directory_id=key.directory_id if self._with_directories else ZERO_UUID,
+            log_end_offset=end,
+            last_fetch_timestamp=self._time_ms(fetched_at),
+            last_caught_up_timestamp=self._time_ms(caught_up_at),
+        )
+
+    def _time_ms(self, at_s: float) -> int:
+        """A time of the leader's clock as ms since 1970."""
+        return -1 if at_s == NEVER else self._now_ms - int((self._now_s - at_s) * 1000)
 
 
 def _nodes(controller: Controller) -> list[DescribeQuorumResponse.Node]:
