@@ -40,11 +40,15 @@ logger = logging.getLogger("fastq_broker")
 GC_THRESHOLD = 50_000
 """Allocations between collections: requests make no cycles, so frequent searches for some are wasted."""
 
+NODES_MAX = 100
+
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 _EXAMPLE = """example:
   fastq-broker --data-dir ./data --listen 127.0.0.1:9092
   fastq-broker --config server.properties --set log.retention.hours=48
+  fastq-broker --nodes 3 --data-dir ./cluster --listen 127.0.0.1:9092
+                                            a cluster on this machine: its brokers at the ports 9092, 9093, 9094
   fastq-broker repair --data-dir ./data     what accepting the damage of a metadata log would cost
   fastq-broker format --cluster-id ID --standalone --config server.properties
                                             give directories their cluster before the first start; also info, random-uuid
@@ -65,6 +69,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return storage(arguments)
     parsed = _parser().parse_args(arguments)
     _configure_logging(parsed.log_format, parsed.log_level)
+    if parsed.nodes > 1:
+        from .cluster.nodes import run
+
+        return run(parsed)
     gc.disable()  # until it is ready: loading modules makes no garbage worth the search
     from fastq.errors import FastqError
 
@@ -81,6 +89,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (FastqError, ValueError) as error:
         print(f"fastq-broker: {error}", file=sys.stderr)
         return EXIT_BAD_CONFIG
+    for path in config.log_dirs:
+        if os.path.exists(os.path.join(path, "node-1", "meta.properties")):
+            print(
+                f"fastq-broker: {path} holds the nodes of a cluster: give --nodes, or another --data-dir",
+                file=sys.stderr,
+            )
+            return EXIT_CANNOT_START
     try:
         loop = _new_loop()
     except OSError as error:
@@ -248,6 +263,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--node-id", type=int, metavar="N", help="the node's id within its cluster (default: 1)")
     add(
+        "--nodes",
+        type=_node_count,
+        metavar="N",
+        default=1,
+        help="run a cluster of N nodes, each a process: directories node-1 to node-N in --data-dir, ports from that of "
+        "--listen on, those of three controllers behind them; --set is for all of them (default: 1, no other process)",
+    )
+    add(
         "--metrics-listen",
         metavar="HOST:PORT",
         help="serve /metrics for Prometheus, /health/live and /health/ready there",
@@ -256,6 +279,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--log-level", choices=("debug", "info", "warning", "error"), default="info", help="default: info")
     add("--control-fd", type=int, help=argparse.SUPPRESS)  # fastq.testing's fault switches
     return parser
+
+
+def _node_count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= NODES_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed: it takes 1 to {NODES_MAX}")
+    return int(text)
 
 
 def _overrides(parsed: argparse.Namespace) -> dict[str, Value]:

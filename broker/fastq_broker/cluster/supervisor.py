@@ -10,11 +10,12 @@ Rules
 - A node says that it is ready with the first line of its standard output; when all have, this process says so, once, with one of its own.
 - A node that ends by itself is started again, after a pause that doubles with each time, and begins anew once it has run for a while.
   One that ends with a code that no other start will mend (its configuration is wrong) ends them all, before all were ready.
-- SIGTERM and SIGINT stop the nodes one at a time, the last one first, so that each can hand over what it leads, while a majority is left:
-  without one there is no controller that would let the next one go, so the last ones stop together. The same signal again stops all that
-  are left at once. Who does not end in time is killed. SIGHUP is passed on. Nodes have sessions of their own: a terminal's Ctrl-C reaches
-  them through here alone.
-- What a node logs goes to standard error, each line behind the node's name.
+- The first three nodes are controllers. SIGTERM and SIGINT stop the nodes one at a time, the last one first, so that each can hand over
+  what it leads, while a majority of the controllers is left: without one nobody would let the next node go, so the last ones stop
+  together, and who is left without a majority is told once more, which is to say that there is nobody to hand over to.
+- The same signal again stops all that are left at once, and once more kills them. Who does not end in time is killed. SIGHUP is passed on.
+  Nodes have sessions of their own: a terminal's Ctrl-C reaches them through here alone.
+- What a node logs goes to standard error, each line behind the node's name (JSON: with it).
 - A process is ended by its pid, while it is ours to wait for: never by a name, never a group.
 """
 
@@ -46,17 +47,20 @@ LINE_BYTES_MAX = 1 << 16
 LAST_WORDS_S = 1.0
 """How long the log of a node that has ended is read on: a process that it has left behind may hold the pipe."""
 ENDING = (signal.SIGTERM, signal.SIGINT)
+CONTROLLERS_MAX = 3
+"""Two of three are a majority; a quorum of more would only be slower."""
 
 
 class NodePlan(NamedTuple):
-    """A node's place: its id and name, where its data is, and its ports for clients and for other nodes."""
+    """A node's place: its id and name, where its data is, its port for clients, and that of its controller, None where it is a broker
+    only."""
 
     node_id: int
     name: str
     data_dir: str
     host: str
     port: int
-    controller_port: int
+    controller_port: int | None
 
     @property
     def address(self) -> str:
@@ -67,12 +71,13 @@ class NodePlan(NamedTuple):
 
 def plan_nodes(count: int, data_dir: str, host: str, first_port: int) -> list[NodePlan]:
     """Nodes 1 to `count`, each in a directory of its own below `data_dir`. Their ports for clients are `count` from `first_port` on, those
-    for other nodes follow. Raises ValueError when there are no such ports."""
+    of controllers follow. Raises ValueError when there are no such ports."""
     if count < 1:
         raise ValueError(f"--nodes {count}: it takes 1 or more")
-    if not 0 < first_port <= 65536 - 2 * count:
+    ports = count + min(count, CONTROLLERS_MAX)
+    if not 0 < first_port <= 65536 - ports:
         raise ValueError(
-            f"--nodes {count} takes the {2 * count} ports from {first_port} on: the first one lies between 1 and {65536 - 2 * count}"
+            f"--nodes {count} takes the {ports} ports from {first_port} on: the first one lies between 1 and {65536 - ports}"
         )
     return [
         NodePlan(
@@ -81,7 +86,7 @@ def plan_nodes(count: int, data_dir: str, host: str, first_port: int) -> list[No
             os.path.join(data_dir, f"node-{number}"),
             host,
             first_port + number - 1,
-            first_port + count + number - 1,
+            first_port + count + number - 1 if number <= CONTROLLERS_MAX else None,
         )
         for number in range(1, count + 1)
     ]
@@ -145,6 +150,7 @@ class _Node:
     due: float = 0.0  # waiting: when to start it; stopping: when to kill it
     started: float = 0.0
     failures: int = 0
+    hurried: bool = False
 
 
 @dataclass
@@ -157,7 +163,7 @@ class Supervision:
     def __post_init__(self) -> None:
         self._nodes = {plan.node_id: _Node(plan) for plan in self.plans}
         self._effects: list[Effect] = []
-        self._stopping = self._at_once = self._told_ready = self._finished = False
+        self._stopping = self._at_once = self._no_mercy = self._told_ready = self._finished = False
         self._code = EXIT_OK
 
     def state_of(self, plan: NodePlan) -> NodeState:
@@ -202,7 +208,10 @@ class Supervision:
             for node in self._nodes.values():
                 if node.state in (NodeState.STARTING, NodeState.RUNNING):
                     self._effects.append(Signal(node.plan, number))
+        elif self._at_once:
+            self._no_mercy = True
         elif self._stopping:
+            logger.info("%s: stopping all nodes that are left at once; once more kills them", number.name)
             self._at_once = True
         else:
             logger.info(
@@ -232,14 +241,21 @@ class Supervision:
             if node.state is NodeState.WAITING:
                 node.state = NodeState.ENDED
         living = [node for node in self._nodes.values() if node.state is not NodeState.ENDED]
-        together = self._at_once or len(living) <= len(self._nodes) // 2 + 1
+        controllers = [node for node in living if node.plan.controller_port is not None]
+        majority = sum(plan.controller_port is not None for plan in self.plans) // 2 + 1
+        lost = len(controllers) < majority
+        together = self._at_once or lost or len(living) == len(controllers) == majority
         alone = any(node.state is NodeState.STOPPING for node in living) and not together
         for node in reversed(living):
             if node.state is NodeState.STOPPING:
-                if now >= node.due:
-                    node.due = NEVER
-                    logger.error("%s has not stopped in %g s: it is killed", node.plan.name, self.config.stop_timeout_s)
+                if now >= node.due or (self._no_mercy and node.due < NEVER):
+                    late = f" has not stopped in {self.config.stop_timeout_s:g} s:" if now >= node.due else ":"
+                    logger.error("%s%s it is killed, and recovers at its next start", node.plan.name, late)
+                    node.due, node.hurried = NEVER, True
                     self._effects.append(Signal(node.plan, signal.SIGKILL))
+                elif lost and not node.hurried:
+                    node.hurried = True
+                    self._effects.append(Signal(node.plan, signal.SIGTERM))
             elif not alone:
                 node.state, node.due = NodeState.STOPPING, now + self.config.stop_timeout_s
                 self._effects.append(Signal(node.plan, signal.SIGTERM))
@@ -275,6 +291,16 @@ class Child(Protocol):
         """Its code."""
 
 
+def marked(plan: NodePlan, line: bytes) -> bytes:
+    """A line of a node's log, behind its name."""
+    return b"%s | %s\n" % (plan.name.encode(), line)
+
+
+def marked_json(plan: NodePlan, line: bytes) -> bytes:
+    """A line of a node's log, with its name as the first field where it is an object of JSON."""
+    return b'{"node": "%s", %s\n' % (plan.name.encode(), line[1:]) if line[:2] == b'{"' else marked(plan, line)
+
+
 StartChild = Callable[[Sequence[str]], Awaitable[Child]]
 TakeSignals = Callable[[Callable[[signal.Signals], None]], object]
 
@@ -308,6 +334,7 @@ class Supervisor:
         start: StartChild = start_child,
         signals: TakeSignals = take_signals,
         clock: Callable[[], float] = time.monotonic,
+        mark: Callable[[NodePlan, bytes], bytes] = marked,
         out: BinaryIO | None = None,
         err: BinaryIO | None = None,
     ) -> None:
@@ -316,6 +343,7 @@ class Supervisor:
         self._start = start
         self._signals = signals
         self._clock = clock
+        self._mark = mark
         self._out = sys.stdout.buffer if out is None else out
         self._err = sys.stderr.buffer if err is None else err
         self._children: dict[int, Child] = {}
@@ -392,7 +420,7 @@ class Supervisor:
     async def _read(self, plan: NodePlan, stream: asyncio.StreamReader | None, *, says_ready: bool) -> None:
         """Pass a node's lines on, the first one of its standard output excepted: that one says that it is ready."""
         assert stream is not None
-        prefix, rest = f"{plan.name} | ".encode(), b""
+        rest = b""
         while True:
             piece = await stream.read(PIECE_BYTES)
             rest += piece
@@ -405,7 +433,7 @@ class Supervisor:
                 self.supervision.ready(plan)
                 self._turns.turn()
             if lines:
-                self._write(self._err, b"".join(prefix + line + b"\n" for line in lines))
+                self._write(self._err, b"".join(self._mark(plan, line) for line in lines))
             if not piece:
                 return
 
@@ -421,7 +449,9 @@ def run_nodes(
     plans: Sequence[NodePlan],
     argv: Callable[[NodePlan], Sequence[str]],
     config: SupervisorConfig | None = None,
+    *,
+    mark: Callable[[NodePlan, bytes], bytes] = marked,
 ) -> int:
     """Run nodes until a signal ends them. `argv(plan)` is the command of a node, which says that it is ready with a line on its standard
-    output. Answers the exit code: 0 when all ended well."""
-    return asyncio.run(Supervisor(Supervision(plans, config or SupervisorConfig()), argv).run())
+    output; `mark` makes lines of its log those of all nodes. Answers the exit code: 0 when all ended well."""
+    return asyncio.run(Supervisor(Supervision(plans, config or SupervisorConfig()), argv, mark=mark).run())

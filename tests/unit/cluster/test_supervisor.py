@@ -24,6 +24,8 @@ from fastq_broker.cluster.supervisor import (
     Supervision,
     Supervisor,
     SupervisorConfig,
+    marked,
+    marked_json,
     plan_nodes,
     run_nodes,
 )
@@ -41,6 +43,8 @@ def test_each_node_has_a_directory_and_ports_of_its_own() -> None:
     ]
     assert plan_nodes(1, "d", "::1", 9092)[0].address == "[::1]:9092"
     assert plan_nodes(3, "d", "h", 65530)[-1].controller_port == 65535
+    assert [plan.controller_port for plan in plan_nodes(5, "d", "h", 9092)] == [9097, 9098, 9099, None, None]
+    assert plan_nodes(100, "d", "h", 65433)[2].controller_port == 65535
     for count, port in ((0, 9092), (3, 0), (3, 65531)):
         with pytest.raises(ValueError, match="--nodes"):
             plan_nodes(count, "d", "h", port)
@@ -119,19 +123,21 @@ def test_a_node_that_was_ready_before_is_started_again_whatever_its_code() -> No
     assert supervision.poll(1.1) == [Spawn(TWO)]
 
 
-def test_nodes_stop_one_at_a_time_the_last_one_first_while_a_majority_is_left() -> None:
+def test_nodes_stop_one_at_a_time_the_last_one_first_while_a_majority_of_the_controllers_is_left() -> None:
     plans = plan_nodes(5, "data", "127.0.0.1", 9092)
     supervision = Supervision(plans)
     supervision.poll(0.0)
     supervision.signalled(TERM)
-    for now, plan in enumerate((plans[4], plans[3])):
+    for now, plan in enumerate((plans[4], plans[3], plans[2])):
         assert supervision.poll(float(now)) == [Signal(plan, TERM)]
         assert supervision.poll(now + 0.5) == [] and supervision.state_of(plan) is NodeState.STOPPING
         supervision.ended(plan, 0, now + 0.9)
-    assert supervision.poll(3.0) == [Signal(plan, TERM) for plan in reversed(plans[:3])]
-    for plan in plans[:3]:
-        assert supervision.poll(3.0) == []
-        supervision.ended(plan, 0, 3.5)
+    assert supervision.poll(3.0) == [Signal(plans[1], TERM), Signal(plans[0], TERM)]
+    assert supervision.poll(3.0) == []
+    supervision.ended(plans[1], 0, 3.5)
+    assert supervision.poll(3.5) == [Signal(plans[0], TERM)]  # there is nobody to let it go
+    assert supervision.poll(3.6) == []
+    supervision.ended(plans[0], 0, 3.7)
     assert supervision.poll(4.0) == [Finished(0)]
     assert supervision.poll(5.0) == [] and supervision.next_wakeup() == float("inf")
 
@@ -151,8 +157,33 @@ def test_a_second_signal_stops_the_others_at_once() -> None:
     assert supervision.poll(0.0) == [Signal(THREE, TERM)]
     supervision.signalled(signal.SIGINT)
     assert supervision.poll(1.0) == [Signal(TWO, TERM), Signal(ONE, TERM)]
+    supervision.ended(TWO, 0, 1.5)
     supervision.signalled(signal.SIGINT)
-    assert supervision.poll(1.0) == []
+    assert supervision.poll(2.0) == [Signal(THREE, KILL), Signal(ONE, KILL)]
+    supervision.signalled(signal.SIGINT)
+    assert supervision.poll(2.0) == []
+
+
+def test_brokers_go_one_at_a_time_before_the_controllers_without_which_they_could_not() -> None:
+    plans = plan_nodes(6, "data", "127.0.0.1", 9092)
+    supervision = Supervision(plans)
+    supervision.poll(0.0)
+    supervision.ended(plans[1], 1, 0.0)  # of three controllers two are left
+    supervision.signalled(TERM)
+    for plan in (plans[5], plans[4], plans[3]):
+        assert supervision.poll(1.0) == [Signal(plan, TERM)] and supervision.poll(1.0) == []
+        supervision.ended(plan, 0, 1.0)
+    assert supervision.poll(2.0) == [Signal(plans[2], TERM), Signal(plans[0], TERM)]
+
+
+def test_without_a_majority_of_controllers_nobody_waits_for_another() -> None:
+    plans = plan_nodes(5, "data", "127.0.0.1", 9092)
+    supervision = Supervision(plans)
+    supervision.poll(0.0)
+    for plan in plans[1:3]:
+        supervision.ended(plan, 1, 0.0)
+    supervision.signalled(TERM)
+    assert supervision.poll(1.0) == [Signal(plan, TERM) for plan in (plans[4], plans[3], plans[0])]
 
 
 def test_who_does_not_stop_in_time_is_killed_and_the_next_one_is_its_turn() -> None:
@@ -203,6 +234,12 @@ def test_an_end_that_is_told_twice_counts_once() -> None:
     supervision.ended(TWO, 1, 0.0)
     supervision.ended(TWO, 1, 0.5)
     assert supervision.next_wakeup() == 1.0
+
+
+def test_lines_of_json_stay_json() -> None:
+    assert marked_json(ONE, b'{"time": 1}') == b'{"node": "node-1", "time": 1}\n'
+    for line in (b"fastq-broker: cannot start", b"{}", b""):
+        assert marked_json(ONE, line) == marked(ONE, line) == b"node-1 | " + line + b"\n"
 
 
 # -- in a loop, with processes of our own
@@ -339,7 +376,7 @@ def test_a_signal_that_comes_while_a_process_is_being_started_reaches_it() -> No
         world.on_signal(TERM)
         world.on_signal(TERM)
         assert await asyncio.wait_for(run, 10) == 0
-        assert sorted(world.signals) == [("node-1", TERM), ("node-2", TERM), ("node-3", TERM)]
+        assert set(world.signals) == {("node-1", TERM), ("node-2", TERM), ("node-3", TERM)}
 
     asyncio.run(scenario())
 

@@ -1,0 +1,216 @@
+"""The command `fastq-broker --nodes N`: one cluster of N nodes on this machine, each a process with a directory of its own.
+
+    DIR/node-1 ... DIR/node-N      each what a node's directory is anywhere; the first start formats them as one cluster
+
+Rules
+- The first three nodes are brokers and controllers, the others brokers only.
+- The controllers are named by controller.quorum.voters, not in the log: their ports follow from the arguments, which may change from one
+  start to the next. They are reached at the loopback address alone.
+- N may grow. It does not shrink: what is on the nodes that are left out would be missing.
+- What the arguments decide for each node is not to be set for all of them, and a configuration file holds such settings: it is refused.
+- Nodes are stopped in SHUTDOWN_S at most: longer than a broker tries to hand over what it leads (`shutdown_timeout_s`, Kafka's five
+  minutes, for which Kafka has no setting). One that is killed before recovers at its next start; who has no patience signals again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fastq.errors import ConfigError, FastqError
+from fastq.protocol.uuid import random_uuid, uuid_to_str
+from fastq_broker.cluster.supervisor import (
+    CONTROLLERS_MAX,
+    EXIT_BAD_CONFIG,
+    EXIT_UNCLEAN,
+    NodePlan,
+    SupervisorConfig,
+    marked,
+    marked_json,
+    plan_nodes,
+    run_nodes,
+)
+from fastq_broker.config import BrokerConfig, parse_assignments
+from fastq_broker.config_listeners import parse_listener
+from fastq_broker.metrics_http import parse_address
+
+if TYPE_CHECKING:
+    from fastq_broker.config_keys import Value
+
+logger = logging.getLogger(__name__)
+
+LOOPBACK = "127.0.0.1"
+SHUTDOWN_S = 330.0
+DECIDED = frozenset(
+    (
+        *("node.id", "broker.id", "process.roles", "log.dir", "log.dirs", "metadata.log.dir"),
+        *("listeners", "advertised.listeners", "host.name", "port", "advertised.host.name", "advertised.port"),
+        *("controller.listener.names", "controller.quorum.voters", "controller.quorum.bootstrap.servers"),
+    )
+)
+"""Settings that are each node's own."""
+_REFUSED = {
+    "config": "a file holds what is each node's own; give what all share by --set",
+    "advertise": "each node has an address of its own, that of --listen",
+    "node_id": "the nodes have the ids from 1 on",
+    "control_fd": "each node has switches of its own",
+}
+
+
+def run(parsed: argparse.Namespace) -> int:
+    """Run the nodes that the arguments of `fastq-broker` ask for, until a signal ends them; answers the exit code."""
+    try:
+        plans, settings = plan(parsed)
+        configs = [
+            BrokerConfig.from_mapping(settings[each.node_id], insecure_ignore=parsed.insecure_ignore) for each in plans
+        ]
+        metrics = _metrics(parsed.metrics_listen, plans)
+    except (FastqError, ValueError) as error:
+        print(f"fastq-broker: {error}", file=sys.stderr)
+        return EXIT_BAD_CONFIG
+    try:
+        prepare(Path(parsed.data_dir or "data"), configs)
+    except (FastqError, OSError) as error:
+        print(f"fastq-broker: {error}", file=sys.stderr)
+        return EXIT_UNCLEAN
+    except KeyboardInterrupt:
+        return EXIT_UNCLEAN
+    code = run_nodes(
+        plans,
+        lambda each: _command(parsed, settings[each.node_id], metrics.get(each.node_id)),
+        SupervisorConfig(stop_timeout_s=SHUTDOWN_S),
+        mark=marked_json if parsed.log_format == "json" else marked,
+    )
+    logger.info("all nodes have ended" if code == 0 else "all nodes have ended, but not cleanly")
+    return code
+
+
+# -- what each node is
+
+
+def plan(parsed: argparse.Namespace) -> tuple[list[NodePlan], dict[int, dict[str, Value]]]:
+    """The nodes, and the settings of each by its id. ConfigError and ValueError for arguments that do not go together."""
+    for name, why in _REFUSED.items():
+        if getattr(parsed, name) is not None:
+            raise ValueError(f"--{name.replace('_', '-')} does not go with --nodes: {why}")
+    shared = parse_assignments(parsed.set)
+    for key in shared:
+        if key in DECIDED or key.replace("_", ".") in DECIDED:
+            raise ValueError(f"--set {key} does not go with --nodes, which decides it for each node: leave it out")
+    address = parsed.listen or "127.0.0.1:9092"
+    if "://" in address:
+        raise ValueError(
+            f"--listen {address!r} does not go with --nodes: it takes HOST:PORT, the address of the first node"
+        )
+    listener = parse_listener(address, key="--listen")
+    plans = plan_nodes(parsed.nodes, parsed.data_dir or "data", listener.host, listener.port)
+    return plans, {each.node_id: _settings(each, plans, shared) for each in plans}
+
+
+def _settings(own: NodePlan, plans: Sequence[NodePlan], shared: Mapping[str, Value]) -> dict[str, Value]:
+    """The settings of one node."""
+    controllers = [each for each in plans if each.controller_port is not None]
+    listeners, roles = f"PLAINTEXT://{own.address}", "broker"
+    if own.controller_port is not None:
+        listeners += f",CONTROLLER://{LOOPBACK}:{own.controller_port}"
+        roles += ",controller"
+    few: dict[str, Value] = {}
+    if len(plans) < 3:  # Kafka's defaults take three brokers
+        few = {
+            "offsets.topic.replication.factor": str(len(plans)),
+            "transaction.state.log.replication.factor": str(len(plans)),
+            "transaction.state.log.min.isr": "1",
+        }
+    return {
+        **few,
+        **shared,
+        "node.id": str(own.node_id),
+        "process.roles": roles,
+        "log.dirs": own.data_dir,
+        "listeners": listeners,
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.voters": ",".join(
+            f"{each.node_id}@{LOOPBACK}:{each.controller_port}" for each in controllers
+        ),
+    }
+
+
+def _metrics(address: str | None, plans: Sequence[NodePlan]) -> dict[int, str]:
+    """Where each node serves its metrics: at the ports from the given one on; with 0 at free ones. ValueError."""
+    if address is None:
+        return {}
+    _, port = parse_address(address)
+    if port + len(plans) > 65536:
+        raise ValueError(f"--metrics-listen {address!r}: {len(plans)} nodes take the {len(plans)} ports from there on")
+    host = address.rpartition(":")[0]
+    return {each.node_id: f"{host}:{port + at if port else 0}" for at, each in enumerate(plans)}
+
+
+def _command(parsed: argparse.Namespace, settings: Mapping[str, Value], metrics: str | None) -> list[str]:
+    """What starts a node."""
+    command = [sys.executable, "-m", "fastq_broker", "--log-format", parsed.log_format, "--log-level", parsed.log_level]
+    for name in parsed.insecure_ignore:
+        command += ["--insecure-ignore", name]
+    for key, value in settings.items():
+        command += ["--set", f"{key}={value}"]
+    return command if metrics is None else [*command, "--metrics-listen", metrics]
+
+
+# -- their directories
+
+
+def prepare(root: Path, configs: Sequence[BrokerConfig]) -> None:
+    """Format what is not formatted yet, as one cluster. ConfigError where the directories do not allow it, OSError."""
+    from fastq_broker.controller.storage import META_PROPERTIES, METADATA_DIRECTORY, MetaProperties
+
+    if (root / META_PROPERTIES).exists():
+        raise ConfigError(f"{root} holds a node of its own, one without --nodes: choose another --data-dir")
+    formatted = {
+        int(place.parent.name.removeprefix("node-"))
+        for place in root.glob(f"node-[1-9]*/{META_PROPERTIES}")
+        if place.parent.name.removeprefix("node-").isdecimal()
+    }
+    last = max(formatted, default=0)
+    if last > len(configs):
+        raise ConfigError(
+            f"{root} holds {last} nodes, and --nodes {len(configs)} would leave some out: give --nodes {last} or more"
+        )
+    new = [config for config in configs if config.node_id not in formatted]
+    if not new:
+        return
+    known = next((MetaProperties.read(root / f"node-{number}") for number in sorted(formatted)), None)
+    if any(any((root / f"node-{number}" / METADATA_DIRECTORY).glob("*.log")) for number in formatted):
+        _refuse_lost_quorum(root, new, len(configs))
+    from fastq_broker.controller.formatting import Plan, format_node
+    from fastq_broker.controller.releases import levels_of
+
+    cluster_id = uuid_to_str(random_uuid()) if known is None else known.cluster_id
+    for config in new:
+        directory = Path(config.metadata_log_dir)
+        node = Plan(
+            cluster_id=cluster_id,
+            node_id=config.node_id,
+            directories=[directory],
+            metadata_directory=directory,
+            levels=levels_of({}, dynamic_quorum=False),
+        )
+        format_node(node, ignore_formatted=False, now_ms=time.time_ns() // 1_000_000)
+    logger.info("%d nodes are new in cluster %s, %s", len(new), cluster_id, root)
+
+
+def _refuse_lost_quorum(root: Path, new: Sequence[BrokerConfig], count: int) -> None:
+    """ConfigError where controllers with nothing in their logs would be a majority, and forget what the cluster knows."""
+    controllers = min(count, CONTROLLERS_MAX)
+    empty = [config.node_id for config in new if config.node_id <= controllers]
+    if len(empty) * 2 > controllers:
+        names = ", ".join(f"node-{number}" for number in empty)
+        raise ConfigError(
+            f"{root} has lost {names}: without the metadata of most controllers the cluster would begin anew; bring the directories back"
+        )
+    for number in empty:
+        logger.warning("node-%d has no directory in %s: it begins with an empty one", number, root)
