@@ -6,10 +6,15 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from controllers import Cluster, SimulatedBroker
+import pytest
+from controllers import CLUSTER, Cluster, Node, SimulatedBroker, ask
+from fastq_broker.cluster.forwarding import ClientRequest, Principal, wrap
+from fastq_broker.controller.records import PRODUCER_ID_BLOCK
 from raft_members import until
 
+from fastq.errors import ErrorCode, UnsupportedVersion
 from fastq.protocol import messages as m
+from fastq.protocol.frames import decode_response
 
 
 def run(scenario: Any) -> None:
@@ -52,3 +57,154 @@ def test_brokers_register_live_and_are_fenced_when_silent(tmp_path: Path) -> Non
             brokers[1].kill()
 
     run(scenario())
+
+
+def test_brokers_go_on_with_the_next_controller(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Cluster(tmp_path, broker_session_timeout_ms=3000) as cluster:
+            brokers = [SimulatedBroker(number, cluster) for number in (11, 12)]
+            for broker in brokers:
+                await broker.run()
+            await create(cluster, "t")
+            ids = [await block(cluster, brokers[0])]
+            first = await cluster.active()
+            await answers_of_the_others(cluster, first, brokers[0])
+            await asked_without_a_socket(first)
+            await described(cluster, first)
+
+            await first.kill()
+            second = await cluster.active()
+            assert second is not first
+            await create(cluster, "u")
+            ids.append(await block(cluster, brokers[0]))
+            assert ids == [0, PRODUCER_ID_BLOCK]
+            shrunk = await shrink(cluster, brokers, "u")
+            assert (await partition(cluster, "u")).isr == (shrunk,)
+
+            going = next(broker for broker in brokers if broker.broker_id == shrunk)
+            expand = await alter_isr(cluster, going, "u", brokers)
+            assert expand.error_code == 0
+            await going.shut_down()
+            found = await partition(cluster, "u")
+            assert found.leader not in (-1, shrunk) and shrunk not in found.isr
+            assert (await going.register()).broker_epoch > going.previous_epoch
+            for broker in brokers:
+                broker.kill()
+
+    run(scenario())
+
+
+async def block(cluster: Cluster, broker: SimulatedBroker) -> int:
+    answer = await cluster.ask(m.AllocateProducerIdsRequest(broker_id=broker.broker_id, broker_epoch=broker.epoch))
+    assert (answer.error_code, answer.producer_id_len) == (0, PRODUCER_ID_BLOCK)
+    return int(answer.producer_id_start)
+
+
+async def alter_isr(
+    cluster: Cluster, leader: SimulatedBroker, name: str, isr: list[SimulatedBroker], version: int = 3
+) -> Any:
+    kind = m.AlterPartitionRequest
+    topic = (await cluster.image()).topics_by_name[name]
+    state = topic.partitions[0]
+    data = kind.PartitionData(
+        partition_index=0,
+        leader_epoch=state.leader_epoch,
+        new_isr=[one.broker_id for one in isr] if version < 3 else [],
+        new_isr_with_epochs=[kind.BrokerState(broker_id=one.broker_id, broker_epoch=one.epoch) for one in isr]
+        if version >= 3
+        else [],
+        partition_epoch=state.partition_epoch,
+    )
+    answer = await cluster.ask(
+        kind(
+            broker_id=leader.broker_id,
+            broker_epoch=leader.epoch,
+            topics=[kind.TopicData(topic_id=topic.topic_id, partitions=[data])],
+        ),
+        version,
+    )
+    assert answer.error_code == 0
+    return answer.topics[0].partitions[0]
+
+
+async def shrink(cluster: Cluster, brokers: list[SimulatedBroker], name: str) -> int:
+    """The leader takes everybody else out of the ISR; who that is."""
+    led = await partition(cluster, name)
+    leader = next(broker for broker in brokers if broker.broker_id == led.leader)
+    answer = await alter_isr(cluster, leader, name, [leader], version=2)
+    assert (answer.error_code, answer.isr, answer.partition_epoch) == (0, [led.leader], led.partition_epoch + 1)
+    return int(led.leader)
+
+
+async def answers_of_the_others(cluster: Cluster, first: Node, broker: SimulatedBroker) -> None:
+    """Who is not active says so, in an Envelope too."""
+    topic = m.CreateTopicsRequest.CreatableTopic(name="enveloped", num_partitions=1, replication_factor=1)
+    create_topics = m.CreateTopicsRequest(topics=[topic], timeout_ms=5000)
+    client = ClientRequest(19, 7, 42, b"app", create_topics.to_bytes(7), Principal("User", "alice"), "10.0.0.9")
+    beat = m.BrokerHeartbeatRequest(broker_id=broker.broker_id, broker_epoch=broker.epoch)
+    for node in cluster.nodes:
+        if node is not first:
+            port = node.places[node.node_id]
+            assert (await ask(port, beat)).error_code == ErrorCode.NOT_CONTROLLER
+            (refused,) = (await ask(port, create_topics)).topics
+            assert (refused.name, refused.error_code) == ("enveloped", ErrorCode.NOT_CONTROLLER)
+            assert (await ask(port, wrap(client))).error_code == ErrorCode.NOT_CONTROLLER
+    envelope = await ask(first.places[first.node_id], wrap(client))
+    assert envelope.error_code == 0
+    number, response = decode_response(envelope.response_data, 19, 7)
+    assert number == 42
+    (made,) = response.topics
+    assert (made.name, made.error_code) == ("enveloped", 0)
+    token = ClientRequest(38, 2, 43, b"app", m.CreateDelegationTokenRequest().to_bytes(2), Principal(), "10.0.0.9")
+    envelope = await ask(first.places[first.node_id], wrap(token))
+    number, response = decode_response(envelope.response_data, 38, 2)
+    assert (number, response.error_code) == (43, ErrorCode.UNSUPPORTED_VERSION)
+
+
+async def asked_without_a_socket(first: Node) -> None:
+    answer: Any = await first.router.serve(m.ListPartitionReassignmentsRequest(topics=None))
+    assert answer.error_code == 0
+    answer = await first.router.serve(m.ElectLeadersRequest(election_type=0, topic_partitions=None))
+    assert answer.error_code == 0
+    with pytest.raises(UnsupportedVersion):
+        await first.router.serve(m.ProduceRequest())
+
+
+async def described(cluster: Cluster, first: Node) -> None:
+    """The quorum by its leader, the controllers by each of them, the APIs as they are answered."""
+    kind = m.DescribeQuorumRequest
+    one = kind.PartitionData(partition_index=0)
+    request = kind(topics=[kind.TopicData(topic_name="__cluster_metadata", partitions=[one])])
+    for node in cluster.nodes:
+        port = node.places[node.node_id]
+        register = m.ControllerRegistrationRequest(
+            controller_id=node.node_id,
+            incarnation_id=bytes([node.node_id]) * 16,
+            listeners=[m.ControllerRegistrationRequest.Listener(name="CONTROLLER", host="127.0.0.1", port=port)],
+        )
+        assert (await cluster.ask(register)).error_code == 0
+        (told,) = (await ask(port, request)).topics[0].partitions
+        if node is not first:
+            assert told.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+            continue
+        assert (told.error_code, told.leader_id, told.observers) == (0, first.node_id, [])
+        assert {voter.replica_id for voter in told.current_voters} == {1, 2, 3}
+        ends = {voter.replica_id: voter.log_end_offset for voter in told.current_voters}
+        assert 0 < told.high_watermark <= ends[first.node_id]
+        assert all(voter.last_fetch_timestamp > 0 for voter in told.current_voters)
+        assert told.high_watermark <= sorted(ends.values())[1], "a majority has what is committed"
+    everywhere = [node.controller for node in cluster.nodes if node.controller is not None]
+    await until(lambda: all(len(list(controller.image.controllers())) == 3 for controller in everywhere))
+    for node in cluster.nodes:
+        port = node.places[node.node_id]
+        told = await ask(port, m.DescribeClusterRequest(endpoint_type=2))
+        assert (told.error_code, told.cluster_id, told.controller_id) == (0, CLUSTER, first.node_id)
+        assert {(one.broker_id, one.port) for one in told.brokers} == set(node.places.items())
+        assert (await ask(port, m.DescribeClusterRequest())).error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
+        versions = await ask(port, m.ApiVersionsRequest(client_software_name="t", client_software_version="1"))
+        served = {item.api_key: (item.min_version, item.max_version) for item in versions.api_keys}
+        assert served == node.router.versions()
+        assert {1, 18, 19, 32, 43, 52, 55, 56, 58, 59, 60, 62, 63, 64, 67, 70, 73, 80, 81, 82} <= served.keys()
+        assert not {0, 3, 10} & served.keys()
+        finalized = {item.name: item.max_version_level for item in versions.finalized_features}
+        assert finalized["metadata.version"] == 30
