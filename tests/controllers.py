@@ -87,9 +87,12 @@ class Node:
             asyncio.get_running_loop().call_later(0.001, self.sync)
 
     async def kill(self) -> None:
+        """As a process ends that is killed: connections break, and nobody is told."""
         controller, self.controller = self.controller, None
         if controller is not None:
             controller.quorum.driver.close()
+            for connection in list(self.server.connections):
+                connection.abort()
             await self.server.stop()
 
     @property
