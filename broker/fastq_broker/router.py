@@ -276,7 +276,7 @@ class Router:
 
         coroutine: Coroutine[Any, Any, None] = run()
         task = self._ports.loop.create_task(coroutine)
-        deferred = Deferred(connection, on_cancel=partial(_cancel, task))
+        deferred = Deferred(connection, on_cancel=partial(_cancel, task, response))
         return deferred
 
     def _encode(self, route: Route, header: Header, response: Any) -> bytes:
@@ -307,5 +307,7 @@ class Router:
         return encode_response(header[2], response_class(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[own]), 0)
 
 
-def _cancel(task: asyncio.Task[None]) -> None:
+def _cancel(task: asyncio.Task[None], response: Awaitable[Any]) -> None:
     task.cancel()
+    if inspect.iscoroutine(response):  # a task that has not begun leaves what it was to wait for
+        task.add_done_callback(lambda _: response.close())

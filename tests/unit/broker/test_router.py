@@ -1,7 +1,9 @@
-"""The router by itself: what it does when a handler cannot be loaded."""
+"""The router by itself: what it does when a handler cannot be loaded, or nobody waits for one any more."""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,3 +29,23 @@ def test_a_handler_that_cannot_be_loaded_closes_the_connection_and_is_tried_agai
         node.dispatch(None, bytearray(), header)  # type: ignore[arg-type]  # not looked at before the handler is there
     monkeypatch.setattr(router, "import_module", real)
     assert node.route(75) is not None
+
+
+def test_who_is_gone_before_a_handler_has_begun_leaves_nothing_behind() -> None:
+    async def scenario() -> None:
+        ports: Any = SimpleNamespace(
+            config=SimpleNamespace(non_produce_request_max_bytes=1 << 20), loop=asyncio.get_running_loop()
+        )
+
+        async def handle() -> None:
+            raise AssertionError("nobody waits for it")
+
+        coroutine = handle()
+        header: Any = (18, 0, 1, None, 0, 0)
+        connection: Any = None
+        router.Router(ports)._later(SimpleNamespace(), connection, header, coroutine).cancel()  # type: ignore[arg-type]
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
+
+    asyncio.run(scenario())
