@@ -316,6 +316,8 @@ class Controller:
     def tick(self, now_ms: int) -> None:
         """Write a snapshot when enough was written or enough time has passed, and drop what it makes superfluous."""
         self.quorum.drain()
+        if self.quorum.leads and not self._active:
+            self._committed(self.quorum.high_watermark)
         self.snapshots.tick(self.image, now_ms)
 
     async def flushed(self) -> None:
@@ -530,6 +532,9 @@ class Controller:
     def _commit(self, records: Sequence[Record], values: Sequence[bytes] | None = None) -> None:
         """Write a change. The delta is built first: records that do not fit are never written. NotController, KafkaStorageError."""
         if not self._active:
+            offline = self._directory.log_dir.offline
+            if offline is not None:
+                raise offline.with_traceback(None)
             raise NotController(f"node {self.node_id} is not the active controller")
         delta = MetadataDelta(self.pending)
         for record in records:
@@ -568,17 +573,20 @@ class Controller:
             failures.attempt("following a change of the metadata", partial(listener, image, delta))
 
     def _activate(self) -> None:
-        """All that came before is known: from now on changes are made here."""
-        in_transaction = self._replayer.in_transaction
-        self._replayer.abandon()
-        found = self._replayer.give()
+        """All that came before is known: from now on changes are made here, if what a leader begins with can be written; `tick` tries it
+        again."""
+        found = self._replayer.give(force=True)
         if found is not None:
             self._publish(self._replayer.image, found)
         self._active = True
-        if in_transaction:
-            self._commit([AbortTransactionRecord(reason="the controller failed over")])
-        if features.METADATA_VERSION not in self.pending.features:
-            self._commit(self._first_change(self._directory.bootstrap_records))
+        try:
+            if self._replayer.in_transaction:
+                self._commit([AbortTransactionRecord(reason="the controller failed over")])
+                self._replayer.abandon()
+            if features.METADATA_VERSION not in self.pending.features:
+                self._commit(self._first_change(self._directory.bootstrap_records))
+        except KafkaStorageError:  # which has been said
+            self._active = False
 
     def _first_change(self, bootstrap: Sequence[Record]) -> list[Record]:
         """What a new cluster begins with, as one change, as Kafka writes it."""

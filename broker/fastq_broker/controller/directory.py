@@ -42,6 +42,7 @@ logger = logging.getLogger(__name__)
 
 CONTROLLER_PORT = 9093
 BATCH_BYTES_MAX = 16 << 20
+_BEING_FORMATTED = f"{METADATA_DIRECTORY}{repair.UNFINISHED}"
 
 
 class MetadataDirectory:
@@ -136,7 +137,8 @@ class MetadataDirectory:
             logs = [
                 name
                 for name in os.listdir(root)
-                if name != METADATA_DIRECTORY and (root / name / checkpoints.PARTITION_METADATA).exists()
+                if name not in (METADATA_DIRECTORY, _BEING_FORMATTED)
+                and (root / name / checkpoints.PARTITION_METADATA).exists()
             ]
             if logs:
                 raise ConfigError(
@@ -212,7 +214,7 @@ class MetadataDirectory:
         The directory is filled under another name and renamed, so that one that has its name is whole.
         """
         now_ms = self._clock()
-        unfinished = self._root / f"{METADATA_DIRECTORY}{repair.UNFINISHED}"
+        unfinished = self._root / _BEING_FORMATTED
         shutil.rmtree(unfinished, ignore_errors=True)
         unfinished.mkdir()
         (unfinished / checkpoints.PARTITION_METADATA).write_bytes(

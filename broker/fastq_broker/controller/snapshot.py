@@ -179,10 +179,14 @@ def write_snapshot(
     ]
     parts.append(control_batch(footer, base_offset=end, epoch=epoch, timestamp_ms=timestamp_ms))
     temporary = path.with_name(path.name + ".part")
-    with temporary.open("wb") as file:
-        file.writelines(parts)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with temporary.open("wb") as file:
+            file.writelines(parts)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        error.filename = error.filename or str(temporary)
+        raise
     temporary.rename(path)
     sync_directory(path.parent)
     return sum(map(len, parts))

@@ -60,7 +60,7 @@ def write_file(path: Path, data: bytes) -> None:
             view = view[os.write(descriptor, view) :]
         os.fsync(descriptor)
     except OSError as error:
-        error.filename = error.filename or str(path)
+        error.filename = error.filename or str(path)  # who is told wants to know which disk it is
         raise
     finally:
         os.close(descriptor)
@@ -73,6 +73,9 @@ def sync_directory(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        error.filename = str(path)
+        raise
     finally:
         os.close(descriptor)
 
@@ -199,15 +202,28 @@ def format_directories(
     cluster_id = check_directories(directories, found, node_id, cluster_id)
     cluster_id = cluster_id or uuid_to_str(random_uuid())
     result = []
+    new = all(properties is None for properties in found)
     for directory, properties in zip(directories, found, strict=True):
         if properties is None:
             directory.mkdir(parents=True, exist_ok=True)
-            if (directory / METADATA_DIRECTORY).exists():
-                raise ConfigError(f"{directory} holds a metadata log but no {META_PROPERTIES}; {_META_ADVICE}")
+            _check_identity(directory, new=new)
             properties = MetaProperties(cluster_id, node_id, random_uuid())
             properties.write(directory)
         result.append(properties)
     return result
+
+
+def _check_identity(directory: Path, *, new: bool) -> None:
+    """ConfigError for a directory without an identity that has had one, or was to get another than that of a `new` node."""
+    metadata = directory / METADATA_DIRECTORY
+    begun = (directory / BOOTSTRAP_CHECKPOINT).exists() and not any(metadata.glob("*.log"))
+    if begun and (new or metadata.exists()):
+        raise ConfigError(
+            f"{directory} holds {BOOTSTRAP_CHECKPOINT} but no {META_PROPERTIES}: `fastq-broker format` was cut short there; "
+            "run it again, as it was run"
+        )
+    if metadata.exists():
+        raise ConfigError(f"{directory} holds a metadata log but no {META_PROPERTIES}; {_META_ADVICE}")
 
 
 def clean_shutdown_epoch(directories: Sequence[Path]) -> int:

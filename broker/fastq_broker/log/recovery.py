@@ -133,7 +133,8 @@ def make_log(log: PartitionLog) -> None:
     start = log.checkpointed_start_offset
     if log.pending_leader_epoch >= 0:
         LeaderEpochs(files, log.path).assign(log.pending_leader_epoch, start)
-    for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX, *(() if log.config.preallocate else (LOG_SUFFIX,))):
+    # The records' file comes first: an index without one says that records are gone. A load makes those of a log that is preallocated.
+    for suffix in () if log.config.preallocate else (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
         FileHandle(files, os.path.join(log.path, offset_file_name(start, suffix)), READ_WRITE_CREATE)
 
 
@@ -491,8 +492,6 @@ def _name_emptied(log: PartitionLog, segments: list[Segment]) -> None:
 
 def _name_missing(log: PartitionLog, segments: list[Segment], names: set[str]) -> None:
     """Say which segments are gone whose indexes are still there."""
-    if log.durability.is_new:  # a preallocated one has its first segment when it is loaded
-        return
     there = {segment.base_offset for segment in segments}
     indexes = (int(name[: -len(INDEX_SUFFIX)]) for name in names if is_offset_file(name, INDEX_SUFFIX))
     for base in sorted(base for base in indexes if base not in there):

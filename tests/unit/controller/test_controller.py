@@ -27,12 +27,13 @@ from fastq_broker.controller.image import UNASSIGNED_DIRECTORY
 from fastq_broker.controller.quorum import MetadataQuorum
 from fastq_broker.controller.records import encode_record
 from fastq_broker.controller.snapshot import decode_batches, list_snapshots
+from fastq_broker.log.checkpoints import format_partition_metadata
 from fastq_broker.log.files import FdBudget, Files
 from fastq_broker.log.flusher import ManualFlusher
 from fastq_broker.log.log_dir import LogDir
 
 from fastq._native.records import build_batch
-from fastq.errors import ConfigError, ErrorCode
+from fastq.errors import ConfigError, ErrorCode, KafkaStorageError
 from fastq.protocol.messages import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -40,7 +41,7 @@ from fastq.protocol.messages import (
     FeatureLevelRecord,
     TopicRecord,
 )
-from fastq.protocol.uuid import uuid_to_str
+from fastq.protocol.uuid import METADATA_TOPIC_ID, uuid_to_str
 
 NOW = 1_790_000_000_000
 Open = Callable[..., Controller]
@@ -470,6 +471,7 @@ def test_a_directory_that_was_left_half_formatted_is_formatted_again(tmp_path: P
     half = tmp_path / "data" / "__cluster_metadata-0.part"
     half.mkdir(parents=True)
     (half / "rest").touch()
+    (half / "partition.metadata").write_bytes(format_partition_metadata(METADATA_TOPIC_ID))
     open_controller()
     assert not half.exists()
     assert not (directory(tmp_path) / "rest").exists()
@@ -577,6 +579,44 @@ def test_a_change_that_cannot_be_written_did_not_happen(tmp_path: Path, clock: C
     (refused,) = controller.create_topics([NewTopic("a")])
     assert refused.error is ErrorCode.KAFKA_STORAGE_ERROR
     assert controller.image is before
+    controller.close()
+
+
+class FullAfter(Files):
+    """A disk that has room for so many more batches."""
+
+    room = 0
+
+    def write_all(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
+        if not self.room:
+            raise OSError(28, "No space left on device")
+        self.room -= 1
+        super().write_all(fd, data, position)
+
+
+def test_a_disk_that_is_full_at_the_first_start_is_named_once(
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What a leader begins with had no room: a traceback in the log, and a controller that took changes without it."""
+    files, root = FullAfter(), tmp_path / "data"
+    config = BrokerConfig.from_mapping({"log.dirs": str(root)})
+    for room in range(5):
+        files.room = room
+        caplog.clear()
+        controller = Controller(
+            config, clock=clock, log_dir=LogDir(str(root), files, FdBudget(16), ManualFlusher(files))
+        )
+        with pytest.raises(KafkaStorageError, match="No space left on device"):
+            controller.open()
+            controller.register_broker(config.advertised_listeners)
+        assert [record.exc_info for record in caplog.records if record.levelname == "ERROR"] == [None]
+        assert not controller.is_active or "metadata.version" in controller.image.features
+        controller.close()
+    files.room = 100
+    controller = Controller(config, clock=clock, log_dir=LogDir(str(root), files, FdBudget(16), ManualFlusher(files)))
+    controller.open()
+    controller.register_broker(config.advertised_listeners)
+    assert controller.is_active and "metadata.version" in controller.image.features
     controller.close()
 
 

@@ -92,6 +92,24 @@ def test_directories_of_somebody_else_are_refused_and_left_alone(tmp_path: Path)
         format_directories([tmp_path / "c"], 1)
 
 
+def test_a_format_that_was_cut_short_is_not_taken_for_another_cluster(tmp_path: Path) -> None:
+    begun = tmp_path / "a"
+    begun.mkdir()
+    (begun / "bootstrap.checkpoint").write_bytes(b"as it was asked for")
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="format` was cut short there; run it again"):
+            format_directories([begun, tmp_path / "b"], 1)
+        assert (
+            sorted(path.name for path in begun.iterdir()) == ["bootstrap.checkpoint"] and not (tmp_path / "b").exists()
+        )
+    (begun / "__cluster_metadata-0").mkdir()
+    with pytest.raises(ConfigError, match="format` was cut short there; run it again"):
+        format_directories([begun], 1)
+    (begun / "__cluster_metadata-0").rmdir()
+    known = format_directories([tmp_path / "c"], 1)  # whose cluster it is is known then
+    assert format_directories([tmp_path / "c", begun], 1)[1].cluster_id == known[0].cluster_id
+
+
 def test_a_stop_is_clean_when_all_directories_say_the_same_epoch(tmp_path: Path) -> None:
     directories = [tmp_path / "a", tmp_path / "b"]
     for directory in directories:

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fastq_broker.log import LogConfig
+from fastq_broker.log.files import Files
 from fastq_broker.log.log_manager import LogManager
 from fastq_broker.log.partition_log import PartitionLog
 
@@ -121,3 +123,44 @@ def test_what_was_not_made_is_made_at_the_next_start(tmp_path: Path) -> None:
     assert second.create(0).log_end_offset == 0
     second.close()
     assert set(second.content(0)) >= FILES
+
+
+class Killed(BaseException):
+    """The process is gone."""
+
+
+class FilesUntil(Files):
+    """The disk of a process that is killed before the file operation of this number."""
+
+    left = -1
+
+    def open(self, path: str, flags: int) -> int:
+        if self.left == 0:
+            raise Killed
+        self.left -= 1
+        return super().open(path, flags)
+
+
+@pytest.mark.parametrize("preallocate", [False, True])
+def test_a_kill_in_the_making_of_a_log_is_no_loss_of_records(
+    tmp_path: Path, preallocate: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its indexes came first: the next start said with an error that its records were gone."""
+    config = LogConfig(preallocate=preallocate, segment_bytes=4096)
+    for left in range(12):
+        files = FilesUntil()
+        manager = LogManager([tmp_path / str(left)], default_config=config, files=files)
+        manager.start()
+        files.left = left
+        try:
+            log = manager.create("t", 0, TOPIC_ID)
+            made = log.loaded
+        except Killed:
+            made = False
+        manager.release_locks()
+        again = LogManager([tmp_path / str(left)], default_config=config)
+        again.start()
+        assert again.create("t", 0, TOPIC_ID).log_end_offset == 0
+        again.close()
+        assert "are gone" not in caplog.text, left
+    assert made
