@@ -33,12 +33,17 @@ def encode_error(correlation_id: int, response: Message, version: int) -> bytes:
     top: Any = response
     if response.API_KEY == API_VERSIONS and top.error_code == ErrorCode.UNSUPPORTED_VERSION:
         version = 0
+    return encode_response(correlation_id, fitted(response, version), version)
+
+
+def fitted(response: Message, version: int) -> Message:
+    """An error response as a version can say it that may have no code at the top: those of the items say it then."""
     try:
-        return encode_response(correlation_id, response, version)
+        response.to_bytes(version)
     except EncodeError:
         for name in _codes(response):
             setattr(response, name, 0)
-        return encode_response(correlation_id, response, version)
+    return response
 
 
 def _codes(struct: Struct) -> list[str]:
@@ -87,7 +92,7 @@ def _mirrored(source: Any, kind: type[Struct], root: type[Struct], code: int) ->
     for name in kind.__slots__:
         ours = "index" if name == "partition_index" and "index" in source.__slots__ else name
         ours = "partition" if name == "partition_index" and "partition" in source.__slots__ else ours
-        if ours in source.__slots__ and not isinstance(getattr(source, ours), list):
+        if ours in source.__slots__ and not isinstance(getattr(source, ours), list) and getattr(answer, name) != []:
             setattr(answer, name, getattr(source, ours))
     pairs = [
         (abs(_list_depth(getattr(source, theirs)) - 1 - _depth(root, item)), name, item, theirs)

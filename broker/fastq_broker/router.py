@@ -81,6 +81,7 @@ HANDLERS: dict[int, str] = {
     57: "update_features",
     60: "describe_cluster",
     61: "describe_producers",
+    64: "unregister_broker",
     65: "describe_transactions",
     66: "list_transactions",
     68: "consumer_group_heartbeat",

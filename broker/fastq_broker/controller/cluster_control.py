@@ -1,4 +1,4 @@
-"""The controller of a cluster: what brokers, controllers and administrators ask of the active one, and what it looks after by itself.
+"""The controller of a cluster: what brokers and controllers ask of the active one, and what it looks after by itself.
 
 Rules
 - A request is planned against `pending`, written as one change, and answered once that is committed; what changes nothing is answered once
@@ -12,14 +12,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 from fastq.errors import ErrorCode, KafkaError, NotController
 from fastq.protocol.message import Message
 from fastq.protocol.messages import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
-    AlterPartitionReassignmentsRequest,
     AlterPartitionRequest,
     AssignReplicasToDirsRequest,
     BrokerHeartbeatRequest,
@@ -28,21 +27,16 @@ from fastq.protocol.messages import (
     BrokerRegistrationResponse,
     ControllerRegistrationRequest,
     ControllerRegistrationResponse,
-    ElectLeadersRequest,
-    ListPartitionReassignmentsRequest,
     NoOpRecord,
     ProducerIdsRecord,
     RegisterControllerRecord,
-    UnregisterBrokerRequest,
-    UnregisterBrokerResponse,
 )
 from fastq_broker.controller import brokers, elections
 from fastq_broker.controller.alter_partition import plan_alter_partition
 from fastq_broker.controller.assign_directories import plan_assignments
 from fastq_broker.controller.brokers import Sessions
 from fastq_broker.controller.controller import Controller
-from fastq_broker.controller.image import Record
-from fastq_broker.controller.reassignment import list_reassignments, plan_reassignments
+from fastq_broker.controller.image import BrokerImage, Record
 from fastq_broker.controller.records import PRODUCER_ID_BLOCK
 from fastq_broker.controller.topics import Refused
 from fastq_broker.controller.view import CONTROLLERS, ControlView
@@ -53,15 +47,6 @@ logger = logging.getLogger(__name__)
 Planned = tuple[Message, list[Record]]
 """An answer, and the records that make it true."""
 
-WHOLE: Final = frozenset(
-    {
-        AllocateProducerIdsRequest.API_KEY,
-        AlterPartitionReassignmentsRequest.API_KEY,
-        ControllerRegistrationRequest.API_KEY,
-    }
-)
-"""What is made whole or not at all."""
-
 
 class _Term:
     """One epoch in which this node is the active controller: what it knows, and what it does when. Times are monotonic ms."""
@@ -69,6 +54,7 @@ class _Term:
     def __init__(self, epoch: int, session_ms: int, now_ms: int) -> None:
         self.epoch = epoch
         self.sessions = Sessions(session_ms)
+        self.brokers: Mapping[int, BrokerImage] | None = None  # those that the sessions know
         self.fence_at = now_ms + self.sessions.tick_ms
         self.rebalance_at = self.unclean_at = self.noop_at = now_ms
 
@@ -86,14 +72,10 @@ class ClusterControl:
         self._term: _Term | None = None
         self._plans: Mapping[int, Callable[[Any, int], Planned]] = {
             BrokerRegistrationRequest.API_KEY: self._register_broker,
-            UnregisterBrokerRequest.API_KEY: self._unregister_broker,
             AllocateProducerIdsRequest.API_KEY: self._allocate_producer_ids,
             AlterPartitionRequest.API_KEY: self._alter_partition,
             AssignReplicasToDirsRequest.API_KEY: self._assign_directories,
             ControllerRegistrationRequest.API_KEY: self._register_controller,
-            ElectLeadersRequest.API_KEY: self._elect_leaders,
-            AlterPartitionReassignmentsRequest.API_KEY: self._alter_reassignments,
-            ListPartitionReassignmentsRequest.API_KEY: self._list_reassignments,
         }
 
     # -- requests
@@ -118,7 +100,7 @@ class ClusterControl:
         if isinstance(request, BrokerHeartbeatRequest):
             return self._heartbeat(request)
         response, records = self._plans[request.API_KEY](request, version)
-        self._write(records, whole=request.API_KEY in WHOLE)
+        self._write(records)
         return response
 
     def _active_term(self) -> _Term:
@@ -129,31 +111,33 @@ class ClusterControl:
             raise NotController(f"node {controller.node_id} is not the active controller")
         term = self._term
         if term is None or term.epoch != controller.epoch:
-            now_ms = self._now()
-            term = self._term = _Term(controller.epoch, self._config.broker_session_timeout_ms, now_ms)
-            term.sessions.follow(controller.pending, now_ms)
+            term = self._term = _Term(controller.epoch, self._config.broker_session_timeout_ms, self._now())
             logger.info(
                 "node %d is the active controller of epoch %d, and looks after %d brokers",
                 controller.node_id,
                 term.epoch,
                 len(controller.pending.brokers),
             )
+        self._follow()
         return term
 
     @property
     def _view(self) -> ControlView:
         return self._controller.view
 
-    def _write(self, records: list[Record], *, whole: bool) -> None:
-        """Write what was planned. NotController, KafkaStorageError, PolicyViolation."""
-        if not records:
-            return
-        term, controller, before = self._active_term(), self._controller, self._controller.pending.brokers
+    def _write(self, records: list[Record]) -> None:
+        """Write what was planned. NotController, KafkaStorageError."""
         try:
-            controller.commit(records, whole=whole)
+            self._controller.commit(records, whole=False)
         finally:
-            if controller.pending.brokers is not before:
-                term.sessions.follow(controller.pending, self._now())
+            self._follow()
+
+    def _follow(self) -> None:
+        """Have the sessions know the brokers that are written, whoever has written them."""
+        term, image = self._term, self._controller.pending
+        if term is not None and image.brokers is not term.brokers:
+            term.brokers = image.brokers
+            term.sessions.follow(image, self._now())
 
     # -- brokers
 
@@ -175,7 +159,7 @@ class ClusterControl:
         sessions, broker_id = self._active_term().sessions, request.broker_id
         sessions.heard(broker_id, request.broker_epoch, self._now())
         result, records = brokers.plan_heartbeat(self._view, request, sessions.state(broker_id))
-        self._write(records, whole=False)
+        self._write(records)
         sessions.heartbeat(request, result, self._controller.quorum.end_offset - 1)
         if result.error:
             logger.info("a heartbeat of broker %d is refused: %s", broker_id, result.message)
@@ -185,10 +169,6 @@ class ClusterControl:
             is_fenced=result.is_fenced,
             should_shut_down=result.should_shut_down,
         )
-
-    def _unregister_broker(self, request: UnregisterBrokerRequest, version: int) -> Planned:
-        result, records = brokers.plan_unregistration(self._view, request.broker_id)
-        return UnregisterBrokerResponse(error_code=result.error, error_message=result.message), records
 
     def _allocate_producer_ids(self, request: AllocateProducerIdsRequest, version: int) -> Planned:
         try:
@@ -239,21 +219,6 @@ class ClusterControl:
         )
         return ControllerRegistrationResponse(error_message=None), [record]
 
-    # -- administrators
-
-    def _elect_leaders(self, request: ElectLeadersRequest, version: int) -> Planned:
-        named = request.topic_partitions
-        wanted = None if named is None else [(topic.topic, topic.partitions) for topic in named]
-        return elections.plan_elect_leaders(self._view, request.election_type, wanted)
-
-    def _alter_reassignments(self, request: AlterPartitionReassignmentsRequest, version: int) -> Planned:
-        return plan_reassignments(self._view, request)
-
-    def _list_reassignments(self, request: ListPartitionReassignmentsRequest, version: int) -> Planned:
-        named = request.topics
-        wanted = None if named is None else [(topic.name, topic.partition_indexes) for topic in named]
-        return list_reassignments(self._controller.pending, wanted), []
-
     # -- by itself
 
     def tick(self) -> None:
@@ -265,7 +230,7 @@ class ClusterControl:
             self._elect(term, now_ms)
             if now_ms >= term.noop_at and self._config.metadata_max_idle_interval_ms > 0:
                 term.noop_at = now_ms + self._config.metadata_max_idle_interval_ms
-                self._write([NoOpRecord()], whole=True)
+                self._write([NoOpRecord()])
         except NotController:
             return
         except KafkaError as error:
@@ -280,7 +245,7 @@ class ClusterControl:
             term.fence_at = now_ms + term.sessions.tick_ms
             return
         try:
-            self._write(brokers.plan_fence(self._view, silent), whole=False)
+            self._write(brokers.plan_fence(self._view, silent))
         except KafkaError:
             term.sessions.follow(self._controller.pending, now_ms)
             raise
@@ -290,11 +255,11 @@ class ClusterControl:
         config = self._config
         if config.auto_leader_rebalance_enable and now_ms >= term.rebalance_at:
             more, records = elections.plan_preferred_leaders(self._view)
-            self._write(records, whole=False)
+            self._write(records)
             if not more:
                 term.rebalance_at = now_ms + config.leader_imbalance_check_interval_seconds * 1000
         if now_ms >= term.unclean_at:
             more, records = elections.plan_unclean_leaders(self._view)
-            self._write(records, whole=False)
+            self._write(records)
             if not more:
                 term.unclean_at = now_ms + config.unclean_leader_election_interval_ms

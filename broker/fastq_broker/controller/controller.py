@@ -493,9 +493,11 @@ class Controller:
     # Inside
 
     def commit(self, records: Sequence[Record], *, whole: bool = True) -> None:
-        """Write what was planned against `pending`: in one batch, or (not `whole`) in several, in the order given, of which a crash may
-        leave the first ones. NotController, KafkaStorageError; PolicyViolation where one batch has no room for it all, and nothing was
-        written."""
+        """Write what was planned against `pending`, if anything: in one batch, or (not `whole`) in several, in the order given, of which a
+        crash may leave the first ones. NotController, KafkaStorageError; PolicyViolation where one batch has no room for it all, and
+        nothing was written."""
+        if not records:
+            return
         if whole:
             values = self._encoded(records)
             if len(records) > RECORDS_PER_CHANGE_MAX:

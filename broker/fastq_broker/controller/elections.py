@@ -274,15 +274,14 @@ def _leaderless(view: ControlView) -> Iterable[Located]:
 # Plans: elections that are asked for, and those that come by themselves
 
 PREFERRED_TYPE, UNCLEAN_TYPE = 0, 1
-_ELECTIONS: Final = {PREFERRED_TYPE: Election.PREFERRED, UNCLEAN_TYPE: Election.UNCLEAN}
+ELECTIONS: Final = {PREFERRED_TYPE: Election.PREFERRED, UNCLEAN_TYPE: Election.UNCLEAN}
 
 
 def plan_elect_leaders(
     view: ControlView, election_type: int, wanted: Sequence[tuple[str, Sequence[int]]] | None
 ) -> tuple[ElectLeadersResponse, list[Record]]:
-    """ElectLeaders (KIP-183, KIP-460) for the partitions of these topics, or all (None): those that need none are then left out."""
-    if election_type not in _ELECTIONS:
-        return ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST, replica_election_results=[]), []
+    """ElectLeaders (KIP-183, KIP-460) by one of `ELECTIONS`, for the partitions of these topics, or all (None): those that need none are
+    then left out."""
     records: list[Record] = []
     results = []
     named = wanted
@@ -318,7 +317,7 @@ def _election(view: ControlView, election_type: int, name: str, number: int) -> 
     if _has_preferred(partition) if election_type == PREFERRED_TYPE else partition.leader != NO_LEADER:
         raise Refused(ErrorCode.ELECTION_NOT_NEEDED, f"{found} has the leader asked for, broker {partition.leader}.")
     change = PartitionChange(view, found)
-    change.election = _ELECTIONS[election_type]
+    change.election = ELECTIONS[election_type]
     record = change.build()
     if record is not None:
         return record

@@ -26,7 +26,7 @@ from fastq.protocol.messages import (
 from fastq_broker.cluster.forwarding import FORWARDED_KEYS, Forwarded, serve_envelope
 from fastq_broker.controller.cluster_control import ClusterControl
 from fastq_broker.controller.controller import Controller
-from fastq_broker.error_responses import error_response
+from fastq_broker.error_responses import error_response, fitted
 from fastq_broker.handlers import api_versions
 from fastq_broker.ports import Ports
 from fastq_broker.raft.serving import QuorumRouter
@@ -117,7 +117,7 @@ class ControllerRouter(QuorumRouter):
                 answer = handle(context, request)
                 response: Message = await answer if inspect.isawaitable(answer) else answer
             except KafkaError as error:
-                return error_response(request, error.code)
+                return fitted(error_response(request, error.code), context.api_version)
             return response
 
         return served

@@ -148,6 +148,14 @@ async def answers_of_the_others(cluster: Cluster, first: Node, broker: Simulated
             assert (await ask(port, beat)).error_code == ErrorCode.NOT_CONTROLLER
             (refused,) = (await ask(port, create_topics)).topics
             assert (refused.name, refused.error_code) == ("enveloped", ErrorCode.NOT_CONTROLLER)
+            moves = m.ListPartitionReassignmentsRequest(topics=None)
+            assert (await ask(port, moves)).error_code == ErrorCode.NOT_CONTROLLER
+            elect = m.ElectLeadersRequest(
+                topic_partitions=[m.ElectLeadersRequest.TopicPartitions(topic="t", partitions=[0])]
+            )
+            for version in (0, 2):
+                (result,) = (await ask(port, elect, version)).replica_election_results[0].partition_result
+                assert result.error_code == ErrorCode.NOT_CONTROLLER
             assert (await ask(port, wrap(client))).error_code == ErrorCode.NOT_CONTROLLER
     envelope = await ask(first.places[first.node_id], wrap(client))
     assert envelope.error_code == 0

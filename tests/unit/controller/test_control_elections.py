@@ -503,8 +503,6 @@ def test_elections_of_what_is_not_there() -> None:
     answer, records = elections.plan_elect_leaders(cluster.view, UNCLEAN_TYPE, [("u", [0])])
     assert answer.replica_election_results[0].partition_result[0].error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert records == []
-    answer, records = elections.plan_elect_leaders(cluster.view, 2, [("t", [0])])
-    assert (answer.error_code, answer.replica_election_results) == (ErrorCode.INVALID_REQUEST, [])
 
 
 def test_preferred_leaders_come_back_in_rounds() -> None:

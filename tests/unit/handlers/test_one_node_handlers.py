@@ -213,9 +213,10 @@ def change(bench: Any, topic: str, number: int, **fields: Any) -> None:
 
 
 @pytest.mark.parametrize("version", versions(elect_leaders))
-def test_nobody_is_elected_where_there_is_nobody(bench: Any, version: int) -> None:
+def test_who_was_not_in_sync_leads_only_where_that_is_asked_for(bench: Any, version: int) -> None:
     bench.controller.create_topics([NewTopic("t", 3)])
-    change(bench, "t", 1, leader=-1)
+    change(bench, "t", 1, leader=-1, replicas=[1, 2], isr=[2])
+    change(bench, "t", 2, leader=-1)
     kind = m.ElectLeadersRequest
 
     def elect(election_type: int, partitions: list[int] | None) -> dict[int, int]:
@@ -225,13 +226,17 @@ def test_nobody_is_elected_where_there_is_nobody(bench: Any, version: int) -> No
         return {item.partition_id: item.error_code for item in topic.partition_result}
 
     assert elect(0, [0, 1]) == {0: 84, 1: 80}
-    assert elect(0, None) == {1: 80}
+    assert elect(0, None) == {1: 80, 2: 0}
+    assert bench.controller.image.partition("t", 2).leader == 1
+    assert bench.controller.image.partition("t", 1).leader == -1
     if version >= 1:
-        assert elect(1, [0, 1]) == {0: 84, 1: 83}
-        assert elect(1, None) == {1: 83}
+        assert elect(1, [0, 1]) == {0: 84, 1: 0}
+        found = bench.controller.image.partition("t", 1)
+        assert (found.leader, found.isr) == (1, (1,))
 
 
-def test_a_reassignment_of_a_foreign_directory_is_told_and_not_ended(bench: Any) -> None:
+@pytest.mark.parametrize("replicas", [[1], None])
+def test_a_reassignment_of_a_foreign_directory_is_told_and_ended(bench: Any, replicas: list[int] | None) -> None:
     bench.controller.create_topics([NewTopic("t", 2), NewTopic("u")])
     change(bench, "t", 1, replicas=[1, 2], adding_replicas=[2])
     kind = m.ListPartitionReassignmentsRequest
@@ -254,12 +259,12 @@ def test_a_reassignment_of_a_foreign_directory_is_told_and_not_ended(bench: Any)
         (result,) = answer.responses[0].partitions
         return result.error_code, result.error_message
 
-    image = bench.controller.image
-    for replicas in ([1], None):
-        code, words = alter(replicas)
-        assert (code, "moves none" in words) == (39, True)
     assert alter([1], allow_replication_factor_change=False)[0] == 38
-    assert bench.controller.image is image
+    assert alter([1, 3])[0] == 39
+    assert alter(replicas) == (0, None)
+    found = bench.controller.image.partition("t", 1)
+    assert (found.replicas, found.adding_replicas, found.leader) == ((1,), (), 1)
+    assert alter(None)[0] == 85
 
 
 @pytest.mark.parametrize("version", versions(alter_replica_log_dirs))

@@ -113,3 +113,13 @@ def test_overwriting_reaches_every_code() -> None:
 def test_the_depth_of_a_request() -> None:
     assert _list_depth([]) == 0 and _list_depth(["a"]) == 1 and _list_depth("a") == 0
     assert _list_depth(filled(m.ProduceRequest, m.ProduceRequest).topic_data) == 2
+
+
+@pytest.mark.parametrize(("api_key", "version"), VERSIONS)
+def test_a_null_list_of_a_request_is_no_null_in_its_answer(api_key: int, version: int) -> None:
+    kind = APIS[api_key].request_class()
+    request = kind()
+    for name, annotation in kind.__init__.__annotations__.items():
+        if annotation.startswith("list["):
+            setattr(request, name, None)
+    encode_error(7, error_response(request, NOT_LEADER), version)
