@@ -37,7 +37,6 @@ from fastq_broker.cluster.supervisor import (
 )
 from fastq_broker.config import BrokerConfig, parse_assignments
 from fastq_broker.config_listeners import parse_listener
-from fastq_broker.metrics_http import parse_address
 
 if TYPE_CHECKING:
     from fastq_broker.config_keys import Value
@@ -144,6 +143,8 @@ def _metrics(address: str | None, plans: Sequence[NodePlan]) -> dict[int, str]:
     """Where each node serves its metrics: at the ports from the given one on; with 0 at free ones. ValueError."""
     if address is None:
         return {}
+    from fastq_broker.metrics_http import parse_address  # it brings the whole broker
+
     _, port = parse_address(address)
     if port + len(plans) > 65536:
         raise ValueError(f"--metrics-listen {address!r}: {len(plans)} nodes take the {len(plans)} ports from there on")
