@@ -21,9 +21,10 @@ from .durability import Durability, first_segment_from
 from .failures import failures
 from .files import Files
 from .log_dir import LogDir
-from .recovery import RecoveryReport, rebuild_indexes
+from .recovery import rebuild_indexes
 from .scan import NO_UPPER, CorruptSegment, LogSlice, SliceQuery, WouldBlock
 from .segment import TXN_INDEX_SUFFIX, Segment
+from .stored_batches import RecoveryReport
 from .timestamps import TimestampOffset, TimestampQuery
 
 logger = logging.getLogger(__name__)

@@ -42,7 +42,7 @@ from .leader_epochs import LeaderEpochs
 from .log_dir import LogDir
 from .log_reads import LogReads
 from .producer_state import BatchMetadata, ProducerState
-from .recovery import RecoveryReport, UnrecoverableLog, load_log, make_log
+from .recovery import UnrecoverableLog, load_log, make_log
 from .scan import CorruptSegment
 from .segment import (
     DELETED_SUFFIX,
@@ -54,6 +54,7 @@ from .segment import (
     TXN_INDEX_SUFFIX,
     Segment,
 )
+from .stored_batches import RecoveryReport
 from .truncation import truncate_fully, truncate_log
 from .visibility import Visibility
 

@@ -15,29 +15,20 @@ import errno
 import logging
 import os
 import stat
-import struct
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from fastq._native.records import (
-    CONTROL_ABORT,
-    CONTROL_COMMIT,
     BatchHeader,
-    decode_control_record,
-    decode_records,
-    read_header,
     verify_crc,
 )
 
-from . import txn_index
 from .checkpoints import PARTITION_METADATA, CorruptCheckpoint, format_partition_metadata, read_topic_id
 from .cleaner_swap import BrokenSwap, is_leftover, recover_swaps
 from .files import READ_WRITE_CREATE, FileHandle, Files
 from .leader_epochs import LeaderEpochs
-from .producer_state import BatchMetadata, CorruptSnapshot, ProducerState
-from .scan import HEADER_BYTES, MAGIC_POSITION, CorruptSegment, iter_bounds
+from .producer_state import ProducerState
+from .scan import MAGIC_POSITION, CorruptSegment, iter_bounds
 from .segment import (
     INDEX_SUFFIX,
     LOG_SUFFIX,
@@ -48,69 +39,27 @@ from .segment import (
     Segment,
     offset_file_name,
 )
+from .stored_batches import RecoveryReport, iter_batches
+from .stored_producers import (
+    aborts_damaged,
+    load_producers,
+    load_snapshot,
+    rebuild_aborts,
+    remove_stray_snapshots,
+    replay,
+    replay_batch,
+)
 
 if TYPE_CHECKING:
     from .partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
 
-_CHUNK_BYTES: Final = 1 << 20
-_WINDOW_ENTRIES: Final = 8
 _RELATIVE_OFFSET_MAX: Final = 0x7FFFFFFF
-"""Index entries to go back for the batches that precede a producer snapshot: each is worth a batch or index.interval.bytes."""
 
 
 class UnrecoverableLog(Exception):
     """A log that recovery can neither check nor cut without losing whole batches: it is left as it is, and not served."""
-
-
-@dataclass
-class RecoveryReport:
-    """What loading after a crash has done: bytes read, and (file, position, bytes cut off) where a log was cut."""
-
-    bytes_read: int = 0
-    cut: list[tuple[str, int, int]] = field(default_factory=list)
-    on_read: Callable[[int], None] | None = None
-    """Hears how many bytes were read, piece by piece; what it raises ends the loading."""
-
-    def read(self, size: int) -> None:
-        """So many bytes more were read."""
-        self.bytes_read += size
-        if self.on_read is not None:
-            self.on_read(size)
-
-
-def iter_batches(
-    files: Files, handle: FileHandle, position: int, end: int, report: RecoveryReport | None = None
-) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """(position, header, bytes) of the batches from `position` up to `end`.
-
-    Raises CorruptSegment at the first place where no whole batch lies. Checksums are the caller's to verify.
-    """
-    data = b""
-    start = position  # where in the file `data` begins
-    while position < end:
-        at = position - start
-        available = len(data) - at
-        size = HEADER_BYTES
-        if available >= 12:
-            size = max(12 + struct.unpack_from(">i", data, at + 8)[0], HEADER_BYTES)
-        if available < size and available < end - position:
-            if size > end - position:
-                raise CorruptSegment(handle.path, position, f"a batch of {size} bytes passes the file's end")
-            data, start = files.pread(handle.fd, min(max(_CHUNK_BYTES, size), end - position), position), position
-            if report is not None:
-                report.read(len(data))
-            if len(data) < min(size, end - position):
-                raise CorruptSegment(handle.path, position, "the file ends early")
-            continue
-        try:
-            header = read_header(data, at)
-        except ValueError as error:
-            raise CorruptSegment(handle.path, position, str(error)) from error
-        size = header.size_bytes
-        yield position, header, memoryview(data)[at : at + size]
-        position += size
 
 
 # -- loading
@@ -169,11 +118,11 @@ def load_log(log: PartitionLog) -> RecoveryReport:
     damaged = [
         segment
         for segment in segments
-        if os.path.basename(segment.path_of(TXN_INDEX_SUFFIX)) in names and _aborts_damaged(files, segment)
+        if os.path.basename(segment.path_of(TXN_INDEX_SUFFIX)) in names and aborts_damaged(files, segment)
     ]
     snapshots = sorted(int(name[: -len(SNAPSHOT_SUFFIX)]) for name in names if is_offset_file(name, SNAPSHOT_SUFFIX))
     for segment in damaged:
-        _rebuild_aborts(log, segment, producers, segments, snapshots, report)
+        rebuild_aborts(log, segment, producers, segments, snapshots, report)
     end = find_end(files, segments[-1]) if log.clean else None
     if end is not None and end < log.recovery_point:
         logger.error(
@@ -211,7 +160,7 @@ def load_log(log: PartitionLog) -> RecoveryReport:
     if epochs.entries()[-1:] != [(log.pending_leader_epoch, end)]:
         epochs.truncate_from_end(end)
     epochs.truncate_from_start(start)
-    _remove_stray_snapshots(log, snapshots, segments, end)
+    remove_stray_snapshots(log, snapshots, segments, end)
     log.install(segments, epochs, producers, end, start)
     log.recovery = report
     if log.clean:
@@ -321,36 +270,6 @@ def _rebuild_missing_indexes(
                 break
 
 
-def _aborts_damaged(files: Files, segment: Segment) -> bool:
-    path = segment.path_of(TXN_INDEX_SUFFIX)
-    problem = txn_index.damage(files.read_file(path), path, segment.base_offset)
-    if problem is not None:
-        logger.error("%s: it is made again from the segment", problem)
-    return problem is not None
-
-
-def _rebuild_aborts(
-    log: PartitionLog,
-    segment: Segment,
-    producers: ProducerState,
-    segments: list[Segment],
-    snapshots: list[int],
-    report: RecoveryReport,
-) -> None:
-    """Make the transaction index of a segment anew from its batches, and the producers as they were at its begin."""
-    log.files.remove_if_exists(segment.path_of(TXN_INDEX_SUFFIX))
-    _load_snapshot(log, producers, snapshots, segment.base_offset)
-    if producers.end_offset < segment.base_offset:
-        _replay(log, producers, segments, producers.end_offset, segment.base_offset)
-    try:
-        for header, data in _verified(log.files, segment, 0, report):
-            if header.producer_id >= 0:
-                replay_batch(producers, header, data, segment, log.clock())
-    except CorruptSegment as error:
-        logger.error("rebuilding the transaction index: %s", error)
-    log.durability.unsettle(segment.base_offset)
-
-
 def rebuild_indexes(files: Files, segment: Segment, report: RecoveryReport) -> None:
     """Make both indexes of a segment anew from its batches, as far as they can be read."""
     segment.forget_indexes(0, segment.base_offset)
@@ -381,9 +300,9 @@ def _recover(
     number = max((n for n, segment in enumerate(segments) if segment.base_offset <= point), default=0)
     position, offset = _trusted_position(log.files, segments[number], point)
     log.recovery_point = min(point, offset)  # index entries from there on are written anew, and not synced
-    _load_snapshot(log, producers, snapshots, min(point, offset) if position else segments[number].base_offset)
+    load_snapshot(log, producers, snapshots, min(point, offset) if position else segments[number].base_offset)
     if producers.end_offset < offset:
-        _replay(log, producers, segments, producers.end_offset, offset)
+        replay(log, producers, segments, producers.end_offset, offset)
     end = offset
     known_epochs = len(epochs)
     while number < len(segments):
@@ -540,134 +459,3 @@ def start_anew(log: PartitionLog, segments: list[Segment], start: int) -> list[S
     fresh = log.make_segment(start, size=0, created_ms=log.clock())
     fresh.create_files()
     return [fresh]
-
-
-# -- producers
-
-
-def _verified(
-    files: Files, segment: Segment, position: int, report: RecoveryReport | None = None
-) -> Iterator[tuple[BatchHeader, memoryview]]:
-    """The batches of a segment from `position` on, without damaged ones, which are named in the log. Raises CorruptSegment."""
-    for at, header, data in iter_batches(files, segment.log.handle(), position, segment.size, report):
-        if verify_crc(data):
-            yield header, data
-        else:
-            logger.error(
-                "%s: the checksum of the batch at byte %d, offset %d, is wrong: what it says of producers and transactions is passed over",
-                segment.log.path,
-                at,
-                header.base_offset,
-            )
-
-
-def replay_batch(
-    producers: ProducerState, header: BatchHeader, data: memoryview, segment: Segment | None, now_ms: int
-) -> None:
-    """Take a stored batch into the producer state; an abort goes into the transaction index of `segment`, if given."""
-    if not header.is_control:
-        producers.update(header, header.base_offset, header.last_offset, header.max_timestamp, now_ms)
-        return
-    try:
-        records = decode_records(data)
-        if not records:
-            return
-        marker = decode_control_record(records[0].key, records[0].value)
-    except ValueError as error:
-        logger.error(
-            "%s: the control record at offset %d cannot be read, and its transaction stays open: %s",
-            producers.where,
-            header.base_offset,
-            error,
-        )
-        return
-    if marker.type not in (CONTROL_ABORT, CONTROL_COMMIT):
-        return
-    completed = producers.complete(
-        header.producer_id,
-        header.producer_epoch,
-        marker.coordinator_epoch,
-        aborted=marker.type == CONTROL_ABORT,
-        offset=header.base_offset,
-        now_ms=now_ms,
-    )
-    if completed is not None and completed.aborted and segment is not None:
-        segment.note_abort(completed)
-
-
-def load_producers(
-    log: PartitionLog, producers: ProducerState, segments: list[Segment], snapshots: list[int], end: int
-) -> None:
-    """The producer state as of `end`: the latest snapshot, the batches since, and the window's batches before it."""
-    _load_snapshot(log, producers, snapshots, end)
-    if producers.end_offset < end:
-        _replay(log, producers, segments, producers.end_offset, end)
-    elif len(producers):
-        _fill_windows(log.files, producers, segments[-1])
-    producers.end_offset = end
-
-
-def _load_snapshot(log: PartitionLog, producers: ProducerState, snapshots: list[int], end: int) -> None:
-    """Load the latest readable snapshot at or below `end`; without one the state is empty as of the log's begin."""
-    for offset in sorted((offset for offset in snapshots if offset <= end), reverse=True):
-        path = os.path.join(log.path, f"{offset:020d}{SNAPSHOT_SUFFIX}")
-        try:
-            producers.decode(log.files.read_file(path), offset, log.clock())
-            return
-        except CorruptSnapshot as error:
-            logger.error("%s: %s; an earlier snapshot is used", path, error)
-            log.files.remove_if_exists(path)
-            snapshots.remove(offset)
-    producers.clear(0)
-
-
-def _replay(log: PartitionLog, producers: ProducerState, segments: list[Segment], start: int, end: int) -> None:
-    """Take the stored batches from offset `start` up to `end` into the producer state."""
-    for number, segment in enumerate(segments):
-        following = segments[number + 1].base_offset if number + 1 < len(segments) else end
-        if following <= start or segment.base_offset >= end or not segment.size:
-            continue
-        try:
-            for header, data in _verified(log.files, segment, segment.index.lookup(start)):
-                if header.base_offset >= end:
-                    break
-                if header.producer_id >= 0 and header.base_offset >= start:
-                    replay_batch(producers, header, data, None, log.clock())
-        except CorruptSegment as error:
-            logger.error("replaying producers: %s", error)
-    producers.end_offset = end
-
-
-def _fill_windows(files: Files, producers: ProducerState, segment: Segment) -> None:
-    """Add the batches that a snapshot leaves out, so that a producer's retries across a restart are still recognised."""
-    if not segment.size:
-        return
-    count = segment.index.entry_count
-    position = segment.index.entry_at(count - _WINDOW_ENTRIES)[1] if count > _WINDOW_ENTRIES else 0
-    handle = segment.log.handle()
-    found: dict[tuple[int, int], list[BatchMetadata]] = {}
-    try:
-        for bounds in iter_bounds(files, handle, position, segment.size):
-            raw = files.pread(handle.fd, HEADER_BYTES, bounds.position)
-            producer_id, epoch, base_sequence = struct.unpack_from(">qhi", raw, 43)
-            if producer_id < 0 or base_sequence < 0:
-                continue
-            delta = bounds.last_offset - bounds.base_offset
-            last_sequence = (base_sequence + delta) & 0x7FFFFFFF
-            timestamp = int.from_bytes(raw[35:43], "big", signed=True)
-            found.setdefault((producer_id, epoch), []).append(
-                BatchMetadata(last_sequence, bounds.last_offset, delta, timestamp)
-            )
-    except CorruptSegment as error:
-        logger.error("filling up what is known of producers: %s; a retry from before is not recognised", error)
-    for (producer_id, epoch), batches in found.items():
-        producers.fill_window(producer_id, epoch, batches)
-
-
-def _remove_stray_snapshots(log: PartitionLog, snapshots: list[int], segments: list[Segment], end: int) -> None:
-    """Keep the snapshots of segment begins and the latest one that is not past the end."""
-    valid = [offset for offset in snapshots if offset <= end]
-    keep = {segment.base_offset for segment in segments} | set(valid[-1:])
-    for offset in snapshots:
-        if offset not in keep:
-            log.files.remove_if_exists(os.path.join(log.path, f"{offset:020d}{SNAPSHOT_SUFFIX}"))

@@ -14,9 +14,11 @@ import os
 from typing import TYPE_CHECKING
 
 from .files import Files
-from .recovery import find_end, is_offset_file, iter_batches, load_producers, start_anew
+from .recovery import find_end, is_offset_file, start_anew
 from .scan import iter_bounds
 from .segment import SNAPSHOT_SUFFIX, Segment
+from .stored_batches import iter_batches
+from .stored_producers import load_producers
 
 if TYPE_CHECKING:
     from .partition_log import PartitionLog

@@ -1,0 +1,181 @@
+"""What a log's files say of producers and transactions: the snapshots of producers, and what its batches add to them.
+
+Rules
+- The latest snapshot that can be read counts, and the batches since; one that cannot be read is removed, and an earlier one taken.
+- A batch whose checksum is wrong says nothing of producers, which the log names.
+- A transaction index that is damaged is made again from the batches of its segment.
+Source: ProducerStateManager, LogLoader.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import struct
+from typing import TYPE_CHECKING, Final
+
+from fastq._native.records import (
+    CONTROL_ABORT,
+    CONTROL_COMMIT,
+    BatchHeader,
+    decode_control_record,
+    decode_records,
+)
+
+from . import txn_index
+from .files import Files
+from .producer_state import BatchMetadata, CorruptSnapshot, ProducerState
+from .scan import HEADER_BYTES, CorruptSegment, iter_bounds
+from .segment import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, Segment
+from .stored_batches import RecoveryReport, iter_verified
+
+if TYPE_CHECKING:
+    from .partition_log import PartitionLog
+
+logger = logging.getLogger(__name__)
+
+_WINDOW_ENTRIES: Final = 8
+"""Index entries to go back for the batches that precede a producer snapshot: each is worth a batch or index.interval.bytes."""
+
+
+def aborts_damaged(files: Files, segment: Segment) -> bool:
+    """Whether the transaction index of a segment cannot be used, which is said."""
+    path = segment.path_of(TXN_INDEX_SUFFIX)
+    problem = txn_index.damage(files.read_file(path), path, segment.base_offset)
+    if problem is not None:
+        logger.error("%s: it is made again from the segment", problem)
+    return problem is not None
+
+
+def rebuild_aborts(
+    log: PartitionLog,
+    segment: Segment,
+    producers: ProducerState,
+    segments: list[Segment],
+    snapshots: list[int],
+    report: RecoveryReport,
+) -> None:
+    """Make the transaction index of a segment anew from its batches, and the producers as they were at its begin."""
+    log.files.remove_if_exists(segment.path_of(TXN_INDEX_SUFFIX))
+    load_snapshot(log, producers, snapshots, segment.base_offset)
+    if producers.end_offset < segment.base_offset:
+        replay(log, producers, segments, producers.end_offset, segment.base_offset)
+    try:
+        for header, data in iter_verified(log.files, segment, 0, report):
+            if header.producer_id >= 0:
+                replay_batch(producers, header, data, segment, log.clock())
+    except CorruptSegment as error:
+        logger.error("rebuilding the transaction index: %s", error)
+    log.durability.unsettle(segment.base_offset)
+
+
+def replay_batch(
+    producers: ProducerState, header: BatchHeader, data: memoryview, segment: Segment | None, now_ms: int
+) -> None:
+    """Take a stored batch into the producer state; an abort goes into the transaction index of `segment`, if given."""
+    if not header.is_control:
+        producers.update(header, header.base_offset, header.last_offset, header.max_timestamp, now_ms)
+        return
+    try:
+        records = decode_records(data)
+        if not records:
+            return
+        marker = decode_control_record(records[0].key, records[0].value)
+    except ValueError as error:
+        logger.error(
+            "%s: the control record at offset %d cannot be read, and its transaction stays open: %s",
+            producers.where,
+            header.base_offset,
+            error,
+        )
+        return
+    if marker.type not in (CONTROL_ABORT, CONTROL_COMMIT):
+        return
+    completed = producers.complete(
+        header.producer_id,
+        header.producer_epoch,
+        marker.coordinator_epoch,
+        aborted=marker.type == CONTROL_ABORT,
+        offset=header.base_offset,
+        now_ms=now_ms,
+    )
+    if completed is not None and completed.aborted and segment is not None:
+        segment.note_abort(completed)
+
+
+def load_producers(
+    log: PartitionLog, producers: ProducerState, segments: list[Segment], snapshots: list[int], end: int
+) -> None:
+    """The producer state as of `end`: the latest snapshot, the batches since, and the window's batches before it."""
+    load_snapshot(log, producers, snapshots, end)
+    if producers.end_offset < end:
+        replay(log, producers, segments, producers.end_offset, end)
+    elif len(producers):
+        _fill_windows(log.files, producers, segments[-1])
+    producers.end_offset = end
+
+
+def load_snapshot(log: PartitionLog, producers: ProducerState, snapshots: list[int], end: int) -> None:
+    """Load the latest readable snapshot at or below `end`; without one the state is empty as of the log's begin."""
+    for offset in sorted((offset for offset in snapshots if offset <= end), reverse=True):
+        path = os.path.join(log.path, f"{offset:020d}{SNAPSHOT_SUFFIX}")
+        try:
+            producers.decode(log.files.read_file(path), offset, log.clock())
+            return
+        except CorruptSnapshot as error:
+            logger.error("%s: %s; an earlier snapshot is used", path, error)
+            log.files.remove_if_exists(path)
+            snapshots.remove(offset)
+    producers.clear(0)
+
+
+def replay(log: PartitionLog, producers: ProducerState, segments: list[Segment], start: int, end: int) -> None:
+    """Take the stored batches from offset `start` up to `end` into the producer state."""
+    for number, segment in enumerate(segments):
+        following = segments[number + 1].base_offset if number + 1 < len(segments) else end
+        if following <= start or segment.base_offset >= end or not segment.size:
+            continue
+        try:
+            for header, data in iter_verified(log.files, segment, segment.index.lookup(start)):
+                if header.base_offset >= end:
+                    break
+                if header.producer_id >= 0 and header.base_offset >= start:
+                    replay_batch(producers, header, data, None, log.clock())
+        except CorruptSegment as error:
+            logger.error("replaying producers: %s", error)
+    producers.end_offset = end
+
+
+def _fill_windows(files: Files, producers: ProducerState, segment: Segment) -> None:
+    """Add the batches that a snapshot leaves out, so that a producer's retries across a restart are still recognised."""
+    if not segment.size:
+        return
+    count = segment.index.entry_count
+    position = segment.index.entry_at(count - _WINDOW_ENTRIES)[1] if count > _WINDOW_ENTRIES else 0
+    handle = segment.log.handle()
+    found: dict[tuple[int, int], list[BatchMetadata]] = {}
+    try:
+        for bounds in iter_bounds(files, handle, position, segment.size):
+            raw = files.pread(handle.fd, HEADER_BYTES, bounds.position)
+            producer_id, epoch, base_sequence = struct.unpack_from(">qhi", raw, 43)
+            if producer_id < 0 or base_sequence < 0:
+                continue
+            delta = bounds.last_offset - bounds.base_offset
+            last_sequence = (base_sequence + delta) & 0x7FFFFFFF
+            timestamp = int.from_bytes(raw[35:43], "big", signed=True)
+            found.setdefault((producer_id, epoch), []).append(
+                BatchMetadata(last_sequence, bounds.last_offset, delta, timestamp)
+            )
+    except CorruptSegment as error:
+        logger.error("filling up what is known of producers: %s; a retry from before is not recognised", error)
+    for (producer_id, epoch), batches in found.items():
+        producers.fill_window(producer_id, epoch, batches)
+
+
+def remove_stray_snapshots(log: PartitionLog, snapshots: list[int], segments: list[Segment], end: int) -> None:
+    """Keep the snapshots of segment begins and the latest one that is not past the end."""
+    valid = [offset for offset in snapshots if offset <= end]
+    keep = {segment.base_offset for segment in segments} | set(valid[-1:])
+    for offset in snapshots:
+        if offset not in keep:
+            log.files.remove_if_exists(os.path.join(log.path, f"{offset:020d}{SNAPSHOT_SUFFIX}"))
