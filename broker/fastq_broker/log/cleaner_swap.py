@@ -33,7 +33,7 @@ from .segment import (
 )
 
 if TYPE_CHECKING:
-    from .partition_log import PartitionLog
+    from .log_segments import LogSegments
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class BrokenSwap(Exception):
     """A swap file that should be complete and is not: the segments that it stands for may be gone."""
 
 
-def swap_in(log: PartitionLog, old: Sequence[Segment]) -> Segment:
+def swap_in(log: LogSegments, old: Sequence[Segment]) -> Segment:
     """Replace consecutive segments by the cleaned one that has the first one's offset; answers it. Raises OSError.
 
     Names are not synced: until that is done, a loss of power may bring back any step before.

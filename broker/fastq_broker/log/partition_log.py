@@ -13,8 +13,7 @@ import logging
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from fastq._native.records import (
@@ -34,29 +33,23 @@ from fastq.compression import Codec
 from fastq.errors import ErrorCode, KafkaError, error_for_code
 
 from .admission import Admission
-from .cleaner_swap import swap_in
 from .config import UNLIMITED, LogConfig
-from .durability import Durability, first_segment_from
+from .durability import Durability
 from .files import is_shortage
 from .leader_epochs import LeaderEpochs
 from .log_dir import LogDir
 from .log_reads import LogReads
+from .log_segments import LogSegments
 from .producer_state import BatchMetadata, ProducerState
 from .recovery import UnrecoverableLog, load_log, make_log
 from .scan import CorruptSegment
 from .segment import (
-    DELETED_SUFFIX,
-    INDEX_SUFFIX,
     INT32_MAX,
-    LOG_SUFFIX,
-    SNAPSHOT_SUFFIX,
-    TIME_INDEX_SUFFIX,
     TXN_INDEX_SUFFIX,
     Segment,
 )
 from .stored_batches import RecoveryReport
 from .truncation import truncate_fully, truncate_log
-from .visibility import Visibility
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +68,7 @@ class AppendResult(NamedTuple):
     duplicate: bool
 
 
-class PartitionLog(LogReads, Visibility):
+class PartitionLog(LogReads, LogSegments):
     """The log of one partition. Event-loop thread only; slices and timestamp queries that it hands out run anywhere.
 
     Invariants once loaded: `segments` is never empty, in offset order, the last one active; `log_end_offset` is one above the last
@@ -87,29 +80,22 @@ class PartitionLog(LogReads, Visibility):
     """
 
     __slots__ = (
-        "_active",
         "_admission",
-        "_bases",
         "_flush_messages",
         "_flushed_at_ms",
         "_loading",
         "_making",
-        "_recent",
-        "_segment_bytes",
         "_synchronous",
         "checkpointed_start_offset",
         "clean",
         "cleaned_offset",
         "clock",
-        "config",
         "dir",
         "durability",
-        "epochs",
         "failure",
         "files",
         "leader_epoch",
         "loaded",
-        "log_start_offset",
         "partition",
         "path",
         "pending_leader_epoch",
@@ -118,7 +104,6 @@ class PartitionLog(LogReads, Visibility):
         "random",
         "recovery",
         "recovery_point",
-        "segments",
         "topic",
         "topic_id",
         "truncations",
@@ -586,98 +571,6 @@ class PartitionLog(LogReads, Visibility):
             self._flushed_at_ms = now_ms
             self.flush()
 
-    # -- rolling
-
-    def roll(self, now_ms: int, base_offset: int | None = None) -> Segment:
-        """Close the active segment and begin a new one at the log's end (or at `base_offset` above it); the old one is flushed soon.
-
-        Raises KafkaStorageError.
-        """
-        base = max(self.log_end_offset, base_offset or 0)
-        old = self._active
-        segment = self.make_segment(base, size=0, created_ms=now_ms)
-        try:
-            if base == old.base_offset:
-                return old
-            old.finish()
-            self.durability.take_snapshot()
-            segment.create_files(self._segment_bytes if self.config.preallocate else 0)
-        except OSError as error:
-            raise self.dir.refuse("rolling a segment", error.filename or segment.log.path, error) from error
-        self.segments.append(segment)
-        self._bases.append(base)
-        self._active = segment
-        self._recent.clear()
-        self.durability.request_later()
-        return segment
-
-    def drop_oldest(self, count: int) -> None:
-        """Remove the files of the first `count` segments, which are not all; the log starts at the next one. Raises KafkaStorageError."""
-        gone = self.segments[:count]
-        del self.segments[:count], self._bases[:count]
-        self.raise_start(max(self.log_start_offset, self._bases[0]))
-        for segment in gone:
-            self._remove_dropped(segment)
-
-    def _remove_dropped(self, segment: Segment) -> None:
-        """Remove the files of a segment that is no part of the log any more, at a shortage later. Raises KafkaStorageError."""
-        try:
-            self.remove_files(segment)
-        except OSError as error:
-            failure = self.dir.refuse("deleting segments", error.filename or self.path, error)
-            if self.dir.offline is not None:
-                raise failure from error
-            self.dir.soon(partial(self._remove_dropped, segment))
-
-    def replace_segments(self, old: Sequence[Segment]) -> None:
-        """Put the cleaned segment that lies beside consecutive closed ones, under the first one's offset, in their place.
-
-        Raises KafkaStorageError.
-        """
-        first = self.segments.index(old[0])
-        if self.segments[first : first + len(old)] != list(old) or old[-1] is self._active:
-            raise ValueError(f"{self.name}: compaction has replaced segments that are not there any more")
-        try:
-            cleaned = swap_in(self, old)
-        except OSError as error:
-            raise self.dir.fail("replacing compacted segments", error.filename or self.path, error) from error
-        self.segments[first : first + len(old)] = [cleaned]
-        self._bases[first : first + len(old)] = [cleaned.base_offset]
-        self.durability.unsettle(cleaned.base_offset)
-
-    def delete_records_before(self, offset: int) -> int:
-        """Let the log start at `offset` (-1: at the high watermark); answers the new start. Files go with the next retention.
-
-        Raises OffsetOutOfRange above the high watermark, PolicyViolation for a topic without the delete policy, KafkaStorageError.
-        """
-        if offset == -1:
-            offset = self.high_watermark
-        if not 0 <= offset <= self.high_watermark:
-            raise error_for_code(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"records can be deleted up to the high watermark {self.high_watermark}, not {offset}",
-                topic=self.topic,
-                partition=self.partition,
-            )
-        if "delete" not in self.config.cleanup_policy:
-            raise error_for_code(
-                ErrorCode.POLICY_VIOLATION,
-                f"cleanup.policy is {','.join(sorted(self.config.cleanup_policy)) or 'empty'}: records are deleted only with 'delete'",
-                topic=self.topic,
-                partition=self.partition,
-            )
-        if offset > self.log_start_offset:
-            self.raise_start(offset)
-        return self.log_start_offset
-
-    def raise_start(self, offset: int) -> None:
-        """The log starts at `offset`, which lies above its start and not above its high watermark."""
-        self.log_start_offset = offset
-        self.epochs.truncate_from_start(offset)
-        stable, self.last_stable_offset = self.last_stable_offset, self._stable_offset()
-        if stable != self.last_stable_offset:
-            self._announce()
-
     # -- truncation and closing
 
     def truncate_to(self, offset: int) -> bool:
@@ -742,40 +635,6 @@ class PartitionLog(LogReads, Visibility):
                 partition=self.partition,
             )
         )
-
-    # -- files
-
-    def remove_files(self, segment: Segment, *, keep_snapshot: bool = False) -> None:
-        """Take the files of a segment out of the directory at once: rename them, unlink them after file.delete.delay.ms.
-
-        Raises OSError. Slices that are still being sent keep the data.
-        """
-        segment.release()
-        renamed = []
-        suffixes = (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
-        for suffix in suffixes[:-1] if keep_snapshot else suffixes:
-            path = segment.path_of(suffix)
-            try:
-                self.files.rename(path, path + DELETED_SUFFIX)
-            except FileNotFoundError:
-                continue
-            renamed.append(path + DELETED_SUFFIX)
-        self.dir.delete_later(renamed, self.config.file_delete_delay_ms)
-
-    # -- size
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the .log files."""
-        return sum(segment.size for segment in self.segments)
-
-    def segments_from(self, offset: int) -> list[Segment]:
-        """The segment that holds `offset`, and those after it."""
-        return self.segments[first_segment_from(self._bases, offset) :]
-
-    @property
-    def active_segment(self) -> Segment:
-        return self._active
 
 
 def _marker_of(batch: bytearray | memoryview) -> ControlRecord | None:
