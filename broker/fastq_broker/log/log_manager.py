@@ -13,17 +13,14 @@ Rules
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import logging
 import os
 import random
-import re
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -40,31 +37,22 @@ from .checkpoints import (
 )
 from .config import UNLIMITED, LogConfig
 from .dir_checkpoints import DirCheckpoints
+from .directories import DELETED_NAME, LOG_NAME, DirectoryLocks, check_nesting, check_no_brokers, why_unusable
 from .failures import failures
-from .files import READ_WRITE_CREATE, FdBudget, FileHandle, Files, is_shortage
+from .files import FdBudget, Files, is_shortage
 from .flusher import Flusher, open_flusher
 from .log_dir import LogDir, system_monotonic_ms
+from .log_maker import LogMaker
 from .partition_log import PartitionLog
 from .recovery import topic_id_on_disk
 from .recovery_progress import RecoveryProgress
 from .retention import apply_retention
 
-try:
-    import fcntl
-except ImportError:  # Windows has no flock; nor does the broker run there
-    fcntl = None  # type: ignore[assignment]
-
 logger = logging.getLogger(__name__)
 
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
-LOCK: Final = ".lock"
-META_PROPERTIES: Final = "meta.properties"
-"""A data directory has it, a log has not."""
 METADATA_TOPIC: Final = "__cluster_metadata"
 """Its log is the controller's, which opens it before any other."""
-_LOG_NAME = re.compile(r"^(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>0|[1-9][0-9]{0,8})\Z")
-"""As logs are named: another spelling of a partition's number is somebody else's directory."""
-_DELETED_NAME = re.compile(r"^[a-zA-Z0-9._-]+\.[0-9a-f]{32}-delete\Z")
 _LOGS_PER_TICK: Final = 20
 _SYNCED_ONE_BY_ONE: Final = 32
 _BITS_OF_A_LETTER: Final = 6
@@ -87,40 +75,6 @@ def default_fd_budget() -> int:
     except (ImportError, OSError):
         soft = 1024
     return max(16, min(soft // 2, 50_000))
-
-
-def _unusable(setting: str, directory: str, error: OSError) -> str:
-    """Why a directory cannot be used, and what to do."""
-    where = "" if error.filename in (None, directory) else f" ({error.filename})"
-    return (
-        f"{setting}={directory} cannot be used: {error.strerror or error}{where}; it takes a directory that the broker's user may make, "
-        "read and write: choose another, or move away what is there, or mend its permissions or its disk"
-    )
-
-
-def _check_nesting(directories: Sequence[str]) -> None:
-    """A directory within another must not be taken for a log there, or for what is left of one. Raises ConfigError."""
-    for outer in directories:
-        root = os.path.join(os.path.realpath(outer), "")
-        for inner in directories:
-            path = os.path.realpath(inner)
-            name = path[len(root) :].partition(os.sep)[0] if path.startswith(root) else ""
-            if _LOG_NAME.match(name) or _DELETED_NAME.match(name):
-                raise ConfigError(
-                    f"{inner} lies within the log directory {outer}, where {name} is the name of a topic's log: put it elsewhere, or give "
-                    "it a name without a number at its end"
-                )
-
-
-def _check_no_brokers(directory: str, names: Iterable[str]) -> None:
-    """What has the name of a log must not be another broker's data directory. Raises ConfigError."""
-    for name in names:
-        path = os.path.join(directory, name)
-        if _LOG_NAME.match(name) and os.path.exists(os.path.join(path, META_PROPERTIES)):
-            raise ConfigError(
-                f"{path} is the data directory of a broker (it has {META_PROPERTIES}), and has the name of a topic's log in {directory}: "
-                "move one of them, or give it a name without a number at its end"
-            )
 
 
 def _is_nearly(one: bytes, other: bytes) -> bool:
@@ -164,9 +118,7 @@ class LogManager:
         self.offline_dirs: dict[str, KafkaError] = {}
         self.on_dir_offline: Callable[[LogDir], None] | None = None
         self.dirs = [self._make_dir(os.path.abspath(os.fspath(path))) for path in log_dirs]
-        self._locks: dict[
-            str, FileHandle
-        ] = {}  # open from the start on, so that a sync by them hears of all errors since
+        self._locks = DirectoryLocks()
         self._random = randomness or random.Random()
         self._producer_expiration_ms = producer_expiration_ms
         self._intervals = {
@@ -178,8 +130,7 @@ class LogManager:
         self._due: dict[str, int] = {}
         self._sweeps: dict[str, deque[PartitionLog]] = {"retention": deque(), "producers": deque(), "flush": deque()}
         self._deleted_dirs: deque[tuple[int, LogDir, str]] = deque()
-        self._unmade: deque[PartitionLog] = deque()  # new logs whose files the maker's thread has to make
-        self._maker: ThreadPoolExecutor | None = None
+        self._maker: LogMaker | None = None
         self.recovery = RecoveryProgress(self.monotonic_ms)
         self._unclean: list[tuple[LogDir, list[PartitionLog]]] = []  # what `recover` has to load
         self._checkpoints = {log_dir.path: DirCheckpoints(log_dir) for log_dir in self.dirs}
@@ -209,19 +160,19 @@ class LogManager:
         """
         if self._locks:
             return
-        _check_nesting([*self._checkpoints, *([] if metadata_dir is None else [metadata_dir])])
+        check_nesting([*self._checkpoints, *([] if metadata_dir is None else [metadata_dir])])
         if metadata_dir is not None and os.path.realpath(metadata_dir) not in map(os.path.realpath, self._checkpoints):
-            self._lock_metadata(os.path.abspath(metadata_dir))
+            self._locks.take_metadata(os.path.abspath(metadata_dir))
         unusable: list[tuple[LogDir, OSError]] = []
         for log_dir in self.dirs:
             try:
-                self._lock(log_dir.path)
+                self._locks.take(log_dir.path)
             except OSError as error:
                 if is_shortage(error):
                     raise  # the logs in it are not known: a new one might be made in the place of an old one
                 unusable.append((log_dir, error))
         if len(unusable) == len(self.dirs):
-            raise ConfigError("; ".join(_unusable("log.dirs", log_dir.path, error) for log_dir, error in unusable))
+            raise ConfigError("; ".join(why_unusable("log.dirs", log_dir.path, error) for log_dir, error in unusable))
         for log_dir, problem in unusable:
             log_dir.fail("opening the log directory", problem.filename or log_dir.path, problem)
 
@@ -252,34 +203,9 @@ class LogManager:
         if len(self.offline_dirs) == len(self.dirs):
             raise next(iter(self.offline_dirs.values()))
 
-    def _lock_metadata(self, directory: str) -> None:
-        """Two brokers over one metadata log would both write to it, whatever other directories they have."""
-        try:
-            self._lock(directory)
-        except OSError as error:
-            if is_shortage(error):
-                raise
-            raise ConfigError(_unusable("metadata.log.dir", directory, error)) from error
-
-    def _lock(self, directory: str) -> None:
-        if os.path.lexists(directory) and not os.path.isdir(directory):
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory)
-        os.makedirs(directory, exist_ok=True)
-        path = os.path.join(directory, LOCK)
-        handle = FileHandle(Files(), path, READ_WRITE_CREATE)
-        if fcntl is not None:
-            try:
-                fcntl.flock(handle.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ConfigError(
-                    f"another process holds the lock {path}: a directory serves one broker, or one `fastq-broker repair`; stop that one, "
-                    "or choose another directory"
-                ) from None
-        self._locks[directory] = handle
-
     def _find_logs(self, log_dir: LogDir, topic_configs: Mapping[str, LogConfig]) -> None:
         names = self.files.listdir(log_dir.path)
-        _check_no_brokers(log_dir.path, names)
+        check_no_brokers(log_dir.path, names)
         clean = CLEAN_SHUTDOWN in names
         if clean:
             # From here on a crash is one: the marker goes before the first write.
@@ -293,10 +219,10 @@ class LogManager:
         found: dict[TopicPartition, PartitionLog] = {}
         for name in names:
             if not os.path.isdir(os.path.join(log_dir.path, name)):
-                if _LOG_NAME.match(name) or _DELETED_NAME.match(name):
+                if LOG_NAME.match(name) or DELETED_NAME.match(name):
                     logger.warning("%s is no directory, and no log: it is left alone", os.path.join(log_dir.path, name))
                 continue
-            match = _LOG_NAME.match(name)
+            match = LOG_NAME.match(name)
             if match and match["topic"] != METADATA_TOPIC:
                 key = match["topic"], int(match["partition"])
                 found[key] = self._make_log(
@@ -309,7 +235,7 @@ class LogManager:
                     cleaned_offset=cleaned_offsets.get(key, 0),
                     clean=clean,
                 )
-            elif _DELETED_NAME.match(name):
+            elif DELETED_NAME.match(name):
                 self._deleted_dirs.append((0, log_dir, os.path.join(log_dir.path, name)))
         for key, log in found.items():
             if key in self.logs:
@@ -376,6 +302,7 @@ class LogManager:
         """Have an asyncio event loop call `drain_flushes` when the flusher has something to report."""
         if self.flusher.fileno() >= 0:
             self._loop = loop
+            self._maker = LogMaker(loop)
             loop.add_reader(self.flusher.fileno(), self.flusher.drain)
 
     def drain_flushes(self) -> None:
@@ -421,9 +348,9 @@ class LogManager:
         if self._loop is not None:
             self._loop.remove_reader(self.flusher.fileno())
             self._loop = None
-        self._unmade.clear()  # the next start makes what has no directory by now
         if self._maker is not None:
-            self._maker.shutdown()
+            self._maker.close()
+            self._maker = None
 
     def _finish_logs(self, log_dir: LogDir) -> bool:
         """Finish the files of a directory's logs and sync them: each, or all at once where they are many. Whether all are whole."""
@@ -438,7 +365,7 @@ class LogManager:
                 self.flusher.wait()
             return all(finished) and all(log.durability.settled for log in unsettled)
         try:
-            self.files.sync_filesystem(self._locks[log_dir.path].fd)
+            self.files.sync_filesystem(self._locks.descriptor(log_dir.path))
         except OSError as error:
             log_dir.fail("syncing the file system", log_dir.path, error)
             return False
@@ -448,7 +375,7 @@ class LogManager:
 
     def release_locks(self) -> None:
         """Let others have the directories. Without a `close` before it, what they find is what a crash leaves."""
-        self._locks.clear()
+        self._locks.release()
 
     # -- partitions
 
@@ -485,40 +412,12 @@ class LogManager:
                 raise log_dir.refuse("writing checkpoints", error.filename or log_dir.path, error) from error
         log = self._make_log(log_dir, key, config=config or self.default_config, topic_id=topic_id)
         log.unmade = True
-        if self._loop is None:
+        if self._maker is None:
             log.load()
         else:
-            self._make_later(log)
+            self._maker.add(log)
         self.logs[key] = log
         return log
-
-    def _make_later(self, log: PartitionLog) -> None:
-        """Have a thread make the files of a new log, once the change that brings it is through: hundreds come at once, and each file
-        takes the system a third of a millisecond. Who touches the log before that makes them itself."""
-        self._unmade.append(log)
-        if len(self._unmade) == 1:
-            self._loop.call_soon(self._begin_making)
-
-    def _begin_making(self) -> None:
-        if self._loop is None:
-            return  # closed since: nothing is made below somebody else's lock
-        if self._maker is None:
-            self._maker = ThreadPoolExecutor(1, thread_name_prefix="fastq-make-logs")
-        try:
-            self._maker.submit(self._make_all)
-        except RuntimeError:  # no thread can be started: who touches a log makes its files
-            self._unmade.clear()
-            self._maker = None
-
-    def _make_all(self) -> None:
-        """Runs in the maker's thread."""
-        while True:
-            try:
-                self._unmade.popleft().make()
-            except IndexError:
-                return
-            except OSError:
-                continue  # it fails again when the log is first touched, which takes the directory offline and says so
 
     def _adopt(self, log: PartitionLog, topic_id: bytes | None) -> bool:
         """Whether an existing log is that of the controller's topic: an id on disk decides, before any record is served or appended.

@@ -42,7 +42,7 @@ class Attached:
         """Run what was asked for up to now, to its end."""
         self.loop.run_until_complete(asyncio.sleep(0))
         assert self.logs._maker is not None
-        self.logs._maker.submit(int).result()
+        self.logs._maker.wait()
 
     def content(self, partition: int) -> dict[str, bytes]:
         folder = self.directory / f"t-{partition}"
@@ -75,8 +75,6 @@ def test_nothing_is_made_once_the_manager_is_closed(tmp_path: Path) -> None:
         attached.create(number)
     attached.logs.close()
     attached.loop.run_until_complete(asyncio.sleep(0))
-    if attached.logs._maker is not None:
-        attached.logs._maker.shutdown()
     attached.loop.close()
     assert not [name for name in os.listdir(attached.directory) if name.startswith("t-")]
 
