@@ -30,6 +30,9 @@ from fastq.protocol.messages import FetchRequest, FetchResponse, ListOffsetsRequ
 
 LATEST_LEVEL = 30
 BROKER_EPOCH = 77
+T0 = ReplicaPartition("t", bytes([7]) * 16, 0)
+T1 = ReplicaPartition("t", bytes([7]) * 16, 1)
+U0 = ReplicaPartition("u", bytes([8]) * 16, 0)
 
 
 class Batch(NamedTuple):
@@ -334,3 +337,28 @@ class Follower:
     def steps(self, count: int = 20) -> None:
         for _ in range(count):
             self.step()
+
+
+def log_of(*epochs: int, fsync: bool = False) -> MemoryLog:
+    """One record of each epoch."""
+    log = MemoryLog(fsync=fsync)
+    for offset, epoch in enumerate(epochs):
+        log.append(epoch, b"value %d of epoch %d" % (offset, epoch))
+    return log
+
+
+def pair(leader_log: MemoryLog, follower_log: MemoryLog, epoch: int, **settings: Any) -> Follower:
+    """A follower of one partition."""
+    follower = Follower(**settings)
+    follower.leader.lead(T0, leader_log, epoch)
+    leader_log.high_watermark = leader_log.log_end_offset
+    follower.follow(T0, follower_log, epoch)
+    return follower
+
+
+def fetches(follower: Follower) -> list[FetchRequest]:
+    return [request for request in follower.leader.requests if isinstance(request, FetchRequest)]
+
+
+def named(request: FetchRequest) -> list[tuple[bytes, int]]:
+    return [(topic.topic_id, wanted.partition) for topic in request.topics for wanted in topic.partitions]
