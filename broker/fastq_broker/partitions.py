@@ -4,6 +4,8 @@ Rules
 - A change is committed when it is heard of, so what is done to files follows at once: a deleted topic's go, settings by which retention
   or compaction deletes come into force. A loss of power brings nothing back without its records.
 - The logs of a topic that the metadata does not know are left alone, and named at the start.
+- A log that may lie in a directory that this node had and that is not here, or cannot be read, is not made anew: its partition is not
+  served until the directory is back, or the topic is deleted.
 """
 
 from __future__ import annotations
@@ -14,12 +16,16 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fastq.errors import FastqError, KafkaError
+from fastq.protocol.uuid import uuid_to_str
 
 from .config_keys import ResourceType
+from .controller.image import MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY
 from .log import failures
 from .replicas import Replica
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .controller import Controller, MetadataDelta, MetadataImage, TopicImage
     from .log import LogManager, PartitionLog
     from .purgatory import Purgatory
@@ -29,7 +35,13 @@ logger = logging.getLogger(__name__)
 
 ATTACHED_PER_TURN = 200
 """Topics whose logs are attached before others get their turn."""
-_UNKNOWN_LOGS_NAMED = 5
+_LOGS_NAMED = 5
+_ANY_DIRECTORY = (MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY)
+
+
+def _first_of(names: Sequence[str]) -> str:
+    more = len(names) - _LOGS_NAMED
+    return ", ".join(names[:_LOGS_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 class Partitions:
@@ -44,6 +56,8 @@ class Partitions:
         self._logs = logs
         self._replicas = replicas
         self._purgatory = purgatory
+        self._directories_missing = False
+        self._elsewhere: set[tuple[bytes, int]] = set()  # topic id and number of those that lie in a missing directory
         self._kept_shut: set[str] = set()  # topics with a log that a shortage of descriptors or memory has kept shut
 
     def find_logs(self) -> None:
@@ -61,22 +75,49 @@ class Partitions:
     async def start(self) -> None:
         """Take over the logs of the image's partitions, and make those that are not there."""
         image = self._controller.image
+        self._find_missing(image)
         for number, topic in enumerate(image.topics_by_name.values(), 1):
             self._follow_topic(image, topic)
             if number % ATTACHED_PER_TURN == 0:
                 await asyncio.sleep(0)
         self._name_unknown(image)
 
+    def _find_missing(self, image: MetadataImage) -> None:
+        """Note the partitions whose logs are not here and may lie in a directory that is not here either. Which directory a log is in, the
+        metadata knows of a node that had one when the topic was created."""
+        pairs = zip(self._logs.dirs, self._controller.directory_ids, strict=False)
+        missing = self._controller.missing_directories
+        gone = missing.union(directory_id for log_dir, directory_id in pairs if log_dir.offline is not None)
+        self._directories_missing = bool(gone)
+        if not gone:
+            return
+        node_id, names = self._replicas.node_id, []
+        for topic in image.topics_by_name.values():
+            for number, partition in enumerate(topic.partitions):
+                placed = node_id in partition.replicas and partition.directory_of(node_id) in {*gone, *_ANY_DIRECTORY}
+                if placed and self._logs.get(topic.name, number) is None:
+                    self._elsewhere.add((topic.topic_id, number))
+                    names.append(f"{topic.name}-{number}")
+        if names:
+            logger.error(
+                "%d partitions are not served (%s): their logs are in none of the log directories that can be read, and this node had "
+                "others (directory ids %s): mount their disks, or name them in log.dirs again, and restart; or delete these topics if "
+                "their records are to be given up",
+                len(names),
+                _first_of(names),
+                ", ".join(map(uuid_to_str, sorted(gone))),
+            )
+        elif missing:
+            self._controller.forget_directories()
+
     def _name_unknown(self, image: MetadataImage) -> None:
         unknown = [log.path for (topic, _), log in self._logs.logs.items() if topic not in image.topics_by_name]
         if unknown:
-            more = len(unknown) - _UNKNOWN_LOGS_NAMED
             logger.warning(
-                "%d logs are of topics that the metadata does not know, and stay as they are: %s%s; a deletion that was cut short leaves "
+                "%d logs are of topics that the metadata does not know, and stay as they are: %s; a deletion that was cut short leaves "
                 "them, or a repair of the metadata: delete their directories when their records are not needed",
                 len(unknown),
-                ", ".join(unknown[:_UNKNOWN_LOGS_NAMED]),
-                f" and {more} more" if more > 0 else "",
+                _first_of(unknown),
             )
 
     def metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
@@ -112,10 +153,15 @@ class Partitions:
             if self._replicas.node_id not in partition_image.replicas:
                 continue
             replica = self._replicas.get(topic.name, number)
+            if replica is None and (topic.topic_id, number) in self._elsewhere:
+                self._replicas.note_failure(topic.name, topic.topic_id, number)
+                continue
             if replica is None:
                 config = defaults.log_config_of(overrides)
                 try:
                     log = self._logs.create(topic.name, number, topic.topic_id, config)
+                    if log.unmade and self._directories_missing:  # the next start must not look for it there
+                        log.load()
                 except FastqError as error:  # the others are served
                     logger.error("%s-%d has no log: %s", topic.name, number, error)
                     self._replicas.note_failure(topic.name, topic.topic_id, number)
@@ -146,6 +192,7 @@ class Partitions:
         for replica in self._replicas.remove_topic(topic.name, topic.topic_id):
             self._purgatory.changed(replica)
         for number in range(len(topic.partitions)):
+            self._elsewhere.discard((topic.topic_id, number))
             try:
                 self._logs.delete(topic.name, number)
             except FastqError as error:

@@ -138,6 +138,9 @@ class Controller:
         """This node's place in the quorum, once open."""
         self.snapshots: SnapshotKeeper
         self.broker_epoch = -1
+        self.missing_directories: frozenset[bytes] = frozenset()
+        """The ids of log directories that this node had and that are not here. They stay registered until `forget_directories`, so that
+        the start after this one knows of them too."""
         self.unprotected: Sequence[str] = ()
         """What of the metadata would protect, is not honoured and may be ignored."""
         self.monotonic_ms = monotonic_ms or clock
@@ -287,6 +290,8 @@ class Controller:
         Answers the broker's epoch. A partition's leader epoch goes up where the last stop was not clean, or nobody led.
         """
         before = self.pending.brokers.get(self.node_id)
+        if before is not None:
+            self.missing_directories = frozenset(before.directories).difference(self.directory_ids)
         epoch = self.quorum.end_offset
         self._commit([self._registration(listeners, epoch)])
         self.broker_epoch = epoch
@@ -294,6 +299,17 @@ class Controller:
         self._commit([unfence, *self._elections(bump=before is not None and before.epoch != self._clean_epoch)])
         self.quorum.settle()
         return epoch
+
+    def forget_directories(self) -> None:
+        """Nothing is in the missing directories that the metadata knows: they do not belong to this node any more."""
+        self.missing_directories = frozenset()
+        self._commit(
+            [
+                BrokerRegistrationChangeRecord(
+                    broker_id=self.node_id, broker_epoch=self.broker_epoch, log_dirs=sorted(self.directory_ids)
+                )
+            ]
+        )
 
     def close(self) -> None:
         """Fence this broker, so that whoever opens the directory next need not wait for it; write everything to disk."""
@@ -626,7 +642,7 @@ class Controller:
             ],
             rack=self.config.broker_rack,
             fenced=True,
-            log_dirs=sorted(self._directory.directory_ids),
+            log_dirs=sorted({*self.directory_ids, *self.missing_directories}),
         )
 
     def _elections(self, *, bump: bool) -> list[Record]:

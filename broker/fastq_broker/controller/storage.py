@@ -17,12 +17,12 @@ import json
 import os
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fastq.errors import ConfigError
-from fastq.protocol.uuid import random_uuid, uuid_from_str, uuid_to_str
+from fastq.protocol.uuid import ZERO_UUID, random_uuid, uuid_from_str, uuid_to_str
 from fastq_broker.config import parse_properties
 from fastq_broker.log.log_dir import advice_for
 
@@ -90,7 +90,8 @@ class MetaProperties:
 
     @classmethod
     def read(cls, directory: Path) -> MetaProperties | None:
-        """What `meta.properties` says; None when there is none. ConfigError when it makes no sense."""
+        """What `meta.properties` says; None when there is none. ConfigError when it makes no sense. One that was written before
+        directories had ids, or by hand, has none."""
         path = directory / META_PROPERTIES
         try:
             found = parse_properties(read_file(path).decode("utf-8"))
@@ -98,7 +99,7 @@ class MetaProperties:
                 raise ConfigError(f"{path} has version {found['version']}, expected 0 or 1; {_META_ADVICE}")
             node_id = int(found["node.id"] if "node.id" in found else found["broker.id"])
             text = found.get("directory.id", "")
-            return cls(found["cluster.id"], node_id, uuid_from_str(text) if text else random_uuid())
+            return cls(found["cluster.id"], node_id, uuid_from_str(text) if text else ZERO_UUID)
         except FileNotFoundError:
             return None
         except ConfigError:
@@ -208,6 +209,9 @@ def format_directories(
             directory.mkdir(parents=True, exist_ok=True)
             _check_identity(directory, new=new)
             properties = MetaProperties(cluster_id, node_id, random_uuid())
+            properties.write(directory)
+        elif properties.directory_id == ZERO_UUID:  # the metadata names it, so it is the same at the next start
+            properties = replace(properties, directory_id=random_uuid())
             properties.write(directory)
         result.append(properties)
     return result

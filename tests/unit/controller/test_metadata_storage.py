@@ -78,6 +78,13 @@ def test_formatting_gives_each_directory_its_own_identity(tmp_path: Path) -> Non
     assert more[2].cluster_id == found[0].cluster_id
 
 
+def test_a_directory_without_an_id_gets_one_for_good(tmp_path: Path) -> None:
+    """It had another at each start, and the metadata names directories by their ids."""
+    (tmp_path / "meta.properties").write_text("version=0\ncluster.id=c\nbroker.id=1\n")
+    first = format_directories([tmp_path], 1)
+    assert first[0].directory_id != bytes(16) and format_directories([tmp_path], 1) == first
+
+
 def test_directories_of_somebody_else_are_refused_and_left_alone(tmp_path: Path) -> None:
     format_directories([tmp_path / "a"], 1)
     format_directories([tmp_path / "b"], 1)
