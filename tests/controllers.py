@@ -83,7 +83,7 @@ class Node:
         """What the owner of a controller does every while: here the disk is done, and what is due is done, again and again."""
         if self.controller is not None:
             self.flusher.wait()
-            self.control.tick()
+            self.control.tick(self.controller.monotonic_ms())
             asyncio.get_running_loop().call_later(0.001, self.sync)
 
     async def kill(self) -> None:

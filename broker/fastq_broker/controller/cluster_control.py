@@ -221,9 +221,9 @@ class ClusterControl:
 
     # -- by itself
 
-    def tick(self) -> None:
-        """Do what is due by now; nothing where this node is not the active controller. To be called every 0.1 s or so."""
-        now_ms = self._now()
+    def tick(self, now_ms: int) -> None:
+        """Do what is due by now, on the controller's monotonic clock; nothing where this node is not the active controller. To be called
+        every 0.1 s or so."""
         try:
             term = self._active_term()
             self._fence_the_silent(term, now_ms)

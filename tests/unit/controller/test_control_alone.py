@@ -123,7 +123,7 @@ class World:
         until = self.now_ms + ms
         while self.now_ms < until:
             self.now_ms += 100
-            self.control.tick()
+            self.control.tick(self.now_ms)
 
 
 Make = Callable[..., World]
@@ -180,7 +180,7 @@ def test_a_new_leader_gives_everybody_a_whole_session(make: Make, tmp_path: Path
     world.brokers(1)
     world.passes(SESSION_MS - 1000)
     world.control = ClusterControl(world.controller)  # as the next leader has it
-    world.control.tick()
+    world.control.tick(world.now_ms)
     world.passes(SESSION_MS - 1000)
     assert not world.controller.image.brokers[1].fenced
     world.passes(3000)
@@ -297,9 +297,9 @@ def test_an_unclean_leader_is_found_where_a_topic_allows_it(make: Make) -> None:
     alter_isr(world, "t", 1, [1])  # 2 is behind
     world.beat(1, want_fence=True)
     assert world.state("t").leader == -1
-    world.control.tick()
+    world.control.tick(world.now_ms)
     configure(world, ResourceType.TOPIC, "t", "unclean.leader.election.enable", "true")
-    world.control.tick()
+    world.control.tick(world.now_ms)
     assert world.state("t").leader == -1
     for _ in range(3):
         world.beat(2)
@@ -383,7 +383,7 @@ def test_a_broker_is_unregistered(make: Make) -> None:
 
 def test_records_of_nothing_tell_followers_that_time_goes_on(make: Make) -> None:
     world = make(metadata_max_idle_interval_ms=NOOP_MS)
-    world.control.tick()
+    world.control.tick(world.now_ms)
     end = world.controller.quorum.end_offset
     world.passes(NOOP_MS * 4)
     assert world.controller.quorum.end_offset == end + 4
