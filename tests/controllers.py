@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from fastq_broker.cluster.controller_channel import holds_error
 from fastq_broker.config import BrokerConfig
-from fastq_broker.controller import Controller, MetadataImage
+from fastq_broker.controller import Controller, MetadataImage, features
 from fastq_broker.controller.cluster_control import ClusterControl
-from fastq_broker.controller.features import SUPPORTED
 from fastq_broker.controller.serving import ControllerRouter
 from fastq_broker.controller.storage import format_directories
 from fastq_broker.log import LogDir
@@ -96,6 +95,11 @@ class Node:
             await self.server.stop()
 
     @property
+    def follows(self) -> bool:
+        """Whether an active controller's metadata is known here."""
+        return self.controller is not None and features.METADATA_VERSION in self.controller.image.features
+
+    @property
     def is_active(self) -> bool:
         return self.controller is not None and self.controller.is_active
 
@@ -131,16 +135,17 @@ async def ask(port: int, request: Any, version: int | None = None) -> Any:
 
 
 class Cluster:
-    """Three controllers, and who is asked: the one that is active at the time."""
+    """Controllers of a quorum of three, and who is asked: the one that is active at the time."""
 
-    def __init__(self, path: Path, **settings: Any) -> None:
-        places = free_ports()
-        self.nodes = [Node(number, path, places, **settings) for number in places]
+    def __init__(self, path: Path, *, others: Sequence[int] = (), **settings: Any) -> None:
+        """`others`: controllers that somebody else starts, on the ports of `places`."""
+        self.places = free_ports()
+        self.nodes = [Node(number, path, self.places, **settings) for number in self.places if number not in others]
 
     async def __aenter__(self) -> Self:
         for node in self.nodes:
             await node.start()
-        await active(self.nodes)
+        await until(lambda: all(node.follows for node in self.nodes))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -193,7 +198,7 @@ class SimulatedBroker:
                     m.BrokerRegistrationRequest.Feature(
                         name=name, min_supported_version=low, max_supported_version=high
                     )
-                    for name, (low, high) in SUPPORTED.items()
+                    for name, (low, high) in features.SUPPORTED.items()
                 ],
                 log_dirs=[self.directory],
                 previous_broker_epoch=self.previous_epoch,

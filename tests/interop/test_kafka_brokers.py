@@ -11,6 +11,7 @@ from typing import Any
 import apache_kafka
 import pytest
 from controllers import CLUSTER, Cluster
+from fastq_broker.raft.roles import Role
 from raft_members import until
 
 from fastq import Admin, Consumer, Producer
@@ -25,7 +26,7 @@ pytestmark = [
 def broker(node_id: int, path: Path, cluster: Cluster) -> apache_kafka.ApacheKafka:
     """One of Apache Kafka's that is no controller."""
     made = apache_kafka.ApacheKafka(path / f"kafka-{node_id}", heap="256m", cluster_id=CLUSTER)
-    voters = ",".join(f"{number}@127.0.0.1:{port}" for number, port in cluster.nodes[0].places.items())
+    voters = ",".join(f"{number}@127.0.0.1:{port}" for number, port in cluster.places.items())
     made.properties |= {
         "process.roles": "broker",
         "node.id": str(node_id),
@@ -34,6 +35,11 @@ def broker(node_id: int, path: Path, cluster: Cluster) -> apache_kafka.ApacheKaf
     }
     del made.properties["controller.quorum.bootstrap.servers"]
     return made
+
+
+def make(servers: str, name: str, factor: int) -> None:
+    with Admin(bootstrap_servers=servers) as admin:
+        admin.create_topic(name, 1, replication_factor=factor)
 
 
 def produce_and_read(servers: str, topic: str) -> list[bytes | None]:
@@ -67,19 +73,15 @@ def test_brokers_of_apache_kafka_under_controllers_of_ours(tmp_path: Path) -> No
 async def with_brokers(cluster: Cluster, brokers: list[apache_kafka.ApacheKafka]) -> None:
     servers = ",".join(one.bootstrap_servers for one in brokers)
 
-    def make(name: str) -> None:
-        with Admin(bootstrap_servers=servers) as admin:
-            admin.create_topic(name, 1, replication_factor=2)
-
     image = await cluster.image()
     assert [one.fenced for one in image.brokers.values()] == [False, False]
-    await asyncio.to_thread(make, "first")
+    await asyncio.to_thread(make, servers, "first", 2)
     expected: list[Any] = [b"%d" % number for number in range(100)]
     assert await asyncio.to_thread(produce_and_read, servers, "first") == expected
 
     await (await cluster.active()).kill()
     await cluster.active()
-    await asyncio.to_thread(make, "second")
+    await asyncio.to_thread(make, servers, "second", 2)
     assert await asyncio.to_thread(produce_and_read, servers, "second") == expected
 
     node = await cluster.active()
@@ -92,3 +94,66 @@ async def with_brokers(cluster: Cluster, brokers: list[apache_kafka.ApacheKafka]
     await until(lambda: controller.image.brokers[led.leader].fenced)
     after = controller.image.partition("second", 0)
     assert after is not None and after.leader in {11, 12} - {led.leader} and after.isr == (after.leader,)
+
+
+def controller(node_id: int, path: Path, cluster: Cluster) -> apache_kafka.ApacheKafka:
+    """One of Apache Kafka's that is no broker."""
+    made = apache_kafka.ApacheKafka(path / f"kafka-{node_id}", heap="256m", cluster_id=CLUSTER)
+    made.controller_port = port = cluster.places[node_id]
+    made.properties |= {
+        "process.roles": "controller",
+        "node.id": str(node_id),
+        "listeners": f"CONTROLLER://127.0.0.1:{port}",
+        "controller.quorum.voters": ",".join(f"{number}@127.0.0.1:{at}" for number, at in cluster.places.items()),
+    }
+    del made.properties["advertised.listeners"], made.properties["controller.quorum.bootstrap.servers"]
+    return made
+
+
+def test_the_lead_goes_between_controllers_of_ours_and_of_apache_kafka(tmp_path: Path) -> None:
+    """Each goes on with what the other has written."""
+
+    async def scenario() -> None:
+        cluster = Cluster(tmp_path, others=[3])
+        theirs, one = controller(3, tmp_path, cluster), broker(11, tmp_path, cluster)
+        try:
+            async with cluster:
+                await asyncio.gather(*(asyncio.to_thread(node.start) for node in (theirs, one)))
+                await handed_over(cluster, theirs, one)
+        except BaseException:
+            for node in (theirs, one):
+                print(node.log_text()[-6000:])
+            raise
+        finally:
+            for node in (one, theirs):
+                with contextlib.suppress(OSError):
+                    await asyncio.to_thread(node.kill)
+
+    asyncio.run(asyncio.wait_for(scenario(), 150))
+
+
+async def handed_over(cluster: Cluster, theirs: apache_kafka.ApacheKafka, one: apache_kafka.ApacheKafka) -> None:
+    drivers = [node.controller.quorum.driver for node in cluster.nodes if node.controller is not None]
+    expected: list[Any] = [b"%d" % number for number in range(100)]
+
+    def they_lead() -> bool:
+        """Whoever of ours is elected gives up."""
+        for driver in drivers:
+            machine = driver.machine
+            if machine.role is Role.LEADER and machine.high_watermark == machine.log.end:
+                machine.resign(machine.epoch, driver.now())
+                driver.turn()
+        return all(driver.machine.leader_id == 3 for driver in drivers)
+
+    for name in ("ours", "theirs", "ours-again"):
+        if name == "theirs":
+            await until(they_lead)
+        elif name == "ours-again":
+            await asyncio.to_thread(theirs.kill)
+            await cluster.active()
+        await asyncio.to_thread(make, one.bootstrap_servers, name, 1)
+        assert await asyncio.to_thread(produce_and_read, one.bootstrap_servers, name) == expected
+    for node in cluster.nodes:
+        assert node.controller is not None
+        topics = node.controller.image.topics_by_name
+        assert {"ours", "theirs"} <= topics.keys()

@@ -31,6 +31,7 @@ from fastq.protocol.messages import (
     ProducerIdsRecord,
     RegisterControllerRecord,
 )
+from fastq_broker.config import BrokerConfig
 from fastq_broker.controller import brokers, elections
 from fastq_broker.controller.alter_partition import plan_alter_partition
 from fastq_broker.controller.assign_directories import plan_assignments
@@ -51,12 +52,14 @@ Planned = tuple[Message, list[Record]]
 class _Term:
     """One epoch in which this node is the active controller: what it knows, and what it does when. Times are monotonic ms."""
 
-    def __init__(self, epoch: int, session_ms: int, now_ms: int) -> None:
+    def __init__(self, epoch: int, config: BrokerConfig, now_ms: int) -> None:
         self.epoch = epoch
-        self.sessions = Sessions(session_ms)
+        self.sessions = Sessions(config.broker_session_timeout_ms)
         self.brokers: Mapping[int, BrokerImage] | None = None  # those that the sessions know
+        self.ticked_ms = self.noop_at = now_ms
         self.fence_at = now_ms + self.sessions.tick_ms
-        self.rebalance_at = self.unclean_at = self.noop_at = now_ms
+        self.rebalance_at = now_ms + config.leader_imbalance_check_interval_seconds * 1000
+        self.unclean_at = now_ms + config.unclean_leader_election_interval_ms
 
 
 class ClusterControl:
@@ -111,7 +114,7 @@ class ClusterControl:
             raise NotController(f"node {controller.node_id} is not the active controller")
         term = self._term
         if term is None or term.epoch != controller.epoch:
-            term = self._term = _Term(controller.epoch, self._config.broker_session_timeout_ms, self._now())
+            term = self._term = _Term(controller.epoch, self._config, self._now())
             logger.info(
                 "node %d is the active controller of epoch %d, and looks after %d brokers",
                 controller.node_id,
@@ -237,12 +240,17 @@ class ClusterControl:
             logger.error("the active controller could not do what is due, and tries again: %s", error)
 
     def _fence_the_silent(self, term: _Term, now_ms: int) -> None:
-        """Fence one broker whose session is over: what that does is seen before the next one is."""
+        """Fence one broker whose session is over: what that does is seen before the next one is. While this process stood still nobody
+        was heard: then what has come meanwhile is served first."""
+        tick_ms = term.sessions.tick_ms
+        if now_ms - term.ticked_ms > tick_ms:
+            term.fence_at = now_ms + tick_ms
+        term.ticked_ms = now_ms
         if now_ms < term.fence_at:
             return
         silent = term.sessions.expired(now_ms)
         if silent is None:
-            term.fence_at = now_ms + term.sessions.tick_ms
+            term.fence_at = now_ms + tick_ms
             return
         try:
             self._write(brokers.plan_fence(self._view, silent))

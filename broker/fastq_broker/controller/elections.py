@@ -342,7 +342,7 @@ def plan_preferred_leaders(view: ControlView, limit: int = ELECTIONS_PER_ROUND_M
     for found in view.partitions():
         if len(records) == limit:
             break
-        if not _has_preferred(found.partition):
+        if not _has_preferred(found.partition) and view.is_active(found.partition.replicas[0]):
             change = PartitionChange(view, found)
             change.election = Election.PREFERRED
             record = change.build()

@@ -175,6 +175,18 @@ def test_one_broker_is_fenced_at_a_time(make: Make) -> None:
     assert seen == {0, 1, 2, 3}
 
 
+def test_a_controller_that_stood_still_hears_before_it_fences(make: Make) -> None:
+    world = make()
+    world.brokers(1, 2)
+    world.passes(100)
+    world.now_ms += SESSION_MS * 2  # as when the process was stopped
+    world.control.tick(world.now_ms)
+    world.beat(1)
+    world.passes(SESSION_MS // 2)
+    world.beat(1)
+    assert not world.controller.image.brokers[1].fenced and world.controller.image.brokers[2].fenced
+
+
 def test_a_new_leader_gives_everybody_a_whole_session(make: Make, tmp_path: Path) -> None:
     world = make()
     world.brokers(1)
