@@ -11,6 +11,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
+from fastq.errors import UnsupportedVersion
 from fastq.protocol.messages import (
     AddRaftVoterRequest,
     ApiVersionsRequest,
@@ -112,21 +113,30 @@ class QuorumRouter(Router):
         return wire.response_of(request, await answered)
 
     async def _voters(self, context: RequestContext, request: wire.VoterRequest) -> wire.VoterResponse:
-        machine, now = self._quorum.machine, self._quorum.now()
-        answered: asyncio.Future[VoterAnswer] = asyncio.get_running_loop().create_future()
+        return await change_voters(self._quorum, request)
 
-        def done(answer: VoterAnswer) -> None:
-            _set(answered, answer)
 
-        ask = wire.voter_ask_of(request)
-        if isinstance(ask, AddVoter):
-            machine.add_voter(ask, now, done)
-        elif isinstance(ask, RemoveVoter):
-            machine.remove_voter(ask, now, done)
-        else:
-            machine.update_voter(ask, now, done)
-        self._quorum.turn()
-        return wire.voter_response_of(request, await answered)
+async def change_voters(quorum: QuorumDriver, request: wire.VoterRequest) -> wire.VoterResponse:
+    """Have the machine of a member add, remove or update a voter. UnsupportedVersion on a node that reaches no others."""
+    if quorum.loop is None:
+        raise UnsupportedVersion(
+            "this node is configured to be the quorum's only voter: name its controllers' addresses in controller.quorum.bootstrap.servers"
+        )
+    machine, now = quorum.machine, quorum.now()
+    answered: asyncio.Future[VoterAnswer] = asyncio.get_running_loop().create_future()
+
+    def done(answer: VoterAnswer) -> None:
+        _set(answered, answer)
+
+    ask = wire.voter_ask_of(request)
+    if isinstance(ask, AddVoter):
+        machine.add_voter(ask, now, done)
+    elif isinstance(ask, RemoveVoter):
+        machine.remove_voter(ask, now, done)
+    else:
+        machine.update_voter(ask, now, done)
+    quorum.turn()
+    return wire.voter_response_of(request, await answered)
 
 
 def _set(future: asyncio.Future[Any], answer: Any) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from fastq_broker.controller.topics import NewTopic
 from fastq_broker.handlers import (
+    add_raft_voter,
     alter_client_quotas,
     alter_partition_reassignments,
     alter_replica_log_dirs,
@@ -19,11 +20,12 @@ from fastq_broker.handlers import (
     describe_user_scram_credentials,
     elect_leaders,
     list_partition_reassignments,
+    remove_raft_voter,
     update_features,
 )
 
 import fastq.protocol.messages as m
-from fastq.errors import ErrorCode
+from fastq.errors import ErrorCode, UnsupportedVersion
 
 REFUSED = ErrorCode.UNSUPPORTED_VERSION
 
@@ -289,3 +291,10 @@ def test_a_log_is_not_moved_and_the_log_says_so(
         assert alter(other) == ErrorCode.INVALID_REQUEST
     (line,) = [record.getMessage() for record in caplog.records if "AlterReplicaLogDirs" in record.getMessage()]
     assert f"t-0 stays in {here}" in line and other in line
+
+
+@pytest.mark.parametrize("handler", [add_raft_voter, remove_raft_voter])
+def test_who_is_the_only_voter_takes_no_others(bench: Any, handler: ModuleType) -> None:
+    kind = m.AddRaftVoterRequest if handler is add_raft_voter else m.RemoveRaftVoterRequest
+    with pytest.raises(UnsupportedVersion, match="only voter"):
+        bench.call(handler, kind(voter_id=2, voter_directory_id=b"d" * 16), 0)
