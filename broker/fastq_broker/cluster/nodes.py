@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -73,6 +74,7 @@ def run(parsed: argparse.Namespace) -> int:
         print(f"fastq-broker: {error}", file=sys.stderr)
         return EXIT_BAD_CONFIG
     try:
+        check_ports(plans)
         prepare(Path(parsed.data_dir or "data"), configs)
     except (FastqError, OSError) as error:
         print(f"fastq-broker: {error}", file=sys.stderr)
@@ -160,6 +162,21 @@ def _command(parsed: argparse.Namespace, settings: Mapping[str, Value], metrics:
     for key, value in settings.items():
         command += ["--set", f"{key}={value}"]
     return command if metrics is None else [*command, "--metrics-listen", metrics]
+
+
+def check_ports(plans: Sequence[NodePlan]) -> None:
+    """ConfigError where a port is taken: nodes would be started again and again."""
+    places = [(each.name, each.host, each.port) for each in plans]
+    places += [(each.name, LOOPBACK, each.controller_port) for each in plans if each.controller_port is not None]
+    for name, host, port in places:
+        try:
+            found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            family, _, _, _, address = found[0]
+            socket.create_server(address[:2], family=family).close()
+        except OSError as error:
+            raise ConfigError(
+                f"{name} cannot listen on {host}:{port}: {error.strerror}; --listen takes the first of {len(places)} ports that are free"
+            ) from error
 
 
 # -- their directories

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import socket
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -84,6 +85,20 @@ def test_what_does_not_go_together_is_refused_before_anything_is_made(
     assert not (tmp_path / "data").exists()
 
 
+def test_a_port_that_is_taken_is_named_before_anything_is_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        where = ["--data-dir", str(tmp_path / "data"), "--listen", f"127.0.0.1:{port}"]
+        assert nodes.run(arguments("--nodes", "2", *where)) == 1
+    said = capsys.readouterr().err
+    assert f"node-1 cannot listen on 127.0.0.1:{port}: " in said and "the first of 4 ports that are free" in said
+    assert not (tmp_path / "data").exists()
+
+
 @pytest.mark.parametrize("text", ["0", "101", "-1", "three", "1.5"])
 def test_there_are_one_to_a_hundred_nodes(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -113,8 +128,8 @@ def test_the_directory_of_a_node_alone_is_not_that_of_nodes(tmp_path: Path, caps
     alone, several = tmp_path / "alone", tmp_path / "several"
     alone.mkdir()
     MetaProperties("c", 1, b"d" * 16).write(alone)
-    assert nodes.run(arguments("--nodes", "3", "--data-dir", str(alone))) == 1
-    assert f"{alone} holds a node of its own" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match=f"{alone} holds a node of its own"):
+        nodes.prepare(alone, configs_of(3, alone))
     nodes.prepare(several, configs_of(3, several))
     try:
         assert command.main(["--data-dir", str(several), "--log-level", "error"]) == 1
@@ -151,6 +166,7 @@ def test_each_node_is_started_with_what_all_share_and_what_is_its_own(
 
     expected = mark
     monkeypatch.setattr(nodes, "run_nodes", run_nodes)
+    monkeypatch.setattr(nodes, "check_ports", list)
     given = ["--log-format", form, "--log-level", "debug", "--insecure-ignore", "acls", "--set", "num.partitions=7"]
     where = ["--nodes", "2", "--data-dir", str(tmp_path), "--listen", "[::1]:9000", "--metrics-listen", "[::1]:9100"]
     assert nodes.run(arguments(*given, *where)) == 0
