@@ -104,7 +104,7 @@ class MetadataDirectory:
             self._format(found[0].cluster_id, founds=alone)
         self._remove_unfinished()
         self._read_quorum_state(alone=alone)
-        end = self._check_log(clean_epoch)
+        end = self._check_log(clean_epoch, alone=alone)
         if end == 0:
             self._check_unused(roots, "holds no record")
         log = PartitionLog(
@@ -158,10 +158,10 @@ class MetadataDirectory:
                 "format an empty directory with --standalone, or run this node with Apache Kafka"
             )
 
-    def _check_log(self, clean_epoch: int) -> int:
+    def _check_log(self, clean_epoch: int, *, alone: bool) -> int:
         """Find out whether the log can be trusted, and let it begin anew behind a snapshot where it is damaged below that;
         answers where it ends. MetadataError when changes would be lost."""
-        found, verdict = self._inspect(clean_epoch)
+        found, verdict = self._inspect(clean_epoch, alone=alone)
         if verdict.losses:
             raise MetadataError(repair.refusal(repair.plan_repair(found, verdict), self._repair_command()))
         for snapshot, reason in found.unreadable:
@@ -184,7 +184,7 @@ class MetadataDirectory:
         repair.begin_anew(self.path, (batch.read() for batch in kept), verdict.begin_at)
         return end
 
-    def _inspect(self, clean_epoch: int) -> tuple[Inspection, Verdict]:
+    def _inspect(self, clean_epoch: int, *, alone: bool = True) -> tuple[Inspection, Verdict]:
         try:
             found = inspect(self.path, stopped_cleanly=clean_epoch >= 0, quorum_epoch=self._quorum_epoch)
         except OSError as error:
@@ -192,7 +192,7 @@ class MetadataDirectory:
                 f"{error.filename or self.path} cannot be read: {error.strerror}. Nothing was changed: check the disk "
                 "and what lies there, give the broker's user read and write access, or restore it from a copy"
             ) from error
-        return found, judge(found, broker_epoch=clean_epoch, quorum_epoch=self._quorum_epoch)
+        return found, judge(found, broker_epoch=clean_epoch, quorum_epoch=self._quorum_epoch, alone=alone)
 
     def plan_repair(self, clean_epoch: int) -> repair.Plan | None:
         """What a repair of the log would do, for one that is not open; None when nothing is to be accepted. ConfigError, OSError."""

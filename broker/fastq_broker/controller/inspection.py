@@ -4,6 +4,8 @@ The log is one sequence of batches without a gap, in one file after another; a s
 - Damage is a place where no whole, right batch lies. Behind it the next one is looked for, byte by byte: its checksum tells it.
 - Damage below the end of the latest readable snapshot S costs nothing: the log begins anew at S, with the batches from there on.
 - Damage above it may be a change that somebody was told of: the start is refused, and `repair` says what it would cost.
+- The log of a node that is alone never ends below a snapshot, which is made of what is on disk: one that does was cut, and may have had
+  more behind the snapshot.
 - A torn tail is no damage: bytes at the log's end that a crash left of a batch that was never synced, so never acknowledged. A sync
   covers a batch and the file's size. So a tail is torn if the file ends inside of the batch, or all that follows some place of it is
   zeros (blocks that were given to the file and never written), and the node was not stopped cleanly after it. A whole batch with
@@ -293,10 +295,13 @@ class Verdict:
 
     begin_at: int | None
     losses: Sequence[str]
+    cut: bool = False
+    """Whether the end of the log is gone, and nobody knows how much that was."""
 
 
-def judge(found: Inspection, *, broker_epoch: int, quorum_epoch: int | None) -> Verdict:
-    """What an inspection means. `broker_epoch`: that of the last clean stop, -1 when it was not clean."""
+def judge(found: Inspection, *, broker_epoch: int, quorum_epoch: int | None, alone: bool) -> Verdict:
+    """What an inspection means. `broker_epoch`: that of the last clean stop, -1 when it was not clean. `alone`: no other node is in the
+    quorum, so a snapshot was made of this log, and holds what was on disk then; one that was fetched may lie above its end."""
     start = found.snapshot_end
     losses = [str(damage) for damage in found.damages if damage.next_offset is None or damage.next_offset > start]
     begin_at = start if any(damage.offset < start for damage in found.damages) else None
@@ -304,12 +309,19 @@ def judge(found: Inspection, *, broker_epoch: int, quorum_epoch: int | None) -> 
     if found.start_offset > start:
         losses.insert(0, _headless(found))
     behind = quorum_epoch is not None and quorum_epoch > epoch
+    cut = False
     if found.end_offset < start or not found.files:
         begin_at = start if start else None
+        cut = behind or (alone and start > 0)
         if behind:
             losses.append(
                 f"{found.directory} has no records behind offset {start}, where its latest snapshot ends, in epoch {epoch}: "
                 f"quorum-state says that epoch {quorum_epoch} has begun"
+            )
+        elif cut:
+            losses.append(
+                f"the log in {found.directory} ends at offset {max(found.end_offset, 0)}, below its latest snapshot, which ends at "
+                f"{start}: its end was cut off or removed, and with it all that came after the snapshot"
             )
     end = max(found.end_offset, start)
     for snapshot, reason in found.unreadable:
@@ -319,7 +331,7 @@ def judge(found: Inspection, *, broker_epoch: int, quorum_epoch: int | None) -> 
         losses.append(
             f"the log in {found.directory} ends at offset {end}; the last clean stop was of a broker that had registered at {broker_epoch}"
         )
-    return Verdict(begin_at, losses)
+    return Verdict(begin_at, losses, cut)
 
 
 def _headless(found: Inspection) -> str:

@@ -49,6 +49,7 @@ _MADE_ANEW = {
 }
 _SEGMENT_SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".snapshot")
 _LEADER_EPOCHS = "leader-epoch-checkpoint"
+_CUT_BYTES = 1 << 20  # as much as may have been at an end that is gone, for who counts what it may have held
 UNFINISHED = ".part"
 DAMAGED = ".damaged"
 
@@ -115,6 +116,8 @@ def plan_repair(found: Inspection, verdict: Verdict) -> Plan:
     unmended = [damage for damage in found.damages if damage.mended is None]
     broken = [damage for damage in unmended if damage.next_offset is None or damage.next_offset > end]
     size = sum(batch.size_bytes for batch in behind) + sum(item.end - item.position for item in broken)
+    if verdict.cut:
+        size += _CUT_BYTES
     names = _topic_names(found)
     lost = [
         *(text for damage in broken for text in _guessed(damage, names)),

@@ -176,7 +176,7 @@ def test_every_bit_position_of_the_log_is_judged_right(cluster: Cluster) -> None
         cluster.flip(position, mask)
         at = max(start for start in ends if start <= position)
         found = inspect(cluster.meta, stopped_cleanly=False, quorum_epoch=1)
-        verdict = judge(found, broker_epoch=-1, quorum_epoch=1)
+        verdict = judge(found, broker_epoch=-1, quorum_epoch=1, alone=True)
         assert found.torn is None, position
         if position < border:
             assert not verdict.losses, position
@@ -246,13 +246,35 @@ def test_a_log_that_ends_before_the_last_clean_stop_is_refused(cluster: Cluster)
     assert set(cluster.open().image.topics_by_name) == cluster.topics()
 
 
-def test_a_log_that_ends_below_a_snapshot_begins_anew_there(cluster: Cluster) -> None:
-    at = next(at for at, _, _, following in cluster.batches() if following == cluster.made[0][0])
-    cluster.log().write_bytes(cluster.log().read_bytes()[:at])
+@pytest.mark.parametrize("left", ["nothing", "no bytes", "zeros", "a batch", "half a batch"])
+def test_a_log_that_ends_below_a_snapshot_is_refused(cluster: Cluster, left: str) -> None:
+    """It was taken for one that had nothing above the snapshot: topics made there were gone, deleted ones back, without a word."""
+    at, end, _, _ = next(found for found in cluster.batches() if found[3] == cluster.made[0][0])
+    data = cluster.log().read_bytes()
+    producer_ids = cluster.open().image.next_producer_id
+    cluster.log().unlink()
+    if left != "nothing":
+        kept = {"zeros": bytes(len(data)), "a batch": data[:at], "half a batch": data[: (at + end) // 2]}
+        cluster.log().write_bytes(kept.get(left, b""))
+    (cluster.meta / "quorum-state").unlink()  # which says that there was an epoch after it
+    assert f"below its latest snapshot, which ends at {cluster.snapshot_end}" in cluster.refused()
+    assert cluster.repair() == 1
+    assert cluster.repair("--execute") == 0
+    assert cluster.repair() == 0
     controller = cluster.open()
     assert set(controller.image.topics_by_name) == {"a", "b"}
     assert controller.quorum.start_offset == cluster.snapshot_end
+    assert controller.image.next_producer_id > producer_ids + 1_000_000  # of those lost some may be in use
+    controller.quorum.close()
     cluster.check_grows()
+
+
+def test_the_log_of_one_among_others_may_end_below_a_snapshot(cluster: Cluster) -> None:
+    """It has fetched the snapshot, and was stopped before its log began there."""
+    cluster.log().write_bytes(b"")
+    found = inspect(cluster.meta, stopped_cleanly=False, quorum_epoch=None)
+    verdict = judge(found, broker_epoch=-1, quorum_epoch=None, alone=False)
+    assert (verdict.begin_at, verdict.losses) == (cluster.snapshot_end, [])
 
 
 def test_a_log_that_is_gone_is_refused_when_more_was_in_it(cluster: Cluster) -> None:
@@ -382,6 +404,7 @@ def test_a_quorum_that_nobody_knows_is_refused(cluster: Cluster) -> None:
         kraft_version=None,
         voters=None,
     )
+    (cluster.meta / f"{image.offset + 1:020d}.log").touch()
     (cluster.meta / "quorum-state").write_text("?")
     with pytest.raises(ConfigError, match=r"quorum-state.*restore that file, or remove it if this node is alone in it"):
         cluster.open()
