@@ -38,23 +38,18 @@ from fastq.protocol.messages import (
     ConfigRecord,
     EndTransactionRecord,
     FeatureLevelRecord,
-    PartitionChangeRecord,
     ProducerIdsRecord,
-    RegisterBrokerRecord,
 )
-from fastq.protocol.uuid import random_uuid
 from fastq_broker import fail_closed
 from fastq_broker.config import BrokerConfig, Listener
 from fastq_broker.config_keys import ResourceType
-from fastq_broker.controller import config_changes, elections, feature_changes, features, quotas, scram, topics
+from fastq_broker.controller import alone, config_changes, elections, feature_changes, features, quotas, scram, topics
 from fastq_broker.controller.directory import MetadataDirectory
 from fastq_broker.controller.feature_changes import FeatureUpdate
 from fastq_broker.controller.image import (
-    NO_LEADER,
     MetadataDelta,
     MetadataError,
     MetadataImage,
-    PartitionImage,
     Record,
 )
 from fastq_broker.controller.quorum import MetadataQuorum
@@ -77,8 +72,6 @@ if TYPE_CHECKING:
     from fastq.config import ClientConfig
 
 logger = logging.getLogger(__name__)
-
-SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL": 3}
 
 RECORDS_PER_CHANGE_MAX = 10_000
 """Kafka's bound on one batch of the metadata log (QuorumController.MAX_RECORDS_PER_BATCH)."""
@@ -293,10 +286,21 @@ class Controller:
         if before is not None:
             self.missing_directories = frozenset(before.directories).difference(self.directory_ids)
         epoch = self.quorum.end_offset
-        self._commit([self._registration(listeners, epoch)])
+        self._commit(
+            [
+                alone.registration(
+                    self.node_id,
+                    listeners,
+                    epoch,
+                    rack=self.config.broker_rack,
+                    directories=self._directory.directory_ids,
+                )
+            ]
+        )
         self.broker_epoch = epoch
         unfence = BrokerRegistrationChangeRecord(broker_id=self.node_id, broker_epoch=epoch, fenced=-1)
-        self._commit([unfence, *self._elections(bump=before is not None and before.epoch != self._clean_epoch)])
+        bump = before is not None and before.epoch != self._clean_epoch
+        self._commit([unfence, *alone.elections(self.pending, self.node_id, bump=bump)])
         self.quorum.settle()
         return epoch
 
@@ -423,9 +427,9 @@ class Controller:
         found = self.pending.topics_by_name.get(topic)
         if found is None or not 0 <= partition < len(found.partitions):
             raise UnknownTopicOrPartition(topic=topic, partition=partition)
-        if not self._may_lead(found.partitions[partition]):
+        if not alone.may_lead(found.partitions[partition], self.node_id):
             raise NotLeaderOrFollower(topic=topic, partition=partition)
-        self._commit([self._election(found.topic_id, partition, found.partitions[partition])])
+        self._commit([alone.election(found.topic_id, partition, found.partitions[partition], self.node_id)])
         return self.pending.topics_by_name[topic].partitions[partition].leader_epoch
 
     def allocate_producer_ids(self) -> ProducerIds:
@@ -621,54 +625,3 @@ class Controller:
                 )
             )
         return [BeginTransactionRecord(name="Bootstrap records"), *records, EndTransactionRecord()]
-
-    def _registration(self, listeners: Sequence[Listener], epoch: int) -> RegisterBrokerRecord:
-        return RegisterBrokerRecord(
-            broker_id=self.node_id,
-            incarnation_id=random_uuid(),
-            broker_epoch=epoch,
-            end_points=[
-                RegisterBrokerRecord.BrokerEndpoint(
-                    name=listener.name,
-                    host=listener.host,
-                    port=listener.port,
-                    security_protocol=SECURITY_PROTOCOLS[listener.security_protocol],
-                )
-                for listener in listeners
-            ],
-            features=[
-                RegisterBrokerRecord.BrokerFeature(name=name, min_supported_version=low, max_supported_version=high)
-                for name, (low, high) in features.SUPPORTED.items()
-            ],
-            rack=self.config.broker_rack,
-            fenced=True,
-            log_dirs=sorted({*self.directory_ids, *self.missing_directories}),
-        )
-
-    def _elections(self, *, bump: bool) -> list[Record]:
-        """Changes that make this node the leader of its partitions that have none, or (`bump`) begin a new epoch in all."""
-        found: list[Record] = []
-        for topic in self.pending.topics_by_name.values():
-            for number, partition in enumerate(topic.partitions):
-                if self._may_lead(partition) and (bump or partition.leader == NO_LEADER):
-                    found.append(self._election(topic.topic_id, number, partition))
-        return found
-
-    def _may_lead(self, partition: PartitionImage) -> bool:
-        """Whether this node has what was committed: it is in sync, or eligible, or the last that was."""
-        if partition.leader not in (NO_LEADER, self.node_id):
-            return False
-        if self.node_id in partition.isr or self.node_id in partition.eligible_leader_replicas:
-            return True
-        nobody = not partition.isr and not partition.eligible_leader_replicas
-        return nobody and partition.last_known_elr == (self.node_id,)
-
-    def _election(self, topic_id: bytes, number: int, partition: PartitionImage) -> PartitionChangeRecord:
-        record = PartitionChangeRecord(partition_id=number, topic_id=topic_id, leader=self.node_id)
-        if partition.isr != (self.node_id,):
-            record.isr = [self.node_id]
-        if partition.eligible_leader_replicas:
-            record.eligible_leader_replicas = []
-        if partition.last_known_elr:
-            record.last_known_elr = []
-        return record
