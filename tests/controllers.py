@@ -95,6 +95,15 @@ class Node:
             await self.server.stop()
 
     @property
+    def port(self) -> int:
+        return self.places[self.node_id]
+
+    @property
+    def image(self) -> MetadataImage:
+        assert self.controller is not None
+        return self.controller.image
+
+    @property
     def follows(self) -> bool:
         """Whether an active controller's metadata is known here."""
         return self.controller is not None and features.METADATA_VERSION in self.controller.image.features
@@ -161,11 +170,32 @@ class Cluster:
         while True:
             node = await self.active()
             try:
-                response = await ask(node.places[node.node_id], request, version)
+                response = await ask(node.port, request, version)
             except (OSError, EOFError):
                 continue
             if not holds_error(response, ErrorCode.NOT_CONTROLLER):
                 return response
+
+    async def register_controllers(self) -> None:
+        """As each of them does by itself, once it runs in a node."""
+        for node in self.nodes:
+            listener = m.ControllerRegistrationRequest.Listener(
+                name="CONTROLLER", host="127.0.0.1", port=self.places[node.node_id]
+            )
+            response = await self.ask(
+                m.ControllerRegistrationRequest(
+                    controller_id=node.node_id,
+                    incarnation_id=bytes([node.node_id]) * 16,
+                    listeners=[listener],
+                    features=[
+                        m.ControllerRegistrationRequest.Feature(
+                            name=name, min_supported_version=low, max_supported_version=high
+                        )
+                        for name, (low, high) in features.SUPPORTED.items()
+                    ],
+                )
+            )
+            assert response.error_code == 0
 
     async def image(self) -> MetadataImage:
         node = await self.active()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -157,3 +158,29 @@ async def handed_over(cluster: Cluster, theirs: apache_kafka.ApacheKafka, one: a
         assert node.controller is not None
         topics = node.controller.image.topics_by_name
         assert {"ours", "theirs"} <= topics.keys()
+
+
+def test_tools_of_apache_kafka_ask_controllers_of_ours(tmp_path: Path) -> None:
+    """With --bootstrap-controller (KIP-919)."""
+
+    async def scenario() -> None:
+        async with Cluster(tmp_path) as cluster:
+            await cluster.register_controllers()
+            active = await cluster.active()
+            await until(lambda: all(len(list(node.image.controllers())) == 3 for node in cluster.nodes))
+            anybody = f"127.0.0.1:{next(node for node in cluster.nodes if node is not active).port}"
+
+            async def run(tool: str, *arguments: str) -> str:
+                main = f"org.apache.kafka.tools.{tool}"
+                return (await asyncio.to_thread(apache_kafka.run_tool, main, *arguments)).stdout
+
+            told = await run("MetadataQuorumCommand", "--bootstrap-controller", anybody, "describe", "--status")
+            assert re.search(rf"LeaderId:\s+{active.node_id}\n", told), told
+            told = await run("MetadataQuorumCommand", "--bootstrap-controller", anybody, "describe", "--replication")
+            assert told.count("Follower") == 2 and told.count("Leader") == 1, told
+            told = await run("ClusterTool", "list-endpoints", "--bootstrap-controller", anybody)
+            assert all("127.0.0.1" in line for line in told.splitlines()[1:]) and len(told.splitlines()) == 4, told
+            told = await run("FeatureCommand", "--bootstrap-controller", anybody, "describe")
+            assert "metadata.version" in told and "4.3-IV0" in told, told
+
+    asyncio.run(asyncio.wait_for(scenario(), 100))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from controllers import CLUSTER, Cluster, Node, SimulatedBroker, ask
+from fastq_broker.cluster.controller_channel import holds_error
 from fastq_broker.cluster.forwarding import ClientRequest, Principal, wrap
 from fastq_broker.controller.records import PRODUCER_ID_BLOCK
 from raft_members import until
@@ -144,7 +145,7 @@ async def answers_of_the_others(cluster: Cluster, first: Node, broker: Simulated
     beat = m.BrokerHeartbeatRequest(broker_id=broker.broker_id, broker_epoch=broker.epoch)
     for node in cluster.nodes:
         if node is not first:
-            port = node.places[node.node_id]
+            port = node.port
             assert (await ask(port, beat)).error_code == ErrorCode.NOT_CONTROLLER
             (refused,) = (await ask(port, create_topics)).topics
             assert (refused.name, refused.error_code) == ("enveloped", ErrorCode.NOT_CONTROLLER)
@@ -157,14 +158,14 @@ async def answers_of_the_others(cluster: Cluster, first: Node, broker: Simulated
                 (result,) = (await ask(port, elect, version)).replica_election_results[0].partition_result
                 assert result.error_code == ErrorCode.NOT_CONTROLLER
             assert (await ask(port, wrap(client))).error_code == ErrorCode.NOT_CONTROLLER
-    envelope = await ask(first.places[first.node_id], wrap(client))
+    envelope = await ask(first.port, wrap(client))
     assert envelope.error_code == 0
     number, response = decode_response(envelope.response_data, 19, 7)
     assert number == 42
     (made,) = response.topics
     assert (made.name, made.error_code) == ("enveloped", 0)
     token = ClientRequest(38, 2, 43, b"app", m.CreateDelegationTokenRequest().to_bytes(2), Principal(), "10.0.0.9")
-    envelope = await ask(first.places[first.node_id], wrap(token))
+    envelope = await ask(first.port, wrap(token))
     number, response = decode_response(envelope.response_data, 38, 2)
     assert (number, response.error_code) == (43, ErrorCode.UNSUPPORTED_VERSION)
 
@@ -183,14 +184,9 @@ async def described(cluster: Cluster, first: Node) -> None:
     kind = m.DescribeQuorumRequest
     one = kind.PartitionData(partition_index=0)
     request = kind(topics=[kind.TopicData(topic_name="__cluster_metadata", partitions=[one])])
+    await cluster.register_controllers()
     for node in cluster.nodes:
-        port = node.places[node.node_id]
-        register = m.ControllerRegistrationRequest(
-            controller_id=node.node_id,
-            incarnation_id=bytes([node.node_id]) * 16,
-            listeners=[m.ControllerRegistrationRequest.Listener(name="CONTROLLER", host="127.0.0.1", port=port)],
-        )
-        assert (await cluster.ask(register)).error_code == 0
+        port = node.port
         (told,) = (await ask(port, request)).topics[0].partitions
         if node is not first:
             assert told.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -204,7 +200,7 @@ async def described(cluster: Cluster, first: Node) -> None:
     everywhere = [node.controller for node in cluster.nodes if node.controller is not None]
     await until(lambda: all(len(list(controller.image.controllers())) == 3 for controller in everywhere))
     for node in cluster.nodes:
-        port = node.places[node.node_id]
+        port = node.port
         told = await ask(port, m.DescribeClusterRequest(endpoint_type=2))
         assert (told.error_code, told.cluster_id, told.controller_id) == (0, CLUSTER, first.node_id)
         assert {(one.broker_id, one.port) for one in told.brokers} == set(node.places.items())
@@ -216,3 +212,29 @@ async def described(cluster: Cluster, first: Node) -> None:
         assert not {0, 3, 10} & served.keys()
         finalized = {item.name: item.max_version_level for item in versions.finalized_features}
         assert finalized["metadata.version"] == 30
+
+
+def test_without_a_majority_nothing_is_done_and_nobody_is_told_so(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Cluster(tmp_path) as cluster:
+            broker = SimulatedBroker(11, cluster)
+            await broker.run()
+            broker.kill()
+            left = await cluster.active()
+            for node in cluster.nodes:
+                if node is not left:
+                    await node.kill()
+            topic = m.CreateTopicsRequest.CreatableTopic(name="t", num_partitions=1, replication_factor=1)
+            request = m.CreateTopicsRequest(topics=[topic], timeout_ms=5000)
+            beat = m.BrokerHeartbeatRequest(
+                broker_id=11, broker_epoch=broker.epoch, current_metadata_offset=0, want_fence=True
+            )
+            port = left.port
+            answers = await asyncio.gather(*(ask(port, one) for one in (request, beat)))
+            assert all(holds_error(answer, ErrorCode.NOT_CONTROLLER) for answer in answers)
+            controller = left.controller
+            assert controller is not None and not left.is_active
+            assert controller.pending is controller.image and "t" not in controller.image.topics_by_name
+            assert not controller.image.brokers[11].fenced
+
+    run(scenario())
