@@ -61,10 +61,14 @@ def begin_anew(directory: Path, batches: Iterable[bytes], at: int) -> None:
     """
     target = directory / f"{at:020d}.log"
     unfinished = target.with_name(target.name + UNFINISHED)
-    with unfinished.open("wb") as file:
-        file.writelines(batches)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with unfinished.open("wb") as file:
+            file.writelines(batches)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        error.filename = error.filename or str(unfinished)
+        raise
     unfinished.replace(target)
     sync_directory(directory)
     for name in os.listdir(directory):
@@ -230,11 +234,16 @@ def _keep_copy(directory: Path) -> Path:
     number = 1
     while (target := directory.with_name(f"{directory.name}.before-repair.{number}.tar")).exists():
         number += 1
-    with target.open("xb") as file:
-        with tarfile.open(fileobj=file, mode="w") as archive:
-            archive.add(directory, directory.name)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with target.open("xb") as file:
+            with tarfile.open(fileobj=file, mode="w") as archive:
+                archive.add(directory, directory.name)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        target.unlink(missing_ok=True)  # half a copy is none
+        error.filename = error.filename or str(target)
+        raise
     sync_directory(directory.parent)
     return target
 

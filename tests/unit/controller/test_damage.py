@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -267,6 +268,25 @@ def test_a_log_that_ends_below_a_snapshot_is_refused(cluster: Cluster, left: str
     assert controller.image.next_producer_id > producer_ids + 1_000_000  # of those lost some may be in use
     controller.quorum.close()
     cluster.check_grows()
+
+
+def test_a_repair_without_room_changes_nothing_and_names_the_file(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It said "No space left on device" and no more, and left half a copy."""
+    cluster.flip(cluster.batches()[-1][0] + 80)
+    before = cluster.files()
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        assert cluster.repair("--execute") == 2
+    copy = f"{cluster.meta}.before-repair.1.tar"
+    assert f"No space left on device: '{copy}'" in capsys.readouterr().err
+    assert {path: data for path, data in cluster.files().items() if not path.endswith(".lock")} == before
+    assert cluster.repair("--execute") == 0 and Path(copy).exists()
 
 
 def test_the_log_of_one_among_others_may_end_below_a_snapshot(cluster: Cluster) -> None:
