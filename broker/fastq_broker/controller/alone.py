@@ -6,7 +6,7 @@ eligible, or was the last that was. What several nodes do is planned in `brokers
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from fastq.protocol.messages import PartitionChangeRecord, RegisterBrokerRecord
 from fastq.protocol.uuid import random_uuid
@@ -18,7 +18,7 @@ SECURITY_PROTOCOLS = {"PLAINTEXT": 0, "SSL": 1, "SASL_PLAINTEXT": 2, "SASL_SSL":
 
 
 def registration(
-    node_id: int, listeners: Sequence[Listener], epoch: int, *, rack: str | None, directories: Sequence[bytes]
+    node_id: int, listeners: Sequence[Listener], epoch: int, *, rack: str | None, directories: Iterable[bytes]
 ) -> RegisterBrokerRecord:
     """This start of the broker, fenced."""
     return RegisterBrokerRecord(

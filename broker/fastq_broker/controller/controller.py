@@ -293,7 +293,7 @@ class Controller:
                     listeners,
                     epoch,
                     rack=self.config.broker_rack,
-                    directories=self._directory.directory_ids,
+                    directories={*self.directory_ids, *self.missing_directories},
                 )
             ]
         )

@@ -632,6 +632,31 @@ def test_two_directories_leave_the_choice_to_the_broker(tmp_path: Path, clock: C
     assert (tmp_path / "b" / "meta.properties").exists()
 
 
+def test_a_directory_that_is_missing_stays_registered_until_it_is_forgotten(tmp_path: Path, clock: Clock) -> None:
+    """The start after the next has to know, too, that something may be in it."""
+
+    def opened(*names: str) -> Controller:
+        config = BrokerConfig.from_mapping({"log.dirs": [str(tmp_path / name) for name in names]})
+        controller = Controller(config, clock=clock)
+        controller.open()
+        controller.register_broker(config.advertised_listeners)
+        return controller
+
+    both = opened("a", "b")
+    both.close()
+    for _ in range(2):
+        one = opened("a")
+        assert one.missing_directories == {both.directory_ids[1]}
+        assert set(one.image.brokers[1].directories) == set(both.directory_ids)
+        one.close()
+    one = opened("a")
+    one.forget_directories()
+    one.settle()
+    assert one.image.brokers[1].directories == (both.directory_ids[0],)
+    one.close()
+    assert not opened("a").missing_directories
+
+
 def test_records_of_a_transaction_count_once_it_ends(open_controller: Open) -> None:
     controller = open_controller()
     topic = TopicRecord(name="half", topic_id=b"h" * 16)
