@@ -6,6 +6,7 @@ Rules
   registered, logs attached, and only then is a connection accepted. One that fails ends what it has begun.
 - A stop answers and closes connections, then closes the metadata (which fences this node, and syncs by the logs' flusher), then the
   logs, and ends with the marker of a clean shutdown.
+- One of several (`cluster`) hands over what it leads first. What it may serve is the active controller's to say.
 - Work that is not a request (retention, compaction, flushes, checkpoints, snapshots) runs in `_housekeep`, in bounded pieces.
 - The clocks are parameters: milliseconds since 1970 for what is compared with the times of records, and monotonic ones for timers.
 """
@@ -23,8 +24,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fastq.errors import FastqError
 
+from .cluster import Halted
+from .config_cluster import is_among_others
 from .config_keys import ResourceType
-from .controller import Controller
+from .controller import Controller, MetadataDelta
 from .descriptors import plan_descriptors, raise_limit
 from .fail_closed import warning_of
 from .fetch_session import FetchSessionCache
@@ -35,6 +38,7 @@ from .log.log_dir import advice_for
 from .log.recovery_progress import RecoveryStopped
 from .partitions import Partitions
 from .ports import Ports
+from .producer_ids import ProducerIdPool
 from .purgatory import Purgatory
 from .replicas import ReplicaTable
 from .router import Router
@@ -43,8 +47,9 @@ from .topic_config import cleaner_config
 from .transactions import TransactionCoordinator
 
 if TYPE_CHECKING:
+    from .cluster.node import ClusterNode
     from .config import BrokerConfig, Listener
-    from .controller import MetadataDelta, MetadataImage
+    from .controller import MetadataImage
     from .coordinator import CoordinatorRuntime
     from .descriptors import DescriptorPlan
     from .log import LogDir
@@ -107,7 +112,8 @@ class Broker(Ports):
         self.clock = clock
         self.monotonic_ms = monotonic_ms
         self.node_id = config.node_id
-        self.replicas = ReplicaTable(config.node_id)
+        self.cluster = self._make_cluster()
+        self.replicas = ReplicaTable(config.node_id, None if self.cluster is None else self.cluster.replication)
         self.purgatory = Purgatory(loop)
         self.fetch_sessions = FetchSessionCache(config.max_incremental_fetch_session_cache_slots)
         self.router = Router(self)
@@ -126,6 +132,9 @@ class Broker(Ports):
         self.cleaner = LogCleaner(self.logs)
         self.controller = Controller(config, clock=clock, monotonic_ms=monotonic_ms, log_dir=self._metadata_dir())
         self.partitions = Partitions(self.controller, self.logs, self.replicas, self.purgatory)
+        self.producer_ids = ProducerIdPool(
+            self._allocate_producer_ids if self.cluster is None else self.cluster.allocate_producer_ids
+        )
         self.groups = GroupCoordinator(self)
         self.transactions = TransactionCoordinator(self)
         self.coordinators: list[Coordinator] = [self.groups, self.transactions]
@@ -133,6 +142,7 @@ class Broker(Ports):
         self.advertised_listeners: list[Listener] = []
         self.listening: list[str] = []
         self._housekeeper: asyncio.TimerHandle | None = None
+        self._giving_up = False
         self.housekept_s = loop.time()
         """When housekeeping was last done, on the loop's clock."""
         self._opened: list[Callable[[], bool | None]] = []
@@ -153,16 +163,20 @@ class Broker(Ports):
             await self._bind()
             self.logs.lock(self.config.metadata_log_dir)
             self.logs.attach(self.loop)
-            self.controller.open()
+            await self._know_metadata()
             unprotected = [*self.config.unprotected, *self.controller.unprotected]
             if unprotected:
                 logger.warning("%s", warning_of(unprotected))
-            self._opened.append(self.controller.close)
-            self.controller.register_broker(self.advertised_listeners)
             await self._attach_logs()
             for coordinator in self.coordinators:
                 coordinator.follow()
+            if self.cluster is not None:
+                await self.cluster.loaded()
             self.server.serve()
+        except Halted as error:
+            if self._giving_up:
+                raise StartStopped("stopped before it was ready") from None
+            raise StartFailed(str(error)) from error
         except RecoveryStopped:
             raise StartStopped("stopped before it was ready: the next start recovers the logs again") from None
         except ListenError as error:
@@ -172,21 +186,57 @@ class Broker(Ports):
         self._housekeep()
         self.loop.call_later(PRELOAD_S, failures.attempt, "loading the handlers", self.router.versions)
 
+    def _make_cluster(self) -> ClusterNode | None:
+        if not is_among_others(self.config):
+            return None
+        from .cluster.node import ClusterNode  # a node that is alone has no need of it
+
+        return ClusterNode(self)
+
+    async def _know_metadata(self) -> None:
+        """Open the metadata, and have this broker in it."""
+        cluster = self.cluster
+        if cluster is None:
+            self.controller.open()
+            self._opened.append(self.controller.close)
+            self.controller.register_broker(self.advertised_listeners)
+            return
+        self._opened.append(self.controller.close)
+        await cluster.open(self.advertised_listeners)
+        await cluster.caught_up()
+
     def stop_start(self) -> None:
         """Have a start that is under way end soon, with StartStopped, unless it is nearly through."""
+        self._giving_up = True
         self.logs.recovery.stop()
+        if self.cluster is not None:
+            self.cluster.stop_start()
+
+    @property
+    def broker_epoch(self) -> int:
+        """That of this broker's registration; -1 before it."""
+        return self.controller.broker_epoch if self.cluster is None else self.cluster.broker_epoch
+
+    async def _allocate_producer_ids(self) -> tuple[int, int]:
+        block = self.controller.allocate_producer_ids()
+        await self.controller.flushed()
+        return block.first, block.count
 
     async def close(self) -> bool:
         """Answer what is in progress, close connections, write everything down; whether that went well.
 
         Idempotent, and safe without a start.
         """
+        if self.cluster is not None:
+            await self.cluster.shut_down()
         if self._housekeeper is not None:
             self._housekeeper.cancel()
         self.purgatory.end_all()
         for coordinator in self.coordinators:
             coordinator.close()
         await self.server.stop()
+        if self.cluster is not None:
+            await self.cluster.close()
         opened, self._opened = self._opened, []
         clean = True
         for close in opened:
@@ -230,8 +280,12 @@ class Broker(Ports):
             await self.controller.flushed()  # its log shares the descriptor budget with those that a thread loads now
             await self.read_ahead.call(self.logs.recover)
         self._opened.append(self.cleaner.close)
-        self._opened.append(lambda: self.logs.close(broker_epoch=self.controller.broker_epoch))
+        self._opened.append(lambda: self.logs.close(broker_epoch=self.broker_epoch))
+        known = self.controller.image
         await self.partitions.start()
+        if self.controller.image is not known:  # others go on changing it
+            latest = self.controller.image
+            self.partitions.metadata_changed(latest, MetadataDelta.between(known, latest))
         self.controller.subscribe(self._metadata_changed)
 
     def _metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
@@ -252,6 +306,8 @@ class Broker(Ports):
         failures.attempt("housekeeping of the logs", self.logs.tick)
         failures.attempt("housekeeping of the cleaner", partial(self.cleaner.tick, now_ms))
         failures.attempt("housekeeping of the controller", partial(self.controller.tick, now_ms))
+        if self.cluster is not None:
+            failures.attempt("housekeeping of the cluster", partial(self.cluster.tick, now_ms))
         failures.attempt("opening logs again", self.partitions.open_again)
 
 

@@ -1,7 +1,7 @@
 """A node's place in its cluster: its roles, the controllers of the metadata quorum, and what must hold between those settings.
 
 Rules: Apache Kafka's (KafkaConfig, QuorumConfig), but for a node that is alone: broker and controller in one, with no other controller
-named. It needs no address of a quorum, and its controller no listener. This version runs only such a node: `refuse_cluster`.
+named. It needs no address of a quorum, and its controller no listener (`is_among_others`).
 """
 
 from __future__ import annotations
@@ -111,22 +111,16 @@ def check_early_start(names: Sequence[str] | None, known: Sequence[str]) -> None
             )
 
 
-def refuse_cluster(config: BrokerConfig) -> None:
-    """ConfigError where the configuration asks for more than a node that is alone, which this version cannot be yet.
+def is_among_others(config: BrokerConfig) -> bool:
+    """Whether a node is one of several, as far as its configuration says: a broker or a controller only, or with other controllers named.
 
-    It would not find the others, and would begin a cluster of its own beside theirs. One bootstrap server is this node where it has
-    the port of a listener of this controller, or that has none.
+    One bootstrap server is this node where it has the port of a listener of this controller, or that has none.
     """
     here = {item.port for item in (*config.controller_listeners, *config.advertised_controller_listeners)} - {0}
     servers = config.controller_quorum_bootstrap_servers
-    others = len(servers) > 1 or any(here and place.port not in here for place in servers)
-    for key, text, asks in (
-        ("process.roles", ",".join(config.process_roles), set(config.process_roles) != set(ROLES)),
-        (VOTERS, ",".join(map(str, config.controller_quorum_voters)), len(config.controller_quorum_voters) > 1),
-        (BOOTSTRAP, ",".join(config.get(BOOTSTRAP)), others),
-    ):
-        if asks:
-            raise ConfigError(
-                f"{key} = {shown(text)} cannot be served: this version runs a node that is alone, as broker,controller with itself as the "
-                f"only controller. Let {key} name this node only, or run this node with Apache Kafka"
-            )
+    return (
+        set(config.process_roles) != set(ROLES)
+        or len(config.controller_quorum_voters) > 1
+        or len(servers) > 1
+        or any(here and place.port not in here for place in servers)
+    )

@@ -150,9 +150,11 @@ class Partitions:
         values = defaults.resolve(overrides) if overrides else defaults.values
         min_insync_replicas = int(values["min.insync.replicas"])
         for number, partition_image in enumerate(topic.partitions):
-            if self._replicas.node_id not in partition_image.replicas:
-                continue
             replica = self._replicas.get(topic.name, number)
+            if self._replicas.node_id not in partition_image.replicas:
+                if replica is not None:
+                    self._give_up(replica)
+                continue
             if replica is None and (topic.topic_id, number) in self._elsewhere:
                 self._replicas.note_failure(topic.name, topic.topic_id, number)
                 continue
@@ -186,6 +188,16 @@ class Partitions:
         self._replicas.add(replica)
         log.on_advance(partial(self._purgatory.advanced, replica))
         return replica
+
+    def _give_up(self, replica: Replica) -> None:
+        """Other nodes have the partition now: its log goes."""
+        self._replicas.remove(replica)
+        self._purgatory.changed(replica)
+        logger.info("%s is not placed here any more: its log goes", replica.log.name)
+        try:
+            self._logs.delete(replica.topic, replica.partition)
+        except FastqError as error:
+            logger.error("cannot delete %s: %s", replica.log.name, error)
 
     def _delete(self, topic: TopicImage) -> None:
         """Take a topic's replicas out of use, and have its logs deleted: also those that could not be loaded, which have no replica."""

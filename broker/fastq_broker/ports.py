@@ -12,12 +12,14 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from .cluster.node import ClusterNode
     from .config import BrokerConfig
     from .controller import Controller, MetadataImage
     from .fetch_session import FetchSessionCache
     from .groups.service import GroupCoordinator
     from .log import LogManager
     from .output import ReadAhead
+    from .producer_ids import ProducerIdPool
     from .purgatory import Purgatory
     from .replicas import ReplicaTable
     from .router import Router
@@ -37,8 +39,11 @@ class Ports:
     """Milliseconds since 1970."""
     monotonic_ms: Callable[[], int]
     controller: Controller
+    cluster: ClusterNode | None
+    """This node among others; None on one that is alone."""
     logs: LogManager
     replicas: ReplicaTable
+    producer_ids: ProducerIdPool
     purgatory: Purgatory
     fetch_sessions: FetchSessionCache
     read_ahead: ReadAhead

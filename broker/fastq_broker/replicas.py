@@ -179,6 +179,13 @@ class ReplicaTable:
             replica.retire()
         return gone
 
+    def remove(self, replica: Replica) -> None:
+        """Take one replica out, as other nodes have its partition now."""
+        partitions = self.by_name.get(replica.topic.encode(), {})
+        if partitions.get(replica.partition) is replica:
+            del partitions[replica.partition]
+        replica.retire()
+
     def note_failure(self, topic: str, topic_id: bytes, partition: int) -> None:
         """A partition is placed here, but its log cannot be opened."""
         self._without_log |= {(topic.encode(), partition), (topic_id, partition)}

@@ -255,6 +255,9 @@ class Router:
         context = self._context(connection, version, client_id)
         try:
             assert route.handle is not None
+            cluster = self._ports.cluster
+            if cluster is not None and cluster.forwards(api_key, request):
+                return self._later(route, connection, header, cluster.forward(context, header, buffer))
             response = route.handle(context, request)
         except Exception as error:
             response = self._error_response(route, header, error)
@@ -271,6 +274,8 @@ class Router:
                     result = await response
                 except Exception as error:
                     result = self._error_response(route, header, error)
+                if result is None:
+                    raise ProtocolViolation(f"{route.name} version {header[1]} is not known to the active controller")
                 frame = self._encode(route, header, result)
             except ProtocolViolation as violation:
                 deferred.refuse(str(violation))

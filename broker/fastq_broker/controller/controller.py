@@ -149,8 +149,6 @@ class Controller:
         KafkaStorageError."""
         self._defaults: TopicDefaults | None = None
         self._defaults_configs: tuple[Mapping[str, str | None], Mapping[str, str | None]] | None = None
-        self._next_producer_id = 0
-        self._producer_ids_end = 0
 
     # Life
 
@@ -441,14 +439,6 @@ class Controller:
         self._commit([record])
         return ProducerIds(first, PRODUCER_ID_BLOCK)
 
-    def next_producer_id(self) -> int:
-        """One producer id from this broker's block; a new block is allocated when it is used up."""
-        if self._next_producer_id == self._producer_ids_end:
-            block = self.allocate_producer_ids()
-            self._next_producer_id, self._producer_ids_end = block.first, block.first + block.count
-        self._next_producer_id += 1
-        return self._next_producer_id - 1
-
     # What the image means
 
     @property
@@ -460,6 +450,11 @@ class Controller:
     def directory_ids(self) -> Sequence[bytes]:
         """The ids of this node's log directories, in the order of log.dirs."""
         return self._directory.directory_ids
+
+    @property
+    def clean_epoch(self) -> int:
+        """The broker epoch that the marks of a clean stop agree on; -1 when the last stop was none."""
+        return self._clean_epoch
 
     @property
     def epoch(self) -> int:

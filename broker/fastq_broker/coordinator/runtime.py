@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from fastq.errors import ErrorCode, KafkaError, error_for_code
 from fastq_broker.controller.topics import TRANSACTIONS_TOPIC, internal_topic
@@ -100,7 +100,7 @@ class CoordinatorRuntime(Generic[S]):
 
     def _unavailable(self, partition: int) -> KafkaError:
         if self._ports.image.topic(self.topic) is None:
-            create_topic(self._ports.controller, self.topic)
+            create_topic(self._ports, self.topic)
             code, words = ErrorCode.COORDINATOR_NOT_AVAILABLE, "the coordinator's topic is being created"
         elif partition in self._waiting or partition in self._loading or partition in self._retries:
             if partition in self._waiting:  # somebody waits for it
@@ -220,17 +220,31 @@ class CoordinatorRuntime(Generic[S]):
         self.load(partition)
 
 
-def create_topic(controller: Controller, name: str) -> bool:
-    """Have an internal topic created unless it is there; whether it is there now.
+def create_topic(ports: Ports, name: str) -> Awaitable[object] | None:
+    """Have an internal topic created unless it is there; what to await for it, or None where it cannot be created now.
 
-    Its creation is committed once the controller's `flushed` says so.
+    It need not be awaited for the topic to come. Raises, when awaited, KafkaStorageError.
     """
-    if controller.pending.topic(name) is not None:
-        return True
+    controller = ports.controller
     live = sum(1 for _ in controller.image.live_brokers())
-    if not live:
-        return False
-    (created,) = controller.create_topics([internal_topic(controller.config, name, live)])
-    if created.error and created.error != ErrorCode.KAFKA_STORAGE_ERROR:  # that the disk failed has been said
-        logger.error("cannot create %s: %s", name, created.message)
-    return not created.error
+    if ports.cluster is not None:
+        return ports.cluster.create_topics([internal_topic(controller.config, name, live)]) if live else None
+    if controller.pending.topic(name) is None:
+        if not live:
+            return None
+        (created,) = controller.create_topics([internal_topic(controller.config, name, live)])
+        if created.error:
+            if created.error != ErrorCode.KAFKA_STORAGE_ERROR:  # that the disk failed has been said
+                logger.error("cannot create %s: %s", name, created.message)
+            return None
+    return _Flushed(controller)
+
+
+class _Flushed:
+    """What was written is committed once this has been awaited. It need not be: a coroutine that nobody awaits would complain."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._controller.flushed().__await__()

@@ -45,16 +45,15 @@ def handle(
     topic = TOPICS.get(request.key_type)
     if topic is None or context.image.topic(topic) is not None:
         return _respond(context, request, topic)
-    if not create_topic(context.controller, topic):
-        return _respond(context, request, topic)
-    return _when_durable(context, request, topic)
+    made = create_topic(context, topic)
+    return _respond(context, request, topic) if made is None else _when_made(context, request, topic, made)
 
 
-async def _when_durable(
-    context: RequestContext, request: FindCoordinatorRequest, topic: str
+async def _when_made(
+    context: RequestContext, request: FindCoordinatorRequest, topic: str, made: Awaitable[object]
 ) -> FindCoordinatorResponse:
     with contextlib.suppress(KafkaStorageError):  # which the coordinator says of whatever it is asked next
-        await context.controller.flushed()
+        await made
     return _respond(context, request, topic)
 
 

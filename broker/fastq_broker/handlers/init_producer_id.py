@@ -27,9 +27,7 @@ async def handle(context: RequestContext, request: InitProducerIdRequest) -> Ini
     """Answer a fresh id with epoch 0, or what the coordinator makes of the transactional id."""
     if request.transactional_id is not None:
         return await _initialize(context, request)
-    controller = context.controller
-    producer_id = controller.next_producer_id()
-    await controller.flushed()  # an id is given away only once its block is on disk
+    (producer_id,) = await context.producer_ids.take()
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
 

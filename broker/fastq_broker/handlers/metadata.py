@@ -43,8 +43,16 @@ def handle(context: RequestContext, request: MetadataRequest) -> MetadataRespons
         return _answer(context, request, {})
     # In the same step as the look that found them missing: two clients that name a new topic at the same time must not both create it.
     live = sum(1 for _ in context.image.live_brokers())
-    created = context.controller.create_topics([internal_topic(context.config, name, live) for name in missing])
-    return _answer_once_durable(context, request, created)
+    wanted = [internal_topic(context.config, name, live) for name in missing]
+    if context.cluster is not None:
+        return _answer_once_known(context, request, context.cluster.create_topics(wanted))
+    return _answer_once_durable(context, request, context.controller.create_topics(wanted))
+
+
+async def _answer_once_known(
+    context: RequestContext, request: MetadataRequest, created: Awaitable[dict[str, ErrorCode]]
+) -> MetadataResponse:
+    return _answer(context, request, {name: code for name, code in (await created).items() if code})
 
 
 async def _answer_once_durable(

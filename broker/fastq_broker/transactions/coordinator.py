@@ -167,10 +167,7 @@ class TransactionCoordinator:
         self, transactional_id: str, request: Callable[[TransactionShard, Reply], None]
     ) -> Transaction:
         """Fetch producer ids, then ask again; others may have taken them meanwhile."""
-        controller = self._ports.controller
-        fetched = [controller.next_producer_id() for _ in range(PRODUCER_IDS_AT_HAND)]
-        await controller.flushed()
-        self._producer_ids.extend(fetched)
+        self._producer_ids.extend(await self._ports.producer_ids.take(PRODUCER_IDS_AT_HAND))
         answer = self._ask(transactional_id, request)
         return await answer if inspect.isawaitable(answer) else answer
 

@@ -156,12 +156,12 @@ def test_damage_above_a_snapshot_is_refused_until_it_is_accepted(
 def test_a_repair_gives_no_producer_id_twice(cluster: Cluster) -> None:
     controller = cluster.open()
     controller.snapshots.write(controller.image, NOW)
-    given = controller.next_producer_id()
+    given = controller.allocate_producer_ids().first
     controller.quorum.close()
     cluster.flip(cluster.batches()[-1][0] + 70)
     cluster.refused()
     assert cluster.repair("--execute") == 0
-    assert cluster.open().next_producer_id() >= given + 1000
+    assert cluster.open().allocate_producer_ids().first >= given + 1000
 
 
 def every_flip(cluster: Cluster) -> Iterator[tuple[int, int]]:

@@ -121,7 +121,8 @@ def test_producer_ids_are_fetched_ahead_and_never_given_twice(tmp_path: Path) ->
         given = await asyncio.gather(*asked)
         assert len({txn.producer_id for txn in given}) == 50
         assert {txn.producer_epoch for txn in given} == {0}
-        assert broker.controller.next_producer_id() not in {txn.producer_id for txn in given}
+        (other,) = await broker.producer_ids.take()
+        assert other not in {txn.producer_id for txn in given}
 
     run(tmp_path, test)
 
