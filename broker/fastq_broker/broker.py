@@ -306,8 +306,6 @@ class Broker(Ports):
         failures.attempt("housekeeping of the logs", self.logs.tick)
         failures.attempt("housekeeping of the cleaner", partial(self.cleaner.tick, now_ms))
         failures.attempt("housekeeping of the controller", partial(self.controller.tick, now_ms))
-        if self.cluster is not None:
-            failures.attempt("housekeeping of the cluster", partial(self.cluster.tick, now_ms))
         failures.attempt("opening logs again", self.partitions.open_again)
 
 

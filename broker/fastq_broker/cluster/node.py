@@ -66,6 +66,7 @@ QUORUM_LOST_S = 5.0
 RESIGN_S = 2.0
 """How long a controller that leads waits at its stop for the others to know."""
 LOOK_S = 0.01
+TICK_S = 0.1
 CONTROLLER_CONNECTIONS = 256
 CREATE_TIMEOUT_MS = 30_000
 TOPIC_WAIT_S = 5.0
@@ -119,7 +120,8 @@ class ClusterNode:
         self._caught_up: asyncio.Future[None] = self._loop.create_future()
         self._unfenced: asyncio.Future[None] = self._loop.create_future()
         self._stopped = asyncio.Event()
-        self._checker: asyncio.TimerHandle | None = None
+        self._ticker: asyncio.TimerHandle | None = None
+        self._check_at_ms = 0
         self._opened = self._closed = False
 
     @property
@@ -153,7 +155,7 @@ class ClusterNode:
         self.life.start()
         if self._registration is not None:
             self._registration.start()
-        self._check()
+        self._tick()
 
     def _client(self, purpose: str) -> ClientConfig:
         config = self._config
@@ -284,8 +286,8 @@ class ClusterNode:
             return
         self._closed = True
         self._fail(Halted("this node stops"))
-        if self._checker is not None:
-            self._checker.cancel()
+        if self._ticker is not None:
+            self._ticker.cancel()
         if self._opened:
             self.life.close()
             if self._registration is not None:
@@ -314,8 +316,6 @@ class ClusterNode:
     # -- what happens
 
     def _metadata_changed(self, image: MetadataImage, delta: MetadataDelta) -> None:
-        if self.control is not None:
-            failures.attempt("following the brokers", partial(self.control.follow, image))
         if not self._opened:
             return
         self._tell_life(image)
@@ -351,14 +351,15 @@ class ClusterNode:
             self.life.machine.directory_failed(directory, self.life.now())
             self.life.turn()
 
-    def tick(self, now_ms: int) -> None:
-        """What is due from time to time."""
+    def _tick(self) -> None:
+        """What is due from time to time, from the first registration on: clients are not served yet then."""
+        self._ticker = self._loop.call_later(TICK_S, self._tick)
+        now_ms = self._ports.monotonic_ms()
         if self.control is not None:
-            self.control.tick(now_ms)
-
-    def _check(self) -> None:
-        self._checker = self._loop.call_later(self._config.replica_lag_time_max_ms / 2000, self._check)
-        self.replication.check()
+            failures.attempt("looking after the cluster", partial(self.control.tick, now_ms))
+        if now_ms >= self._check_at_ms:
+            self._check_at_ms = now_ms + self._config.replica_lag_time_max_ms // 2
+            failures.attempt("looking who is in sync", self.replication.check)
 
     # -- whom to follow
 
