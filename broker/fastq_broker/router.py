@@ -197,6 +197,9 @@ def load_handler(api_key: int) -> ModuleType:
 class Router:
     """Dispatches requests. Loop thread only."""
 
+    forwards = True
+    """Whether what only the active controller can do is for it to serve; where nodes speak with each other, it is served or refused."""
+
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._context = RequestContext
@@ -255,7 +258,7 @@ class Router:
         context = self._context(connection, version, client_id)
         try:
             assert route.handle is not None
-            cluster = self._ports.cluster
+            cluster = self._ports.cluster if self.forwards else None
             if cluster is not None and cluster.forwards(api_key, request):
                 return self._later(route, connection, header, cluster.forward(context, header, buffer))
             response = route.handle(context, request)

@@ -50,6 +50,8 @@ FIRST_VERSION_WITH_LEVEL_0 = 4
 class QuorumRouter(Router):
     """Requests of the members of a quorum to the machine of this one. Loop thread only."""
 
+    forwards = False
+
     def __init__(self, ports: Ports, quorum: QuorumDriver) -> None:
         super().__init__(ports)
         self._quorum = quorum

@@ -61,7 +61,7 @@ def test_find_coordinator_of_an_unknown_kind(server: HandlerBroker) -> None:
 def test_the_coordinator_is_not_available_while_the_topic_cannot_be_there(
     server: HandlerBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fastq_broker.handlers.find_coordinator.create_topic", lambda broker, topic: False)
+    monkeypatch.setattr("fastq_broker.handlers.find_coordinator.create_topic", lambda ports, topic: None)
 
     async def work(handlers: GroupHandlers) -> None:
         answer = await handlers.call(FindCoordinatorRequest(coordinator_keys=["a"]), 4)
