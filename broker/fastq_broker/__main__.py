@@ -2,7 +2,8 @@
 
 Rules
 - Standard output carries the ready line and nothing else; the log goes to standard error.
-- SIGINT and SIGTERM stop it, at the start too, and once more is the same stop; SIGHUP changes nothing. The last line of the log says
+- SIGINT and SIGTERM stop it, at the start too. Once more is the same stop, but that a node among others hands over nothing more, as its
+  controllers may be gone. SIGHUP changes nothing. The last line of the log says
   how it ended: code 0 for a clean stop, 1 for one after which the next start recovers, also when it was stopped before it was ready.
 - What is wrong with the configuration ends with code 2, what is wrong with the machine (port, directory) with 1; either
   way with one line that says what, and never with a traceback.
@@ -21,7 +22,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -123,7 +124,8 @@ async def _serve(
 
     from .broker import Broker, StartFailed, StartStopped
 
-    stop = _take_signals(loop)
+    broker: Broker | None = None
+    stop = _take_signals(loop, lambda: broker is not None and broker.hurry())
     try:
         broker = Broker(config, loop)
     except OSError as error:
@@ -157,11 +159,15 @@ async def _serve(
     return EXIT_OK if clean else EXIT_UNCLEAN
 
 
-def _take_signals(loop: asyncio.AbstractEventLoop) -> asyncio.Event:
-    """An event that SIGINT and SIGTERM set; from now on no signal but SIGKILL ends the process by itself."""
+def _take_signals(loop: asyncio.AbstractEventLoop, hurry: Callable[[], bool]) -> asyncio.Event:
+    """An event that SIGINT and SIGTERM set, and once more `hurry`, where it can; from now on no signal but SIGKILL ends the process by
+    itself."""
     stop = asyncio.Event()
 
     def end(number: signal.Signals) -> None:
+        if stop.is_set() and hurry():
+            logger.warning("%s: it is stopping already, and hands over nothing more", number.name)
+            return
         if stop.is_set():
             logger.warning(
                 "%s: it is stopping already; SIGKILL would end it at once, and the next start recover", number.name

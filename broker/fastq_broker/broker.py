@@ -251,6 +251,13 @@ class Broker(Ports):
         self.logs.abandon()  # what a start has that came to nothing
         return clean
 
+    def hurry(self) -> bool:
+        """Hand over nothing more in a `close` that is under way; False where there is nobody to hand over to."""
+        if self.cluster is None:
+            return False
+        self.cluster.hurry()
+        return True
+
     def _metadata_dir(self) -> LogDir | None:
         """The log directory that holds the metadata log, where it is one of log.dirs: they share its flusher and its fate."""
         wanted = os.path.realpath(self.config.metadata_log_dir)

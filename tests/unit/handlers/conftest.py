@@ -14,6 +14,7 @@ from fastq_broker.config import BrokerConfig, Listener
 from fastq_broker.controller import Controller
 from fastq_broker.log.log_manager import LogManager
 from fastq_broker.ports import Ports
+from fastq_broker.producer_ids import ProducerIdPool
 from fastq_broker.router import bound_context
 from group_support import HandlerBroker
 
@@ -45,10 +46,16 @@ class HandlerBench:
         self.logs = LogManager(self.config.log_dirs, clock=lambda: NOW_MS)
         self.logs.start()
         self.controller.subscribe(self._follow)
-        parts = {"config": self.config, "controller": self.controller, "logs": self.logs}
+        ids = ProducerIdPool(self._allocate_producer_ids)
+        parts = {"config": self.config, "controller": self.controller, "logs": self.logs, "producer_ids": ids}
         self.broker = SimpleNamespace(
             **{**dict.fromkeys(Ports.__annotations__), "node_id": self.config.node_id, **parts}
         )
+
+    async def _allocate_producer_ids(self) -> tuple[int, int]:
+        block = self.controller.allocate_producer_ids()
+        await self.controller.flushed()
+        return block.first, block.count
 
     def _follow(self, image: Any, delta: Any) -> None:
         """Make the logs of new partitions, as the broker does."""
