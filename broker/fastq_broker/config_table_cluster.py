@@ -1,7 +1,7 @@
 """Broker keys of a node among others: the metadata quorum, the life of a broker, replication.
 
-Rules: one row a key, each an attribute of `BrokerConfig` with Kafka's default and bounds. This version runs a node alone, so setting one
-gives a warning with that reason; a row that takes effect loses its status and its note, and stays here.
+Rules: one row a key, each an attribute of `BrokerConfig` with Kafka's default and bounds. A row with a `note` has no effect, and setting
+it gives a warning with that reason. A node that is alone needs none of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ INT = ConfigType.INT
 LONG = ConfigType.LONG
 LIST = ConfigType.LIST
 
-ALONE = "this version runs as a single node"
 SELECTORS = one_of(
     "org.apache.kafka.common.replica.RackAwareReplicaSelector", "org.apache.kafka.common.replica.LeaderSelector"
 )
@@ -29,9 +28,9 @@ def row(
     doc: str,
     *,
     dynamic: bool = False,
-    note: str = ALONE,
+    note: str = "",
 ) -> ConfigKey:
-    return ConfigKey(name, type, default, check, Status.IGNORED, note, doc, dynamic)
+    return ConfigKey(name, type, default, check, Status.IGNORED if note else Status.DONE, note, doc, dynamic)
 
 
 QUORUM = (
@@ -43,9 +42,23 @@ QUORUM = (
     row("controller.quorum.fetch.timeout.ms", INT, 2000, NOT_NEGATIVE, "A leader that is silent so long is given up."),
     row("controller.quorum.request.timeout.ms", INT, 2000, NOT_NEGATIVE, "A request to a controller has failed."),
     row("controller.quorum.retry.backoff.ms", INT, 20, NOT_NEGATIVE, "Time before a failed request is sent again."),
-    row("controller.quorum.append.linger.ms", INT, 25, NOT_NEGATIVE, "How long records wait for others in a batch."),
+    row(
+        "controller.quorum.append.linger.ms",
+        INT,
+        25,
+        NOT_NEGATIVE,
+        "How long records wait for others in a batch.",
+        note="a change is written when it is made",
+    ),
     row("controller.quorum.fetch.max.bytes", INT, 1048576, at_least(1), "The most one Fetch of metadata returns."),
-    row("controller.quorum.fetch.snapshot.max.bytes", INT, 1048576, at_least(1), "The same of a snapshot."),
+    row(
+        "controller.quorum.fetch.snapshot.max.bytes",
+        INT,
+        1048576,
+        at_least(1),
+        "The same of a snapshot.",
+        note="controller.quorum.fetch.max.bytes bounds pieces of snapshots too",
+    ),
     row("metadata.max.idle.interval.ms", INT, 500, NOT_NEGATIVE, "How often an idle leader writes; 0: never."),
 )
 LIFE = (
@@ -54,17 +67,59 @@ LIFE = (
     row(
         "initial.broker.registration.timeout.ms", INT, 60000, at_least(1), "A start without a registration has failed."
     ),
-    row("server.max.startup.time.ms", LONG, INT64_MAX, NOT_NEGATIVE, "A start that takes longer has failed."),
-    row("early.start.listeners", LIST, None, None, "Listeners that serve before the broker is unfenced."),
-    row("controlled.shutdown.enable", BOOLEAN, True, None, "A stop moves leaderships to others first."),
+    row(
+        "server.max.startup.time.ms",
+        LONG,
+        INT64_MAX,
+        NOT_NEGATIVE,
+        "A start that takes longer has failed.",
+        note="a start takes as long as the recovery of its logs",
+    ),
+    row(
+        "early.start.listeners",
+        LIST,
+        None,
+        None,
+        "Listeners that serve before the broker is unfenced.",
+        note="listeners for clients serve once the broker is unfenced, those of controllers before",
+    ),
+    row(
+        "controlled.shutdown.enable",
+        BOOLEAN,
+        True,
+        None,
+        "A stop moves leaderships to others first.",
+        note="a stop always hands over what it can",
+    ),
     row("controller.socket.timeout.ms", INT, 30000, at_least(1), "A request from broker to controller has failed."),
-    row("request.timeout.ms", INT, 30000, at_least(1), "A request to another node has failed."),
-    row("socket.connection.setup.timeout.ms", LONG, 10000, at_least(1), "The first try of a connection has failed."),
-    row("socket.connection.setup.timeout.max.ms", LONG, 30000, at_least(1), "The longest a later try may take."),
+    row(
+        "request.timeout.ms",
+        INT,
+        30000,
+        at_least(1),
+        "A request to another node has failed.",
+        note="each kind of request to another node has a time-out of its own",
+    ),
+    row(
+        "socket.connection.setup.timeout.ms",
+        LONG,
+        10000,
+        at_least(1),
+        "The first try of a connection has failed.",
+        note="a connection between nodes has the time of its first request",
+    ),
+    row(
+        "socket.connection.setup.timeout.max.ms",
+        LONG,
+        30000,
+        at_least(1),
+        "The longest a later try may take.",
+        note="a connection between nodes has the time of its first request",
+    ),
     row("log.dir.failure.timeout.ms", LONG, 30000, at_least(1), "The controller must know of a failed directory."),
 )
 REPLICATION = (
-    row("num.replica.fetchers", INT, 1, at_least(1), "Connections for replication to each broker.", dynamic=True),
+    row("num.replica.fetchers", INT, 1, at_least(1), "Connections for replication to each broker."),
     row("replica.fetch.backoff.ms", INT, 1000, NOT_NEGATIVE, "Time before a partition that failed is fetched again."),
     row("replica.fetch.max.bytes", INT, 1048576, NOT_NEGATIVE, "The most a follower fetches of one partition."),
     row("replica.fetch.min.bytes", INT, 1, NOT_NEGATIVE, "A follower's Fetch waits for so much."),
@@ -80,9 +135,23 @@ REPLICATION = (
     ),
     row("replica.lag.time.max.ms", LONG, 30000, at_least(1), "A follower that is behind so long leaves the ISR."),
     row("replica.selector.class", ConfigType.CLASS, None, SELECTORS, "Which replica consumers of a rack read from."),
-    row("replica.socket.receive.buffer.bytes", INT, 65536, at_least(-1), "SO_RCVBUF of a fetcher; -1: the system's."),
+    row(
+        "replica.socket.receive.buffer.bytes",
+        INT,
+        65536,
+        at_least(-1),
+        "SO_RCVBUF of a fetcher; -1: the system's.",
+        note="the system chooses",
+    ),
     row("replica.socket.timeout.ms", INT, 30000, at_least(1), "A follower's Fetch has failed."),
-    row("num.replica.alter.log.dirs.threads", INT, None, at_least(1), "Moves between directories at one time."),
+    row(
+        "num.replica.alter.log.dirs.threads",
+        INT,
+        None,
+        at_least(1),
+        "Moves between directories at one time.",
+        note="replicas are not moved between directories",
+    ),
 )
 ELECTIONS = (
     row("auto.leader.rebalance.enable", BOOLEAN, True, None, "Preferred leaders are elected again."),

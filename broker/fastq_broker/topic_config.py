@@ -45,7 +45,7 @@ DOUBLE = ConfigType.DOUBLE
 LIST = ConfigType.LIST
 
 _TIERED: Final = "tiered storage is not part of this broker"
-_SINGLE: Final = "this version runs as a single node"
+_UNTHROTTLED: Final = "this version throttles no replication"
 
 
 def row(
@@ -148,7 +148,7 @@ TOPIC_KEYS = table_of(
             [],
             THROTTLED_REPLICAS,
             "Replicas whose fetching is throttled.",
-            nothing_yet=_SINGLE,
+            nothing_yet=_UNTHROTTLED,
         ),
         row(
             "index.interval.bytes",
@@ -164,7 +164,7 @@ TOPIC_KEYS = table_of(
             [],
             THROTTLED_REPLICAS,
             "Replicas whose serving is throttled.",
-            nothing_yet=_SINGLE,
+            nothing_yet=_UNTHROTTLED,
         ),
         row(
             "local.retention.bytes",
@@ -314,7 +314,6 @@ TOPIC_KEYS = table_of(
             None,
             "Let a replica that lags become leader.",
             broker=["unclean.leader.election.enable"],
-            nothing_yet=_SINGLE,
         ),
     )
 )

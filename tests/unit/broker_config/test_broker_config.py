@@ -207,7 +207,7 @@ def test_an_unknown_key_names_the_nearest_one() -> None:
         ("num.io.threads", "8", "event loop"),
         ("listener.name.inside.num.io.threads", "8", "no listener INSIDE"),
         ("listener.name.plaintext.num.io.threads", "8", "one listener"),
-        ("controller.quorum.election.timeout.ms", "500", "single node"),
+        ("controlled.shutdown.enable", "false", "hands over"),
         ("log.retention.hours.per.topic", "a:1", "topic"),
     ],
 )

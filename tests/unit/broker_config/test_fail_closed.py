@@ -68,7 +68,7 @@ def test_a_setting_that_would_protect_is_refused_and_may_be_ignored_by_name(name
         ("security.inter.broker.protocol", "PLAINTEXT"),
         ("ssl.client.auth", "none"),
         ("num.network.threads", "3"),
-        ("unclean.leader.election.enable", "true"),
+        ("controlled.shutdown.enable", "true"),
         ("listener.name.inside.num.network.threads", "3"),
     ],
 )
