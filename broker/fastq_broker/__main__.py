@@ -130,6 +130,15 @@ async def _serve(
         broker = Broker(config, loop)
     except OSError as error:
         return _cannot_start(error)
+    halted = False
+
+    def halt(reason: str) -> None:
+        """It has been said why."""
+        nonlocal halted
+        halted = True
+        stop.set()
+
+    broker.on_halt(halt)
     metrics: MetricsServer | None = None
     try:
         if parsed.metrics_listen is not None:
@@ -156,7 +165,7 @@ async def _serve(
     if metrics is not None:
         metrics.close()
     logger.info("stopped" if clean else "stopped, but not cleanly: the next start recovers")
-    return EXIT_OK if clean else EXIT_UNCLEAN
+    return EXIT_OK if clean and not halted else EXIT_UNCLEAN
 
 
 def _take_signals(loop: asyncio.AbstractEventLoop, hurry: Callable[[], bool]) -> asyncio.Event:

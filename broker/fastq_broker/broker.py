@@ -251,6 +251,11 @@ class Broker(Ports):
         self.logs.abandon()  # what a start has that came to nothing
         return clean
 
+    def on_halt(self, hear: Callable[[str], object]) -> None:
+        """Call `hear(reason)` when this node must end by itself, as one among others may have to."""
+        if self.cluster is not None:
+            self.cluster.on_halt = hear
+
     def hurry(self) -> bool:
         """Hand over nothing more in a `close` that is under way; False where there is nobody to hand over to."""
         if self.cluster is None:
