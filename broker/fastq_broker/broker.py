@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 HOUSEKEEPING_S = 0.1
+LOOKED_UP_S = 0.05
+"""uvloop looks up the address of each connection in a thread of its own, a number too: one that is given up must end before the loop does."""
 PRELOAD_S = 0.05
 """After the start, the handlers of all APIs are loaded: the first client shall not wait for that."""
 
@@ -249,6 +251,8 @@ class Broker(Ports):
                 logger.exception("the stop was not clean; the next start recovers")
                 clean = False
         self.logs.abandon()  # what a start has that came to nothing
+        if self.cluster is not None:
+            await asyncio.sleep(LOOKED_UP_S)
         return clean
 
     def on_halt(self, hear: Callable[[str], object]) -> None:

@@ -39,15 +39,18 @@ def test_a_node_is_formatted_looked_at_and_started(tmp_path: Path) -> None:
         assert admin.describe_cluster().cluster_id == cluster_id
 
 
-def test_a_node_among_others_is_formatted_and_not_started(tmp_path: Path) -> None:
+def test_a_node_among_others_is_formatted_and_ends_where_it_finds_no_controller(tmp_path: Path) -> None:
     config = tmp_path / "server.properties"
     config.write_text(
-        "process.roles=broker\nnode.id=7\ncontroller.quorum.bootstrap.servers=a:9093,b:9093\n"
-        f"listeners=PLAINTEXT://127.0.0.1:0\nlog.dirs={tmp_path / 'data'}\n"
+        "process.roles=broker\nnode.id=7\ncontroller.quorum.bootstrap.servers=127.0.0.1:1,127.0.0.1:2\n"
+        f"listeners=PLAINTEXT://127.0.0.1:0\nlog.dirs={tmp_path / 'data'}\ninitial.broker.registration.timeout.ms=1000\n"
     )
     formatted = run("format", "-t", "a-cluster", "-c", config)
     assert formatted.returncode == 0
     assert formatted.stdout.startswith("Formatting metadata directory ")
     started = run("--config", config)
-    assert started.returncode == 2
-    assert started.stderr.splitlines()[-1].startswith("fastq-broker: process.roles = 'broker' cannot be served: ")
+    assert started.returncode == 1
+    said = [line for line in started.stderr.splitlines() if line.startswith("fastq-broker: ")]
+    assert said and said[-1].startswith(
+        "fastq-broker: broker 7 was not registered within 1 s: is there an active controller"
+    )

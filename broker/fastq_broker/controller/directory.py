@@ -154,8 +154,8 @@ class MetadataDirectory:
         joins = config.controller_quorum_bootstrap_servers and not config.controller_quorum_voters
         if joins and (self._root / BOOTSTRAP_CHECKPOINT).exists():
             raise ConfigError(
-                f"{self._root} was formatted to join other controllers (--no-initial-controllers), and this version runs a node alone: "
-                "format an empty directory with --standalone, or run this node with Apache Kafka"
+                f"{self._root} was formatted to join other controllers (--no-initial-controllers), and its configuration names "
+                "itself only: set controller.quorum.bootstrap.servers to them, or format an empty directory with --standalone"
             )
 
     def _check_log(self, clean_epoch: int, *, alone: bool) -> int:
@@ -273,7 +273,9 @@ class MetadataDirectory:
             return
         others = [voter for voter in state.voters if voter != self._config.node_id]
         if others and alone:
-            raise ConfigError(f"{self.path} belongs to a quorum with the voters {others}: this version runs alone")
+            raise ConfigError(
+                f"{self.path} belongs to a quorum with the voters {others}: name them in controller.quorum.bootstrap.servers"
+            )
         self._quorum_epoch = state.leader_epoch
 
     def check_alone(self, voters: VoterSet | None) -> None:
@@ -287,7 +289,9 @@ class MetadataDirectory:
             return
         others = sorted(voters.ids - {self._config.node_id})
         if others:
-            raise ConfigError(f"{self.path} belongs to a quorum with the voters {others}: this version runs alone")
+            raise ConfigError(
+                f"{self.path} belongs to a quorum with the voters {others}: name them in controller.quorum.bootstrap.servers"
+            )
         if self._state_problem is not None:
             aside = repair.set_aside(self.path / QUORUM_STATE)
             logger.error(
