@@ -58,7 +58,7 @@ logger = logging.getLogger(__name__)
 
 HOUSEKEEPING_S = 0.1
 LOOKED_UP_S = 0.05
-"""uvloop looks up the address of each connection in a thread of its own, a number too: one that is given up must end before the loop does."""
+"""uvloop looks up the address of each connection in a thread of its own, numbers too: one that is given up has to end before the loop."""
 PRELOAD_S = 0.05
 """After the start, the handlers of all APIs are loaded: the first client shall not wait for that."""
 
