@@ -305,15 +305,29 @@ StartChild = Callable[[Sequence[str]], Awaitable[Child]]
 TakeSignals = Callable[[Callable[[signal.Signals], None]], object]
 
 
+class _Process:
+    """A process of asyncio's that is told of a signal without being waited for: Popen.send_signal looks first whether it has ended, and
+    takes its code away from who waits (it is 255 then)."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.stdout, self.stderr, self.wait = process.stdout, process.stderr, process.wait
+
+    def send_signal(self, signal: int) -> None:
+        if self._process.returncode is None:
+            os.kill(self._process.pid, signal)
+
+
 async def start_child(argv: Sequence[str]) -> Child:
     """Start a process, without a shell, in a session of its own."""
-    return await asyncio.create_subprocess_exec(
+    process = await asyncio.create_subprocess_exec(
         *argv,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         start_new_session=True,
     )
+    return _Process(process)
 
 
 def take_signals(on_signal: Callable[[signal.Signals], None]) -> None:
