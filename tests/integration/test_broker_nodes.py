@@ -9,16 +9,17 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from fastq import Admin, Consumer, Producer, TopicPartition
 
 COUNT = 3
-pytestmark = pytest.mark.slow
 
 
 def free_ports(count: int) -> int:
@@ -115,6 +116,7 @@ def records(bootstrap: str, count: int) -> list[bytes]:
         return values
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_cluster_by_one_command(tmp_path: Path) -> None:
     root, port = tmp_path / "data", free_ports(2 * COUNT)
@@ -136,3 +138,59 @@ def test_a_cluster_by_one_command(tmp_path: Path) -> None:
         stops = [line for line in nodes.log if "SIGTERM: stopping" in line]
         assert len(stops) == COUNT and stops[0].startswith("node-3 | ")
         assert not any("Traceback" in line for line in nodes.log), "".join(nodes.log)
+
+
+class Sending:
+    """Sends numbers to all partitions until it is stopped, and keeps where each acknowledged one is."""
+
+    def __init__(self, bootstrap: str, partitions: int) -> None:
+        self.bootstrap, self.partitions = bootstrap, partitions
+        self.acknowledged: dict[tuple[int, int], int] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        with Producer(bootstrap_servers=self.bootstrap, acks="all", delivery_timeout_ms=60_000) as producer:
+            sent = []
+            while not self._stop.wait(0.02):
+                for number in range(len(sent), len(sent) + 20):
+                    partition = number % self.partitions
+                    sent.append((partition, number, producer.send("t", b"%d" % number, partition=partition)))
+            for partition, number, future in sent:
+                self.acknowledged[partition, number] = future.result(90).offset
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_whoever_is_killed_every_acknowledged_record_is_there_once_and_in_order(tmp_path: Path) -> None:
+    """Nodes are killed, or end, and are started again: leaders of partitions and the active controller are among them."""
+    random = Random(1)
+    port = free_ports(2 * COUNT)
+    bootstrap = ",".join(f"127.0.0.1:{port + at}" for at in range(COUNT))
+    with running(tmp_path / "data", port) as nodes:
+        nodes.ready()
+        with Admin(bootstrap_servers=bootstrap) as admin:
+            admin.create_topic("t", 4, 3, configs={"min.insync.replicas": "2"})
+        sending = Sending(bootstrap, 4)
+        for round_ in range(1, 16):
+            time.sleep(random.uniform(3, 6))
+            victim = children(nodes.process.pid)[f"node-{random.randint(1, COUNT)}"]
+            os.kill(victim, random.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM]))
+            nodes.says("RUNNING after RECOVERY", COUNT + round_)
+        sending.stop()
+        found: dict[tuple[int, int], int] = {}
+        with Consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
+            consumer.assign([TopicPartition("t", number) for number in range(4)])
+            for record in consumer.read_to_end():
+                assert (record.partition, int(record.value or b"")) not in found
+                found[record.partition, int(record.value or b"")] = record.offset
+        assert len(sending.acknowledged) > 1000 and found == sending.acknowledged
+        for partition in range(4):
+            numbers = [number for place, number in found if place == partition]
+            assert numbers == sorted(numbers)
