@@ -145,6 +145,7 @@ class ClusterNode:
         controller.subscribe(self._metadata_changed)
         self._make_life(listeners, bound)
         controller.open(loop=self._loop, ports=bound, client_config=partial(self._client, "raft"))
+        controller.quorum.on_fatal = self._left_quorum
         if self._server is not None:
             self.control = ClusterControl(controller)
             self._router = ControllerRouter(self._ports, controller, self.control)
@@ -243,6 +244,11 @@ class ClusterNode:
             if not future.done():
                 future.set_exception(error)
                 future.exception()  # nobody may be waiting
+
+    def _left_quorum(self, reason: str) -> None:
+        self._stopped.set()  # there is nobody to hand over to
+        self._fail(Halted(reason))
+        self.on_halt(reason)
 
     def _life_news(self, effect: Any) -> None:
         if isinstance(effect, OpenPorts):

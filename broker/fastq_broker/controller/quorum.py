@@ -62,6 +62,8 @@ class MetadataQuorum:
         self._directory = directory
         self._log = log
         self._on_news = on_news
+        self.on_fatal: Callable[[str], object] = lambda reason: None
+        """Hears why this node has left the quorum for good."""
         self._waiters: deque[tuple[int, Waiter]] = deque()
         self.disk = DiskLog(log, clock)
         votes = DiskVotes(
@@ -194,6 +196,7 @@ class MetadataQuorum:
 
     def _fatal(self, error: RaftFatal) -> None:
         self._fail(NotController(str(error)))
+        self.on_fatal(str(error))
 
     # -- records
 

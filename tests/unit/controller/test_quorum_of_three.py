@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from controllers import Node, active, free_ports
 from fastq_broker.controller import Controller, NewTopic, features
+from fastq_broker.raft.roles import RaftFatal
 from raft_members import until
 
 from fastq.errors import NotController
@@ -95,5 +96,28 @@ def test_one_that_was_away_learns_what_it_missed(tmp_path: Path, snapshot: bool)
         finally:
             for node in nodes:
                 await node.kill()
+
+    asyncio.run(scenario())
+
+
+def test_one_that_may_not_go_on_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        node = Node(1, tmp_path, free_ports())
+        await node.start()
+        try:
+            assert node.controller is not None
+            quorum, said = node.controller.quorum, list[str]()
+            quorum.on_fatal = said.append
+
+            def poll(now: float) -> None:
+                raise RaftFatal("the leader's log contradicts what is committed here")
+
+            monkeypatch.setattr(quorum.driver.machine, "poll", poll)
+            quorum.driver.turn()
+            quorum.driver.turn()
+            assert said == ["the leader's log contradicts what is committed here"]
+            assert quorum.driver.closed
+        finally:
+            await node.kill()
 
     asyncio.run(scenario())
