@@ -291,6 +291,20 @@ CLEANER = (
 )
 
 TRANSACTIONS = (
+    row(
+        "add.partitions.to.txn.retry.backoff.ms",
+        INT,
+        20,
+        at_least(1),
+        "In a cluster: how long a batch waits before its transaction, which is just ending, is asked about again.",
+    ),
+    row(
+        "add.partitions.to.txn.retry.backoff.max.ms",
+        INT,
+        100,
+        at_least(0),
+        "For how long that is done; then the producer is told, and tries again.",
+    ),
     row("transaction.max.timeout.ms", INT, 900000, at_least(1), "The longest time-out that a producer may ask for."),
     row("transactional.id.expiration.ms", INT, 604800000, at_least(1), "An unused id is forgotten after this."),
     row(

@@ -161,9 +161,7 @@ GROUPS = ignored(
 )
 
 TRANSACTIONS = ignored(
-    "partitions are always verified, by a call; there is no two-phase commit",
-    row("add.partitions.to.txn.retry.backoff.max.ms", INT, 100, at_least(0)),
-    row("add.partitions.to.txn.retry.backoff.ms", INT, 20, at_least(1)),
+    "partitions are always verified; there is no two-phase commit",
     row("transaction.partition.verification.enable", BOOLEAN, True, dynamic=True),
     row("transaction.state.log.load.buffer.size", INT, 5242880, at_least(1)),
     row("transaction.two.phase.commit.enable", BOOLEAN, False),

@@ -3,108 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
-import socket
-import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from random import Random
 
 import pytest
+from nodes import COUNT, children, free_ports, running
 
 from fastq import Admin, Consumer, Producer, TopicPartition
-
-COUNT = 3
-
-
-def free_ports(count: int) -> int:
-    """The first of so many ports in a row that nobody listens on."""
-    for first in range(21000, 60000, 97):
-        with ExitStack() as taken:
-            try:
-                for port in range(first, first + count):
-                    taken.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return first
-    raise OSError(f"no {count} free ports in a row")
-
-
-class Nodes:
-    """The command at work."""
-
-    def __init__(self, root: Path, port: int) -> None:
-        self.bootstrap = f"127.0.0.1:{port}"
-        command = [sys.executable, "-m", "fastq_broker", "--nodes", str(COUNT), "--data-dir", str(root)]
-        for setting in ("broker.heartbeat.interval.ms=200", "broker.session.timeout.ms=1000"):
-            command += ["--set", setting]
-        self.process = subprocess.Popen(
-            [*command, "--listen", self.bootstrap], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
-        self.log: list[str] = []
-        self._heard = threading.Condition()
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            with self._heard:
-                self.log.append(line)
-                self._heard.notify_all()
-
-    def says(self, pattern: str, times: int = 1) -> list[str]:
-        """Wait until the log has so many of these lines."""
-
-        def found() -> list[str]:
-            return [line for line in self.log if re.search(pattern, line)]
-
-        with self._heard:
-            assert self._heard.wait_for(lambda: len(found()) >= times, 60), "".join(self.log)
-        return found()
-
-    def ready(self) -> str:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert line, "".join(self.log)
-        return line
-
-    def end(self) -> tuple[int, str]:
-        """After a signal: the code, and what else standard output got."""
-        assert self.process.stdout is not None and self.process.stderr is not None
-        code = self.process.wait(60)
-        self._reader.join(10)
-        rest = self.process.stdout.read()
-        self.process.stdout.close()
-        self.process.stderr.close()
-        return code, rest
-
-
-@contextmanager
-def running(root: Path, port: int) -> Iterator[Nodes]:
-    nodes = Nodes(root, port)
-    try:
-        yield nodes
-    finally:
-        for _ in range(3):  # the third one kills what is left
-            if nodes.process.poll() is None:
-                nodes.process.send_signal(signal.SIGTERM)
-        nodes.process.wait(60)
-
-
-def children(pid: int) -> dict[str, int]:
-    """The nodes' processes, by name."""
-    found = {}
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        name = re.search(r"log\.dirs=\S*?(node-\d+)", Path(f"/proc/{child}/cmdline").read_text().replace("\0", " "))
-        assert name is not None
-        found[name[1]] = int(child)
-    return found
 
 
 def records(bootstrap: str, count: int) -> list[bytes]:
@@ -172,9 +81,9 @@ def test_whoever_is_killed_every_acknowledged_record_is_there_once_and_in_order(
     """Nodes are killed, or end, and are started again: leaders of partitions and the active controller are among them."""
     random = Random(1)
     port = free_ports(2 * COUNT)
-    bootstrap = ",".join(f"127.0.0.1:{port + at}" for at in range(COUNT))
     with running(tmp_path / "data", port) as nodes:
         nodes.ready()
+        bootstrap = nodes.servers
         with Admin(bootstrap_servers=bootstrap) as admin:
             admin.create_topic("t", 4, 3, configs={"min.insync.replicas": "2"})
         sending = Sending(bootstrap, 4)

@@ -61,6 +61,7 @@ BROKER_TO_BROKER = {
     BROKER / "raft" / "driver.py",
     BROKER / "cluster" / "controller_channel.py",
     BROKER / "cluster" / "node.py",
+    BROKER / "cluster" / "peers.py",
     BROKER / "replication" / "fetcher_driver.py",
 }  # what uses net's connections needs their settings, and what net calls a node
 BROKER_AS_A_CLIENT = BROKER / "mirror"  # copies between clusters, so it is a producer and a consumer itself

@@ -5,7 +5,8 @@ Rules
   the owner loads its logs and says so (`loaded`), and clients may come once the controller has taken the fence away.
 - A stop goes the other way round: leaderships are handed over while requests are served; then nothing is followed or asked any more, and
   a controller that leads lets go of the lead. Where the quorum has no leader for QUORUM_LOST_S there is nobody to hand over to.
-- Each purpose has a channel of its own to the active controller, so that none waits behind another's questions.
+- Each purpose has a channel of its own to the active controller, and connections of its own to the other brokers, so that none waits
+  behind another's questions.
 Source: BrokerServer, ControllerServer, SharedServer.
 """
 
@@ -37,6 +38,7 @@ from fastq_broker.cluster.controller_channel import ControllerChannel, leader_of
 from fastq_broker.cluster.driver import LifeDriver
 from fastq_broker.cluster.forwarding import FORWARDED_KEYS, ClientRequest, Forwarder, Principal
 from fastq_broker.cluster.lifecycle import BrokerLifecycle, BrokerState, Halt, OpenPorts, StateChanged
+from fastq_broker.cluster.peers import Peers
 from fastq_broker.cluster.registration import ControllerRegistration
 from fastq_broker.config_keys import ResourceType
 from fastq_broker.controller import features
@@ -49,9 +51,12 @@ from fastq_broker.replication.fetcher_driver import Assignment, NodeState, Repli
 from fastq_broker.replication.partition import NOBODY
 from fastq_broker.replication.shared import Replication
 from fastq_broker.server import Limits, Server
+from fastq_broker.transactions.elsewhere import Elsewhere
+from fastq_broker.transactions.marker_sender import MarkerSender
 
 if TYPE_CHECKING:
     from fastq.protocol.message import Message
+    from fastq_broker.cluster.peers import Ask
     from fastq_broker.config import Listener
     from fastq_broker.controller import MetadataDelta, MetadataImage, NewTopic
     from fastq_broker.log import LogDir
@@ -107,11 +112,14 @@ class ClusterNode:
         self.control: ClusterControl | None = None
         self.life: LifeDriver[BrokerLifecycle]
         self.forwarder: Forwarder
+        self.marker_sender: MarkerSender
+        self.elsewhere: Elsewhere
         self._incarnation = random_uuid()
         self._registration: LifeDriver[ControllerRegistration] | None = None
         self._server: Server | None = None
         self._router: ControllerRouter | None = None
         self._channels: list[ControllerChannel] = []
+        self._peers: list[Peers] = []
         self._requests: ControllerChannel
         self._fetchers: ReplicaFetchers | None = None
         self._alter: AlterPartitionDriver | None = None
@@ -181,6 +189,17 @@ class ClusterNode:
         self._channels.append(channel)
         return channel
 
+    def _ask_peers(self, purpose: str) -> Ask:
+        peers = Peers(self._place_of, self._client(purpose), self._loop)
+        self._peers.append(peers)
+        return peers.ask
+
+    def _place_of(self, node_id: int) -> Node | None:
+        """Where another broker listens for those of its cluster; None where the metadata does not say."""
+        broker = self._ports.image.brokers.get(node_id)
+        place = None if broker is None else broker.endpoint(self._config.inter_broker_listener_name)
+        return None if place is None else Node(node_id, place.host, place.port)
+
     def _make_life(self, listeners: Sequence[Listener], bound: dict[str, int]) -> None:
         self._listeners, self._bound = listeners, bound
 
@@ -219,6 +238,8 @@ class ClusterNode:
             now_ms=self._ports.clock,
             count=config.num_replica_fetchers,
         )
+        self.marker_sender = MarkerSender(self._ask_peers("markers"), loop.call_soon)
+        self.elsewhere = Elsewhere(self._ask_peers("transactions"), loop, config, self._ports.replicas)
         self._ports.logs.on_dir_offline = self._directory_failed
         self._tell_life(self._ports.image)
 
@@ -310,6 +331,8 @@ class ClusterNode:
                 self._fetchers.close()
             for channel in self._channels:
                 channel.close()
+            for peers in self._peers:
+                peers.close()
             await self._resign()
         if self._server is not None:
             await self._server.stop()
@@ -389,8 +412,7 @@ class ClusterNode:
             return
         assignments = []
         for replica, leader, epoch in all_followed:
-            broker = self._ports.image.brokers.get(leader)
-            place = None if broker is None else broker.endpoint(self._config.inter_broker_listener_name)
+            place = self._place_of(leader)
             if place is None:
                 failures.say(
                     logger.warning,
@@ -403,7 +425,7 @@ class ClusterNode:
                 )
                 continue
             partition = ReplicaPartition(replica.topic, replica.topic_id, replica.partition)
-            assignments.append(Assignment(partition, Node(leader, place.host, place.port), epoch, replica.log))
+            assignments.append(Assignment(partition, place, epoch, replica.log))
         self._fetchers.follow(assignments)
 
     # -- what clients ask of the active controller

@@ -7,18 +7,14 @@ Version 6 (two-phase commit) is not stable in Kafka 4.3 and not served.
 from __future__ import annotations
 
 import inspect
-import logging
 from typing import TYPE_CHECKING
 
 from fastq.errors import ErrorCode, KafkaError
 from fastq.protocol.messages import InitProducerIdRequest, InitProducerIdResponse
-from fastq_broker.log import failures
 from fastq_broker.transactions.answers import fenced_code
 
 if TYPE_CHECKING:
     from fastq_broker.router import RequestContext
-
-logger = logging.getLogger(__name__)
 
 API_KEY = 22
 VERSIONS = (0, 5)
@@ -38,15 +34,6 @@ async def handle(context: RequestContext, request: InitProducerIdRequest) -> Ini
 async def _initialize(context: RequestContext, request: InitProducerIdRequest) -> InitProducerIdResponse:
     expected = (request.producer_id, request.producer_epoch)
     assert request.transactional_id is not None
-    if context.cluster is not None:  # its markers would not reach the partitions of other nodes
-        failures.say(
-            logger.error,
-            "transactions in a cluster",
-            "transactional id %r of %s is refused with UNSUPPORTED_VERSION: this version has transactions on a node that is alone only",
-            request.transactional_id,
-            context.peer,
-        )
-        return _refusal(ErrorCode.UNSUPPORTED_VERSION)
     if not request.transactional_id or (expected.count(NONE) == 1):
         return _refusal(ErrorCode.INVALID_REQUEST)
     timeout_ms = request.transaction_timeout_ms

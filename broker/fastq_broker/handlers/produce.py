@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from fastq_broker.replicas import Replica
     from fastq_broker.replication.shared import Acknowledgement, SharedPartition
     from fastq_broker.router import Header, Result
+    from fastq_broker.transactions.verification import Answer
 
 
 API_KEY = 0
@@ -62,7 +63,7 @@ def handle_frame(connection: Connection, ports: Ports, buffer: bytearray, header
     transactional_id, acks, timeout_ms, partitions = decode_produce(buffer, header[4], header[5], header[1])
     if transactional_id is not None:
         return _append_transactional(
-            connection, ports, buffer, header, transactional_id, acks, timeout_ms, partitions, None
+            connection, ports, buffer, header, transactional_id, acks, timeout_ms, partitions, None, None
         )
     return _append_all(connection, ports, buffer, header, acks, timeout_ms, partitions)
 
@@ -136,21 +137,23 @@ def _append_transactional(
     timeout_ms: int,
     partitions: Sequence[tuple[bytes, int, int, int]],
     deferred: Deferred | None,
+    answer: Answer | None,
 ) -> Result:
-    """Ask the transaction coordinator first; `deferred` is the promised answer of a request that has waited for it."""
+    """Ask the transaction coordinator first; `deferred` is the promised answer of a request that has waited for it, `answer` what it
+    said where it is another node's."""
     version = header[1]
     wanted = operation(version, FIRST_VERSION_THAT_ADDS)
     by_id = version >= FIRST_VERSION_WITH_TOPIC_IDS
     table = ports.replicas.by_id if by_id else ports.replicas.by_name
     batches = unverified_batches(table, memoryview(buffer), partitions)
 
-    def again() -> None:
+    def again(answer: Answer | None) -> None:
         assert deferred is not None
         if deferred.cancelled:
             return
         try:
             result = _append_transactional(
-                connection, ports, kept, moved, transactional_id, acks, timeout_ms, places, deferred
+                connection, ports, kept, moved, transactional_id, acks, timeout_ms, places, deferred, answer
             )
         except ProtocolViolation as violation:
             deferred.refuse(str(violation))
@@ -158,7 +161,7 @@ def _append_transactional(
         if not isinstance(result, Deferred):
             deferred.complete(result)
 
-    refused = admit_batches(ports.transactions, transactional_id, batches, wanted, again)
+    refused = admit_batches(ports.transactions, transactional_id, batches, wanted, again, answer)
     if refused is None:
         kept, moved, places = buffer, header, partitions
         if deferred is None:  # the frame's buffer is used for the next one

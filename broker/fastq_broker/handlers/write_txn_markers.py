@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from fastq.errors import KafkaError
 from fastq.protocol.messages import WriteTxnMarkersRequest, WriteTxnMarkersResponse
-from fastq_broker.transactions.markers import Marker
+from fastq_broker.transactions.marker import Marker
 
 if TYPE_CHECKING:
     from fastq_broker.router import RequestContext

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from fastq.errors import ErrorCode, KafkaError, error_for_code
 
 from .transaction import Partition
-from .verification import Operation
+from .verification import Operation, Refusals
 
 if TYPE_CHECKING:
     from fastq_broker.replicas import Replica
 
     from .coordinator import TransactionCoordinator
+    from .verification import Answer
 
 _PRODUCER = struct.Struct(">qh")
 _ATTRIBUTES_AT: Final = 22
@@ -69,9 +70,10 @@ def admit_batches(
     transactional_id: str,
     batches: list[BatchProducer],
     wanted: Operation,
-    retry: Callable[[], None],
+    retry: Callable[[Answer | None], None],
+    answer: Answer | None = None,
 ) -> dict[tuple[bytes, int], KafkaError] | None:
-    """The batches that must not be appended; None when `retry` will be called to ask again."""
+    """The batches that must not be appended; None when `retry` will be called to ask again, with the `answer` if there is one."""
     if not batches:
         return {}
     first = batches[0]
@@ -82,7 +84,10 @@ def admit_batches(
         )
         return {batch.key: error for batch in batches}
     partitions = frozenset(batch.partition for batch in batches)
-    refused = coordinator.admit(transactional_id, first.producer_id, first.epoch, partitions, wanted, retry)
+    if answer is not None and answer.holds_for(partitions):
+        refused: Refusals | None = answer.refused
+    else:
+        refused = coordinator.admit(transactional_id, first.producer_id, first.epoch, partitions, wanted, retry)
     if refused is None:
         return None
     return {batch.key: refused[batch.partition] for batch in batches if batch.partition in refused}

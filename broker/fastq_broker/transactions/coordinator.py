@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from fastq.errors import KafkaError, error_for_code
+from fastq.errors import ErrorCode, KafkaError, error_for_code
 from fastq_broker.controller.topics import TRANSACTIONS_TOPIC
 from fastq_broker.coordinator import CoordinatorRuntime
 from fastq_broker.log import failures
@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 
     from fastq_broker.ports import Ports
 
-    Answer: TypeAlias = "Transaction | Awaitable[Transaction]"
+    from .verification import Answer
+
+    Outcome: TypeAlias = "Transaction | Awaitable[Transaction]"
 
 logger = logging.getLogger(__name__)
 
@@ -131,7 +133,7 @@ class TransactionCoordinator:
 
     # -- requests
 
-    def initialize(self, transactional_id: str, timeout_ms: int, expected: tuple[int, int] | None) -> Answer:
+    def initialize(self, transactional_id: str, timeout_ms: int, expected: tuple[int, int] | None) -> Outcome:
         """InitProducerId: the state that has the producer's id and epoch. Raises KafkaError subclasses, here or when awaited."""
         return self._ask(
             transactional_id,
@@ -140,21 +142,21 @@ class TransactionCoordinator:
 
     def add_partitions(
         self, transactional_id: str, producer_id: int, epoch: int, partitions: frozenset[Partition], version: int
-    ) -> Answer:
+    ) -> Outcome:
         """AddPartitionsToTxn, AddOffsetsToTxn. Raises KafkaError subclasses, here or when awaited."""
         return self._ask(
             transactional_id,
             lambda shard, reply: shard.add_partitions(transactional_id, producer_id, epoch, partitions, version, reply),
         )
 
-    def end(self, transactional_id: str, producer_id: int, epoch: int, committed: bool, version: int) -> Answer:
+    def end(self, transactional_id: str, producer_id: int, epoch: int, committed: bool, version: int) -> Outcome:
         """EndTxn. Raises KafkaError subclasses, here or when awaited."""
         return self._ask(
             transactional_id,
             lambda shard, reply: shard.end(transactional_id, producer_id, epoch, committed, version, reply),
         )
 
-    def _ask(self, transactional_id: str, request: Callable[[TransactionShard, Reply], None]) -> Answer:
+    def _ask(self, transactional_id: str, request: Callable[[TransactionShard, Reply], None]) -> Outcome:
         shard = self.runtime.shard_for(transactional_id)
         done: asyncio.Future[Transaction] = self._ports.loop.create_future()
         try:
@@ -180,14 +182,24 @@ class TransactionCoordinator:
         epoch: int,
         partitions: frozenset[Partition],
         wanted: Operation,
-        retry: Callable[[], None],
+        retry: Callable[[Answer | None], None],
     ) -> Refusals | None:
-        """What of `partitions` must not be appended to, by partition; None when `retry` will be called to ask again."""
+        """What of `partitions` must not be appended to, by partition; None when `retry` will be called: with the answer of the node
+        that coordinates, or with None to ask again."""
         try:
             shard = self.runtime.shard_for(transactional_id)
         except KafkaError as error:
-            return dict.fromkeys(partitions, refusal_for(error, wanted))
-        return admit(shard, transactional_id, producer_id, epoch, partitions, wanted, retry)
+            cluster = self._ports.cluster
+            if cluster is None or error.code != ErrorCode.NOT_COORDINATOR:
+                return dict.fromkeys(partitions, refusal_for(error, wanted))
+            coordinator = partial(self._coordinator_of, transactional_id)
+            return cluster.elsewhere.ask(coordinator, transactional_id, producer_id, epoch, partitions, wanted, retry)
+        return admit(shard, transactional_id, producer_id, epoch, partitions, wanted, partial(retry, None))
+
+    def _coordinator_of(self, transactional_id: str) -> int:
+        """The node that coordinates an id; -1 while none does."""
+        found = self._ports.image.partition(self.runtime.topic, self.runtime.partition_for(transactional_id))
+        return -1 if found is None else found.leader
 
     async def check(
         self, transactional_id: str, producer_id: int, epoch: int, topic: str, partition: int, wanted: Operation
@@ -195,11 +207,13 @@ class TransactionCoordinator:
         """Make sure that a partition is in the producer's open transaction. Raises what an append of the producer would answer."""
         partitions = frozenset({(topic, partition)})
         while True:
-            again: asyncio.Future[None] = self._ports.loop.create_future()
+            again: asyncio.Future[Answer | None] = self._ports.loop.create_future()
             refused = self.admit(transactional_id, producer_id, epoch, partitions, wanted, partial(_wake, again))
             if refused is None:
-                await again
-                continue
+                answer = await again
+                if answer is None or not answer.holds_for(partitions):
+                    continue
+                refused = answer.refused
             for error in refused.values():
                 raise error
             return
@@ -216,6 +230,6 @@ def _settle(done: asyncio.Future[Transaction], txn: Transaction | None, error: K
         done.set_result(txn)
 
 
-def _wake(waiting: asyncio.Future[None]) -> None:
+def _wake(waiting: asyncio.Future[Answer | None], answer: Answer | None) -> None:
     if not waiting.done():
-        waiting.set_result(None)
+        waiting.set_result(answer)

@@ -1,8 +1,9 @@
 """Transaction markers: the control batches that end a transaction in its partitions.
 
 Rules
-- A partition that this node leads gets its marker by a call; what cannot be reached now is tried again by who asked.
-- A partition that is gone, or has seen a newer epoch of the producer, has no transaction to end: it counts as done.
+- A partition that this node leads gets its marker by a call, one that another leads by a request; what cannot be reached now is tried
+  again by who asked.
+- A partition that is gone from the metadata, or has seen a newer epoch of the producer, has no transaction to end: it counts as done.
 - What cannot be written is said at once, and then once in UNTOLD_MS with the number of those left out: a partition that is away is tried
   again for each transaction that ends.
 - A marker in a partition of a coordinator's topic is told to that coordinator once it is durable: pending offsets become real.
@@ -14,10 +15,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from fastq.errors import ErrorCode, KafkaError, error_for_code
 
+from .marker import Done, Marker
 from .states import TransactionState
 from .transaction import Partition, Transaction
 
@@ -28,29 +30,11 @@ logger = logging.getLogger(__name__)
 
 UNTOLD_MS: Final = 10_000
 
-Done = Callable[["KafkaError | None"], None]
-
-_NOTHING_TO_END = frozenset(
-    {
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.INVALID_PRODUCER_EPOCH,
-        ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-    }
-)
-
-
-class Marker(NamedTuple):
-    """How a producer's transaction ends."""
-
-    producer_id: int
-    producer_epoch: int
-    committed: bool
-    coordinator_epoch: int
-    transaction_version: int
+_NOTHING_TO_END = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
 
 
 class MarkerWriter:
-    """Writes markers into the partitions of this node. Loop thread only."""
+    """Writes markers into partitions, wherever they are. Loop thread only."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
@@ -73,7 +57,7 @@ class MarkerWriter:
         def done(partition: Partition, error: KafkaError | None) -> None:
             waiting.discard(partition)
             if error is not None:
-                dropped = error.code in _NOTHING_TO_END
+                dropped = error.code in _NOTHING_TO_END or self._ports.image.partition(*partition) is None
                 if not dropped:
                     left.add(partition)
                 self._say(txn.transactional_id, partition, "left out" if dropped else "trying again", error)
@@ -83,7 +67,17 @@ class MarkerWriter:
         if not partitions:
             on_done(frozenset())
         for partition in sorted(partitions):
-            self.write(*partition, marker, partial(done, partition))
+            self._write_anywhere(partition, marker, partial(done, partition))
+
+    def _write_anywhere(self, partition: Partition, marker: Marker, on_done: Done) -> None:
+        cluster, placed = self._ports.cluster, self._ports.image.partition(*partition)
+        if cluster is None or placed is None or placed.leader == self._ports.node_id:
+            self.write(*partition, marker, on_done)
+        elif placed.leader < 0:
+            topic, index = partition
+            on_done(error_for_code(ErrorCode.LEADER_NOT_AVAILABLE, "it has no leader", topic=topic, partition=index))
+        else:
+            cluster.marker_sender.write(placed.leader, partition, marker, on_done)
 
     def _say(self, transactional_id: str, partition: Partition, outcome: str, error: KafkaError) -> None:
         now_ms = self._ports.monotonic_ms()
@@ -102,7 +96,8 @@ class MarkerWriter:
         )
 
     def write(self, topic: str, partition: int, marker: Marker, on_done: Done) -> None:
-        """Write one marker; `on_done` when it is as durable as the log promises, on all in sync, or with the error."""
+        """Write one marker into a partition that this node leads; `on_done` when it is as durable as the log promises, on all in sync, or
+        with the error."""
         replica = self._ports.replicas.leader(topic, partition)
         if isinstance(replica, int):
             on_done(error_for_code(replica, "no marker can be written here", topic=topic, partition=partition))
@@ -120,6 +115,8 @@ class MarkerWriter:
         except KafkaError as error:
             on_done(error)
             return
+        if self._ports.cluster is not None:
+            self._ports.cluster.elsewhere.marker_written(marker.producer_id, (topic, partition))
         if replica.internal:
             on_done = partial(self._tell_coordinator, topic, partition, marker, on_done)
         replica.wait_committed(written.last_offset + 1, on_done)

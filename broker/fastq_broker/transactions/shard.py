@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 RETRY_S: Final = 0.1
 """Before markers, or the end of a transaction, are tried again after a failure; doubles up to the other."""
-RETRY_MAX_S: Final = 10.0
+RETRY_MAX_S: Final = 2.0
 SPARE_BYTES: Final = 64
 """Left below the largest batch when partitions are added: the record that ends the transaction names them all, and is a little longer
 (another producer id, a version). A transaction that could not be ended would never be."""

@@ -4,6 +4,7 @@ Rules
 - By the request's version: newer clients leave it to the broker to add the partition, older ones have added it themselves.
 - What the log knows to be open needs no question: a partition is added once a transaction.
 - A transaction that is just ending, or an addition that is not yet on disk, is waited for: the caller asks again when told.
+- Where another node coordinates, it is asked (`elsewhere`), and who waits is told its answer.
 Source: AddPartitionsToTxnManager, ReplicaManager.maybeSendPartitionsToTransactionCoordinator.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from fastq.errors import ErrorCode, KafkaError, error_for_code
 
@@ -34,6 +35,17 @@ class Operation(Enum):
 
 Refusals = Mapping[Partition, KafkaError]
 NONE: Final[Refusals] = {}
+
+
+class Answer(Protocol):
+    """What the coordinator of another node has said."""
+
+    @property
+    def refused(self) -> Refusals:
+        """The partitions that must not be appended to."""
+
+    def holds_for(self, partitions: frozenset[Partition]) -> bool:
+        """Whether it says something of all these partitions, and is good still: not once a transaction has ended there."""
 
 
 def operation(version: int, first_adding: int) -> Operation:
@@ -61,16 +73,17 @@ def admit(
         if error.code == ErrorCode.CONCURRENT_TRANSACTIONS and shard.wait_settled(transactional_id, retry):
             return None
         return dict.fromkeys(partitions, refusal_for(error, wanted))
-    code = ErrorCode.TRANSACTION_ABORTABLE if wanted is Operation.ABORTABLE else ErrorCode.INVALID_TXN_STATE
-    return {
-        (topic, partition): error_for_code(
-            code,
-            f"the partition is not in the open transaction of transactional id {transactional_id!r}: abort it",
-            topic=topic,
-            partition=partition,
-        )
-        for topic, partition in missing
-    }
+    return {partition: not_in_transaction(transactional_id, partition, wanted) for partition in missing}
+
+
+def not_in_transaction(transactional_id: str, partition: Partition, wanted: Operation) -> KafkaError:
+    """The refusal of a partition that the producer should have added, and has not."""
+    return error_for_code(
+        ErrorCode.TRANSACTION_ABORTABLE if wanted is Operation.ABORTABLE else ErrorCode.INVALID_TXN_STATE,
+        f"the partition is not in the open transaction of transactional id {transactional_id!r}: abort it",
+        topic=partition[0],
+        partition=partition[1],
+    )
 
 
 def _add(
@@ -105,6 +118,7 @@ _RETRIABLE: Final = frozenset(
         ErrorCode.NOT_COORDINATOR,
         ErrorCode.INVALID_TXN_STATE,
         ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.OPERATION_NOT_ATTEMPTED,
     }
 )
 

@@ -169,7 +169,11 @@ def test_markers_that_cannot_be_written_are_said_at_a_bounded_rate(
     async def test(broker: Broker) -> None:
         now_ms = [0]
         ports: Any = SimpleNamespace(
-            replicas=broker.replicas, clock=broker.clock, monotonic_ms=lambda: now_ms[0], groups=None, transactions=None
+            replicas=broker.replicas,
+            image=broker.image,
+            cluster=None,
+            clock=broker.clock,
+            monotonic_ms=lambda: now_ms[0],
         )
         markers = MarkerWriter(ports)
         txn = await opened(broker)

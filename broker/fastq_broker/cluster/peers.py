@@ -1,0 +1,112 @@
+"""How a node asks the other brokers of its cluster: markers of transactions, and what their coordinators say of them.
+
+Rules
+- One request is on its way to each broker at a time; what is to be asked meanwhile goes together into the next one.
+- Whoever asks hears of each item once: the broker's response, or why there is none. Nothing is asked again here.
+- Each purpose has connections of its own: an answer that waits for followers must not keep others from being given.
+Source: InterBrokerSendThread, TransactionMarkerChannelManager, AddPartitionsToTxnManager.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
+
+from fastq.config import ClientConfig
+from fastq.errors import ClientClosed, ConnectionFailed, FastqError
+from fastq.metadata import Node
+from fastq.net.aio import AsyncDriver
+from fastq.net.core import ClientCore
+from fastq.protocol.message import Message
+
+T = TypeVar("T")
+
+Done = Callable[[Any, "FastqError | None"], object]
+"""Called once, with the response and None, or with None and the error."""
+
+
+class Peers:
+    """Connections to other brokers, opened when somebody is asked. Loop thread only."""
+
+    def __init__(
+        self, place_of: Callable[[int], Node | None], client: ClientConfig, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        """`place_of(node_id)` is where a broker listens for others; None where that is not known."""
+        self._place_of = place_of
+        self._loop = loop
+        self._core = ClientCore(client, asks_metadata=False)
+        self._network = AsyncDriver(self._core, loop)
+
+    def ask(self, node_id: int, request: Message, done: Done, versions: tuple[int, int] | None = None) -> None:
+        """Ask a broker; `done(response, error)` is called once, later."""
+        place = self._place_of(node_id)
+        error: FastqError | None = None
+        if self._core.closed:
+            error = ClientClosed()
+        elif place is None:
+            error = ConnectionFailed(f"the metadata does not say where node {node_id} listens for other brokers")
+        if place is None or error is not None:
+            self._loop.call_soon(done, None, error)
+            return
+        self._core.send(self._core.separate(place), request, done, versions=versions)
+        self._network.kick()
+
+    def close(self) -> None:
+        """Ask no more; what has no answer ends with ClientClosed. Idempotent."""
+        self._network.close()
+
+
+class Ask(Protocol):
+    """Peers.ask, or what a test has in its place."""
+
+    def __call__(
+        self, node_id: int, request: Message, done: Done, versions: tuple[int, int] | None = None, /
+    ) -> None: ...
+
+
+class PeerQueues(Generic[T]):
+    """What waits to be asked of other brokers, for each of them. Loop thread only.
+
+    Invariant: a broker with items that wait has a request on its way, or one is made in the next turn of the loop.
+    """
+
+    def __init__(
+        self,
+        ask: Ask,
+        soon: Callable[[Callable[[], object]], object],
+        build: Callable[[deque[T]], tuple[Message, list[T]]],
+        answered: Callable[[list[T], Any, FastqError | None], object],
+        versions: tuple[int, int] | None = None,
+    ) -> None:
+        """`build` takes items out of what waits, one at least, and answers the request with them; `answered(items, response, error)`
+        is what came of it."""
+        self._ask = ask
+        self._soon = soon
+        self._build = build
+        self._answered = answered
+        self._versions = versions
+        self._waiting: dict[int, deque[T]] = {}
+        self._busy: set[int] = set()
+
+    def put(self, node_id: int, item: T) -> None:
+        """Ask a broker for one thing more."""
+        self._waiting.setdefault(node_id, deque()).append(item)
+        if node_id not in self._busy:
+            self._busy.add(node_id)
+            self._soon(partial(self._send, node_id))
+
+    def _send(self, node_id: int) -> None:
+        waiting = self._waiting.get(node_id)
+        if not waiting:
+            self._busy.discard(node_id)
+            self._waiting.pop(node_id, None)
+            return
+        request, items = self._build(waiting)
+        self._ask(node_id, request, partial(self._done, node_id, items), self._versions)
+
+    def _done(self, node_id: int, items: list[T], response: Any, error: FastqError | None) -> None:
+        self._soon(partial(self._send, node_id))
+        self._answered(items, response, error)

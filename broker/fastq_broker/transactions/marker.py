@@ -1,0 +1,20 @@
+"""A transaction's end in a partition, as it is asked for and told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from fastq.errors import KafkaError
+
+Done = Callable[["KafkaError | None"], None]
+
+
+class Marker(NamedTuple):
+    """How a producer's transaction ends."""
+
+    producer_id: int
+    producer_epoch: int
+    committed: bool
+    coordinator_epoch: int
+    transaction_version: int

@@ -1,0 +1,111 @@
+"""What is asked of other brokers: one request at a time, what comes meanwhile in the next."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from fastq_broker.cluster.peers import PeerQueues, Peers
+
+from fastq.config import ClientConfig
+from fastq.errors import ClientClosed, ConnectionFailed, FastqError
+from fastq.metadata import Node
+from fastq.protocol.messages import WriteTxnMarkersRequest
+
+
+class Bench:
+    """Queues of words; requests wait for the test to answer them."""
+
+    def __init__(self) -> None:
+        self.turn: list[Callable[[], object]] = []
+        self.asked: list[tuple[int, list[str]]] = []
+        self.under_way: dict[int, Callable[[Any, FastqError | None], object]] = {}
+        self.heard: list[tuple[list[str], Any, FastqError | None]] = []
+        self.queues: PeerQueues[str] = PeerQueues(self.ask, self.turn.append, self.build, self.answered)
+
+    def build(self, waiting: deque[str]) -> tuple[Any, list[str]]:
+        items = [waiting.popleft() for _ in range(min(2, len(waiting)))]
+        return items, items
+
+    def ask(self, node_id: int, request: Any, done: Any, versions: tuple[int, int] | None = None) -> None:
+        assert node_id not in self.under_way
+        self.asked.append((node_id, list(request)))
+        self.under_way[node_id] = done
+
+    def answered(self, items: list[str], response: Any, error: FastqError | None) -> None:
+        self.heard.append((items, response, error))
+
+    def take_turns(self) -> None:
+        while self.turn:
+            self.turn.pop(0)()
+
+    def answer(self, node_id: int, response: Any, error: FastqError | None = None) -> None:
+        self.under_way.pop(node_id)(response, error)
+        self.take_turns()
+
+
+def test_one_request_a_broker_at_a_time() -> None:
+    bench = Bench()
+    for item in "abc":
+        bench.queues.put(1, item)
+    bench.queues.put(2, "x")
+    assert bench.asked == []
+    bench.take_turns()
+    assert bench.asked == [(1, ["a", "b"]), (2, ["x"])]
+    bench.queues.put(1, "d")
+    bench.take_turns()
+    assert len(bench.asked) == 2
+    bench.answer(1, "yes")
+    assert bench.asked[2:] == [(1, ["c", "d"])]
+    assert bench.heard == [(["a", "b"], "yes", None)]
+
+
+def test_who_failed_is_asked_the_next_thing_all_the_same() -> None:
+    bench = Bench()
+    bench.queues.put(1, "a")
+    bench.take_turns()
+    error = ConnectionFailed()
+    bench.answer(1, None, error)
+    assert bench.heard == [(["a"], None, error)]
+    bench.queues.put(1, "b")
+    bench.take_turns()
+    assert bench.asked[-1] == (1, ["b"])
+    bench.answer(1, "yes")
+    assert not bench.turn and not bench.under_way
+
+
+def test_what_is_asked_again_from_an_answer_goes_into_the_next_request() -> None:
+    bench = Bench()
+
+    def again(items: list[str], response: Any, error: FastqError | None) -> None:
+        if error is not None:
+            bench.queues.put(1, items[0])
+
+    bench.queues._answered = again
+    bench.queues.put(1, "a")
+    bench.take_turns()
+    bench.answer(1, None, ConnectionFailed())
+    assert bench.asked == [(1, ["a"]), (1, ["a"])]
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_who_cannot_be_asked_is_said_later(closed: bool) -> None:
+    async def scenario() -> None:
+        peers = Peers(
+            lambda node_id: None if not closed else Node(1, "127.0.0.1", 1), ClientConfig(), asyncio.get_running_loop()
+        )
+        if closed:
+            peers.close()
+        heard: list[FastqError | None] = []
+        peers.ask(1, WriteTxnMarkersRequest(), lambda response, error: heard.append(error))
+        assert heard == []
+        await asyncio.sleep(0.01)
+        assert isinstance(heard[0], ClientClosed if closed else ConnectionFailed)
+        assert closed or "node 1" in str(heard[0])
+        peers.close()
+        peers.close()
+
+    asyncio.run(scenario())
