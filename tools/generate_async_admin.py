@@ -2,7 +2,7 @@
 
     python tools/generate_async_admin.py [--check]
 
-Rules: the sources are `admin.py` and `group_admin.py`, and nothing is decided here. A method waits when it calls the client's `run` or
+Rules: the sources are the keys of FACES, and nothing is decided here. A method waits when it calls the client's `run` or
 `close`, or a method that waits; such a call has to be the whole of a statement, of an assignment's right side or of a return.
 """
 
@@ -16,7 +16,9 @@ import sys
 from pathlib import Path
 
 ADMIN = Path(__file__).resolve().parents[1] / "src" / "fastq" / "admin"
-FACES = {"admin.py": "async_admin.py", "group_admin.py": "async_group_admin.py"}
+PARTS = ("group_admin", "cluster_admin")
+"""What `admin.py` is put together from."""
+FACES = {f"{name}.py": f"async_{name}.py" for name in ("admin", *PARTS)}
 MADE_BY = "# Made by tools/generate_async_admin.py: change {source}, then `make generate`.\n"
 # What the blocking face has no use for.
 ACLOSE = '''    async def aclose(self) -> None:
@@ -28,8 +30,8 @@ WORDS = {
     "The blocking admin client.": "The asyncio admin client: the methods of `Admin`, awaited.",
     "the blocking admin client": "the asyncio admin client",
     " Thread-safe.": " For one event loop.",
-    " The asyncio face\nis made from this file and `async_group_admin.py` (`make generate`): what waits is the whole of a statement, "
-    "an assignment or a return.": "",
+    " The asyncio face\nis made from this file, `async_group_admin.py` and `async_cluster_admin.py` (`make generate`): what waits is the "
+    "whole of a statement, an assignment\nor a return.": "",
     "    def _timeout_ms(self, timeout: float | None) -> int:\n        ": ACLOSE
     + "    def _timeout_ms(self, timeout: float | None) -> int:\n        ",
 }
@@ -37,7 +39,8 @@ NAMES = {
     "BlockingClient": "AsyncClient",
     "Admin": "AsyncAdmin",
     "GroupAdmin": "AsyncGroupAdmin",
-    "group_admin": "async_group_admin",
+    "ClusterAdmin": "AsyncClusterAdmin",
+    **{name: f"async_{name}" for name in PARTS},
 }
 ENTERING = {"__enter__": "__aenter__", "__exit__": "__aexit__"}
 CLIENT_CALLS = {"run", "close"}
@@ -106,9 +109,9 @@ def asynchronous(source: str, origin: str) -> str:
         lines[line - 1] = (before[:column] + text.encode() + before[column:]).decode()
     renamed = {**NAMES, **ENTERING}
     text = re.sub(r"(?<![\w.])(\w+)(?=\W)", lambda match: renamed.get(match[1], match[1]), "".join(lines))
-    text = text.replace("fastq.admin.group_admin", "fastq.admin.async_group_admin").replace(
-        "`admin.py`", "`async_admin.py`"
-    )
+    for name in PARTS:
+        text = text.replace(f"fastq.admin.{name}", f"fastq.admin.async_{name}")
+    text = text.replace("`admin.py`", "`async_admin.py`")
     for words, others in WORDS.items():
         text = text.replace(words, others)
     return formatted(MADE_BY.format(source=origin) + text)

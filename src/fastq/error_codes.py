@@ -123,7 +123,7 @@ class ErrorCode(IntEnum):
     DUPLICATE_RESOURCE = 92, _FATAL, "the request names a resource twice"
     UNACCEPTABLE_CREDENTIAL = 93, _FATAL, "the credential does not meet the requirements"
     INCONSISTENT_VOTER_SET = 94, _FATAL, "the sender or the receiver is not one of the expected voters"
-    INVALID_UPDATE_VERSION = 95, _FATAL, "the version the update is based on is no longer the current one"
+    INVALID_UPDATE_VERSION = 95, _FATAL, "the version that is asked for, or that the update is based on, is not valid"
     FEATURE_UPDATE_FAILED = 96, _FATAL, "the finalized features could not be updated"
     PRINCIPAL_DESERIALIZATION_FAILURE = 97, _FATAL, "the principal of a forwarded request could not be read"
     SNAPSHOT_NOT_FOUND = 98, _FATAL, "there is no such snapshot"

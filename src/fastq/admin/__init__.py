@@ -4,6 +4,17 @@ from typing import TYPE_CHECKING
 
 from fastq.admin.admin import Admin
 from fastq.admin.async_admin import AsyncAdmin
+from fastq.admin.cluster_types import (
+    ElectionType,
+    FeatureMetadata,
+    FeatureUpdate,
+    PartitionReassignment,
+    QuorumDescription,
+    QuorumReplica,
+    RaftVoterEndpoint,
+    TopicPartitionReplica,
+    UpgradeType,
+)
 from fastq.admin.config import AdminConfig
 from fastq.admin.group_types import (
     CommittedOffset,
@@ -64,6 +75,9 @@ __all__ = [
     "ConfigSynonym",
     "ConfigType",
     "CreatedTopic",
+    "ElectionType",
+    "FeatureMetadata",
+    "FeatureUpdate",
     "FencedProducer",
     "GroupDescription",
     "GroupListing",
@@ -80,13 +94,19 @@ __all__ = [
     "Outcomes",
     "PartitionDescription",
     "PartitionLag",
+    "PartitionReassignment",
     "ProducerState",
+    "QuorumDescription",
+    "QuorumReplica",
+    "RaftVoterEndpoint",
     "ReplicaInfo",
     "ResourceType",
     "TopicDescription",
     "TopicListing",
+    "TopicPartitionReplica",
     "TransactionDescription",
     "TransactionListing",
+    "UpgradeType",
 ]
 
 # For type checkers mostly, and it imports the ssl module.

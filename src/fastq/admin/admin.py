@@ -1,7 +1,8 @@
 """The blocking admin client.
 
 Rules of this file: a method builds an operation of `core.py` and runs it; everything that is decided, is decided there. The asyncio face
-is made from this file and `group_admin.py` (`make generate`): what waits is the whole of a statement, an assignment or a return.
+is made from this file, `group_admin.py` and `cluster_admin.py` (`make generate`): what waits is the whole of a statement, an assignment
+or a return.
 Time-outs are seconds, for the whole operation with its retries; None means `default_api_timeout_ms`.
 """
 
@@ -10,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fastq.admin import core
+from fastq.admin import core, descriptions
 from fastq.admin.arguments import names_of, operations_of
+from fastq.admin.cluster_admin import ClusterAdmin
 from fastq.admin.config import AdminConfig
 from fastq.admin.group_admin import GroupAdmin
 from fastq.admin.types import (
@@ -41,8 +43,8 @@ if TYPE_CHECKING:
     from fastq.admin.options import AdminOptions
 
 
-class Admin(GroupAdmin):
-    """Topics, configurations, records, groups, transactions and the state of the cluster. Thread-safe.
+class Admin(GroupAdmin, ClusterAdmin):
+    """Topics, configurations, records, groups, transactions, and the cluster with its nodes and replicas. Thread-safe.
 
     Takes the fields of `AdminConfig` as keyword arguments, or a mapping with Kafka's names (or an `AdminConfig`) first:
     `Admin({"bootstrap.servers": "host:9092"})`. Pickles as its configuration.
@@ -122,7 +124,7 @@ class Admin(GroupAdmin):
 
     def describe_topics(self, names: Sequence[str], *, timeout: float | None = None) -> Outcomes[str, TopicDescription]:
         """Topics with their partitions; an outcome for each. Never creates one."""
-        return self._client.run(core.describe_topics(names_of(names)), timeout)
+        return self._client.run(descriptions.describe_topics(names_of(names)), timeout)
 
     def create_partitions(
         self,
@@ -217,9 +219,10 @@ class Admin(GroupAdmin):
         operation = core.list_offsets(times, read_committed=read_committed, timeout_ms=self._timeout_ms(timeout))
         return self._client.run(operation, timeout)
 
-    def describe_cluster(self, *, timeout: float | None = None) -> ClusterDescription:
-        """The cluster's id, brokers and controller."""
-        return self._client.run(core.describe_cluster(), timeout)
+    def describe_cluster(self, *, include_fenced: bool = False, timeout: float | None = None) -> ClusterDescription:
+        """The cluster's id, brokers and controller; with `include_fenced` the brokers that are not let in too (KIP-1073, Kafka 4.0)."""
+        operation = descriptions.describe_cluster_with_fenced() if include_fenced else core.describe_cluster()
+        return self._client.run(operation, timeout)
 
     def describe_log_dirs(
         self,

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fastq.admin import core
+from fastq.admin import core, descriptions
 from fastq.admin.arguments import names_of, operations_of
+from fastq.admin.async_cluster_admin import AsyncClusterAdmin
 from fastq.admin.async_group_admin import AsyncGroupAdmin
 from fastq.admin.config import AdminConfig
 from fastq.admin.types import (
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
     from fastq.admin.options import AdminOptions
 
 
-class AsyncAdmin(AsyncGroupAdmin):
-    """Topics, configurations, records, groups, transactions and the state of the cluster. For one event loop.
+class AsyncAdmin(AsyncGroupAdmin, AsyncClusterAdmin):
+    """Topics, configurations, records, groups, transactions, and the cluster with its nodes and replicas. For one event loop.
 
     Takes the fields of `AdminConfig` as keyword arguments, or a mapping with Kafka's names (or an `AdminConfig`) first:
     `AsyncAdmin({"bootstrap.servers": "host:9092"})`. Pickles as its configuration.
@@ -130,7 +131,7 @@ class AsyncAdmin(AsyncGroupAdmin):
         self, names: Sequence[str], *, timeout: float | None = None
     ) -> Outcomes[str, TopicDescription]:
         """Topics with their partitions; an outcome for each. Never creates one."""
-        return await self._client.run(core.describe_topics(names_of(names)), timeout)
+        return await self._client.run(descriptions.describe_topics(names_of(names)), timeout)
 
     async def create_partitions(
         self,
@@ -225,9 +226,12 @@ class AsyncAdmin(AsyncGroupAdmin):
         operation = core.list_offsets(times, read_committed=read_committed, timeout_ms=self._timeout_ms(timeout))
         return await self._client.run(operation, timeout)
 
-    async def describe_cluster(self, *, timeout: float | None = None) -> ClusterDescription:
-        """The cluster's id, brokers and controller."""
-        return await self._client.run(core.describe_cluster(), timeout)
+    async def describe_cluster(
+        self, *, include_fenced: bool = False, timeout: float | None = None
+    ) -> ClusterDescription:
+        """The cluster's id, brokers and controller; with `include_fenced` the brokers that are not let in too (KIP-1073, Kafka 4.0)."""
+        operation = descriptions.describe_cluster_with_fenced() if include_fenced else core.describe_cluster()
+        return await self._client.run(operation, timeout)
 
     async def describe_log_dirs(
         self,

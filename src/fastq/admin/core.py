@@ -244,8 +244,8 @@ def _metadata_request(names: list[str] | None) -> VersionedRequest:
     return VersionedRequest(ApiKey.METADATA, build)
 
 
-def describe_topics(names: Sequence[str]) -> Operation[Outcomes[str, TopicDescription]]:
-    """Topics with their partitions; an unknown one is an error of that item, and is not created."""
+def look_up_topics(names: Sequence[str]) -> Operation[Outcomes[str, TopicDescription]]:
+    """Topics with their partitions by one Metadata request; an unknown one is an error of that item, and is not created."""
 
     def read(response: m.MetadataResponse) -> Answers[str, TopicDescription]:
         nodes = {b.node_id: Node(b.node_id, b.host, b.port, b.rack) for b in response.brokers}
@@ -456,7 +456,7 @@ def _per_leader(
     """One request to each leader, after a look at the topics so that an unknown one fails at once."""
 
     def send(left: list[TopicPartition]) -> Operation[Answers[TopicPartition, V]]:
-        described = yield from describe_topics(list(_group_by_topic(left)))
+        described = yield from look_up_topics(list(_group_by_topic(left)))
         answers: dict[TopicPartition, V | FastqError] = {}
         askable: dict[TopicPartition, Route] = {}
         for tp in left:
@@ -612,7 +612,7 @@ def describe_log_dirs(
 
 
 def _all_partitions(topics: list[str]) -> Operation[list[m.DescribeLogDirsRequest.DescribableLogDirTopic]]:
-    described = yield from describe_topics(topics)
+    described = yield from look_up_topics(topics)
     return [
         m.DescribeLogDirsRequest.DescribableLogDirTopic(topic=name, partitions=[p.index for p in topic.partitions])
         for name, topic in described.results().items()
@@ -636,14 +636,19 @@ def _log_dir(result: m.DescribeLogDirsResponse.DescribeLogDirsResult) -> LogDirD
 
 def api_versions(node_id: int | None) -> Operation[dict[str, ApiVersion]]:
     """What a broker supports (None: any one), by Kafka's name of the API."""
+    response = yield from _api_versions_response(node_id)
+    found = [ApiVersion(e.api_key, api_name(e.api_key), e.min_version, e.max_version) for e in response.api_keys]
+    return {version.name: version for version in sorted(found, key=lambda version: version.api_key)}
+
+
+def _api_versions_response(node_id: int | None) -> Operation[m.ApiVersionsResponse]:
     request = m.ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION)
     response: m.ApiVersionsResponse = yield Call(
         ANY if node_id is None else Broker(node_id), _api_versions_request(request)
     )
     if response.error_code:
         raise _error(response.error_code, None, api="ApiVersions")
-    found = [ApiVersion(e.api_key, api_name(e.api_key), e.min_version, e.max_version) for e in response.api_keys]
-    return {version.name: version for version in sorted(found, key=lambda version: version.api_key)}
+    return response
 
 
 def _api_versions_request(request: m.ApiVersionsRequest) -> VersionedRequest:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from fastq._native.wire import DecodeError, Reader
-from fastq.admin.core import Answers, _error, _group_by_topic, describe_cluster, describe_topics, list_offsets, per_item
+from fastq.admin.core import Answers, _error, _group_by_topic, describe_cluster, list_offsets, look_up_topics, per_item
 from fastq.admin.group_types import (
     CommittedOffset,
     GroupDescription,
@@ -514,7 +514,7 @@ def _reset_scope(
     """The partitions given, those of topics, those of the reset itself, else all that the group has offsets of."""
     places = [partition_of(tp) for tp in partitions or ()]
     if topics:
-        described = yield from describe_topics(list(topics))
+        described = yield from look_up_topics(list(topics))
         places += [
             TopicPartition(name, part.index) for name, topic in described.results().items() for part in topic.partitions
         ]

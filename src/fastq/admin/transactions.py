@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from fastq.admin.core import Answers, _error, _group_by_topic, _per_leader, describe_topics, list_topics, per_item
+from fastq.admin.core import Answers, _error, _group_by_topic, _per_leader, list_topics, look_up_topics, per_item
 from fastq.admin.groups import for_all_brokers, per_coordinator
 from fastq.admin.transaction_types import (
     FencedProducer,
@@ -239,7 +239,7 @@ def find_hanging_transactions(
 def _partitions_of(topics: Sequence[str] | None, node_id: int | None) -> Operation[list[TopicPartition]]:
     """The partitions of topics (None: all), or those of them that a broker leads."""
     names = list((yield from list_topics(include_internal=True)) if topics is None else topics)
-    described = yield from describe_topics(names)
+    described = yield from look_up_topics(names)
     return [
         TopicPartition(name, part.index)
         for name, topic in described.results().items()

@@ -143,7 +143,11 @@ class TopicListing:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """A partition; `leader` is None while there is none."""
+    """A partition; `leader` is None while there is none.
+
+    `elr` are the replicas out of sync that may lead without loss, `last_known_elr` whoever could before there was no one left (KIP-966);
+    None where the broker does not say (before 3.8).
+    """
 
     index: int
     leader: Node | None
@@ -151,6 +155,8 @@ class PartitionDescription:
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
     offline_replicas: tuple[int, ...]
+    elr: tuple[int, ...] | None = None
+    last_known_elr: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +171,15 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:
-    """The brokers of the cluster; `controller` is None while there is none."""
+    """The brokers of the cluster; `controller` is None while there is none.
+
+    `fenced_nodes` are registered and not let in: down, or not caught up yet. They are told with `include_fenced` alone.
+    """
 
     cluster_id: str | None
     controller: Node | None
     nodes: tuple[Node, ...]
+    fenced_nodes: tuple[Node, ...] = ()
 
 
 class ResourceType(IntEnum):

@@ -19,15 +19,19 @@ from typing import Any, NoReturn
 
 import fastq
 from fastq.cli import (
+    cluster,
     configs,
     consume,
     dump_log,
     groups,
     log_dirs,
     offsets,
+    partitions,
     perf,
     produce,
     producers,
+    quorum,
+    replicas,
     topics,
     transactions,
 )
@@ -48,7 +52,8 @@ exit codes:
 """
 
 COMMANDS = (
-    topics, produce, consume, groups, transactions, producers, configs, offsets, log_dirs, dump_log, perf
+    topics, produce, consume, groups, transactions, producers, configs, offsets, log_dirs,
+    cluster, quorum, partitions, replicas, dump_log, perf,
 )  # fmt: skip
 
 

@@ -298,7 +298,7 @@ def partitions_of(admin: Admin, topics: Sequence[str]) -> list[TopicPartition]:
             whole.append(name)
             continue
         if not all(number.isdigit() for number in numbers.split(",")):
-            raise UsageError(f"--topic takes TOPIC or TOPIC:0,1,2, not {text!r}")
+            raise UsageError(f"TOPIC or TOPIC:0,1,2 is expected, not {text!r}")
         found += [TopicPartition(name, int(number)) for number in numbers.split(",")]
     for name, topic in admin.describe_topics(whole).results().items() if whole else ():
         found += [TopicPartition(name, part.index) for part in topic.partitions]

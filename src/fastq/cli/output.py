@@ -138,7 +138,7 @@ def _shown(value: object) -> str:
     if isinstance(value, float):
         return f"{value:,.2f}"
     if isinstance(value, (list, tuple)):
-        return ",".join(str(item) for item in value)
+        return ",".join(str(item) for item in value) or "-"
     return str(value)
 
 
@@ -148,6 +148,16 @@ def print_records(columns: Sequence[str], rows: Sequence[Mapping[str, object]], 
         print_json([dict(row) for row in rows])
     else:
         print_table(columns, [[row[name] for name in columns] for row in rows])
+
+
+def print_facts(facts: Mapping[str, object], as_json: bool) -> None:
+    """What there is one of: a line each or, with `--json`, one object whose keys have underscores."""
+    if as_json:
+        print_json({name.replace(" ", "_").replace("-", "_"): value for name, value in facts.items()})
+        return
+    width = max(map(len, facts))
+    for name, value in facts.items():
+        print(f"{name.ljust(width)}  {_shown(value)}")
 
 
 def shown_bytes(size: float) -> str:

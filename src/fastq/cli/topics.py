@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from fastq.cli.clients import add_client_options, opened_admin
 from fastq.cli.output import (
@@ -19,6 +20,13 @@ from fastq.cli.output import (
 )
 from fastq.errors import TopicAlreadyExists, UnknownTopicOrPartition
 
+if TYPE_CHECKING:
+    from fastq import Admin
+    from fastq.admin import PartitionDescription
+
+MIN_ISR = "min.insync.replicas"
+RARE = ("offline", "elr", "last_known_elr")
+
 
 def register(commands: Any) -> None:
     parser = Subparsers(commands).add(
@@ -31,7 +39,20 @@ def register(commands: Any) -> None:
     listing.set_defaults(run=run_list)
 
     describe = kinds.add("describe", "Partitions of topics: leader, replicas, offsets.", "fastq topics describe logs")
-    describe.add_argument("topics", nargs="+", metavar="TOPIC")
+    describe.add_argument(
+        "topics", nargs="*", metavar="TOPIC", help="may be left out with an option below: all topics then"
+    )
+    only = describe.add_mutually_exclusive_group()
+    only.add_argument("--under-replicated", action="store_true", help="only partitions with a replica out of sync")
+    only.add_argument("--unavailable", action="store_true", help="only partitions without a leader")
+    only.add_argument(
+        "--at-min-isr",
+        action="store_true",
+        help="only partitions with just min.insync.replicas in sync: one less, no writes",
+    )
+    only.add_argument(
+        "--under-min-isr", action="store_true", help="only partitions with fewer than that in sync: acks=all is refused"
+    )
     describe.set_defaults(run=run_describe)
 
     create = kinds.add(
@@ -44,6 +65,11 @@ def register(commands: Any) -> None:
     )
     create.add_argument(
         "--config", metavar="KEY=VALUE", action="append", default=[], help="a topic setting; may be repeated"
+    )
+    create.add_argument(
+        "--replica-assignment",
+        metavar="1:2,2:3",
+        help="the nodes of each partition, the preferred leader first, instead of both numbers",
     )
     create.add_argument("--validate-only", action="store_true", help="check all and make nothing")
     create.add_argument("--if-not-exists", action="store_true", help="leave a topic that is there as it is; no failure")
@@ -88,34 +114,103 @@ def run_describe(options: argparse.Namespace) -> int:
     from fastq import TopicPartition
     from fastq.admin import OffsetSpec
 
+    chosen = _filter(options)
+    if not options.topics and chosen is None:
+        raise UsageError(
+            "name a topic, or say which partitions: --under-replicated, --unavailable, --at-min-isr, --under-min-isr"
+        )
     rows: list[dict[str, object]] = []
     with opened_admin(options) as admin:
-        topics = admin.describe_topics(options.topics).results()
-        places = [TopicPartition(name, part.index) for name, topic in topics.items() for part in topic.partitions]
+        names = options.topics or list(admin.list_topics(include_internal=True))
+        topics = admin.describe_topics(names).results()
+        shown = [(name, part) for name, topic in topics.items() for part in topic.partitions]
+        if chosen is not None:
+            minimum = _min_isr(admin, names) if options.at_min_isr or options.under_min_isr else {}
+            shown = [(name, part) for name, part in shown if chosen(part, minimum.get(name, 1))]
+        # The offsets of a partition without a leader would be waited for.
+        places = [TopicPartition(name, part.index) for name, part in shown if part.leader is not None]
         first = admin.list_offsets(dict.fromkeys(places, OffsetSpec.EARLIEST))
         last = admin.list_offsets(dict.fromkeys(places, OffsetSpec.LATEST))
-        for name, topic in topics.items():
-            for part in topic.partitions:
-                place = TopicPartition(name, part.index)
-                ends = (found[place].value for found in (first, last))
-                start, end = (found.offset if found is not None else None for found in ends)
-                rows.append(
-                    {
-                        "topic": name,
-                        "partition": part.index,
-                        "leader": part.leader.node_id if part.leader is not None else None,
-                        "replicas": list(part.replicas),
-                        "isr": list(part.isr),
-                        "epoch": part.leader_epoch,
-                        "start": start,
-                        "end": end,
-                    }
-                )
-    print_records(["topic", "partition", "leader", "replicas", "isr", "epoch", "start", "end"], rows, options.json)
+    for name, part in shown:
+        place = TopicPartition(name, part.index)
+        ends = (found[place].value if place in found else None for found in (first, last))
+        start, end = (found.offset if found is not None else None for found in ends)
+        rows.append(
+            {
+                "topic": name,
+                "partition": part.index,
+                "leader": part.leader.node_id if part.leader is not None else None,
+                "replicas": list(part.replicas),
+                "isr": list(part.isr),
+                "offline": list(part.offline_replicas),
+                "elr": None if part.elr is None else list(part.elr),
+                "last_known_elr": None if part.last_known_elr is None else list(part.last_known_elr),
+                "epoch": part.leader_epoch,
+                "start": start,
+                "end": end,
+            }
+        )
+    columns = [
+        "topic",
+        "partition",
+        "leader",
+        "replicas",
+        "isr",
+        "offline",
+        "elr",
+        "last_known_elr",
+        "epoch",
+        "start",
+        "end",
+    ]
+    if not options.json:  # seldom there, and a terminal is narrow
+        columns = [name for name in columns if name not in RARE or any(row[name] for row in rows)]
+    print_records(columns, rows, options.json)
     return 0
 
 
+def _filter(options: argparse.Namespace) -> Callable[[PartitionDescription, int], bool] | None:
+    """Which partitions are shown, by what is known of them and the topic's min.insync.replicas; None shows all.
+
+    A topic with fewer replicas than that needs all of them.
+    """
+    if options.under_replicated:
+        return lambda part, _: len(part.isr) < len(part.replicas)
+    if options.unavailable:
+        return lambda part, _: part.leader is None
+    if options.at_min_isr:
+        return lambda part, minimum: len(part.isr) == min(minimum, len(part.replicas))
+    if options.under_min_isr:
+        return lambda part, minimum: len(part.isr) < min(minimum, len(part.replicas))
+    return None
+
+
+def _min_isr(admin: Admin, names: Sequence[str]) -> dict[str, int]:
+    from fastq.admin import ConfigResource
+
+    settings = admin.describe_configs([ConfigResource.topic(name) for name in names]).results()
+    return {resource.name: int(entries[MIN_ISR].value or 1) for resource, entries in settings.items()}
+
+
+def _assignment(text: str) -> dict[int, list[int]]:
+    """`1:2,2:3` as the nodes of partitions 0 and 1."""
+    try:
+        found = {index: [int(node) for node in nodes.split(":")] for index, nodes in enumerate(text.split(","))}
+    except ValueError:
+        raise UsageError(f"--replica-assignment takes the nodes of each partition as 1:2,2:3, not {text!r}") from None
+    for index, nodes in found.items():
+        if len(set(nodes)) < len(nodes):
+            raise UsageError(f"--replica-assignment: partition {index} has a node twice: {':'.join(map(str, nodes))}")
+    return found
+
+
 def run_create(options: argparse.Namespace) -> int:
+    assignment = None if options.replica_assignment is None else _assignment(options.replica_assignment)
+    if assignment is not None and (options.partitions != -1 or options.replication_factor != -1):
+        raise UsageError(
+            "--replica-assignment says how many partitions and copies there are: leave --partitions and "
+            "--replication-factor out"
+        )
     with opened_admin(options) as admin:
         try:
             made = admin.create_topic(
@@ -123,6 +218,7 @@ def run_create(options: argparse.Namespace) -> int:
                 options.partitions,
                 options.replication_factor,
                 configs=dict(key_values(options.config, "--config")),
+                replica_assignments=assignment,
                 validate_only=options.validate_only,
             )
         except TopicAlreadyExists as error:

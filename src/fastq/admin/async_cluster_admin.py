@@ -1,0 +1,152 @@
+# Made by tools/generate_async_admin.py: change cluster_admin.py, then `make generate`.
+"""The part of the asyncio admin client that is about the cluster's nodes: the metadata quorum, features, leaders and replicas.
+
+Rules of this file: as in `async_admin.py`, which it is a part of: a method builds an operation and runs it, nothing is decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from fastq.admin import cluster
+from fastq.admin.cluster_types import (
+    ElectionType,
+    FeatureMetadata,
+    FeatureUpdate,
+    PartitionReassignment,
+    QuorumDescription,
+    RaftVoterEndpoint,
+    TopicPartitionReplica,
+)
+from fastq.admin.types import Outcomes
+from fastq.metadata import TopicPartition
+
+if TYPE_CHECKING:
+    from fastq.net.client import AsyncClient
+
+
+class AsyncClusterAdmin:
+    """The cluster's nodes, and which of them has what. Thread rule as `AsyncAdmin`'s."""
+
+    if TYPE_CHECKING:
+        _client: AsyncClient
+
+        def _timeout_ms(self, timeout: float | None) -> int: ...
+
+    # -- the metadata quorum ---------------------------------------------------------------------------------------------
+
+    async def describe_quorum(self, *, timeout: float | None = None) -> QuorumDescription:
+        """The controllers' quorum: its leader, voters and observers, and how far each is (KIP-836). UnsupportedVersion before Kafka 3.3."""
+        return await self._client.run(cluster.describe_quorum(), timeout)
+
+    async def add_raft_voter(
+        self,
+        voter_id: int,
+        directory_id: bytes,
+        endpoints: Sequence[RaftVoterEndpoint],
+        *,
+        cluster_id: str | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Let a controller that follows the quorum vote in it (KIP-853); done when the change is committed.
+
+        `directory_id` is of its metadata directory (16 bytes; `directory.id` in its meta.properties), `endpoints` are where it listens for
+        controllers; with a `cluster_id` any other cluster refuses. Raises DuplicateVoter for an id that votes already; UnsupportedVersion
+        under kraft.version 0; RequestTimedOut while another change is under way, or while it is not caught up.
+        """
+        operation = cluster.add_raft_voter(
+            voter_id, directory_id, endpoints, cluster_id=cluster_id, timeout_ms=self._timeout_ms(timeout)
+        )
+        return await self._client.run(operation, timeout)
+
+    async def remove_raft_voter(
+        self, voter_id: int, directory_id: bytes, *, cluster_id: str | None = None, timeout: float | None = None
+    ) -> None:
+        """Take a controller's vote (KIP-853); done when the change is committed. It goes on as an observer.
+
+        Raises VoterNotFound when none has this id and directory, and for the last one; else as `add_raft_voter`.
+        """
+        operation = cluster.remove_raft_voter(voter_id, directory_id, cluster_id=cluster_id)
+        return await self._client.run(operation, timeout)
+
+    # -- features and registrations --------------------------------------------------------------------------------------
+
+    async def describe_features(self, node_id: int | None = None, *, timeout: float | None = None) -> FeatureMetadata:
+        """The levels of features that the cluster has finalized, and those that a broker supports (None: any one; KIP-584)."""
+        return await self._client.run(cluster.describe_features(node_id), timeout)
+
+    async def update_features(
+        self,
+        updates: Mapping[str, int | FeatureUpdate],
+        *,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """Set levels of features, all of them or none (KIP-584): `{"metadata.version": 29}`. An int only goes up; see `FeatureUpdate`.
+
+        With `validate_only` everything is checked and nothing changed. Raises InvalidUpdateVersion, with the feature and why.
+        """
+        operation = cluster.update_features(updates, validate_only=validate_only, timeout_ms=self._timeout_ms(timeout))
+        return await self._client.run(operation, timeout)
+
+    async def unregister_broker(self, broker_id: int, *, timeout: float | None = None) -> None:
+        """Take a broker that is gone for good out of the cluster. Raises BrokerIdNotRegistered.
+
+        Its replicas stay in the partitions' lists, out of sync. One that lives is shut out until it is started again.
+        """
+        return await self._client.run(cluster.unregister_broker(broker_id), timeout)
+
+    # -- replicas and leaders --------------------------------------------------------------------------------------------
+
+    async def alter_partition_reassignments(
+        self,
+        reassignments: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        allow_replication_factor_change: bool = True,
+        timeout: float | None = None,
+    ) -> Outcomes[TopicPartition, None]:
+        """Begin to move partitions to other replicas, the preferred leader first (KIP-455); None cancels a move. An outcome for each.
+
+        It is done once the new replicas are in sync: see `list_partition_reassignments`. The error of an item is
+        InvalidReplicaAssignment for nodes that are not there, NoReassignmentInProgress where nothing was to cancel. With
+        `allow_replication_factor_change=False` another number of replicas is refused (KIP-860, Kafka 4.1).
+        """
+        operation = cluster.alter_partition_reassignments(
+            reassignments,
+            allow_replication_factor_change=allow_replication_factor_change,
+            timeout_ms=self._timeout_ms(timeout),
+        )
+        return await self._client.run(operation, timeout)
+
+    async def list_partition_reassignments(
+        self, partitions: Iterable[TopicPartition] | None = None, *, timeout: float | None = None
+    ) -> dict[TopicPartition, PartitionReassignment]:
+        """The partitions that move, of all (None) or of some (KIP-455)."""
+        operation = cluster.list_partition_reassignments(partitions, timeout_ms=self._timeout_ms(timeout))
+        return await self._client.run(operation, timeout)
+
+    async def elect_leaders(
+        self,
+        election_type: ElectionType,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> Outcomes[TopicPartition, None]:
+        """Elect leaders of partitions (KIP-460), or of all that need it (None: only those have an outcome).
+
+        The error of an item is ElectionNotNeeded where it has that leader already, PreferredLeaderNotAvailable or
+        EligibleLeadersNotAvailable where nobody can be elected. ElectionType.UNCLEAN loses records.
+        """
+        operation = cluster.elect_leaders(election_type, partitions, timeout_ms=self._timeout_ms(timeout))
+        return await self._client.run(operation, timeout)
+
+    async def alter_replica_log_dirs(
+        self, moves: Mapping[TopicPartitionReplica, str], *, timeout: float | None = None
+    ) -> Outcomes[TopicPartitionReplica, None]:
+        """Begin to move replicas to other log directories of their brokers, absolute paths (KIP-113); an outcome for each.
+
+        `describe_log_dirs` has the copy as `is_future` until it is done. A replica that its broker does not have yet is waited for; its
+        error is ReplicaNotAvailable when the time is over, and it will be made in the directory named.
+        """
+        return await self._client.run(cluster.alter_replica_log_dirs(moves), timeout)

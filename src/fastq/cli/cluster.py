@@ -1,0 +1,205 @@
+"""`fastq cluster`: what the cluster is, its nodes, its features' levels, and the end of a node's registration."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from fastq.cli.clients import add_client_options, opened_admin
+from fastq.cli.output import (
+    Subparsers,
+    UsageError,
+    add_json_option,
+    counted,
+    key_values,
+    print_facts,
+    print_json,
+    print_records,
+)
+from fastq.errors import BrokerIdNotRegistered
+
+if TYPE_CHECKING:
+    from fastq import Admin
+    from fastq.admin import ClusterDescription, FeatureUpdate, TopicDescription
+
+
+def register(commands: Any) -> None:
+    parser = Subparsers(commands).add("cluster", "The cluster, its nodes and its features.", "fastq cluster describe")
+    kinds = Subparsers(parser.add_subparsers(title="actions", metavar="ACTION", required=True))
+
+    describe = kinds.add("describe", "What there is, and what is wrong with it.", "fastq cluster describe")
+    describe.set_defaults(run=run_describe)
+
+    nodes = kinds.add("nodes", "Brokers: where they are, and how much they have.", "fastq cluster nodes")
+    nodes.set_defaults(run=run_nodes)
+
+    unregister = kinds.add(
+        "unregister", "Take a broker that is gone for good out of the cluster.", "fastq cluster unregister 3"
+    )
+    unregister.add_argument("node", type=int, metavar="NODE", help="the broker's id")
+    unregister.add_argument(
+        "--force", action="store_true", help="also one that lives, which is shut out until it is started again"
+    )
+    unregister.set_defaults(run=run_unregister)
+
+    features = kinds.add(
+        "features",
+        "Levels of features; without an option they are shown.",
+        "fastq cluster features --upgrade metadata.version=29",
+    )
+    features.add_argument(
+        "--upgrade", metavar="FEATURE=LEVEL", action="append", default=[], help="raise a level; may be repeated"
+    )
+    features.add_argument(
+        "--downgrade",
+        metavar="FEATURE=LEVEL",
+        action="append",
+        default=[],
+        help="lower a level where nothing is lost by it, 0 takes the feature away; may be repeated",
+    )
+    features.add_argument("--unsafe", action="store_true", help="lower levels whatever is lost by it")
+    features.add_argument("--validate-only", action="store_true", help="check all and change nothing")
+    features.add_argument("--node", type=int, metavar="ID", help="show what this broker supports, not any one")
+    features.set_defaults(run=run_features)
+
+    for action in (describe, nodes, unregister, features):
+        add_client_options(action)
+        add_json_option(action)
+
+
+def run_describe(options: argparse.Namespace) -> int:
+    with opened_admin(options) as admin:
+        cluster = admin.describe_cluster(include_fenced=True)
+        quorum = admin.describe_quorum()
+        features = admin.describe_features()
+        topics = _all_topics(admin)
+        moving = len(admin.list_partition_reassignments())
+    partitions = [part for topic in topics.values() for part in topic.partitions]
+    facts: dict[str, object] = {
+        "cluster id": cluster.cluster_id,
+        "brokers": [node.node_id for node in cluster.nodes],
+        "fenced brokers": [node.node_id for node in cluster.fenced_nodes],
+        "controllers": [voter.node_id for voter in quorum.voters],
+        "active controller": quorum.leader_id,
+        "metadata version": features.finalized.get("metadata.version"),
+        "topics": len(topics),
+        "partitions": len(partitions),
+        "under-replicated partitions": sum(len(part.isr) < len(part.replicas) for part in partitions),
+        "partitions without leader": sum(part.leader is None for part in partitions),
+        "partitions that move": moving,
+    }
+    print_facts(facts, options.json)
+    return 0
+
+
+def _all_topics(admin: Admin) -> dict[str, TopicDescription]:
+    names = list(admin.list_topics(include_internal=True))
+    return admin.describe_topics(names).results()
+
+
+def run_nodes(options: argparse.Namespace) -> int:
+    with opened_admin(options) as admin:
+        cluster = admin.describe_cluster(include_fenced=True)
+        topics = _all_topics(admin)
+    partitions = [part for topic in topics.values() for part in topic.partitions]
+    replicas = Counter(node for part in partitions for node in part.replicas)
+    in_sync = Counter(node for part in partitions for node in part.isr)
+    leaders = Counter(part.leader.node_id for part in partitions if part.leader is not None)
+    known = [(node, "running") for node in cluster.nodes] + [(node, "fenced") for node in cluster.fenced_nodes]
+    rows: list[dict[str, object]] = [
+        {
+            "node": node.node_id,
+            "address": f"{node.host}:{node.port}",
+            "rack": node.rack,
+            "state": state,
+            "replicas": replicas[node.node_id],
+            "in_sync": in_sync[node.node_id],
+            "leads": leaders[node.node_id],
+        }
+        for node, state in sorted(known, key=lambda item: item[0].node_id)
+    ]
+    print_records(["node", "address", "rack", "state", "replicas", "in_sync", "leads"], rows, options.json)
+    return 0
+
+
+def run_unregister(options: argparse.Namespace) -> int:
+    node = options.node
+    with opened_admin(options) as admin:
+        if not options.force:
+            _check_gone(admin.describe_cluster(), node)
+        try:
+            admin.unregister_broker(node)
+        except BrokerIdNotRegistered as error:
+            raise error.with_context(hint="fastq cluster nodes lists those that are") from None
+        held = sum(node in part.replicas for topic in _all_topics(admin).values() for part in topic.partitions)
+    if options.json:
+        print_json({"unregistered": node, "replicas_left": held})
+        return 0
+    print(f"node {node} is not registered any more")
+    if held:
+        print(
+            f"{counted(held, 'partition')} still {'has a replica' if held == 1 else 'have replicas'} on it: "
+            f"fastq partitions rebalance --drain {node} plans where to"
+        )
+    return 0
+
+
+def _check_gone(cluster: ClusterDescription, node: int) -> None:
+    if any(live.node_id == node for live in cluster.nodes):
+        raise ValueError(
+            f"node {node} is running: it would be shut out until it is started again. Stop it first; "
+            f"fastq partitions rebalance --drain {node} takes its replicas away, --force unregisters it as it is"
+        )
+
+
+def run_features(options: argparse.Namespace) -> int:
+    updates = _updates(options)
+    with opened_admin(options) as admin:
+        if updates:
+            admin.update_features(updates, validate_only=options.validate_only)
+        known = admin.describe_features(options.node)
+    if updates:
+        levels = {name: update.level for name, update in updates.items()}
+        if options.json:
+            print_json({"features": levels, "validate_only": options.validate_only})
+        else:
+            verb = "would be" if options.validate_only else "is"
+            for name, level in levels.items():
+                print(f"{name} {verb} {f'at level {level}' if level else 'taken away'}")
+        return 0
+    rows: list[dict[str, object]] = [
+        {
+            "feature": name,
+            "level": known.finalized.get(name, 0),
+            "lowest": known.supported.get(name, (None, None))[0],
+            "highest": known.supported.get(name, (None, None))[1],
+        }
+        for name in sorted(known.supported.keys() | known.finalized.keys())
+    ]
+    print_records(["feature", "level", "lowest", "highest"], rows, options.json)
+    return 0
+
+
+def _updates(options: argparse.Namespace) -> dict[str, FeatureUpdate]:
+    from fastq.admin import FeatureUpdate, UpgradeType
+
+    down = UpgradeType.UNSAFE_DOWNGRADE if options.unsafe else UpgradeType.SAFE_DOWNGRADE
+    updates: dict[str, FeatureUpdate] = {}
+    for option, pairs, kind in (
+        ("--upgrade", options.upgrade, UpgradeType.UPGRADE),
+        ("--downgrade", options.downgrade, down),
+    ):
+        for name, level in key_values(pairs, option).items():
+            if not level.isdigit():
+                raise UsageError(f"{option} takes FEATURE=LEVEL with a number, not {name}={level}")
+            if name in updates:
+                raise UsageError(f"{name} is to go up and down; name it once")
+            updates[name] = FeatureUpdate(int(level), kind)
+    if options.unsafe and not options.downgrade:
+        raise UsageError("--unsafe is about --downgrade FEATURE=LEVEL")
+    if options.validate_only and not updates:
+        raise UsageError("--validate-only needs --upgrade or --downgrade")
+    if options.node is not None and updates:
+        raise UsageError("--node is about showing; levels are the cluster's")
+    return updates

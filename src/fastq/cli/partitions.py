@@ -1,0 +1,209 @@
+"""`fastq partitions`: which nodes have them and which lead: reassign, elect, rebalance."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fastq.cli import reassign
+from fastq.cli.clients import add_client_options, opened_admin
+from fastq.cli.groups import add_topic_option, partitions_of
+from fastq.cli.output import (
+    Subparsers,
+    add_json_option,
+    complain,
+    counted,
+    print_json,
+    print_records,
+    print_table,
+)
+from fastq.cli.reassignment_files import assignment_document, read_partitions
+from fastq.errors import ElectionNotNeeded
+
+if TYPE_CHECKING:
+    from fastq import Admin, TopicPartition
+
+Replicas = Mapping["TopicPartition", Sequence[int]]
+
+
+def register(commands: Any) -> None:
+    parser = Subparsers(commands).add(
+        "partitions", "Replicas and leaders: move, elect, even out.", "fastq partitions rebalance"
+    )
+    kinds = Subparsers(parser.add_subparsers(title="actions", metavar="ACTION", required=True))
+
+    moves = reassign.register(kinds)
+
+    elect = kinds.add(
+        "elect", "Elect leaders: the preferred ones, or whoever is left.", "fastq partitions elect preferred --all"
+    )
+    elect.add_argument(
+        "kind",
+        metavar="preferred|unclean",
+        choices=["preferred", "unclean"],
+        help="the first replica of the list, or, where no replica in sync is left, any that lives: records are lost then",
+    )
+    which = elect.add_mutually_exclusive_group(required=True)
+    add_topic_option(which)
+    which.add_argument("--file", metavar="FILE", help='{"partitions": [{"topic", "partition"}]}; - is standard input')
+    which.add_argument("--all", action="store_true", help="every partition that needs it")
+    elect.set_defaults(run=run_elect)
+
+    rebalance = kinds.add(
+        "rebalance",
+        "Plan few moves that give nodes equally many replicas and leaders, with racks apart.",
+        "fastq partitions rebalance --drain 3 --execute",
+    )
+    rebalance.add_argument("--topic", action="append", default=[], help="only this topic's; may be repeated")
+    rebalance.add_argument(
+        "--drain",
+        type=int,
+        action="append",
+        default=[],
+        metavar="NODE",
+        help="take all from this node; may be repeated",
+    )
+    rebalance.add_argument("--execute", action="store_true", help="begin the moves; without it nothing is changed")
+    rebalance.set_defaults(run=run_rebalance)
+
+    for action in (moves, elect, rebalance):
+        add_client_options(action)
+        add_json_option(action)
+
+
+# -- elections ---------------------------------------------------------------------------------------------------------------
+
+
+def run_elect(options: argparse.Namespace) -> int:
+    from fastq.admin import ElectionType
+
+    named = None if options.file is None else read_partitions(options.file)
+    with opened_admin(options) as admin:
+        if options.topic:
+            named = partitions_of(admin, options.topic)
+        outcomes = admin.elect_leaders(ElectionType[options.kind.upper()], named)
+    failed = {tp: error for tp, error in outcomes.errors.items() if not isinstance(error, ElectionNotNeeded)}
+    rows: list[dict[str, object]] = [
+        {
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "result": "failed" if tp in failed else "elected" if outcome.error is None else "not needed",
+        }
+        for tp, outcome in outcomes.items()
+    ]
+    if rows or options.json:
+        print_records(["topic", "partition", "result"], rows, options.json)
+    else:
+        print("no partition needs an election")
+    for error in failed.values():
+        complain(str(error))
+    return 1 if failed else 0
+
+
+# -- evening out -------------------------------------------------------------------------------------------------------------
+
+
+def run_rebalance(options: argparse.Namespace) -> int:
+    from fastq.admin.balance import plan_balance
+
+    with opened_admin(options) as admin:
+        racks = reassign.racks_of(admin)
+        topics = options.topic or list(admin.list_topics(include_internal=True))
+        before, leaderless = _movable(admin, topics)
+        _check_drained(options.drain, racks, before)
+        # While partitions move, their lists have the old replicas and the new ones: no state to plan from.
+        reassign.check_nothing_moves(admin, f"wait until they are done; {reassign.LIST}")
+        moves = plan_balance(before, racks, options.drain)
+        failed = reassign.begin(admin, moves) if options.execute and moves else {}
+    after = {**before, **moves}
+    for tp in leaderless:
+        complain(f"{tp} has no leader, so there is nothing to copy: it stays as it is")
+    if options.json:
+        print_json(assignment_document(moves))
+    elif not moves:
+        print(f"nothing to move: {_spread(after, racks.keys() - set(options.drain))}")
+    else:
+        _show_plan(options, before, moves, after, racks)
+        _tell_next(options, len(moves) - len(failed), before, moves)
+    for error in failed.values():
+        complain(str(error))
+    return 1 if failed else 0
+
+
+def _movable(admin: Admin, topics: Sequence[str]) -> tuple[dict[TopicPartition, tuple[int, ...]], list[TopicPartition]]:
+    """The replicas of the partitions that can be moved, and the partitions that cannot."""
+    from fastq import TopicPartition
+
+    described = admin.describe_topics(topics).results()
+    parts = {TopicPartition(name, part.index): part for name, topic in described.items() for part in topic.partitions}
+    return (
+        {tp: part.replicas for tp, part in parts.items() if part.leader is not None},
+        [tp for tp, part in parts.items() if part.leader is None],
+    )
+
+
+def _check_drained(drained: Collection[int], racks: Mapping[int, str | None], replicas: Replicas) -> None:
+    known = set(racks) | {node for nodes in replicas.values() for node in nodes}
+    for node in drained:
+        if node not in known:
+            raise ValueError(
+                f"--drain {node}: there is no such node, and no replica on it; fastq cluster nodes lists them"
+            )
+
+
+def _held(replicas: Replicas) -> Counter[int]:
+    """How many replicas each node has."""
+    return Counter(node for each in replicas.values() for node in each)
+
+
+def _led(replicas: Replicas) -> Counter[int]:
+    """How many partitions each node is the preferred leader of."""
+    return Counter(each[0] for each in replicas.values() if each)
+
+
+def _spread(replicas: Replicas, nodes: Collection[int]) -> str:
+    """How evenly nodes have replicas and leaders, in words."""
+    held, led = _held(replicas), _led(replicas)
+    return (
+        f"each node has {_range([held[node] for node in nodes], 'replica')} "
+        f"and is the preferred leader of {_range([led[node] for node in nodes], 'partition')}"
+    )
+
+
+def _range(counts: Sequence[int], thing: str) -> str:
+    low, high = min(counts, default=0), max(counts, default=0)
+    return counted(high, thing) if low == high else f"{low:,} to {counted(high, thing)}"
+
+
+def _show_plan(
+    options: argparse.Namespace, before: Replicas, moves: Replicas, after: Replicas, racks: Mapping[int, str | None]
+) -> None:
+    print_table(
+        ["topic", "partition", "before", "after"],
+        [[tp.topic, tp.partition, list(before[tp]), list(nodes)] for tp, nodes in moves.items()],
+    )
+    counts = [*map(_held, (before, after)), *map(_led, (before, after))]
+    print()
+    print_table(
+        ["node", "rack", "replicas", "then", "leads", "then"],
+        [
+            [node, racks.get(node), *(count[node] for count in counts)]
+            for node in sorted(set(racks) | set(options.drain) | set(counts[0]))
+        ],
+    )
+    print()
+
+
+def _tell_next(options: argparse.Namespace, begun: int, before: Replicas, moves: Replicas) -> None:
+    copies = sum(len(set(nodes) - set(before[tp])) for tp, nodes in moves.items())
+    what = f"{counted(len(moves), 'partition')} {'changes' if len(moves) == 1 else 'change'}, {counted(copies, 'replica')} of "
+    what += "them is copied" if copies == 1 else "them are copied"
+    if not options.execute:
+        print(f"{what}; --execute begins that, --json prints it as a file for fastq partitions reassign")
+        return
+    print(f"{what}; begun with {counted(begun, 'partition')}, {reassign.NOT_THROTTLED}")
+    print(
+        "once fastq partitions reassign --list shows none, fastq partitions elect preferred --all has the leaders follow"
+    )

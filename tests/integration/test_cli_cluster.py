@@ -1,0 +1,250 @@
+"""The commands about nodes, leaders and replicas against `fastq-broker --nodes 3`: what is printed, what is done, and the exit codes."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nodes import COUNT, Nodes, free_ports, running
+
+from fastq import Admin, Producer
+from fastq.cli import main
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")]
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
+    with running(tmp_path_factory.mktemp("cluster") / "data", free_ports(2 * COUNT)) as nodes:
+        nodes.ready()
+        yield nodes
+
+
+class Shell:
+    """Runs commands in this process against the cluster."""
+
+    def __init__(self, capfd: pytest.CaptureFixture[str]) -> None:
+        self.capfd = capfd
+        self.err = ""
+
+    def __call__(self, *arguments: str, code: int = 0) -> str:
+        self.capfd.readouterr()
+        found = main(arguments)
+        out, self.err = self.capfd.readouterr()
+        assert found == code, out + self.err
+        return out
+
+    def json(self, *arguments: str, code: int = 0) -> Any:
+        return json.loads(self(*arguments, "--json", code=code))
+
+    def error(self, *arguments: str, code: int = 1) -> str:
+        self(*arguments, code=code)
+        assert self.err.startswith("fastq: ") and self.err.count("\n") == 1, self.err
+        return self.err
+
+    def until(self, what: Callable[[], bool]) -> None:
+        """What brokers do in their own time."""
+        deadline = time.monotonic() + 30
+        while not what():
+            assert time.monotonic() < deadline, "it did not come to be"
+            time.sleep(0.05)
+
+    def settled(self, topic: str) -> None:
+        """Nothing moves, and all replicas of a topic are in sync."""
+        self.until(
+            lambda: (
+                not self.json("partitions", "reassign", "--list")
+                and all(sorted(p["isr"]) == sorted(p["replicas"]) for p in self.json("topics", "describe", topic))
+            )
+        )
+
+
+@pytest.fixture
+def fastq(nodes: Nodes, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
+    monkeypatch.setenv("FASTQ_BOOTSTRAP", nodes.servers)
+    return Shell(capfd)
+
+
+def fill(nodes: Nodes, topic: str, partitions: int) -> None:
+    with Producer(bootstrap_servers=nodes.servers, acks="all") as producer:
+        for number in range(300):
+            producer.send(topic, b"%d" % number * 20, partition=number % partitions)
+
+
+def placed(fastq: Shell, topic: str) -> list[list[int]]:
+    return [row["replicas"] for row in fastq.json("topics", "describe", topic)]
+
+
+def test_the_cluster_and_its_nodes(fastq: Shell, nodes: Nodes) -> None:
+    facts = fastq.json("cluster", "describe")
+    assert (facts["brokers"], facts["fenced_brokers"], facts["controllers"]) == ([1, 2, 3], [], [1, 2, 3])
+    assert facts["active_controller"] in (1, 2, 3) and facts["partitions_that_move"] == 0
+    assert "active controller" in fastq("cluster", "describe")
+    rows = fastq.json("cluster", "nodes")
+    assert [(row["node"], row["state"], row["address"]) for row in rows] == [
+        (index + 1, "running", address) for index, address in enumerate(nodes.servers.split(","))
+    ]
+    assert "ADDRESS" in fastq("cluster", "nodes")
+
+
+def test_features(fastq: Shell) -> None:
+    rows = {row["feature"]: row for row in fastq.json("cluster", "features")}
+    assert (
+        rows["metadata.version"]["lowest"] <= rows["metadata.version"]["level"] <= rows["metadata.version"]["highest"]
+    )
+    level = rows["group.version"]["level"]
+    assert "group.version would be at level 1" in fastq(
+        "cluster", "features", "--upgrade", "group.version=1", "--validate-only"
+    )
+    assert fastq.json("cluster", "features", "--upgrade", f"group.version={level}")["features"] == {
+        "group.version": level
+    }
+    assert "INVALID_UPDATE_VERSION" in fastq.error("cluster", "features", "--upgrade", "metadata.version=99")
+    assert "metadata.version" in fastq("cluster", "features", "--node", "2")
+
+
+def test_a_node_that_runs_is_not_taken_out(fastq: Shell) -> None:
+    told = fastq.error("cluster", "unregister", "2")
+    assert "node 2 is running" in told and "fastq partitions rebalance --drain 2" in told
+    assert "fastq cluster nodes" in fastq.error("cluster", "unregister", "9")
+
+
+def test_the_quorum(fastq: Shell) -> None:
+    status = fastq.json("quorum", "status")
+    assert status["voters"] == [1, 2, 3] and status["observers"] == [] and status["leader"] in status["voters"]
+    rows = fastq.json("quorum", "replication")
+    assert [row["status"] for row in rows] == ["leader", "follower", "follower"]
+    assert rows[0]["lag"] == 0 and all(row["end"] > 0 and row["endpoints"] for row in rows)
+    assert "DIRECTORY_ID" in fastq("quorum", "replication")
+
+
+def test_voters_that_are_fixed_are_not_changed(fastq: Shell) -> None:
+    assert "does not vote; who does: 1, 2, 3" in fastq.error("quorum", "remove-controller", "7")
+    for change in (("remove-controller", "2"), ("add-controller", "4@127.0.0.1:9094:J5bVhg1zR6mYyIjDqIWfOg")):
+        told = fastq.error("quorum", *change)
+        assert "UNSUPPORTED_VERSION" in told and "kraft.version" in told
+
+
+def test_partitions_are_moved_with_kafkas_files(fastq: Shell, nodes: Nodes, tmp_path: Path) -> None:
+    assert "2 partitions, 2 copies of each" in fastq("topics", "create", "moved", "--replica-assignment", "1:2,2:1")
+    fill(nodes, "moved", 2)
+    topics, moves, back = (tmp_path / name for name in ("topics.json", "moves.json", "back.json"))
+    topics.write_text('{"topics": [{"topic": "moved"}], "version": 1}')
+    proposed = fastq.json("partitions", "reassign", "--generate", str(topics), "--brokers", "2,3")
+    assert [item["replicas"] for item in proposed["current"]["partitions"]] == [[1, 2], [2, 1]]
+    assert [sorted(item["replicas"]) for item in proposed["proposed"]["partitions"]] == [[2, 3], [2, 3]]
+    assert "proposed replicas" in fastq("partitions", "reassign", "--generate", str(topics), "--brokers", "2,3")
+    moves.write_text(json.dumps(proposed["proposed"]))
+    assert fastq.json("partitions", "reassign", "--verify", str(moves), code=1)[0]["state"] == "failed"
+    told = fastq("partitions", "reassign", "--execute", str(moves))
+    assert "begun with 2 partitions, the copying is not throttled" in told
+    back.write_text(told.splitlines()[1])
+    fastq.settled("moved")
+    assert "2 done, 0 under way, 0 failed" in fastq("partitions", "reassign", "--verify", str(moves))
+    assert "no partition moves" in fastq("partitions", "reassign", "--list")
+    assert fastq.json("partitions", "reassign", "--execute", str(back))["begun"] == ["moved-0", "moved-1"]
+    fastq.settled("moved")
+    assert placed(fastq, "moved") == [[1, 2], [2, 1]]
+    assert {row["result"] for row in fastq.json("replicas", "verify", "moved")} == {"same"}
+    assert "2 partitions did not move: moved-0, moved-1" in fastq("partitions", "reassign", "--cancel", str(back))
+
+
+def test_what_cannot_be_moved_is_told(fastq: Shell, tmp_path: Path) -> None:
+    fastq("topics", "create", "stays", "--replica-assignment", "1")
+    moves = tmp_path / "moves.json"
+
+    def told(partition: int, *replicas: int, options: tuple[str, ...] = ()) -> str:
+        item = {"topic": "stays", "partition": partition, "replicas": replicas}
+        moves.write_text(json.dumps({"partitions": [item]}))
+        return fastq.error("partitions", "reassign", "--execute", str(moves), *options)
+
+    assert "nodes 8, 9 are not running; fastq cluster nodes" in told(0, 8, 9)
+    assert "stays-4 is not there; fastq topics describe stays" in told(4, 1)
+    assert "stays-0" in told(0, 1, 2, options=("--same-factor",))
+    assert placed(fastq, "stays") == [[1]]
+    assert "no such file" in fastq.error("partitions", "reassign", "--verify", str(tmp_path / "none.json"))
+
+
+def test_leaders_are_elected(fastq: Shell, tmp_path: Path) -> None:
+    fastq("topics", "create", "led", "--replica-assignment", "1:2:3,2:3:1")
+    fastq.settled("led")
+    moves = tmp_path / "moves.json"
+    items = [
+        {"topic": "led", "partition": 0, "replicas": [3, 2, 1]},
+        {"topic": "led", "partition": 1, "replicas": [2, 3, 1]},
+    ]
+    moves.write_text(json.dumps({"partitions": items}))
+    fastq("partitions", "reassign", "--execute", str(moves))
+    fastq.settled("led")
+    rows = fastq.json("partitions", "elect", "preferred", "--file", str(moves))
+    assert [row["result"] for row in rows] == ["elected", "not needed"]
+    assert [row["leader"] for row in fastq.json("topics", "describe", "led")] == [3, 2]
+    assert "not needed" in fastq("partitions", "elect", "unclean", "--topic", "led:0")
+    assert "UNKNOWN_TOPIC_OR_PARTITION" in _complaint(fastq, "partitions", "elect", "preferred", "--topic", "led:7")
+
+
+def _complaint(fastq: Shell, *arguments: str) -> str:
+    """A command that tells of all items and complains of those that failed."""
+    fastq(*arguments, code=1)
+    return fastq.err
+
+
+def test_replicas_are_evened_out_and_a_node_is_drained(fastq: Shell, nodes: Nodes) -> None:
+    fastq("topics", "create", "uneven", "--replica-assignment", "1:2,1:2,1:2,1:2,1:2,1:2")
+    fill(nodes, "uneven", 6)
+    only = ("--topic", "uneven")
+    plan = fastq.json("partitions", "rebalance", *only)
+    assert len(plan["partitions"]) > 0 and placed(fastq, "uneven") == [[1, 2]] * 6, "a plan moves nothing"
+    assert "--execute begins that" in fastq("partitions", "rebalance", *only)
+    assert "begun with" in fastq("partitions", "rebalance", *only, "--execute")
+    fastq.settled("uneven")
+    fastq("partitions", "elect", "preferred", "--all")
+    rows = fastq.json("topics", "describe", "uneven")
+    assert Counter(node for row in rows for node in row["replicas"]) == {1: 4, 2: 4, 3: 4}
+    assert Counter(row["leader"] for row in rows) == {1: 2, 2: 2, 3: 2}
+    assert "nothing to move: each node has 4 replicas" in fastq("partitions", "rebalance", *only)
+    fastq("partitions", "rebalance", *only, "--drain", "2", "--execute", "--json")
+    fastq.settled("uneven")
+    assert {node for replicas in placed(fastq, "uneven") for node in replicas} == {1, 3}
+    assert {row["result"] for row in fastq.json("replicas", "verify", "uneven:0,5")} == {"same"}
+    assert "only 1 of the nodes" in fastq.error("partitions", "rebalance", *only, "--drain", "1", "--drain", "2")
+    assert "no such node" in fastq.error("partitions", "rebalance", "--drain", "9")
+
+
+def test_replicas_are_compared(fastq: Shell, nodes: Nodes) -> None:
+    fastq("topics", "create", "copied", "--replica-assignment", "1:2:3,2:3:1")
+    fill(nodes, "copied", 2)
+    rows = fastq.json("replicas", "verify", "copied")
+    assert [
+        (row["partition"], row["node"], row["role"], row["compared"], row["end"], row["result"]) for row in rows
+    ] == [
+        (partition, node, "leader" if node == partition + 1 else "follower", "records", 150, "same")
+        for partition in (0, 1)
+        for node in (1, 2, 3)
+    ]
+    assert "2 partitions compared: all replicas are the same" in fastq("replicas", "verify", "copied")
+    fastq("topics", "create", "compacted", "--replica-assignment", "1:2", "--config", "cleanup.policy=compact")
+    assert "compared" in fastq("replicas", "verify", "compacted:0")
+    assert "copied-9 was not compared: the topic has 2 partitions" in _complaint(
+        fastq, "replicas", "verify", "copied:9"
+    )
+
+
+def test_partitions_by_their_state(fastq: Shell, nodes: Nodes) -> None:
+    fastq("topics", "create", "watched", "--replica-assignment", "1:2:3", "--config", "min.insync.replicas=3")
+    fastq.settled("watched")
+
+    def shown(option: str) -> list[str]:
+        return [row["topic"] for row in fastq.json("topics", "describe", option)]
+
+    assert "watched" in shown("--at-min-isr") and "watched" not in shown("--under-min-isr")
+    assert "watched" not in shown("--under-replicated") + shown("--unavailable")
+    with Admin(bootstrap_servers=nodes.servers) as admin:
+        part = admin.describe_topic("watched").partitions[0]
+    assert (part.replicas, part.offline_replicas) == ((1, 2, 3), ()) and part.elr is not None
