@@ -158,7 +158,7 @@ class AsyncDriver:
             if connection.state is State.CLOSED:  # timed out meanwhile
                 sock.close()
                 return
-            await self.loop.create_connection(lambda: _Protocol(self, connection), sock=sock)
+            transport, _ = await self.loop.create_connection(lambda: _Protocol(self, connection), sock=sock)
         except OSError as error:
             if sock is not None:
                 sock.close()
@@ -169,6 +169,18 @@ class AsyncDriver:
             if sock is not None:
                 sock.close()
             raise
+        else:
+            self._connected(connection, transport)
+
+    def _connected(self, connection: Connection, transport: asyncio.Transport) -> None:
+        """Take the transport over. Not in `connection_made`: uvloop's transport has taken the socket over only when `create_connection`
+        is through. Aborted before, it closes the descriptor and leaves the socket its number, to close again whatever has it then."""
+        if connection.state is State.CLOSED or self._closed:
+            transport.abort()
+            return
+        connection.transport = transport
+        connection.connected(self.core.clock())
+        self._turn()
 
     def _write_all(self) -> None:
         writable, self.core.writable = self.core.writable, {}
@@ -211,15 +223,6 @@ class _Protocol(asyncio.BufferedProtocol):
     def __init__(self, driver: AsyncDriver, connection: Connection) -> None:
         self._driver = driver
         self._connection = connection
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        connection, driver = self._connection, self._driver
-        if connection.state is State.CLOSED or driver._closed:
-            transport.abort()  # type: ignore[attr-defined]
-            return
-        connection.transport = transport
-        connection.connected(driver.core.clock())
-        driver._turn()
 
     def get_buffer(self, sizehint: int) -> Any:
         return self._connection.get_buffer()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 from typing import Any
 
 import pytest
@@ -186,6 +187,49 @@ def test_a_forked_child_of_an_asyncio_client_raises(broker: FakeBroker) -> None:
         await client.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("meanwhile", ["the connection has ended", "the client is closed"])
+def test_a_transport_that_is_not_wanted_any_more_closes_its_descriptor_once(broker: FakeBroker, meanwhile: str) -> None:
+    """A descriptor that is closed twice is somebody else's the second time: a log's, on a broker."""
+    uvloop = pytest.importorskip("uvloop")
+    taken: list[socket.socket] = []
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        client = AsyncClient(ClientConfig(bootstrap_servers=broker.address))
+        core, create = client.core, loop.create_connection
+
+        async def create_connection(factory: Any, *, sock: socket.socket) -> Any:
+            taken.append(sock)
+            protocol = factory()
+            if meanwhile == "the connection has ended":
+                protocol._connection.connection_lost(None, core.clock())
+            else:
+                client.driver._closed = True
+            return await create(lambda: protocol, sock=sock)
+
+        client.driver.loop = types.SimpleNamespace(  # type: ignore[assignment]
+            call_soon=loop.call_soon,
+            call_later=loop.call_later,
+            call_soon_threadsafe=loop.call_soon_threadsafe,
+            create_task=loop.create_task,
+            sock_connect=loop.sock_connect,
+            create_connection=create_connection,
+        )
+        core.send(ANY, MetadataRequest(topics=[]), lambda response, error: None)
+        client.driver.kick()
+        for _ in range(1000):
+            await asyncio.sleep(0)
+            if taken and not client.driver._connects:
+                break
+        for _ in range(3):
+            await asyncio.sleep(0)  # the transport ends
+        client.driver._closed = False
+        await client.close()
+
+    uvloop.run(main())
+    assert [sock.fileno() for sock in taken[:1]] == [-1], "the socket is left with the number of a closed descriptor"
 
 
 def test_a_login_that_expires_is_renewed_by_a_new_connection(broker: FakeBroker) -> None:
