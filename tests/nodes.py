@@ -31,12 +31,12 @@ def free_ports(count: int) -> int:
 class Nodes:
     """The command at work."""
 
-    def __init__(self, root: Path, port: int) -> None:
+    def __init__(self, root: Path, port: int, session_ms: int = 1000) -> None:
         self.bootstrap = f"127.0.0.1:{port}"
         """The first node."""
         self.servers = ",".join(f"127.0.0.1:{port + at}" for at in range(COUNT))
         command = [sys.executable, "-m", "fastq_broker", "--nodes", str(COUNT), "--data-dir", str(root)]
-        for setting in ("broker.heartbeat.interval.ms=200", "broker.session.timeout.ms=1000"):
+        for setting in ("broker.heartbeat.interval.ms=200", f"broker.session.timeout.ms={session_ms}"):
             command += ["--set", setting]
         self.process = subprocess.Popen(
             [*command, "--listen", self.bootstrap], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -81,8 +81,8 @@ class Nodes:
 
 
 @contextmanager
-def running(root: Path, port: int) -> Iterator[Nodes]:
-    nodes = Nodes(root, port)
+def running(root: Path, port: int, session_ms: int = 1000) -> Iterator[Nodes]:
+    nodes = Nodes(root, port, session_ms)
     try:
         yield nodes
     finally:

@@ -158,19 +158,31 @@ class ApacheKafka:
             raise RuntimeError("Apache Kafka is not running")
         return self._process.pid
 
-    def start(self, timeout: float = 60.0) -> ApacheKafka:
-        """Format the directory (unless it is to be taken as it is), start, and wait until the port answers."""
+    @property
+    def running(self) -> bool:
+        return self._process is not None
+
+    def format(self) -> None:
+        """Format the directory, unless it is, or is to be taken as it is."""
         reason = available()
         if reason is not None:
             raise RuntimeError(reason)
-        config = self._home / "server.properties"
-        config.write_text("".join(f"{key}={value}\n" for key, value in self.properties.items()))
-        logging = self._home / "log4j2.yaml"
-        logging.write_text(LOG4J2)
         if self._format and not (self.data_dir / "meta.properties").exists():
             cluster_id = self._cluster_id or random_cluster_id()
             alone = [] if "controller.quorum.voters" in self.properties else ["--standalone"]
-            run_tool("kafka.tools.StorageTool", "format", *alone, "-t", cluster_id, "-c", str(config))
+            run_tool("kafka.tools.StorageTool", "format", *alone, "-t", cluster_id, "-c", str(self._write_config()))
+
+    def _write_config(self) -> Path:
+        config = self._home / "server.properties"
+        config.write_text("".join(f"{key}={value}\n" for key, value in self.properties.items()))
+        return config
+
+    def start(self, timeout: float = 60.0) -> ApacheKafka:
+        """Format the directory (unless it is to be taken as it is), start, and wait until the port answers."""
+        self.format()
+        config = self._write_config()
+        logging = self._home / "log4j2.yaml"
+        logging.write_text(LOG4J2)
         command = [
             "java",
             f"-Xms{self.heap}",

@@ -28,6 +28,7 @@ def load() -> dict[str, Document]:
         "memory",
         "cleaner",
         "coordination",
+        "cluster",
         "rolling",
         "observability",
         "spark",
@@ -56,6 +57,14 @@ def broker(title: str, key: str) -> Callable[[dict[str, Document]], float]:
 
 def watching(loop: str, side: str) -> Callable[[dict[str, Document]], float]:
     return lambda found: found["observability"]["cpu_ratio"][loop][side]
+
+
+def cluster(key: str) -> Callable[[dict[str, Document]], float]:
+    return lambda found: found["cluster"]["ratio"][key]
+
+
+def three_nodes(key: str) -> Callable[[dict[str, Document]], float]:
+    return lambda found: found["cluster"]["medians"]["fastq"][key]
 
 
 def spark(title: str) -> Callable[[dict[str, Document]], float]:
@@ -114,6 +123,14 @@ ROWS: list[tuple[str, Callable[[dict[str, Document]], float], str, float, bool, 
     ("end to end p99 at 100/s / confluent-kafka", latency("100/s", "p99_ms"), "x", 99, False, None),
     ("end to end p99 at 100,000/s / confluent-kafka", latency("100000/s", "p99_ms"), "x", 99, False, None),
     ("end to end p50 at 100,000/s / confluent-kafka", latency("100000/s", "p50_ms"), "x", 99, False, None),
+    ("three nodes, 900 kB produce, acks=all: MB/s / Apache Kafka", cluster("MB_per_s"), "x", 3, True, 6),
+    ("the same: CPU of all nodes a byte / Apache Kafka", cluster("cpu_s_per_GB"), "x", 1 / 3, False, 0.15),
+    ("three nodes, 5,000 records/s, acks=all: p99 / Apache Kafka", cluster("p99_ms"), "x", 1, False, 0.5),
+    ("three nodes, from empty to the first acknowledged record", three_nodes("first_record_s"), "s", 1.5, False, 0.8),
+    ("three idle nodes, RSS together", three_nodes("idle_rss_MiB"), "MiB", 200, False, 130),
+    ("a leader is killed: longest gap / Apache Kafka", cluster("kill_gap_s"), "x", 1, False, 0.15),
+    ("a leader is stopped: longest gap / Apache Kafka", cluster("end_gap_s"), "x", 1, False, None),
+    ("the active controller is killed: first change / Apache Kafka", cluster("controller_gap_s"), "x", 1, False, None),
     ("5,000 partitions, restart to the first acknowledged record",
      lambda f: f["start"]["5000 partitions"]["first_acknowledged_s"], "s", 5, False, 2),
     ("cleaner: bytes a second of a core, 100-byte records, one key in ten distinct",
@@ -214,6 +231,12 @@ def rates(found: dict[str, Document]) -> list[str]:
         for title, row in found["broker"].items():
             for key in row.get("ratio", ()):
                 lines.append(f"| {title} | {key} | {row['fastq'][key]:,.4g} | {row['apache-kafka'][key]:,.4g} |")
+    if "cluster" in found:
+        lines += ["", "## Three nodes, every record on each, medians (cluster.py says of what)", ""]
+        lines += ["| figure | fastq | Apache Kafka |", "|---|---|---|"]
+        sides = found["cluster"]["medians"]
+        for key, value in sides["fastq"].items():
+            lines.append(f"| {key} | {value:,.4g} | {sides['apache-kafka'][key]:,.4g} |")
     if "latency" in found:
         lines += [
             "",

@@ -78,11 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from fastq.errors import FastqError
 
     from .config import BrokerConfig
-    from .config_cluster import refuse_controller_only
 
     try:
         config = BrokerConfig.load(parsed.config, _overrides(parsed), insecure_ignore=parsed.insecure_ignore)
-        refuse_controller_only(config)
         if parsed.metrics_listen is not None:
             from .metrics_http import parse_address
 

@@ -6,7 +6,8 @@ Rules
   registered, logs attached, and only then is a connection accepted. One that fails ends what it has begun.
 - A stop answers and closes connections, then closes the metadata (which fences this node, and syncs by the logs' flusher), then the
   logs, and ends with the marker of a clean shutdown.
-- One of several (`cluster`) hands over what it leads first. What it may serve is the active controller's to say.
+- One of several (`cluster`) hands over what it leads first. What it may serve is the active controller's to say. One that is a controller
+  only has no logs but the metadata's, and serves no clients.
 - Work that is not a request (retention, compaction, flushes, checkpoints, snapshots) runs in `_housekeep`, in bounded pieces.
 - The clocks are parameters: milliseconds since 1970 for what is compared with the times of records, and monotonic ones for timers.
 """
@@ -128,12 +129,17 @@ class Broker(Ports):
             fd_budget=descriptors.files,
             retention_check_interval_ms=config.log_retention_check_interval_ms,
             checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
+            watermark_interval_ms=None
+            if self.cluster is None
+            else config.replica_high_watermark_checkpoint_interval_ms,
             producer_expiration_ms=config.producer_id_expiration_ms,
             producer_expiration_check_interval_ms=config.producer_id_expiration_check_interval_ms,
         )
         self.cleaner = LogCleaner(self.logs)
         self.controller = Controller(config, clock=clock, monotonic_ms=monotonic_ms, log_dir=self._metadata_dir())
         self.partitions = Partitions(self.controller, self.logs, self.replicas, self.purgatory)
+        if self.cluster is not None:
+            self.partitions.on_placed = self.cluster.placed
         self.producer_ids = ProducerIdPool(
             self._allocate_producer_ids if self.cluster is None else self.cluster.allocate_producer_ids
         )
@@ -169,12 +175,13 @@ class Broker(Ports):
             unprotected = [*self.config.unprotected, *self.controller.unprotected]
             if unprotected:
                 logger.warning("%s", warning_of(unprotected))
-            await self._attach_logs()
-            for coordinator in self.coordinators:
-                coordinator.follow()
-            if self.cluster is not None:
-                await self.cluster.loaded()
-            self.server.serve()
+            if self.cluster is None or self.cluster.is_broker:
+                await self._attach_logs()
+                for coordinator in self.coordinators:
+                    coordinator.follow()
+                if self.cluster is not None:
+                    await self.cluster.loaded()
+                self.server.serve()
         except Halted as error:
             if self._giving_up:
                 raise StartStopped("stopped before it was ready") from None
@@ -205,6 +212,9 @@ class Broker(Ports):
             return
         self._opened.append(self.controller.close)
         await cluster.open(self.advertised_listeners)
+        if not cluster.is_broker:
+            hosts = {listener.name: listener.host for listener in self.config.controller_listeners}
+            self.listening += [f"{_shown(hosts[name])}:{port}" for name, port in cluster.bound.items()]
         await cluster.caught_up()
 
     def stop_start(self) -> None:
@@ -279,8 +289,7 @@ class Broker(Ports):
         ports: dict[str, int] = {}
         for listener in self.config.listeners:
             ports[listener.name] = await self.server.bind(listener.host, listener.port, name=listener.name)
-            host = f"[{listener.host}]" if ":" in listener.host else listener.host or "*"
-            self.listening.append(f"{host}:{ports[listener.name]}")
+            self.listening.append(f"{_shown(listener.host)}:{ports[listener.name]}")
         self.advertised_listeners = [
             listener if listener.port else replace(listener, port=ports.get(listener.name, 0))
             for listener in self.config.advertised_listeners
@@ -323,6 +332,11 @@ class Broker(Ports):
         failures.attempt("housekeeping of the cleaner", partial(self.cleaner.tick, now_ms))
         failures.attempt("housekeeping of the controller", partial(self.controller.tick, now_ms))
         failures.attempt("opening logs again", self.partitions.open_again)
+
+
+def _shown(host: str) -> str:
+    """The host of a listener, as an address has it."""
+    return f"[{host}]" if ":" in host else host or "*"
 
 
 def _limits(config: BrokerConfig, descriptors: DescriptorPlan) -> Limits:

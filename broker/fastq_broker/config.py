@@ -166,6 +166,7 @@ class BrokerConfig:
     metadata_max_idle_interval_ms: int
     broker_heartbeat_interval_ms: int
     broker_session_timeout_ms: int
+    broker_disconnect_timeout_ms: int
     initial_broker_registration_timeout_ms: int
     server_max_startup_time_ms: int
     early_start_listeners: Sequence[str] | None

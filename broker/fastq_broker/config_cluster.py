@@ -111,15 +111,6 @@ def check_early_start(names: Sequence[str] | None, known: Sequence[str]) -> None
             )
 
 
-def refuse_controller_only(config: BrokerConfig) -> None:
-    """ConfigError for a node that is a controller and no broker, which this version does not run."""
-    if "broker" not in config.process_roles:
-        raise ConfigError(
-            "process.roles = 'controller' cannot be served: this version runs controllers that are brokers too. Set it to "
-            "broker,controller, or run this node with Apache Kafka"
-        )
-
-
 def is_among_others(config: BrokerConfig) -> bool:
     """Whether a node is one of several, as far as its configuration says: a broker or a controller only, or with other controllers named.
 

@@ -65,6 +65,13 @@ LIFE = (
     row("broker.heartbeat.interval.ms", INT, 2000, at_least(1), "How often a broker is heard of by the controller."),
     row("broker.session.timeout.ms", INT, 9000, at_least(1), "A broker that is silent so long is fenced."),
     row(
+        "broker.disconnect.timeout.ms",
+        INT,
+        500,
+        at_least(-1),
+        "So is one whose connection to the active controller was closed so long ago; -1: only its session counts. fastq's own.",
+    ),
+    row(
         "initial.broker.registration.timeout.ms", INT, 60000, at_least(1), "A start without a registration has failed."
     ),
     row(
@@ -130,8 +137,7 @@ REPLICATION = (
         LONG,
         5000,
         at_least(1),
-        "How often high watermarks are written down.",
-        note="log.flush.offset.checkpoint.interval.ms is the interval of all three checkpoints",
+        "How often high watermarks are written down, on a node among others.",
     ),
     row("replica.lag.time.max.ms", LONG, 30000, at_least(1), "A follower that is behind so long leaves the ISR."),
     row("replica.selector.class", ConfigType.CLASS, None, SELECTORS, "Which replica consumers of a rack read from."),

@@ -38,6 +38,8 @@ from .listeners import Accepted
 from .output import SocketWriter, TransportWriter
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .output import Part, Writer
     from .router import Deferred
     from .server import Server
@@ -106,6 +108,7 @@ class Connection(asyncio.BufferedProtocol, Accepted):
         "active_tick",
         "client_id",
         "listener",
+        "on_closed",
         "peer",
         "pending",
         "software",
@@ -136,6 +139,8 @@ class Connection(asyncio.BufferedProtocol, Accepted):
         self.peer: tuple[str, int] = ("", 0)
         self.software = ("", "")
         self.state: dict[str, Any] = {}
+        self.on_closed: Callable[[], object] | None = None
+        """Called once when it is closed."""
 
     # --- what the event loop calls ---
 
@@ -173,6 +178,9 @@ class Connection(asyncio.BufferedProtocol, Accepted):
         self._release()
         self._server.memory.forget(self)
         self._server.forget(self)
+        on_closed, self.on_closed = self.on_closed, None
+        if on_closed is not None:
+            on_closed()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame is None:

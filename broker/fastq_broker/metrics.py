@@ -11,6 +11,7 @@ Rules
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from time import perf_counter, time
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from fastq.errors import ErrorCode
 from fastq.protocol.api import APIS
 
 from .connection import Connection
+from .controller.states import PartitionState, ReplicaState, partition_state, replica_state
 from .router import Deferred, Router
 
 if TYPE_CHECKING:
@@ -189,6 +191,7 @@ class BrokerMetrics:
         self._network(out)
         self._logs(out)
         self._groups(out)
+        self._controller(out)
         return out.text()
 
     def problem(self) -> str | None:
@@ -274,6 +277,13 @@ class BrokerMetrics:
         out.family("fastq_partitions", "gauge", "Partitions on this broker.", len(replicas))
         leads = sum(replica.leader_id == broker.node_id for replica in replicas)
         out.family("fastq_partitions_led", "gauge", "Partitions that this broker leads.", leads)
+        below = sum(replica.leader_id == broker.node_id and replica.under_min_isr for replica in replicas)
+        out.family(
+            "fastq_partitions_under_min_isr",
+            "gauge",
+            "Partitions led by this broker with fewer replicas in sync than min.insync.replicas.",
+            below,
+        )
         out.family("fastq_log_dirs_offline", "gauge", "Log directories that failed.", len(broker.logs.offline_dirs))
         cleaner = broker.cleaner
         out.family("fastq_cleaner_rounds_total", "counter", "Rounds of log compaction.", cleaner.rounds_done)
@@ -283,6 +293,41 @@ class BrokerMetrics:
             "gauge",
             "Logs that compaction leaves alone after a failure.",
             len(cleaner.uncleanable),
+        )
+
+    def _controller(self, out: Exposition) -> None:
+        """What only the active controller of a cluster tells: the states of all partitions and replicas."""
+        broker = self._broker
+        if broker.cluster is None:
+            return
+        active = broker.controller.is_active
+        out.family("fastq_controller_active", "gauge", "Whether this node is the active controller.", int(active))
+        if not active:
+            return
+        image = broker.controller.image
+        partitions = Counter[PartitionState](dict.fromkeys(PartitionState, 0))
+        replicas = Counter[ReplicaState](dict.fromkeys(ReplicaState, 0))
+        del partitions[PartitionState.NON_EXISTENT], replicas[ReplicaState.NON_EXISTENT]
+        short = 0
+        for topic in image.topics_by_name.values():
+            for partition in topic.partitions:
+                partitions[partition_state(partition)] += 1
+                replicas.update(replica_state(image, partition, number) for number in partition.replicas)
+                short += len(partition.isr) < len(partition.replicas)
+        for name, meaning, counts in (
+            ("fastq_controller_partitions", "Partitions of the cluster by state.", partitions),
+            ("fastq_controller_replicas", "Replicas of the cluster by state.", replicas),
+        ):
+            out.family(name, "gauge", meaning, [({"state": state.value}, count) for state, count in counts.items()])
+        out.family(
+            "fastq_controller_under_replicated_partitions", "gauge", "Partitions with a replica out of sync.", short
+        )
+        brokers = Counter("fenced" if one.fenced else "active" for one in image.brokers.values())
+        out.family(
+            "fastq_controller_brokers",
+            "gauge",
+            "Registered brokers.",
+            [({"state": state}, brokers[state]) for state in ("active", "fenced")],
         )
 
     def _groups(self, out: Exposition) -> None:

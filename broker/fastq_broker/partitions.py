@@ -24,9 +24,10 @@ from .log import failures
 from .replicas import Replica
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from .controller import Controller, MetadataDelta, MetadataImage, TopicImage
+    from .controller.image import PartitionImage
     from .log import LogManager, PartitionLog
     from .purgatory import Purgatory
     from .replicas import ReplicaTable
@@ -56,6 +57,8 @@ class Partitions:
         self._logs = logs
         self._replicas = replicas
         self._purgatory = purgatory
+        self.on_placed: Callable[[Replica, PartitionImage], object] = lambda replica, image: None
+        """Hears of each replica that is here what the metadata says of its partition, at first and when that changes."""
         self._directories_missing = False
         self._elsewhere: set[tuple[bytes, int]] = set()  # topic id and number of those that lie in a missing directory
         self._kept_shut: set[str] = set()  # topics with a log that a shortage of descriptors or memory has kept shut
@@ -180,6 +183,7 @@ class Partitions:
                     "%s cannot follow leader epoch %d: %s", replica.log.name, partition_image.leader_epoch, error
                 )
                 moved = True
+            self.on_placed(replica, partition_image)
             if moved:
                 self._purgatory.changed(replica)
 

@@ -3,6 +3,7 @@
 Rules
 - A start goes: the controller's listener is bound and served, the metadata log opened, the broker registered, the metadata caught up; then
   the owner loads its logs and says so (`loaded`), and clients may come once the controller has taken the fence away.
+- A node that is a controller only has no life as a broker: it is open once its listener is served.
 - A stop goes the other way round: leaderships are handed over while requests are served; then nothing is followed or asked any more, and
   a controller that leads lets go of the lead. Where the quorum has no leader for QUORUM_LOST_S there is nobody to hand over to.
 - Each purpose has a channel of its own to the active controller, and connections of its own to the other brokers, so that none waits
@@ -16,34 +17,35 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastq.config import ClientConfig
-from fastq.errors import ErrorCode, FastqError, KafkaError, error_for_code
+from fastq.errors import FastqError, error_for_code
 from fastq.metadata import Node
 from fastq.protocol.messages import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
     AlterConfigsRequest,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
     IncrementalAlterConfigsRequest,
 )
 from fastq.protocol.uuid import random_uuid
 from fastq_broker import fail_closed
 from fastq_broker.cluster import Halted, settings
 from fastq_broker.cluster.controller_channel import ControllerChannel, leader_of
+from fastq_broker.cluster.directories import DirectoryAssignments
 from fastq_broker.cluster.driver import LifeDriver
 from fastq_broker.cluster.forwarding import FORWARDED_KEYS, ClientRequest, Forwarder, Principal
 from fastq_broker.cluster.lifecycle import BrokerLifecycle, BrokerState, Halt, OpenPorts, StateChanged
 from fastq_broker.cluster.peers import Peers
 from fastq_broker.cluster.registration import ControllerRegistration
+from fastq_broker.cluster.topic_maker import TopicMaker
 from fastq_broker.config_keys import ResourceType
 from fastq_broker.controller import features
 from fastq_broker.controller.cluster_control import ClusterControl
 from fastq_broker.controller.serving import ControllerRouter
+from fastq_broker.controller.state_log import StateLog
 from fastq_broker.log import failures
 from fastq_broker.replication.alter_driver import AlterPartitionDriver
 from fastq_broker.replication.fetcher import ReplicaPartition
@@ -58,7 +60,8 @@ if TYPE_CHECKING:
     from fastq.protocol.message import Message
     from fastq_broker.cluster.peers import Ask
     from fastq_broker.config import Listener
-    from fastq_broker.controller import MetadataDelta, MetadataImage, NewTopic
+    from fastq_broker.controller import MetadataDelta, MetadataImage
+    from fastq_broker.controller.image import PartitionImage
     from fastq_broker.log import LogDir
     from fastq_broker.ports import Ports
     from fastq_broker.replicas import Replica
@@ -72,10 +75,10 @@ RESIGN_S = 2.0
 """How long a controller that leads waits at its stop for the others to know."""
 LOOK_S = 0.01
 TICK_S = 0.1
+LISTENS_S = 2.0
+"""How long a broker is waited for that is only asked whether it listens."""
 CONTROLLER_CONNECTIONS = 256
-CREATE_TIMEOUT_MS = 30_000
-TOPIC_WAIT_S = 5.0
-"""How long a topic that the controller has made may take to be known here."""
+PRODUCER_IDS_S = 30.0
 DIRECTORIES_SINCE = 17
 """Level of metadata.version from which on registrations name log directories (KIP-858)."""
 
@@ -100,6 +103,9 @@ class ClusterNode:
         self._config = config = ports.config
         self._loop = ports.loop
         self.is_controller = "controller" in config.process_roles
+        self.is_broker = "broker" in config.process_roles
+        self.bound: dict[str, int] = {}
+        """The ports of the controller's listeners, once open."""
         self.replication = Replication(
             config.node_id,
             lambda node_id: ports.image.brokers.get(node_id),
@@ -110,7 +116,7 @@ class ClusterNode:
         self.on_halt: Callable[[str], object] = lambda reason: None
         """Hears why this node must end now."""
         self.control: ClusterControl | None = None
-        self.life: LifeDriver[BrokerLifecycle]
+        self.life: LifeDriver[BrokerLifecycle] | None = None
         self.forwarder: Forwarder
         self.marker_sender: MarkerSender
         self.elsewhere: Elsewhere
@@ -123,11 +129,15 @@ class ClusterNode:
         self._requests: ControllerChannel
         self._fetchers: ReplicaFetchers | None = None
         self._alter: AlterPartitionDriver | None = None
+        self._directories: DirectoryAssignments | None = None
+        self._directory_ids: dict[str, bytes] = {}
+        """By the path of the log directory."""
         self._followed: dict[tuple[bytes, int], _Followed] = {}
-        self._creating: dict[str, asyncio.Future[ErrorCode]] = {}
+        self.topics = TopicMaker(self.ask, lambda: ports.image, self._loop)
         self._caught_up: asyncio.Future[None] = self._loop.create_future()
         self._unfenced: asyncio.Future[None] = self._loop.create_future()
         self._stopped = asyncio.Event()
+        self._asking: set[asyncio.Task[None]] = set()
         self._ticker: asyncio.TimerHandle | None = None
         self._check_at_ms = 0
         self._opened = self._closed = False
@@ -135,35 +145,39 @@ class ClusterNode:
     @property
     def broker_epoch(self) -> int:
         """That of the registration; -1 before it."""
-        return self.life.machine.epoch if self._opened else -1
+        return -1 if self.life is None else self.life.machine.epoch
 
     # -- the start
 
     async def open(self, listeners: Sequence[Listener]) -> None:
-        """Take part in the quorum, and register as a broker with these listeners.
+        """Take part in the quorum, and register as a broker, where it is one, with these listeners.
 
         Raises ListenError, ConfigError, MetadataError, OSError.
         """
-        config, controller = self._config, self._ports.controller
-        bound: dict[str, int] = {}
+        config, controller, bound = self._config, self._ports.controller, self.bound
         if self.is_controller:
             self._server = Server(self._loop, _NotYet(), Limits(descriptors_max=CONTROLLER_CONNECTIONS))  # type: ignore[arg-type]
             for listener in config.controller_listeners:
                 bound[listener.name] = await self._server.bind(listener.host, listener.port, name=listener.name)
         controller.subscribe(self._metadata_changed)
-        self._make_life(listeners, bound)
         controller.open(loop=self._loop, ports=bound, client_config=partial(self._client, "raft"))
         controller.quorum.on_fatal = self._left_quorum
         if self._server is not None:
+            controller.subscribe(StateLog(controller.image, lambda: controller.is_active, self._loop).changed)
             self.control = ClusterControl(controller)
+            self.control.on_term = self._look_for_the_gone
             self._router = ControllerRouter(self._ports, controller, self.control)
             self._server.router = self._router
             self._server.serve()
-        self._connect()
+        if self.is_controller:
+            self._register_controller()
+        if self.is_broker:
+            self._connect(listeners)
+        self._tell_life(self._ports.image)
         self._opened = True
-        self.life.start()
-        if self._registration is not None:
-            self._registration.start()
+        for driver in (self.life, self._registration):
+            if driver is not None:
+                driver.start()
         self._tick()
 
     def _client(self, purpose: str) -> ClientConfig:
@@ -200,11 +214,14 @@ class ClusterNode:
         place = None if broker is None else broker.endpoint(self._config.inter_broker_listener_name)
         return None if place is None else Node(node_id, place.host, place.port)
 
-    def _make_life(self, listeners: Sequence[Listener], bound: dict[str, int]) -> None:
-        self._listeners, self._bound = listeners, bound
+    def _register_controller(self) -> None:
+        registration = ControllerRegistration(
+            settings.registration_config(self._config, self._incarnation, self.bound), random.Random()
+        )
+        self._registration = LifeDriver(registration, self._channel("registration"), self._loop, lambda effect: None)
 
-    def _connect(self) -> None:
-        """All that speaks with the active controller and with leaders."""
+    def _connect(self, listeners: Sequence[Listener]) -> None:
+        """All by which a broker speaks with the active controller and with other brokers."""
         config, controller, loop = self._config, self._ports.controller, self._loop
         directories = list(controller.directory_ids)
         metadata_dir = controller.quorum.voter_directory
@@ -213,7 +230,7 @@ class ClusterNode:
                 config,
                 cluster_id=controller.cluster_id,
                 incarnation_id=self._incarnation,
-                listeners=self._listeners,
+                listeners=listeners,
                 log_dirs=directories,
                 metadata_dir=metadata_dir if metadata_dir in directories else None,
                 previous_epoch=controller.clean_epoch,
@@ -222,13 +239,14 @@ class ClusterNode:
         self.life = LifeDriver(machine, self._channel("heartbeats"), loop, self._life_news)
         self.forwarder = Forwarder(self._channel("forwarding"), loop)
         self._requests = self._channel("requests")
-        if self.is_controller:
-            registration = ControllerRegistration(
-                settings.registration_config(config, self._incarnation, self._bound), random.Random()
-            )
-            self._registration = LifeDriver(registration, self._channel("registration"), loop, lambda effect: None)
         self._alter = AlterPartitionDriver(
             self.replication, self._channel("alter-partition"), loop, lambda: self.broker_epoch
+        )
+        self._directory_ids = {
+            log_dir.path: directory for log_dir, directory in zip(self._ports.logs.dirs, directories, strict=True)
+        }
+        self._directories = DirectoryAssignments(
+            config.node_id, self._channel("directories"), loop, lambda: self.broker_epoch
         )
         self._fetchers = ReplicaFetchers(
             settings.fetcher_config(config),
@@ -241,17 +259,18 @@ class ClusterNode:
         self.marker_sender = MarkerSender(self._ask_peers("markers"), loop.call_soon)
         self.elsewhere = Elsewhere(self._ask_peers("transactions"), loop, config, self._ports.replicas)
         self._ports.logs.on_dir_offline = self._directory_failed
-        self._tell_life(self._ports.image)
 
     async def caught_up(self) -> None:
-        """Wait until the broker is registered and knows all metadata as of then. Raises Halted, and ConfigError for metadata that asks for
-        a protection which is not honoured."""
-        await self._caught_up
+        """Wait until the broker is registered and knows all metadata as of then; a controller only has what it has. Raises Halted, and
+        ConfigError for metadata that asks for a protection which is not honoured."""
+        if self.is_broker:
+            await self._caught_up
         controller = self._ports.controller
         controller.unprotected = fail_closed.unprotected(controller.image, self._config.insecure_ignore)
 
     async def loaded(self) -> None:
         """Logs are loaded: say so, and wait until the controller takes the fence away. Raises Halted."""
+        assert self.life is not None
         self.life.machine.loaded(self.life.now())
         self.life.turn()
         await self._unfenced
@@ -289,7 +308,7 @@ class ClusterNode:
 
     async def shut_down(self) -> None:
         """Hand over what is led here, while requests are served."""
-        if not self._opened or self._closed:
+        if self.life is None or self._closed:
             return
         self.life.machine.shut_down(self.life.now())
         self.life.turn()
@@ -309,7 +328,7 @@ class ClusterNode:
 
     def hurry(self) -> None:
         """Hand over nothing more: who stops waits for no controller."""
-        if self._opened and not self._closed:
+        if self.life is not None and not self._closed:
             self.life.machine.stop()
             self.life.turn()
 
@@ -321,14 +340,15 @@ class ClusterNode:
         self._fail(Halted("this node stops"))
         if self._ticker is not None:
             self._ticker.cancel()
+        for task in self._asking:
+            task.cancel()
         if self._opened:
-            self.life.close()
-            if self._registration is not None:
-                self._registration.close()
-            if self._alter is not None:
-                self._alter.close()
-            if self._fetchers is not None:
-                self._fetchers.close()
+            for driver in (self.life, self._registration):
+                if driver is not None:
+                    driver.close()
+            for part in (self._alter, self._directories, self._fetchers):
+                if part is not None:
+                    part.close()
             for channel in self._channels:
                 channel.close()
             for peers in self._peers:
@@ -354,19 +374,21 @@ class ClusterNode:
         if not self._opened:
             return
         self._tell_life(image)
+        self.topics.metadata_changed(image)
         moved = [followed for followed in self._followed.values() if followed.leader in delta.changed_brokers]
         if moved:
             failures.attempt("following leaders that moved", partial(self._fetch, moved))
 
     def _tell_life(self, image: MetadataImage) -> None:
         """What the metadata has of this node."""
-        life = self.life.machine
-        life.metadata_at(image.offset)
-        own = image.brokers.get(self._config.node_id)
-        has_directories = own is None or bool(own.directories) or self._level(image) < DIRECTORIES_SINCE
-        life.registration_in_metadata(None if own is None else own.incarnation_id, has_directories, self.life.now())
-        if self._opened:
-            self.life.turn()
+        if self.life is not None:
+            life = self.life.machine
+            life.metadata_at(image.offset)
+            own = image.brokers.get(self._config.node_id)
+            has_directories = own is None or bool(own.directories) or self._level(image) < DIRECTORIES_SINCE
+            life.registration_in_metadata(None if own is None else own.incarnation_id, has_directories, self.life.now())
+            if self._opened:
+                self.life.turn()
         if self._registration is not None:
             known: Any = image.kept.get(("controller", self._config.node_id))
             self._registration.machine.metadata(
@@ -380,9 +402,8 @@ class ClusterNode:
         return image.features.get(features.METADATA_VERSION, 0)
 
     def _directory_failed(self, log_dir: LogDir) -> None:
-        directories = dict(zip(self._config.log_dirs, self._ports.controller.directory_ids, strict=True))
-        directory = directories.get(log_dir.path)
-        if directory is not None:
+        directory = self._directory_ids.get(log_dir.path)
+        if directory is not None and self.life is not None:
             self.life.machine.directory_failed(directory, self.life.now())
             self.life.turn()
 
@@ -395,6 +416,38 @@ class ClusterNode:
         if now_ms >= self._check_at_ms:
             self._check_at_ms = now_ms + self._config.replica_lag_time_max_ms // 2
             failures.attempt("looking who is in sync", self.replication.check)
+
+    def placed(self, replica: Replica, image: PartitionImage) -> None:
+        """A replica is here, and the metadata has its partition so: have it know the directory."""
+        if self._directories is not None and self._level(self._ports.image) >= DIRECTORIES_SINCE:
+            directory = self._directory_ids.get(replica.log.dir.path)
+            if directory is not None:
+                key = replica.topic_id, replica.partition
+                self._directories.note(key, directory, image.directory_of(self._config.node_id))
+
+    def _look_for_the_gone(self) -> None:
+        """This node is the active controller now: brokers that it does not hear, and in whose place nobody listens, are gone."""
+        patience_s = self._config.broker_disconnect_timeout_ms / 1000
+        if patience_s >= 0:
+            self._loop.call_later(patience_s, self._ask_the_unheard)
+
+    def _ask_the_unheard(self) -> None:
+        for broker_id, epoch in [] if self.control is None or self._closed else self.control.unheard():
+            place = self._place_of(broker_id)
+            if place is not None and broker_id != self._config.node_id:
+                task = self._loop.create_task(self._ask_whether_there(place, epoch))
+                self._asking.add(task)
+                task.add_done_callback(self._asking.discard)
+
+    async def _ask_whether_there(self, place: Node, epoch: int) -> None:
+        try:
+            _, writer = await asyncio.wait_for(asyncio.open_connection(place.host, place.port), LISTENS_S)
+            writer.close()
+        except ConnectionRefusedError:
+            if self.control is not None:
+                self.control.broken(place.node_id, epoch, None)
+        except (OSError, asyncio.TimeoutError):
+            pass  # that says nothing
 
     # -- whom to follow
 
@@ -467,70 +520,10 @@ class ClusterNode:
     async def allocate_producer_ids(self) -> tuple[int, int]:
         """A block of producer ids: the first, and how many. Raises KafkaError."""
         request = AllocateProducerIdsRequest(broker_id=self._config.node_id, broker_epoch=self.broker_epoch)
-        response: AllocateProducerIdsResponse = await self.ask(request, CREATE_TIMEOUT_MS / 1000)
+        response: AllocateProducerIdsResponse = await self.ask(request, PRODUCER_IDS_S)
         if response.error_code:
             raise error_for_code(response.error_code, "no producer ids were given out by the controller")
         return response.producer_id_start, response.producer_id_len
-
-    def create_topics(self, wanted: Sequence[NewTopic]) -> Awaitable[dict[str, ErrorCode]]:
-        """Have topics created that somebody has named, and wait until they are known here; by name, what kept it from it. Who asks for a
-        topic that is being created waits with the first one."""
-        new = [topic for topic in wanted if topic.name not in self._creating]
-        for topic in new:
-            self._creating[topic.name] = self._loop.create_future()
-        waiting = {topic.name: self._creating[topic.name] for topic in wanted}
-        if new:
-            task = self._loop.create_task(self._create(new))
-            task.add_done_callback(lambda done: done.exception())
-        return _AllOf(waiting)
-
-    async def _create(self, wanted: Sequence[NewTopic]) -> None:
-        codes = {topic.name: ErrorCode.LEADER_NOT_AVAILABLE for topic in wanted}
-        try:
-            request = CreateTopicsRequest(topics=[_creatable(topic) for topic in wanted], timeout_ms=CREATE_TIMEOUT_MS)
-            response: CreateTopicsResponse = await self.ask(request, CREATE_TIMEOUT_MS / 1000)
-            for result in response.topics:
-                code = ErrorCode(result.error_code)
-                codes[result.name] = ErrorCode.NONE if code == ErrorCode.TOPIC_ALREADY_EXISTS else code
-                if codes[result.name]:
-                    logger.warning("cannot create %s: %s", result.name, result.error_message)
-            await self._known([name for name, code in codes.items() if not code])
-        except KafkaError as error:
-            codes = dict.fromkeys(codes, ErrorCode.LEADER_NOT_AVAILABLE)
-            logger.warning("cannot create %s: %s", ", ".join(codes), error)
-        finally:
-            for name, code in codes.items():
-                future = self._creating.pop(name)
-                if not future.done():
-                    future.set_result(code)
-
-    async def _known(self, names: Sequence[str]) -> None:
-        for _ in range(int(TOPIC_WAIT_S / LOOK_S)):
-            if all(name in self._ports.image.topics_by_name for name in names):
-                return
-            await asyncio.sleep(LOOK_S)
-
-
-class _AllOf:
-    """The outcomes of what goes on whether or not anybody awaits them."""
-
-    def __init__(self, waiting: dict[str, asyncio.Future[ErrorCode]]) -> None:
-        self._waiting = waiting
-
-    def __await__(self) -> Generator[Any, None, dict[str, ErrorCode]]:
-        return self._collect().__await__()
-
-    async def _collect(self) -> dict[str, ErrorCode]:
-        return {name: await asyncio.shield(future) for name, future in self._waiting.items()}
-
-
-def _creatable(topic: NewTopic) -> CreateTopicsRequest.CreatableTopic:
-    return CreateTopicsRequest.CreatableTopic(
-        name=topic.name,
-        num_partitions=topic.num_partitions,
-        replication_factor=topic.replication_factor,
-        configs=[CreateTopicsRequest.CreatableTopicConfig(name=name, value=value) for name, value in topic.configs],
-    )
 
 
 def _address_of(peer: Any) -> str:

@@ -309,8 +309,14 @@ class _Session:
     registered_at: int
     registration: tuple[object, ...]
     is_fenced: bool
-    contact_ms: float | None = None
+    contact_ms: int | None = None
     """When it was last heard in this epoch; None: not since it registered, or its session is over."""
+    was_heard: bool = False
+    """Whether it was heard in this epoch, and since this node leads."""
+    link: object = None
+    """What it was last heard over, where that can break."""
+    gone_at_ms: int | None = None
+    """When its session is over because that has broken; None while it has not."""
     metadata_offset: int = -1
     shutdown_at: int = -1
 
@@ -354,16 +360,26 @@ class Sessions:
             elif session.contact_ms is None:
                 session.contact_ms = now_ms
 
-    def heard(self, broker_id: int, epoch: int, now_ms: int) -> None:
-        """A heartbeat came in, whatever is made of it: also before it is handled, or where that takes too long."""
+    def heard(self, broker_id: int, epoch: int, now_ms: int, link: object = None) -> None:
+        """A heartbeat came in, whatever is made of it: also before it is handled, or where that takes too long. `link` is what it came
+        over; None for what cannot break."""
         session = self._brokers.get(broker_id)
         if session is not None and session.epoch == epoch:
-            session.contact_ms = now_ms
+            session.contact_ms, session.link, session.gone_at_ms = now_ms, link, None
+            session.was_heard = True
 
     def is_live(self, broker_id: int, now_ms: int) -> bool:
-        """Whether the broker that is registered was heard within a session's time."""
+        """Whether the broker that is registered was heard within a session's time, and what it was heard over still stands."""
         session = self._brokers.get(broker_id)
-        return session is not None and session.contact_ms is not None and not self._is_over(session.contact_ms, now_ms)
+        return session is not None and session.gone_at_ms is None and not self._is_over(session, now_ms)
+
+    def unheard(self) -> list[tuple[int, int]]:
+        """Id and epoch of the brokers that have a session only because the metadata has them."""
+        return [
+            (broker_id, session.epoch)
+            for broker_id, session in self._brokers.items()
+            if session.contact_ms is not None and not session.was_heard and not session.is_fenced
+        ]
 
     def state(self, broker_id: int) -> BrokerState:
         """What a heartbeat of a registered broker is judged by; for one that is not registered, nothing that matters."""
@@ -397,27 +413,33 @@ class Sessions:
         over = [
             (session.contact_ms, broker_id)
             for broker_id, session in self._brokers.items()
-            if session.contact_ms is not None and self._is_over(session.contact_ms, now_ms)
+            if session.contact_ms is not None and self._is_over(session, now_ms)
         ]
         for contact_ms, broker_id in sorted(over):
             session = self._brokers[broker_id]
-            session.contact_ms = None
+            broken = session.gone_at_ms is not None
+            session.contact_ms = session.gone_at_ms = None
             if not session.is_fenced:
                 logger.info(
-                    "broker %d in epoch %d is fenced: it was last heard %s ms ago, a session takes %d",
+                    "broker %d in epoch %d is fenced: it was last heard %d ms ago, %s",
                     broker_id,
                     session.epoch,
-                    "many" if contact_ms < 0 else int(now_ms - contact_ms),
-                    self.timeout_ms,
+                    now_ms - contact_ms,
+                    "and its connection is closed" if broken else f"a session takes {self.timeout_ms}",
                 )
                 return broker_id
         return None
 
-    def lost(self, broker_id: int, epoch: int) -> None:
-        """The broker's process is gone (its connection was closed, say): its session is over, unless it is heard before the next tick."""
+    def broken(self, broker_id: int, epoch: int, link: object, gone_at_ms: int) -> bool:
+        """What the broker was heard over has broken: its session is over at `gone_at_ms`, unless it is heard before. False where it has
+        been heard over another link since, or has no session."""
         session = self._brokers.get(broker_id)
-        if session is not None and session.epoch == epoch and session.contact_ms is not None:
-            session.contact_ms = float("-inf")
+        if session is None or session.epoch != epoch or session.link is not link or session.contact_ms is None:
+            return False
+        session.gone_at_ms = gone_at_ms
+        return True
 
-    def _is_over(self, contact_ms: float, now_ms: int) -> bool:
-        return contact_ms + self.timeout_ms < now_ms
+    def _is_over(self, session: _Session, now_ms: int) -> bool:
+        if session.contact_ms is None or session.contact_ms + self.timeout_ms < now_ms:
+            return True
+        return session.gone_at_ms is not None and now_ms >= session.gone_at_ms

@@ -5,6 +5,9 @@ Rules
   what it has seen is. Who is not the active controller says NOT_CONTROLLER, in the words of the API that was asked.
 - What a plan allows to be made in parts (all that only moves leaders and ISRs) is cut where Kafka bounds a batch, in the order planned.
 - Who was heard when (`Sessions`) is known to the leader of an epoch only: it begins anew with each.
+- A process that is gone is not waited for, unless broker.disconnect.timeout.ms says so: its connection was closed, nobody listens in its
+  place (which the owner finds out: `on_term`, `unheard`, `broken`), or another one listens there and registers. All these may be wrong, at
+  the cost of a fence that the next heartbeat takes away: Kafka's epochs guard what is written.
 Source: QuorumController, ControllerApis, PeriodicTaskControlManager.
 """
 
@@ -73,6 +76,8 @@ class ClusterControl:
         self._config = controller.config
         self._now = controller.monotonic_ms
         self._term: _Term | None = None
+        self.on_term: Callable[[], object] = lambda: None
+        """Hears that this node has become the active controller."""
         self._plans: Mapping[int, Callable[[Any, int], Planned]] = {
             BrokerRegistrationRequest.API_KEY: self._register_broker,
             AllocateProducerIdsRequest.API_KEY: self._allocate_producer_ids,
@@ -88,20 +93,36 @@ class ClusterControl:
         """What `serve` takes."""
         return frozenset(self._plans) | {BrokerHeartbeatRequest.API_KEY}
 
-    async def serve(self, request: Message, version: int) -> Message:
-        """The answer to a request of one of `api_keys`, that came in this version, once it is true; one that fails has its error."""
+    async def serve(self, request: Message, version: int, link: object = None) -> Message:
+        """The answer to a request of one of `api_keys`, that came in this version, once it is true; one that fails has its error.
+
+        `link` is what it came over, where that can break: `broken` tells that it has.
+        """
         try:
-            response = self._made(request, version)
+            response = self._made(request, version, link)
             await self._controller.flushed()
         except KafkaError as error:
             return error_response(request, error.code)
         return response
 
-    def _made(self, request: Message, version: int) -> Message:
+    def broken(self, broker_id: int, epoch: int, link: object) -> None:
+        """What a heartbeat came over is closed: a broker that is not heard again soon (broker.disconnect.timeout.ms) is gone."""
+        term, patience_ms = self._term, self._config.broker_disconnect_timeout_ms
+        if term is None or patience_ms < 0:
+            return
+        gone_at_ms = self._now() + patience_ms
+        if term.sessions.broken(broker_id, epoch, link, gone_at_ms):
+            term.fence_at = min(term.fence_at, gone_at_ms)
+
+    def unheard(self) -> list[tuple[int, int]]:
+        """Id and epoch of the brokers that should live, and were not heard since this node is the active controller."""
+        return [] if self._term is None else self._term.sessions.unheard()
+
+    def _made(self, request: Message, version: int, link: object) -> Message:
         """Plan and write."""
         self._active_term()
         if isinstance(request, BrokerHeartbeatRequest):
-            return self._heartbeat(request)
+            return self._heartbeat(request, link)
         response, records = self._plans[request.API_KEY](request, version)
         self._write(records)
         return response
@@ -121,6 +142,8 @@ class ClusterControl:
                 term.epoch,
                 len(controller.pending.brokers),
             )
+            self._follow()
+            self.on_term()
         self._follow()
         return term
 
@@ -152,15 +175,23 @@ class ClusterControl:
             version=version,
             epoch=controller.quorum.end_offset,
             finalized=controller.pending_features,
-            is_live=self._active_term().sessions.is_live(request.broker_id, self._now()),
+            is_live=self._active_term().sessions.is_live(request.broker_id, self._now()) and not self._follows(request),
         )
         if registered.error:
             logger.warning("the registration of broker %d is refused: %s", request.broker_id, registered.message)
         return BrokerRegistrationResponse(error_code=registered.error, broker_epoch=registered.epoch), records
 
-    def _heartbeat(self, request: BrokerHeartbeatRequest) -> BrokerHeartbeatResponse:
+    def _follows(self, request: BrokerRegistrationRequest) -> bool:
+        """Whether a broker is the one after the registered one of its id: where that one listened, two cannot."""
+        known = self._view.image.brokers.get(request.broker_id)
+        if known is None or self._config.broker_disconnect_timeout_ms < 0:
+            return False
+        places = {(item.name, item.host, item.port) for item in request.listeners}
+        return bool(places) and places == {(item.name, item.host, item.port) for item in known.endpoints}
+
+    def _heartbeat(self, request: BrokerHeartbeatRequest, link: object) -> BrokerHeartbeatResponse:
         sessions, broker_id = self._active_term().sessions, request.broker_id
-        sessions.heard(broker_id, request.broker_epoch, self._now())
+        sessions.heard(broker_id, request.broker_epoch, self._now(), link)
         result, records = brokers.plan_heartbeat(self._view, request, sessions.state(broker_id))
         self._write(records)
         sessions.heartbeat(request, result, self._controller.quorum.end_offset - 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -17,6 +18,7 @@ from fastq.protocol.api import APIS, api_name
 from fastq.protocol.message import Message
 from fastq.protocol.messages import (
     ApiVersionsRequest,
+    BrokerHeartbeatRequest,
     DescribeClusterRequest,
     DescribeConfigsRequest,
     DescribeQuorumRequest,
@@ -105,7 +107,12 @@ class ControllerRouter(QuorumRouter):
         return response
 
     async def _ask_control(self, context: RequestContext, request: Message) -> Message:
-        return await self._control.serve(request, context.api_version)
+        link = context.connection
+        if isinstance(link, _Caller):  # that is this process
+            return await self._control.serve(request, context.api_version)
+        if isinstance(request, BrokerHeartbeatRequest):
+            link.on_closed = partial(self._control.broken, request.broker_id, request.broker_epoch, link)
+        return await self._control.serve(request, context.api_version, link)
 
     def _guarded(self, key: int, handle: Callable[[RequestContext, Any], Any]) -> Callable[[RequestContext, Any], Any]:
         """A handler of the broker's, for a controller that may not be the active one."""

@@ -228,7 +228,7 @@ def create_topic(ports: Ports, name: str) -> Awaitable[object] | None:
     controller = ports.controller
     live = sum(1 for _ in controller.image.live_brokers())
     if ports.cluster is not None:
-        return ports.cluster.create_topics([internal_topic(controller.config, name, live)]) if live else None
+        return ports.cluster.topics.create([internal_topic(controller.config, name, live)]) if live else None
     if controller.pending.topic(name) is None:
         if not live:
             return None

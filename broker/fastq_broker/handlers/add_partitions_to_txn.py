@@ -53,8 +53,7 @@ def handle(
 
 async def _handle_batch(context: RequestContext, request: AddPartitionsToTxnRequest) -> AddPartitionsToTxnResponse:
     results = []
-    for asked in request.transactions:
-        codes = _codes(context, asked)
+    for asked, codes in [(asked, _codes(context, asked)) for asked in request.transactions]:
         codes = await codes if isinstance(codes, Awaitable) else codes
         results.append(
             AddPartitionsToTxnResponse.AddPartitionsToTxnResult(

@@ -45,7 +45,7 @@ def handle(context: RequestContext, request: MetadataRequest) -> MetadataRespons
     live = sum(1 for _ in context.image.live_brokers())
     wanted = [internal_topic(context.config, name, live) for name in missing]
     if context.cluster is not None:
-        return _answer_once_known(context, request, context.cluster.create_topics(wanted))
+        return _answer_once_known(context, request, context.cluster.topics.create(wanted))
     return _answer_once_durable(context, request, context.controller.create_topics(wanted))
 
 

@@ -1,6 +1,7 @@
 """WriteTxnMarkers: another node's coordinator, or an administrator, ends transactions in partitions that are led here.
 
-Rules: each partition succeeds or fails for itself, and is answered when its marker is as durable as the log promises.
+Rules: each partition succeeds or fails for itself, and is answered when its marker is as durable as the log promises. All are written
+before the first is waited for.
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ VERSIONS = (1, 2)
 
 async def handle(context: RequestContext, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
     """Write them all, then answer."""
-    return WriteTxnMarkersResponse(markers=[await _write(context, marker) for marker in request.markers])
+    written = [(marker, _write(context, marker)) for marker in request.markers]
+    return WriteTxnMarkersResponse(
+        markers=[_result(marker, [await done for done in pending]) for marker, pending in written]
+    )
 
 
-async def _write(
-    context: RequestContext, asked: WriteTxnMarkersRequest.WritableTxnMarker
-) -> WriteTxnMarkersResponse.WritableTxnMarkerResult:
+def _write(context: RequestContext, asked: WriteTxnMarkersRequest.WritableTxnMarker) -> list[asyncio.Future[int]]:
+    """The error codes of a marker's partitions, to come."""
     marker = Marker(
         asked.producer_id,
         asked.producer_epoch,
@@ -42,7 +45,13 @@ async def _write(
             done: asyncio.Future[int] = context.loop.create_future()
             writer.write(topic.name, index, marker, partial(_settle, done))
             pending.append(done)
-    codes = iter([await done for done in pending])
+    return pending
+
+
+def _result(
+    asked: WriteTxnMarkersRequest.WritableTxnMarker, found: list[int]
+) -> WriteTxnMarkersResponse.WritableTxnMarkerResult:
+    codes = iter(found)
     return WriteTxnMarkersResponse.WritableTxnMarkerResult(
         producer_id=asked.producer_id,
         topics=[

@@ -13,9 +13,9 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from .checkpoints import (
     CLEANED,
@@ -30,9 +30,37 @@ from .checkpoints import (
 from .files import READ, READ_WRITE_CREATE, FileHandle
 from .log_dir import LogDir
 
+if TYPE_CHECKING:
+    from .partition_log import PartitionLog
+
 logger = logging.getLogger(__name__)
 
+Offsets = dict[TopicPartition, int]
 NAMES: Final = (RECOVERY_POINT, HIGH_WATERMARK, LOG_START, CLEANED)
+
+
+def watermarks_of(logs: Iterable[tuple[TopicPartition, PartitionLog]]) -> Offsets:
+    """What replication-offset-checkpoint says of logs."""
+    found: Offsets = {}
+    for key, log in logs:
+        known = log.checkpointed_watermark  # it stands while nobody has said whether others have the log too
+        found[key] = known if known >= 0 else log.high_watermark if log.loaded else log.recovery_point
+    return found
+
+
+def offsets_of(logs: Iterable[tuple[TopicPartition, PartitionLog]]) -> dict[str, Offsets]:
+    """What the files that every directory has say of its logs."""
+    points: Offsets = {}
+    starts: Offsets = {}
+    logs = list(logs)
+    for key, log in logs:
+        points[key] = log.recovery_point
+        if log.loaded:
+            if log.log_start_offset > log.segments[0].base_offset:
+                starts[key] = log.log_start_offset
+        elif log.checkpointed_start_offset:
+            starts[key] = log.checkpointed_start_offset
+    return {RECOVERY_POINT: points, HIGH_WATERMARK: watermarks_of(logs), LOG_START: starts}
 
 
 class DirCheckpoints:

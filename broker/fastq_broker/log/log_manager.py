@@ -36,7 +36,7 @@ from .checkpoints import (
     format_partition_metadata,
 )
 from .config import UNLIMITED, LogConfig
-from .dir_checkpoints import DirCheckpoints
+from .dir_checkpoints import DirCheckpoints, offsets_of, watermarks_of
 from .directories import DELETED_NAME, LOG_NAME, DirectoryLocks, check_nesting, check_no_brokers, why_unusable
 from .failures import failures
 from .files import FdBudget, Files, is_shortage
@@ -100,12 +100,14 @@ class LogManager:
         fd_budget: int | None = None,
         retention_check_interval_ms: int = 300_000,
         checkpoint_interval_ms: int = 60_000,
+        watermark_interval_ms: int | None = None,
         producer_expiration_ms: int = 86_400_000,
         producer_expiration_check_interval_ms: int = 600_000,
         randomness: random.Random | None = None,
     ) -> None:
-        """Times in ms. `monotonic_ms` is what timers count on; None: the system's, or `clock` where that is another than the system's.
-        `files` and `flusher` are for tests and the simulator; the lock file always is the system's own."""
+        """Times in ms. `watermark_interval_ms`: how often high watermarks are written down apart from the other checkpoints, where
+        leaders may change; None: with them. `monotonic_ms` is what timers count on; None: the system's, or `clock` where that is
+        another than the system's. `files` and `flusher` are for tests and the simulator; the lock file always is the system's own."""
         self.files = files or Files()
         self.default_config = default_config or LogConfig()
         self.clock = clock
@@ -127,6 +129,8 @@ class LogManager:
             "producers": producer_expiration_check_interval_ms,
             "flush": _FLUSH_CHECK_INTERVAL_MS,
         }
+        if watermark_interval_ms is not None:
+            self._intervals["watermarks"] = watermark_interval_ms
         self._due: dict[str, int] = {}
         self._sweeps: dict[str, deque[PartitionLog]] = {"retention": deque(), "producers": deque(), "flush": deque()}
         self._deleted_dirs: deque[tuple[int, LogDir, str]] = deque()
@@ -547,6 +551,11 @@ class LogManager:
         if self._is_due("checkpoint", now):
             for log_dir in self.dirs:
                 failures.attempt(f"writing the checkpoints of {log_dir.path}", partial(self._checkpoint, log_dir))
+        elif self._is_due("watermarks", now):
+            for log_dir in self.dirs:
+                failures.attempt(
+                    f"writing down high watermarks in {log_dir.path}", partial(self._write_watermarks, log_dir)
+                )
         for log_dir in self.dirs:
             log_dir.tick()
         self._delete_directories(now)
@@ -600,22 +609,17 @@ class LogManager:
             if log.dir is log_dir and log.loaded and log.config.synchronous and log.recovery_point < log.log_end_offset:
                 log.flush()  # what is acknowledged is on disk already; this moves the recovery point
 
+    def _write_watermarks(self, log_dir: LogDir) -> None:
+        if log_dir.offline is None:
+            try:
+                self._checkpoints[log_dir.path].write_later(HIGH_WATERMARK, watermarks_of(self._logs_in(log_dir)))
+            except OSError as error:
+                log_dir.refuse("writing down high watermarks", error.filename or log_dir.path, error)
+
     def write_checkpoints(self, log_dir: LogDir, *, wait: bool) -> None:
         """Write recovery points, high watermarks and log start offsets of a directory, and `wait` for the disk or leave that to
         the flusher. Raises OSError."""
-        points: dict[TopicPartition, int] = {}
-        watermarks: dict[TopicPartition, int] = {}
-        starts: dict[TopicPartition, int] = {}
-        for key, log in self._logs_in(log_dir):
-            points[key] = log.recovery_point
-            known = log.checkpointed_watermark  # it stands while nobody has said whether others have the log too
-            watermarks[key] = known if known >= 0 else log.high_watermark if log.loaded else log.recovery_point
-            if log.loaded:
-                if log.log_start_offset > log.segments[0].base_offset:
-                    starts[key] = log.log_start_offset
-            elif log.checkpointed_start_offset:
-                starts[key] = log.checkpointed_start_offset
-        contents = {RECOVERY_POINT: points, HIGH_WATERMARK: watermarks, LOG_START: starts}
+        contents = offsets_of(self._logs_in(log_dir))
         if (cleaned := self._cleaned_offsets(log_dir)) is not None:
             contents[CLEANED] = cleaned
         checkpoints = self._checkpoints[log_dir.path]

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fastq.errors import FastqError, ProtocolError, UnsupportedVersion
+from fastq.errors import ConnectionRefused, FastqError, ProtocolError, UnsupportedVersion
 from fastq.metadata import Node
 from fastq_broker.log.partition_log import PartitionLog
 from fastq_broker.raft import wire
@@ -146,7 +146,14 @@ class QuorumDriver:
             except ProtocolError as problem:
                 logger.error("%s of node %d: %s", type(ask).__name__, self.machine.config.key.node_id, problem)
         try:
-            self.machine.answered(number, ask, answer, self.now(), unsupported=isinstance(error, UnsupportedVersion))
+            self.machine.answered(
+                number,
+                ask,
+                answer,
+                self.now(),
+                unsupported=isinstance(error, UnsupportedVersion),
+                refused=isinstance(error, ConnectionRefused),
+            )
         except RaftFatal as problem:
             self._fatal(problem)
             return

@@ -7,6 +7,8 @@ Rules
   vote are touched at once.
 - A follower asks for more once what it has is on its disk: what it asks for says what it will keep.
 - An answer counts only while the question is the one that its link waits for; with a new role or epoch no link waits any more.
+- Where nobody listens in the leader's place any more, it is not waited for until the fetch time-out: a follower asks who would vote for it,
+  and would itself vote for who asks, soon after. That can only cost a vote that comes to nothing: who hears the leader refuses.
 Sources: KafkaRaftClient; KIP-595, KIP-853, KIP-996.
 """
 
@@ -41,6 +43,8 @@ from fastq_broker.raft.voters import Endpoint, ReplicaKey
 
 logger = logging.getLogger(__name__)
 
+GONE_S = 0.1
+"""How long a follower whose leader is gone leaves to the others to find out; up to twice that, so that they do not stand at once."""
 SPEAK_S = 2.0
 """How often a controller asks its leader in its own matter."""
 
@@ -228,9 +232,17 @@ class RaftMachine(Membership):
         ]
 
     def answered(
-        self, number: int, ask: Ask, answer: AnyAnswer | None, now: float, *, unsupported: bool = False
+        self,
+        number: int,
+        ask: Ask,
+        answer: AnyAnswer | None,
+        now: float,
+        *,
+        unsupported: bool = False,
+        refused: bool = False,
     ) -> None:
-        """What came of a Send: an answer, or None where there was none. `unsupported`: the other one does not know this question."""
+        """What came of a Send: an answer, or None where there was none. `unsupported`: the other one does not know this question;
+        `refused`: nobody listens there."""
         link = self._links.get(number)
         if link is None or link.asked is not ask:
             return
@@ -240,6 +252,9 @@ class RaftMachine(Membership):
                 self._stand(now, self.epoch + 1)
             else:
                 self._failed(link, now)
+                if refused and self.role is Role.FOLLOWER and number == self.leader_id:
+                    self._has_fetched = False
+                    self._deadline = min(self._deadline, now + GONE_S * (1 + self._random.random()))
             return
         link.asked, link.failed = None, answer.error != ErrorCode.NONE
         link.until = now + self.config.retry_backoff_s if link.failed else now

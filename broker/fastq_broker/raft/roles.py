@@ -29,6 +29,8 @@ from fastq_broker.raft.voters import Endpoint, ReplicaKey, Voter, VoterHistory, 
 
 NOBODY = -1
 NEVER = float("inf")
+FIRST_SHARE = 0.1
+"""Of an election time-out: how long a member that starts without a leader waits before it asks who would vote for it."""
 
 
 class RaftFatal(FastqError):
@@ -209,6 +211,8 @@ class Roles:
             self._follow(kept.epoch, kept.leader_id, None, now)
         else:
             self._wait_for_leader(now)
+            # Whoever leads says so to who asks for votes; where nobody does, the first majority that is up elects at once.
+            self._deadline = now + FIRST_SHARE * self._election_s()
         if self.voters.is_only(me) and self.is_voter and self.role is not Role.LEADER:
             self._would_win(now)
 

@@ -39,8 +39,16 @@ LATEST_TIMESTAMP = -1
 EARLIEST_TIMESTAMP = -2
 LOG_STARTS_S = 1.0
 """How often logs are asked whether retention has moved their start, which the leader wants to know."""
-ON_THE_WAY = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_LEADER_EPOCH})
-"""Errors while the news of a leader is still on its way to it."""
+ON_THE_WAY = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+)
+"""Errors while the news of a topic, or of a leader, is still on its way to it: it is asked again soon, and then later and later."""
+SOON_S = 0.02
 SESSION_ERRORS = frozenset({ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH})
 
 
@@ -71,9 +79,10 @@ class Phase(Enum):
 
 class Followed:
     """One partition of a fetcher. `lag`: records below the leader's high watermark that are not here, None while not known;
-    `problem`: the last error, until something went well; `lost`: the leader's range did not say where to go on."""
+    `problem`: the last error, until something went well; `lost`: the leader's range did not say where to go on; `soon_s`: when it is
+    asked again whether the news has come to the leader."""
 
-    __slots__ = ("lag", "log", "lost", "partition", "phase", "position", "problem", "retry_at")
+    __slots__ = ("lag", "log", "lost", "partition", "phase", "position", "problem", "retry_at", "soon_s")
 
     def __init__(self, partition: ReplicaPartition, log: FollowerLog) -> None:
         self.partition = partition
@@ -84,6 +93,7 @@ class Followed:
         self.lag: int | None = None
         self.problem = ""
         self.lost = False
+        self.soon_s = SOON_S
 
 
 class FollowerQuota(Protocol):
@@ -365,14 +375,27 @@ class ReplicaFetcher:
         error = error_for_code(code, broker=self.leader, topic=state.partition.topic, partition=state.partition.number)
         if code == ErrorCode.FENCED_LEADER_EPOCH:
             self._stop(state, f"{error}; it goes on with the next leader epoch", logging.INFO)
+        elif code in ON_THE_WAY and state.soon_s < self.config.backoff_s:
+            delay_s, state.soon_s = state.soon_s, 2 * state.soon_s
+            self._pause(state, str(error), now, logging.DEBUG, delay_s)
+            state.problem = ""  # worth a line once it lasts
         else:
-            self._pause(state, str(error), now, logging.INFO if code in ON_THE_WAY else logging.WARNING)
+            self._pause(state, str(error), now)
 
-    def _pause(self, state: Followed, problem: str, now: float, level: int = logging.WARNING) -> None:
+    def _pause(
+        self,
+        state: Followed,
+        problem: str,
+        now: float,
+        level: int = logging.WARNING,
+        delay_s: float | None = None,
+    ) -> None:
+        """Leave a partition out for a while: `delay_s`, or replica.fetch.backoff.ms."""
         level = logging.DEBUG if problem == state.problem else level
-        logger.log(level, "%s is not fetched for %.1f s: %s", state.partition, self.config.backoff_s, problem)
+        delay_s = self.config.backoff_s if delay_s is None else delay_s
+        logger.log(level, "%s is not fetched for %.2g s: %s", state.partition, delay_s, problem)
         state.problem = problem
-        state.retry_at = now + self.config.backoff_s
+        state.retry_at = now + delay_s
         self._waiting[state.partition.key] = None
         self._changed[state.partition.key] = None
 
@@ -420,7 +443,7 @@ class ReplicaFetcher:
         elif part.size_bytes:
             self._pause(state, f"its next batch is of a later leader epoch than {position.leader_epoch}", now)
             return
-        state.problem, state.lost = "", False
+        state.problem, state.lost, state.soon_s = "", False, SOON_S
 
     @staticmethod
     def _usable(part: FetchedPartition, leader_epoch: int) -> memoryview:

@@ -48,7 +48,6 @@ def test_every_key_that_does_something_is_read_by_the_broker() -> None:
     "name",
     [
         "log.flush.start.offset.checkpoint.interval.ms",
-        "replica.high.watermark.checkpoint.interval.ms",
         "metadata.max.retention.bytes",
         "metadata.max.retention.ms",
     ],

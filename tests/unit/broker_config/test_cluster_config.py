@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from fastq_broker.config import BrokerConfig
-from fastq_broker.config_cluster import HostPort, is_among_others, refuse_controller_only
+from fastq_broker.config_cluster import HostPort, is_among_others
 from fastq_broker.config_keys import Status
 from fastq_broker.config_listeners import Listener
 from fastq_broker.config_table import BROKER_KEYS
@@ -259,13 +259,6 @@ def test_a_key_of_a_cluster_that_has_no_effect_says_why() -> None:
 )
 def test_a_node_among_others_is_not_run_as_one_that_is_alone(settings: dict[str, str]) -> None:
     assert is_among_others(of(settings))
-
-
-def test_a_controller_that_is_no_broker_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"process\.roles = 'controller' cannot be served"):
-        refuse_controller_only(of(CONTROLLER))
-    for settings in ({}, BROKER, COMBINED):
-        refuse_controller_only(of(settings))
 
 
 @pytest.mark.parametrize(

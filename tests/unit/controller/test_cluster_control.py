@@ -60,6 +60,59 @@ def test_brokers_register_live_and_are_fenced_when_silent(tmp_path: Path) -> Non
     run(scenario())
 
 
+@pytest.mark.parametrize("patience_ms", [300, -1])
+def test_a_broker_whose_connection_is_closed_is_not_waited_for(tmp_path: Path, patience_ms: int) -> None:
+    """Neither to have others lead, nor when it comes back; unless only sessions count."""
+
+    async def scenario() -> None:
+        settings = {"broker_session_timeout_ms": 600_000, "broker_disconnect_timeout_ms": patience_ms}
+        async with Cluster(tmp_path, **settings) as cluster:
+            broker = SimulatedBroker(11, cluster)
+            await broker.run()
+            broker.kill()
+            node = await cluster.active()
+            assert node.controller is not None
+            controller = node.controller
+            if patience_ms < 0:
+                assert (await broker.register()).error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
+                assert not controller.image.brokers[11].fenced
+                return
+            await until(lambda: controller.image.brokers[11].fenced)
+            assert not (await broker.heartbeat()).is_fenced  # it lives after all
+            assert not (await broker.register()).error_code  # as another process in its place: at once
+
+    run(scenario())
+
+
+def test_a_new_controller_knows_whom_it_has_not_heard(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with Cluster(tmp_path, broker_session_timeout_ms=600_000, broker_disconnect_timeout_ms=1000) as cluster:
+            brokers = [SimulatedBroker(number, cluster) for number in (11, 12, 13)]
+            for broker in brokers:
+                await broker.run()
+            for broker in brokers[:2]:
+                broker.kill()
+            first = await cluster.active()
+            terms: list[int] = []
+            for node in cluster.nodes:
+                node.control.on_term = lambda number=node.node_id: terms.append(number)  # type: ignore[misc]
+            await first.kill()
+            second = await cluster.active()
+            await until(lambda: terms == [second.node_id] and 13 not in dict(second.control.unheard()))
+            assert second.controller is not None
+            image = second.controller.image
+            silent = [(number, image.brokers[number].epoch) for number in (11, 12) if not image.brokers[number].fenced]
+            assert second.control.unheard() == silent
+            for number, epoch in silent:
+                second.control.broken(number, epoch, None)
+            controller = second.controller
+            await until(lambda: controller.image.brokers[11].fenced and controller.image.brokers[12].fenced)
+            assert not controller.image.brokers[13].fenced and second.control.unheard() == []
+            brokers[2].kill()
+
+    run(scenario())
+
+
 def test_brokers_go_on_with_the_next_controller(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with Cluster(tmp_path, broker_session_timeout_ms=3000) as cluster:

@@ -429,7 +429,7 @@ def test_what_comes_in_another_epoch_counts_for_nothing(broker_id: int, epoch: i
     cluster.brokers(1)
     found = sessions(cluster)
     found.heard(broker_id, epoch, 9000)
-    found.lost(broker_id, epoch)
+    found.broken(broker_id, epoch, None, 9000)
     found.heartbeat(
         m.BrokerHeartbeatRequest(broker_id=broker_id, broker_epoch=epoch, current_metadata_offset=9),
         HeartbeatResult(in_controlled_shutdown=True),
@@ -499,11 +499,16 @@ def test_a_connection_that_was_closed_ends_the_session_unless_the_broker_is_hear
     cluster = Cluster()
     cluster.brokers(1, 2)
     found = sessions(cluster)
-    found.lost(1, 101)
-    found.lost(2, 102)
-    found.heard(2, 102, 5)
-    assert not found.is_live(1, 5)
-    assert [found.expired(5), found.expired(5)] == [1, None]
+    first, second = object(), object()
+    found.heard(1, 101, 1, first)
+    found.heard(2, 102, 1, first)
+    assert found.broken(1, 101, first, 505) and found.broken(2, 102, first, 505)
+    assert not found.is_live(1, 5) and not found.is_live(2, 5)
+    found.heard(2, 102, 5, second)
+    assert found.is_live(2, 5)
+    assert not found.broken(2, 102, first, 505)
+    assert [found.expired(504), found.expired(505), found.expired(505)] == [None, 1, None]
+    assert not found.broken(1, 101, first, 505)
 
 
 def test_the_shutdown_waits_for_who_is_active_and_not_for_who_shuts_down() -> None:

@@ -263,7 +263,7 @@ class Walk:
             broker_id = self.rng.choice(running)
             self.stopped.add(broker_id)
             if self.rng.random() < 0.5:
-                self.sessions.lost(broker_id, self.cluster.image.brokers[broker_id].epoch)
+                self.sessions.broken(broker_id, self.cluster.image.brokers[broker_id].epoch, None, self.now)
 
     def pass_time(self, passed: int | None = None) -> None:
         self.now += passed or self.rng.choice([1000, TIMEOUT + 1])

@@ -65,6 +65,29 @@ def test_flushes_checkpoints_and_deletions_come_when_they_are_due(tmp_path: Path
     assert "t 0 1" in point.read_text()
 
 
+@pytest.mark.parametrize("interval_ms", [5_000, None])
+def test_high_watermarks_are_written_down_apart_where_others_have_the_logs_too(
+    tmp_path: Path, interval_ms: int | None
+) -> None:
+    clocks = Clocks()
+    manager = open_manager(
+        tmp_path, LogConfig(), clock=clocks.wall, monotonic_ms=clocks.monotonic, watermark_interval_ms=interval_ms
+    )
+    log = manager.create("t", 0, TOPIC_ID)
+    log.append(one_batch([b"v"]), leader_epoch=0, now_ms=clocks.wall())
+    watermarks = tmp_path / "replication-offset-checkpoint"
+    clocks.advance(4_999)
+    manager.tick()
+    manager.flusher.wait()
+    assert not watermarks.exists()
+    clocks.advance(1)
+    manager.tick()
+    manager.flusher.wait()
+    assert watermarks.exists() == (interval_ms is not None)
+    assert interval_ms is None or "t 0 1" in watermarks.read_text()
+    assert not (tmp_path / "recovery-point-offset-checkpoint").exists()
+
+
 @pytest.mark.parametrize("jump", JUMPS)
 def test_rounds_of_retention_go_on_and_compare_with_the_time_of_the_records(tmp_path: Path, jump: int) -> None:
     clocks = Clocks()

@@ -341,7 +341,8 @@ class World:
 
         def back(answer: Any) -> None:
             if member.life == life and member.machine is not None:
-                member.machine.answered(send.link, send.ask, answer, self.now)
+                refused = target.machine is None and self.random.random() < 0.5
+                member.machine.answered(send.link, send.ask, answer, self.now, refused=answer is None and refused)
                 self.turn(member)
 
         def go() -> None:

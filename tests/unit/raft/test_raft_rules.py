@@ -568,3 +568,28 @@ def test_a_snapshot_that_is_gone_is_looked_for_again() -> None:
     gone = FetchedSnapshot(ErrorCode.SNAPSHOT_NOT_FOUND, 2, 5, PLACES[2])
     follower.machine.answered(send.link, send.ask, gone, T)
     assert isinstance(follower.asks(T + 0.1).ask, Fetch)
+
+
+def test_a_leader_in_whose_place_nobody_listens_is_not_waited_for() -> None:
+    setting = Setting(1, 2)
+    setting.follow()
+    setting.fetched(from_leader())
+    assert not setting.vote(epoch=5, pre=True, candidate=C, last_epoch=2, end_offset=2).granted
+    send = setting.asks()
+    setting.machine.answered(send.link, send.ask, None, T)  # no answer, for any reason
+    assert not setting.vote(epoch=5, pre=True, candidate=C, last_epoch=2, end_offset=2).granted
+    again, now = None, T
+    while again is None:  # it asks others too
+        now += 0.03
+        for one in setting.sent(now):
+            if one.link == 2:
+                again = one
+            else:
+                setting.machine.answered(one.link, one.ask, None, now)
+    assert now < T + 1, "well before the fetch time-out"
+    setting.machine.answered(again.link, again.ask, None, now, refused=True)
+    assert setting.vote(epoch=5, pre=True, candidate=C, last_epoch=2, end_offset=2).granted
+    setting.poll(now + 0.09)
+    assert setting.machine.role is Role.FOLLOWER
+    setting.poll(now + 0.21)
+    assert setting.machine.role is Role.PROSPECTIVE and setting.machine.epoch == 5

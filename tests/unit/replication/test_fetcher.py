@@ -262,7 +262,7 @@ class TestErrors:
             ErrorCode.UNKNOWN_SERVER_ERROR,
         ],
     )
-    def test_others_cost_the_partition_a_second(self, code: ErrorCode) -> None:
+    def test_others_cost_the_partition_a_second_at_most(self, code: ErrorCode) -> None:
         mine, copy = MemoryLog(), MemoryLog()
         follower = pair(log_of(0), mine, 0)
         other = log_of(0)
@@ -277,6 +277,31 @@ class TestErrors:
         forgotten = fetches(follower)[1].forgotten_topics_data
         assert [topic.partitions for topic in forgotten] == [[0]]
         follower.now += 1.0
+        follower.step()
+        assert mine.log_end_offset == 1
+
+    @pytest.mark.parametrize(
+        ("code", "pauses"),
+        [
+            (ErrorCode.UNKNOWN_TOPIC_ID, [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0]),
+            (ErrorCode.NOT_LEADER_OR_FOLLOWER, [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.0, 1.0]),
+            (ErrorCode.UNKNOWN_SERVER_ERROR, [1.0] * 8),
+        ],
+    )
+    def test_news_that_are_on_their_way_to_the_leader_are_soon_there(
+        self, code: ErrorCode, pauses: list[float], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        mine = MemoryLog()
+        follower = pair(log_of(0), mine, 0)
+        follower.leader.failures[T0.key] = code
+        found = []
+        for _ in pauses:
+            follower.step()
+            found.append(round(follower.machine.next_wakeup(follower.now) - follower.now, 3))
+            follower.now += found[-1]
+        assert found == pauses
+        assert len([line for line in caplog.records if line.levelname == "WARNING"]) == 1
+        follower.leader.failures.clear()
         follower.step()
         assert mine.log_end_offset == 1
 
