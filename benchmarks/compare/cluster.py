@@ -251,7 +251,8 @@ def active_controller(servers: str) -> int:
 
 def leaders(servers: str, topic: str) -> dict[int, int]:
     with Admin(bootstrap_servers=servers) as admin:
-        return {each.partition: each.leader for each in admin.describe_topic(topic).partitions}
+        found = admin.describe_topic(topic).partitions
+    return {each.index: -1 if each.leader is None else each.leader.node_id for each in found}
 
 
 def settled(servers: str, topics: tuple[str, ...] = (TOPIC,)) -> None:
@@ -385,11 +386,8 @@ class Sending:
 def leader_gap(cluster: Cluster, how: Callable[[int], None], *, not_node: int | None = None) -> float:
     """The gap when a partition's leader is ended, one that is not the active controller: that is another figure."""
     settled(cluster.servers)
-    partition, node = next(
-        (partition, leader)
-        for partition, leader in leaders(cluster.servers, TOPIC).items()
-        if leader not in (-1, not_node)
-    )
+    led = [(partition, leader) for partition, leader in leaders(cluster.servers, TOPIC).items() if leader >= 0]
+    partition, node = next(((partition, leader) for partition, leader in led if leader != not_node), led[0])
     sending = Sending(cluster.servers, partition)
     since = time.perf_counter()
     how(node)

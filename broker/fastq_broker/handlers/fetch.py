@@ -207,6 +207,12 @@ class _Fetch:
         deferred = Deferred(self.connection, on_cancel=lambda: purgatory.cancel(waiting))
         deferred.on_hurry = lambda: purgatory.end(waiting)
         purgatory.wait(waiting, self.body.max_wait_ms / 1000)
+        if self.body.replica_id > NO_REPLICA:
+            # What it has may have had a produce acknowledged, and the next one of that connection appended, since this was read.
+            for request in list(self.watched.values()):
+                replica = self._find(request)
+                if not isinstance(replica, int) and replica.log.log_end_offset > request.fetch_offset:
+                    purgatory.advanced(replica)
         return deferred
 
     def _finish(self, deferred: Deferred) -> None:

@@ -28,6 +28,28 @@ def test_acks_all_waits_until_all_in_sync_have_the_records(tmp_path: Path) -> No
         assert node.log.epochs.entries() == [(0, 0)]
 
 
+def test_what_is_appended_because_a_follower_has_the_one_before_is_fetched_at_once(tmp_path: Path) -> None:
+    """A connection with several produces in flight goes on with the next one as soon as one is acknowledged: while the fetch that says
+    what the follower has is served."""
+    bench = Bench(tmp_path)
+    leader = bench.nodes[1]
+    bench.settle()
+    assert leader.replica.shared is not None
+    produced = [leader.produce(b"first")]
+
+    def go_on(error: object) -> None:
+        if len(produced) < 10:
+            produced.append(leader.produce(b"next"))
+            leader.replica.shared.wait(leader.log.log_end_offset, go_on)
+
+    leader.replica.shared.wait(leader.log.log_end_offset, go_on)
+    for _ in range(30):
+        for node in bench.nodes.values():
+            node.turn()
+        bench.loop.pass_time()
+    assert len(produced) == 10 and all(answer.done and not answer.code for answer in produced)
+
+
 def test_acks_one_is_answered_at_once_and_seen_later(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     leader = bench.nodes[1]
