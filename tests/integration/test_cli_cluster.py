@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from nodes import COUNT, Nodes, free_ports, running
+from nodes import COUNT, Nodes, children, free_ports, running
 
 from fastq import Admin, Producer
 from fastq.cli import main
@@ -248,3 +252,115 @@ def test_partitions_by_their_state(fastq: Shell, nodes: Nodes) -> None:
     with Admin(bootstrap_servers=nodes.servers) as admin:
         part = admin.describe_topic("watched").partitions[0]
     assert (part.replicas, part.offline_replicas) == ((1, 2, 3), ()) and part.elr is not None
+
+
+@contextmanager
+def standing_still(shell: Shell, nodes: Nodes, node: int, others: str) -> Iterator[None]:
+    """A node that is there and does nothing, and is fenced for it."""
+    pid = children(nodes.process.pid)[f"node-{node}"]
+
+    def fenced(admin: Admin) -> list[int]:
+        return [one.node_id for one in admin.describe_cluster(include_fenced=True).fenced_nodes]
+
+    # It takes connections all the same: what is asked of it before it is fenced is to be given up soon.
+    with Admin(bootstrap_servers=others, request_timeout_ms=500, socket_connection_setup_timeout_ms=500) as admin:
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            shell.until(lambda: fenced(admin) == [node])
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        shell.until(lambda: fenced(admin) == [])
+
+
+def test_what_is_seen_and_done_without_a_node(
+    fastq: Shell, nodes: Nodes, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fastq("topics", "create", "held", "--replica-assignment", "1")
+    out = next(voter for voter in (3, 2) if voter != fastq.json("quorum", "status")["leader"])
+    others = [node for node in (1, 2, 3) if node != out]
+    servers = ",".join(nodes.servers.split(",")[node - 1] for node in others)
+    fastq("topics", "create", "alone", "--replica-assignment", str(out))
+    fastq("topics", "create", "shared", "--replica-assignment", f"{out}:1", "--config", "min.insync.replicas=2")
+    fastq.settled("shared")
+    moves = tmp_path / "moves.json"
+    moves.write_text(json.dumps({"partitions": [{"topic": "held", "partition": 0, "replicas": [1, out]}]}))
+    monkeypatch.setenv("FASTQ_BOOTSTRAP", servers)
+    with standing_still(fastq, nodes, out, servers):
+        assert [row["state"] for row in fastq.json("cluster", "nodes")].count("fenced") == 1
+        rows = {row["topic"]: row for row in fastq.json("topics", "describe", "--under-min-isr")}
+        assert rows["shared"]["isr"] == [1] and rows["shared"]["elr"] == rows["shared"]["offline"] == [out]
+        (row,) = fastq.json("topics", "describe", "--unavailable")
+        assert (row["topic"], row["leader"], row["end"]) == ("alone", None, None)
+        assert "PREFERRED_LEADER_NOT_AVAILABLE" in _complaint(
+            fastq, "partitions", "elect", "preferred", "--topic", "alone"
+        )
+        assert f"node {out} is not running" in fastq.error("partitions", "reassign", "--execute", str(moves))
+        assert "has no leader" in _complaint(fastq, "replicas", "verify", "alone")
+        fastq("partitions", "rebalance", "--topic", "alone", "--drain", str(out))
+        assert "alone-0 has no leader, so there is nothing to copy" in fastq.err
+
+        with Admin(bootstrap_servers=servers) as admin:
+            admin.alter_partition_reassignments({("held", 0): [1, out]}).results()  # type: ignore[dict-item]
+        assert fastq.json("partitions", "reassign", "--list") == [
+            {"topic": "held", "partition": 0, "replicas": [1, out], "adding": [out], "removing": []}
+        ]
+        (row,) = fastq.json("partitions", "reassign", "--verify", str(moves), code=1)
+        assert (row["state"], row["detail"]) == ("under way", f"adding {out}")
+        assert fastq.json("cluster", "describe")["partitions_that_move"] == 1
+        back = tmp_path / "back.json"
+        back.write_text(json.dumps({"partitions": [{"topic": "held", "partition": 0, "replicas": [others[-1]]}]}))
+        told = fastq.error("partitions", "reassign", "--execute", str(back))
+        assert "1 partition moves already: fastq partitions reassign --list shows it, --additional" in told
+        assert "1 partition moves already" in fastq.error("partitions", "rebalance")
+        assert fastq("partitions", "reassign", "--cancel", str(moves)) == "cancelled 1 move: held-0\n"
+        assert "no partition moves" in fastq("partitions", "reassign", "--list")
+    assert placed(fastq, "held") == [[1]]
+
+
+@contextmanager
+def formatted_node(path: Path, node: int, ports: int, cluster_id: str, quorum: str) -> Iterator[None]:
+    """A node whose voters come and go: formatted, started, and ready where it founds the cluster."""
+    settings = {
+        "node.id": node,
+        "process.roles": "broker,controller",
+        "log.dirs": path / f"node-{node}",
+        "listeners": f"PLAINTEXT://127.0.0.1:{ports + node},CONTROLLER://127.0.0.1:{ports + 2 + node}",
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+        "controller.quorum.bootstrap.servers": f"127.0.0.1:{ports + 3},127.0.0.1:{ports + 4}",
+    }
+    config = path / f"{node}.properties"
+    config.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+    command = [sys.executable, "-m", "fastq_broker"]
+    subprocess.run([*command, "format", "-t", cluster_id, "-c", config, quorum], check=True, capture_output=True)
+    process = subprocess.Popen(
+        [*command, "--config", config], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        assert process.stdout is not None and process.stdout.readline(), "it has ended"
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+
+
+def test_a_controller_votes_and_votes_no_more(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ports, cluster_id = free_ports(5), "J5bVhg1zR6mYyIjDqIWfOg"
+    monkeypatch.setenv("FASTQ_BOOTSTRAP", f"127.0.0.1:{ports + 1}")
+    fastq = Shell(capfd)
+    with (
+        formatted_node(tmp_path, 1, ports, cluster_id, "--standalone"),
+        formatted_node(tmp_path, 2, ports, cluster_id, "--no-initial-controllers"),
+    ):
+        rows = {row["node"]: row for row in fastq.json("quorum", "replication")}
+        assert (rows[1]["status"], rows[2]["status"]) == ("leader", "observer")
+        place = f"2@127.0.0.1:{ports + 4}:{rows[2]['directory_id']}"
+        assert fastq("quorum", "add-controller", place) == "controller 2 votes now; voters: 1, 2\n"
+        told = fastq.error("quorum", "add-controller", place)
+        assert "DUPLICATE_VOTER" in told and "fastq quorum replication" in told
+        assert fastq.json("quorum", "remove-controller", "2") == {"removed": 2, "voters": [1]}
+        assert "controller 2 does not vote; who does: 1" in fastq.error("quorum", "remove-controller", "2")
+        assert "VOTER_NOT_FOUND" in fastq.error("quorum", "remove-controller", "1")

@@ -68,7 +68,8 @@ class Membership(Answers):
         if self.history.kraft_version == 0:
             return self._said(
                 ErrorCode.UNSUPPORTED_VERSION,
-                "the voters are those of controller.quorum.voters (kraft.version is 0): upgrade kraft.version to 1 first",
+                "the voters are those of controller.quorum.voters, for good, as kraft.version is 0; a cluster that is formatted "
+                "with --standalone or --initial-controllers begins at 1, where voters come and go",
             )
         if self.history.voters_offset >= self.high_watermark:
             return self._said(ErrorCode.REQUEST_TIMED_OUT, "the last change of the voters is not committed: try again")
@@ -150,7 +151,7 @@ class Membership(Answers):
                 ErrorCode.VOTER_NOT_FOUND,
                 "it is the last voter"
                 if self._is_exactly(ask)
-                else f"node {ask.key.node_id} with that directory is no voter: see `fastq quorum describe`",
+                else f"node {ask.key.node_id} with that directory is no voter: see `fastq quorum replication`",
             )
         if refusal is not None:
             done(refusal)

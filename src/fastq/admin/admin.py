@@ -70,9 +70,10 @@ class Admin(GroupAdmin, ClusterAdmin):
         self._client.close()
 
     def _timeout_ms(self, timeout: float | None) -> int:
-        """What the broker is told; it is never less than a millisecond."""
+        """What the broker is told: what it takes longer than a request may take, nobody hears of, and it would be asked again."""
         check_timeout(timeout)
-        return self.config.default_api_timeout_ms if timeout is None else max(1, int(min(timeout * 1000, 2**31 - 1)))
+        wanted = self.config.default_api_timeout_ms if timeout is None else int(min(timeout * 1000, 2**31 - 1))
+        return max(1, min(wanted, self.config.request_timeout_ms * 9 // 10))
 
     def create_topic(
         self,

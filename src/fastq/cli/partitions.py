@@ -112,9 +112,9 @@ def run_rebalance(options: argparse.Namespace) -> int:
         racks = reassign.racks_of(admin)
         topics = options.topic or list(admin.list_topics(include_internal=True))
         before, leaderless = _movable(admin, topics)
-        _check_drained(options.drain, racks, before)
+        _check_drained(options.drain, racks, {**before, **leaderless})
         # While partitions move, their lists have the old replicas and the new ones: no state to plan from.
-        reassign.check_nothing_moves(admin, f"wait until they are done; {reassign.LIST}")
+        reassign.check_nothing_moves(admin, "a plan takes what is at rest")
         moves = plan_balance(before, racks, options.drain)
         failed = reassign.begin(admin, moves) if options.execute and moves else {}
     after = {**before, **moves}
@@ -132,15 +132,17 @@ def run_rebalance(options: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _movable(admin: Admin, topics: Sequence[str]) -> tuple[dict[TopicPartition, tuple[int, ...]], list[TopicPartition]]:
-    """The replicas of the partitions that can be moved, and the partitions that cannot."""
+def _movable(
+    admin: Admin, topics: Sequence[str]
+) -> tuple[dict[TopicPartition, tuple[int, ...]], dict[TopicPartition, tuple[int, ...]]]:
+    """The replicas of the partitions that can be moved, and of those that cannot, as they have no leader."""
     from fastq import TopicPartition
 
     described = admin.describe_topics(topics).results()
     parts = {TopicPartition(name, part.index): part for name, topic in described.items() for part in topic.partitions}
     return (
         {tp: part.replicas for tp, part in parts.items() if part.leader is not None},
-        [tp for tp, part in parts.items() if part.leader is None],
+        {tp: part.replicas for tp, part in parts.items() if part.leader is None},
     )
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 LOG_DIRS_TIMEOUT_S = 10.0
 NOT_THROTTLED = "the copying is not throttled"
-LIST = "fastq partitions reassign --list shows them"
+LIST = "fastq partitions reassign --list"
 
 
 def register(kinds: Any) -> argparse.ArgumentParser:
@@ -149,7 +149,7 @@ def _execute(options: argparse.Namespace) -> int:
         check_nodes({node for place in wanted.values() for node in place.replicas}, racks_of(admin))
         before = _present(admin, wanted)
         if not options.additional:
-            check_nothing_moves(admin, f"{LIST}, --additional begins beside them")
+            check_nothing_moves(admin, "--additional begins all the same")
         moves = {tp: place.replicas for tp, place in wanted.items()}
         if not options.json:
             print(f"replicas before; --execute goes back to them:\n{on_one_line(before)}\n")
@@ -185,8 +185,8 @@ def check_nothing_moves(admin: Admin, hint: str) -> None:
     """ValueError while partitions move."""
     moving = len(admin.list_partition_reassignments())
     if moving:
-        verb = "moves" if moving == 1 else "move"
-        raise ValueError(f"{counted(moving, 'partition')} {verb} already: {hint}")
+        verb, them = ("moves", "it") if moving == 1 else ("move", "them")
+        raise ValueError(f"{counted(moving, 'partition')} {verb} already: {LIST} shows {them}, {hint}")
 
 
 def _present(admin: Admin, wanted: Mapping[TopicPartition, Placement]) -> dict[TopicPartition, tuple[int, ...]]:

@@ -86,7 +86,8 @@ def _compare(
         raise UnknownTopicOrPartition(f"the topic has {counted(len(topic.partitions), 'partition')}", **tp._asdict())
     if part.leader is None:
         raise LeaderNotAvailable(
-            "fastq partitions elect unclean helps where no replica in sync is left", **tp._asdict()
+            "it has no leader; fastq partitions elect unclean makes a replica that lives lead, and loses records",
+            **tp._asdict(),
         )
     operation = compare_replicas(tp, part.replicas, part.leader.node_id, compacted=compacted)
     return admin._client.run(operation, timeout_s)

@@ -116,6 +116,15 @@ def test_voters(broker: FakeBroker, admin: Admin) -> None:
     assert (removed[0].voter_id, removed[0].voter_directory_id, removed[0].cluster_id) == (4, DIRECTORY, None)
 
 
+def test_a_broker_is_not_given_longer_than_its_answer_is_waited_for(broker: FakeBroker) -> None:
+    """It would go on, and be asked again for what it is doing."""
+    added = answer_once(broker, ApiKey.ADD_RAFT_VOTER, m.AddRaftVoterResponse(error_message=None))
+    with Admin(bootstrap_servers=broker.address, request_timeout_ms=20_000) as admin:
+        for timeout in (None, 40.0, 5.0):
+            admin.add_raft_voter(4, DIRECTORY, [RaftVoterEndpoint("CONTROLLER", "h", 1)], timeout=timeout)
+    assert [request.timeout_ms for request in added] == [18_000, 18_000, 5_000]
+
+
 # -- features and registrations ----------------------------------------------------------------------------------------------
 
 
