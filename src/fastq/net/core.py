@@ -38,6 +38,8 @@ logger = logging.getLogger("fastq.net")
 
 OUTGOING_BYTES_MAX = 16 * 1024 * 1024
 """`can_send` is false for a broker while so many bytes wait for its socket: more would only take memory."""
+NODES_GRACE_S = 5.0
+"""How long a node may be away before another one's log says that it cannot be reached."""
 
 
 class Timer:
@@ -74,7 +76,8 @@ class ClientCore:
         allow_auto_topic_creation: bool = False,
         asks_metadata: bool = True,
     ) -> None:
-        """`asks_metadata` False: for who knows where to send, as nodes of a cluster among themselves do; no bootstrap server is asked."""
+        """`asks_metadata` False: for who knows where to send, as nodes of a cluster among themselves do; no bootstrap server is asked, and
+        of other nodes that are away for a moment nothing is said."""
         self.config = config
         self.clock = clock
         self._request_timeout_s = config.request_timeout_ms / 1000
@@ -100,7 +103,7 @@ class ClientCore:
         self._timer_ids = itertools.count()
         self._bootstrap = {-1 - i: Peer(-1 - i, address) for i, address in enumerate(config.addresses)}
         self._peers: dict[int, Peer] = dict(self._bootstrap)
-        self._outages = Outages()
+        self._outages = Outages(0.0 if asks_metadata else NODES_GRACE_S)
         self._bootstrap_addresses = frozenset(config.addresses)
         self.metadata_updater = MetadataUpdater(self, allow_auto_topic_creation, asks_metadata)
 

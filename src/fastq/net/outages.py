@@ -7,6 +7,7 @@ Rules of this file:
   without a word.
 - That a broker closes a connection that was in use is ordinary (it restarts, it is idle): what is said is that no new one can be made, or
   that new ones are closed again and again.
+- Nodes of a cluster start one after the other and are restarted: among themselves they say nothing of what passes within `grace_s`.
 - What was said is taken back, with how long it took: when a connection is ready, or, where the last ones broke in use, when it lasts.
 No clock and no I/O but the log: `now` comes in.
 """
@@ -44,7 +45,9 @@ class _Outage:
 class Outages:
     """Those of one client; its thread rule is the core's."""
 
-    def __init__(self) -> None:
+    def __init__(self, grace_s: float = 0.0) -> None:
+        """`grace_s`: nothing is said of an outage that is younger."""
+        self._grace_s = grace_s
         self._by_address: dict[Address, _Outage] = {}
 
     def failed(
@@ -109,6 +112,8 @@ class Outages:
             return
         if outage.told is not None and what == outage.told:
             note += f" (for {now - outage.since:.0f} s now, {outage.attempts} attempts)"
+        if outage.told is None and now - outage.since < self._grace_s:
+            return
         outage.told, outage.told_at = what, now
         logger.warning("%s%s", str(error), note)
 

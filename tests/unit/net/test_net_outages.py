@@ -57,6 +57,20 @@ def test_a_failure_is_said_at_once_and_then_now_and_then(said: Said) -> None:
     assert said() == []
 
 
+def test_among_nodes_what_passes_soon_is_not_said(said: Said) -> None:
+    outages = Outages(5.0)
+    for attempt in range(40):
+        outages.failed(HERE, REFUSED, 100.0 + attempt / 10)
+    outages.ready(HERE, "host:9092", 104.5)
+    assert said() == []
+    for attempt in range(60):
+        outages.failed(HERE, REFUSED, 200.0 + attempt / 10)
+    (line,) = said()
+    assert "Connection refused" in line
+    outages.ready(HERE, "host:9092", 206.0)
+    assert said() == ["connected to host:9092, after 6.0 s"]
+
+
 def test_another_cause_is_said_but_two_in_turn_do_not_flood(said: Said) -> None:
     outages = Outages()
     outages.failed(HERE, REFUSED, 0.0)
