@@ -234,7 +234,9 @@ def test_replicas_are_compared(fastq: Shell, nodes: Nodes) -> None:
     ]
     assert "2 partitions compared: all replicas are the same" in fastq("replicas", "verify", "copied")
     fastq("topics", "create", "compacted", "--replica-assignment", "1:2", "--config", "cleanup.policy=compact")
-    assert "compared" in fastq("replicas", "verify", "compacted:0")
+    rows = fastq.json("replicas", "verify", "compacted:0")
+    assert [(row["node"], row["compared"], row["result"]) for row in rows] == [(1, "ends", "same"), (2, "ends", "same")]
+    assert "the topic is compacted" in fastq("replicas", "verify", "compacted:0")
     assert "copied-9 was not compared: the topic has 2 partitions" in _complaint(
         fastq, "replicas", "verify", "copied:9"
     )

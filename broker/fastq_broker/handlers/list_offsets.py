@@ -5,6 +5,7 @@ Rules (Kafka's Partition.fetchOffsetForTimestamp)
 - What lies beyond the reader's view (the high watermark, or the last stable offset for read_committed) is not found.
 - A new leader does not know what was committed before it until its own epoch is: clients are then told OFFSET_NOT_AVAILABLE, before
   version 5 LEADER_NOT_AVAILABLE, where the answer is the end or lies beyond it (KIP-207).
+- Leaders answer; a replica that follows tells of its own log who debugs (replica id -2).
 - Whether a replica id belongs to the partition is not looked at, as Kafka does not: some clients send 0.
 - Nothing is tiered here: the earliest local offset is the log's start, the latest tiered and the earliest pending
   upload are -1.
@@ -45,7 +46,7 @@ FIRST_VERSION_WITH_LEADER_EPOCH = 4
 FIRST_VERSION_WITH_NOT_AVAILABLE = 5
 
 READ_COMMITTED = 1
-CONSUMER = -1
+CONSUMER, DEBUGGING_CONSUMER = -1, -2
 
 logger = logging.getLogger(__name__)
 
@@ -90,7 +91,11 @@ def _answer(
     if asked.timestamp < EARLIEST_PENDING_UPLOAD or FIRST_VERSION_OF.get(asked.timestamp, 0) > context.api_version:
         answer.error_code = ErrorCode.UNSUPPORTED_VERSION
         return answer
-    replica = context.replicas.leader(topic, asked.partition_index)
+    replica: Replica | int | None = None
+    if request.replica_id == DEBUGGING_CONSUMER:
+        replica = context.replicas.get(topic, asked.partition_index)
+    if replica is None:
+        replica = context.replicas.leader(topic, asked.partition_index)
     if isinstance(replica, int):
         answer.error_code = replica
         return answer

@@ -7,7 +7,8 @@ Rules of this file:
 - A consumer's rack is not told, so that no node names another one to read from (KIP-392). A replica that gets no further in
   `PATIENCE` answers of half a second is behind.
 - Where a node lets nobody read from it as a follower, or the topic is compacted (every node cleans its own log), the ends of the logs are
-  compared, as ListOffsets tells them to who debugs (replica id -2); where that is refused too, the bytes on disk. The report says which.
+  compared, as ListOffsets tells them to who debugs (replica id -2); where that is refused too, the bytes on disk, which say nothing of logs
+  that were cleaned. The report says which.
 - The first difference of a replica ends its reading.
 """
 
@@ -82,7 +83,7 @@ def compare_replicas(
     if not compacted:
         left = yield from _compare_records(partition, reports)
     if left:
-        yield from _compare_ends(partition, reports[leader_id], left)
+        yield from _compare_ends(partition, reports[leader_id], left, or_bytes=not compacted)
     return [reports[node] for node in sorted(reports)]
 
 
@@ -231,7 +232,7 @@ def _read_answer(
 
 
 def _compare_ends(
-    partition: TopicPartition, leader: ReplicaReport, followers: Sequence[ReplicaReport]
+    partition: TopicPartition, leader: ReplicaReport, followers: Sequence[ReplicaReport], *, or_bytes: bool
 ) -> Operation[None]:
     """Compare the ends of logs, the leader's last: what is written meanwhile does not make it look short."""
     ends: list[tuple[ReplicaReport, tuple[int, int] | FastqError]] = []
@@ -252,7 +253,7 @@ def _compare_ends(
         leader.compared, leader.end = "ends", of_leader[0]
     by_bytes = []
     for report, found in ends:
-        if isinstance(found, NotLeaderOrFollower):
+        if isinstance(found, NotLeaderOrFollower) and or_bytes:
             by_bytes.append(report)
             continue
         if isinstance(found, FastqError):

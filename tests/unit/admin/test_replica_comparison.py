@@ -194,3 +194,5 @@ def test_nodes_that_are_not_read_from_are_compared_by_ends_or_bytes() -> None:
 def test_compacted_logs_are_compared_by_their_ends() -> None:
     reports = compare(Node(FULL), Node([FULL[0], FULL[3]]), compacted=True)
     assert {(r.state, r.compared, r.end) for r in reports} == {("same", "ends", 8)}
+    _, unread = compare(Node(FULL), Node([FULL[3]], refuses=[m.ListOffsetsRequest]), compacted=True)
+    assert (unread.state, unread.compared) == ("unread", None), "cleaned logs have any number of bytes"

@@ -267,11 +267,11 @@ class Node:
         records = self.fetch(self.log.log_start_offset).records or b""
         return [r.value or b"" for at, _ in iter_headers(records) for r in decode_records(records, at)]
 
-    def latest(self, version: int = 5) -> tuple[int, int]:
-        """What a client is told: error code and offset."""
+    def latest(self, version: int = 5, replica_id: int = -1) -> tuple[int, int]:
+        """What a client is told, or who debugs (-2): error code and offset."""
         asked = ListOffsetsRequest.ListOffsetsPartition(partition_index=0, timestamp=-1)
         request = ListOffsetsRequest(
-            replica_id=-1, topics=[ListOffsetsRequest.ListOffsetsTopic(name=TOPIC, partitions=[asked])]
+            replica_id=replica_id, topics=[ListOffsetsRequest.ListOffsetsTopic(name=TOPIC, partitions=[asked])]
         )
         context: Any = SimpleNamespace(replicas=self.table, api_version=version)
         answer: Any = list_offsets.handle(context, request)

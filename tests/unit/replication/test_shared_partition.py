@@ -126,6 +126,16 @@ def test_who_is_told_where_the_logs_part_hears_of_the_high_watermark_with_the_ne
     assert (old.log.log_end_offset, old.log.high_watermark) == (2, 2)
 
 
+def test_who_debugs_is_told_where_the_log_of_a_follower_ends(tmp_path: Path) -> None:
+    """A consumer is sent to the leader; replica id -2 asks the very node, as Kafka's tools that compare replicas do."""
+    bench = Bench(tmp_path)
+    bench.nodes[1].produce(b"a")
+    bench.settle()
+    bench.nodes[1].produce(b"b")
+    assert bench.nodes[2].latest() == (6, -1)
+    assert (bench.nodes[1].latest(replica_id=-2), bench.nodes[2].latest(replica_id=-2)) == ((0, 2), (0, 1))
+
+
 def test_a_new_leader_does_not_tell_the_end_before_it_knows_what_is_committed(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.nodes[1].produce(b"a")
