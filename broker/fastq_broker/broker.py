@@ -197,6 +197,12 @@ class Broker(Ports):
 
     def _make_cluster(self) -> ClusterNode | None:
         if not is_among_others(self.config):
+            for listener in self.config.controller_listeners:
+                logger.info(
+                    "%s is not served: this node is alone in its quorum; it is among others, and serves them there, once "
+                    "controller.quorum.bootstrap.servers names others beside it",
+                    listener,
+                )
             return None
         from .cluster.node import ClusterNode  # a node that is alone has no need of it
 

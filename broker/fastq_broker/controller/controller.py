@@ -140,6 +140,7 @@ class Controller:
         self._directory = MetadataDirectory(config, clock=clock, monotonic_ms=self.monotonic_ms, log_dir=log_dir)
         self._written: deque[_Change] = deque()
         self._replayer = Replayer(self.image)
+        self._opened = False
         self._active = False  # this node leads the quorum, and knows all that came before
         self._leads_from = 0  # the first record of this leader's epoch lies below it
         self._clean_epoch = -1
@@ -193,6 +194,7 @@ class Controller:
             monotonic_ms=self.monotonic_ms,
             changed=self.quorum.disk.snapshots_changed,
         )
+        self._opened = True
         self.image = self.pending = MetadataImage(cluster_id=self._directory.cluster_id)
         self._replayer = Replayer(self.image)
         if loop is not None:
@@ -314,7 +316,10 @@ class Controller:
         )
 
     def close(self) -> None:
-        """Fence this broker, so that whoever opens the directory next need not wait for it; write everything to disk."""
+        """Fence this broker, so that whoever opens the directory next need not wait for it; write everything to disk. Nothing is done
+        where the metadata could not be opened."""
+        if not self._opened:
+            return
         registered = self.pending.brokers.get(self.node_id)
         if (
             registered is not None

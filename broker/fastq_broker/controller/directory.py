@@ -26,6 +26,7 @@ from fastq_broker.controller.storage import (
     METADATA_DIRECTORY,
     METADATA_TOPIC,
     QUORUM_STATE,
+    MetaProperties,
     QuorumState,
     format_directories,
     sync_directory,
@@ -90,13 +91,20 @@ class MetadataDirectory:
         """Format what is new and open the log. `clean_epoch`: the broker epoch of the last clean stop, -1 for none; `alone`: no other node
         is in the quorum.
 
-        ConfigError when a directory does not fit, MetadataError when changes would be lost.
+        ConfigError when a directory does not fit, or where a node among others has not been formatted; MetadataError when changes would
+        be lost.
         """
         roots = list(dict.fromkeys([*map(Path, self._config.log_dirs), self._root]))
+        if not alone:
+            self._check_formatted(roots)
         found = format_directories(roots, self._config.node_id)
         self.cluster_id = found[0].cluster_id
         self.directory_ids = [item.directory_id for item in found[: len(self._config.log_dirs)]]
         self.voter_directory = found[roots.index(self._root)].directory_id
+        if not alone and not any(
+            self.path.glob("*.checkpoint")
+        ):  # others know the topics: what is on disks that are left goes on
+            roots = [self._root]
         if not self.path.exists():
             self._check_unused(roots, "is not there")
             if alone:
@@ -130,6 +138,31 @@ class MetadataDirectory:
                 "does another process write there?"
             )
         return log
+
+    def _check_formatted(self, roots: Sequence[Path]) -> None:
+        """ConfigError for a node among others whose metadata directory has no identity: it would be of a cluster of its own."""
+        known = [MetaProperties.read(root) for root in roots]
+        if known[roots.index(self._root)] is not None:
+            return
+        if (self._root / METADATA_DIRECTORY).exists() or (self._root / BOOTSTRAP_CHECKPOINT).exists():
+            return  # it had one: `format_directories` refuses it
+        cluster_id = next((properties.cluster_id for properties in known if properties is not None), None)
+        if cluster_id is not None:
+            raise ConfigError(
+                f"{self._root} is not formatted, and other directories of this node are: mount the disk that was there, or, where it is "
+                f"lost, run fastq-broker format --cluster-id {cluster_id} --ignore-formatted --config FILE"
+                f"{' --no-initial-controllers' if self._joins else ''}"
+            )
+        raise ConfigError(
+            f"{self._root} is not formatted, and this node is one of several, which share a cluster's id: run fastq-broker format "
+            "--cluster-id ID --config FILE before the first start, with the ID that meta.properties of the others names, or for a "
+            "new cluster with one that fastq-broker random-uuid prints"
+        )
+
+    @property
+    def _joins(self) -> bool:
+        """Whether this is a controller whose quorum is in the log, and not in the configuration."""
+        return "controller" in self._config.process_roles and not self._config.controller_quorum_voters
 
     def _check_unused(self, roots: Sequence[Path], what: str) -> None:
         """ConfigError when there are logs of partitions although the metadata that knows them is gone: they would all be forgotten."""

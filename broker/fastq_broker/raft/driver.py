@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-PLACE = 1 << 28
-"""Connections to bootstrap servers have node ids from here on, which no node has."""
 PRE_VOTE_VERSIONS = (2, 2)
 
 News = Became | Committed | LoadSnapshot
@@ -119,9 +117,11 @@ class QuorumDriver:
         return self._network
 
     def _send(self, effect: Send) -> None:
+        from fastq.net.peers import NODE_UNKNOWN
+
         core, network = self._connections()
         number, ask = effect.link, effect.ask
-        node_id = number if number >= 0 else PLACE - 2 - number
+        node_id = number if number >= 0 else NODE_UNKNOWN - 2 - number  # that of a bootstrap server
         peer = core.separate(Node(node_id, effect.endpoint.host, effect.endpoint.port))
 
         def done(response: wire.Response | None, error: FastqError | None) -> None:

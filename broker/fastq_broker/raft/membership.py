@@ -237,7 +237,10 @@ class Membership(Answers):
             if not voter.key.is_of(self.config.key):
                 self.leadership.heard(voter.key, now)
         logger.info(
-            "epoch %d: the voters of the metadata quorum are %s, from offset %d on", self.epoch, voters, change.offset
+            "epoch %d: the voters of the metadata quorum are the nodes %s, from offset %d on",
+            self.epoch,
+            ", ".join(map(str, sorted(voters.ids))),
+            change.offset,
         )
         if not change.when_committed:
             change.done(self._said(ErrorCode.NONE))

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 NEVER = float("inf")
 # Node ids are below this; above it are the ids of connections apart (`ClientCore.separate`).
 SEPARATE = 2**31
+NODE_UNKNOWN = 2**28
+"""From here on ids stand for addresses whose node nobody knows yet. No node has such an id."""
 
 
 def separate_id(node_id: int) -> int:
@@ -75,7 +77,8 @@ class Peer:
     @property
     def label(self) -> str:
         """What error messages call this broker."""
-        return f"{self.address} (node {broker_id(self.node_id)})" if self.node_id >= 0 else str(self.address)
+        node_id = broker_id(self.node_id)
+        return f"{self.address} (node {node_id})" if 0 <= node_id < NODE_UNKNOWN else str(self.address)
 
     @property
     def is_idle(self) -> bool:

@@ -27,6 +27,7 @@ from fastq_broker.controller.image import UNASSIGNED_DIRECTORY
 from fastq_broker.controller.quorum import MetadataQuorum
 from fastq_broker.controller.records import encode_record
 from fastq_broker.controller.snapshot import decode_batches, list_snapshots
+from fastq_broker.controller.storage import format_directories
 from fastq_broker.log.checkpoints import format_partition_metadata
 from fastq_broker.log.files import FdBudget, Files
 from fastq_broker.log.flusher import ManualFlusher
@@ -682,3 +683,47 @@ def test_a_start_that_was_cut_short_is_made_up_for(tmp_path: Path, clock: Clock,
     controller = open_controller()
     assert controller.epoch == 2
     assert controller.image.features == features.BOOTSTRAP
+
+
+JOINS = {"controller.quorum.bootstrap.servers": "127.0.0.1:9093,127.0.0.1:9193"}
+AMONG_OTHERS = {
+    "listeners": "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:9093",
+    "controller.listener.names": "CONTROLLER",
+}
+
+
+@pytest.mark.parametrize(
+    "quorum", [JOINS, {"controller.quorum.voters": "1@127.0.0.1:9093,2@127.0.0.1:9193"}], ids=["joins", "static"]
+)
+def test_a_node_among_others_does_not_make_up_a_cluster(tmp_path: Path, clock: Clock, quorum: dict[str, str]) -> None:
+    """Each would have an id of its own, and refuse all others."""
+    config = BrokerConfig.from_mapping({**AMONG_OTHERS, **quorum, "log.dirs": str(tmp_path / "data")})
+    controller = Controller(config, clock=clock)
+    with pytest.raises(ConfigError, match=r"data is not formatted, and .* fastq-broker format --cluster-id ID"):
+        asyncio.run(opened(controller))
+    assert not (tmp_path / "data").exists()
+    controller.close()  # there is nothing to do, which is no error
+
+
+async def opened(controller: Controller) -> None:
+    controller.open(loop=asyncio.get_running_loop(), ports={"CONTROLLER": 9093})
+
+
+def test_a_node_among_others_goes_on_with_the_disks_that_are_left(tmp_path: Path, clock: Clock) -> None:
+    """The others know what is in the metadata log."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    format_directories([second], 1, "c" * 22)
+    (second / "logs-0").mkdir()
+    (second / "logs-0" / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ")
+    config = BrokerConfig.from_mapping({**AMONG_OTHERS, **JOINS, "log.dirs": f"{first},{second}"})
+
+    def directory() -> MetadataDirectory:
+        return MetadataDirectory(config, clock=clock, monotonic_ms=clock)
+
+    with pytest.raises(ConfigError, match=f"first is not formatted.*--cluster-id {'c' * 22} --ignore-formatted .* -"):
+        directory().open(alone=False)
+    format_directories([first], 1, "c" * 22)
+    log = directory().open(alone=False)
+    assert log.log_end_offset == 0
+    with pytest.raises(ConfigError, match="which a new metadata log would not know"):
+        directory().open()  # alone, nobody does

@@ -18,7 +18,7 @@ from fastq.errors import ClientClosed, FastqError
 from fastq.net.addresses import Address, Endpoint
 from fastq.net.connection import Connection, State
 from fastq.net.core import ClientCore
-from fastq.net.peers import Close, Connect, Resolve
+from fastq.net.peers import NODE_UNKNOWN, Close, Connect, Peer, Resolve, separate_id
 from fastq.protocol.api import ApiKey
 from fastq.protocol.frames import decode_request, decode_request_header, encode_response
 from fastq.protocol.messages import ApiVersionsResponse, MetadataRequest, MetadataResponse
@@ -400,3 +400,9 @@ def test_a_completion_that_raises_is_told_so_and_stops_nothing() -> None:
     (_, error) = told[-1]
     assert len(told) == 2
     assert error is not None and not error.retriable and "a mismatch" in str(error)
+
+
+def test_an_address_whose_node_nobody_knows_is_named_alone() -> None:
+    """A controller that is asked who it is: messages show no number that stands for its place."""
+    assert Peer(separate_id(NODE_UNKNOWN + 1), Address("h", 9093)).label == "h:9093"
+    assert Peer(separate_id(3), Address("h", 9093)).label == "h:9093 (node 3)"
