@@ -216,8 +216,8 @@ class Broker(Ports):
             self._opened.append(self.controller.close)
             self.controller.register_broker(self.advertised_listeners)
             return
-        self._opened.append(self.controller.close)
         await cluster.open(self.advertised_listeners)
+        self._opened.append(self.controller.close)
         if not cluster.is_broker:
             hosts = {listener.name: listener.host for listener in self.config.controller_listeners}
             self.listening += [f"{_shown(hosts[name])}:{port}" for name, port in cluster.bound.items()]

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fastq.errors import ConnectionRefused, FastqError, ProtocolError, UnsupportedVersion
+from fastq.errors import ConnectionRefused, FastqError, KafkaStorageError, ProtocolError, UnsupportedVersion
 from fastq.metadata import Node
 from fastq_broker.log.partition_log import PartitionLog
 from fastq_broker.raft import wire
@@ -93,11 +93,22 @@ class QuorumDriver:
                     self._on_news(effect)
         except RaftFatal as error:
             self._fatal(error)
+        except (KafkaStorageError, OSError) as error:
+            if self.loop is None:
+                raise  # nobody else is in the quorum: who asked for it hears of it
+            self.disk_failed(error)
 
     def _fatal(self, error: RaftFatal) -> None:
         logger.critical("this node leaves its metadata quorum: %s", error)
         self.close()
         self._on_fatal(error)
+
+    def disk_failed(self, error: KafkaStorageError | OSError) -> None:
+        """What the machine had to keep is not kept: it has said nothing that rests on it, and must not go on as if it were."""
+        if not self.closed:
+            self._fatal(
+                RaftFatal(f"what it must not forget cannot be written: {error}; mend the disk, then restart this node")
+            )
 
     def _advanced(self, log: PartitionLog) -> None:
         """More of the log is there, or on disk."""
@@ -156,6 +167,9 @@ class QuorumDriver:
             )
         except RaftFatal as problem:
             self._fatal(problem)
+            return
+        except (KafkaStorageError, OSError) as problem:
+            self.disk_failed(problem)
             return
         self.turn()
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-from fastq.errors import UnsupportedVersion
+from fastq.errors import ErrorCode, KafkaStorageError, UnsupportedVersion, error_for_code
 from fastq.protocol.messages import (
     AddRaftVoterRequest,
     ApiVersionsRequest,
@@ -90,6 +90,15 @@ class QuorumRouter(Router):
         )
 
     def _ask(self, context: RequestContext, request: wire.QuorumRequest) -> wire.QuorumResponse:
+        if self._quorum.closed:  # what it has in mind may not be on disk
+            raise error_for_code(ErrorCode.BROKER_NOT_AVAILABLE, "this controller takes no part in its quorum any more")
+        try:
+            return self._answer(request)
+        except (KafkaStorageError, OSError) as error:
+            self._quorum.disk_failed(error)
+            raise error_for_code(ErrorCode.KAFKA_STORAGE_ERROR, f"this controller cannot write: {error}") from error
+
+    def _answer(self, request: wire.QuorumRequest) -> wire.QuorumResponse:
         ask = wire.ask_of(request)
         machine, now = self._quorum.machine, self._quorum.now()
         if isinstance(ask, Vote):

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from fastq._native.records import decode_records, iter_headers, verify_crc
 from fastq._native.wire import DecodeError, Reader
+from fastq.errors import ConfigError
 from fastq.protocol.messages import KRaftVersionRecord, LeaderChangeMessage, VotersRecord
 from fastq_broker.controller.image import MetadataError
 from fastq_broker.controller.records import ControlType, control_batch, data_batches, encode_control
@@ -50,7 +51,13 @@ class DiskVotes:
 
     def read(self) -> Vote | None:
         """What was written last. ConfigError for a file that makes no sense."""
-        state = QuorumState.read(self._directory)
+        try:
+            state = QuorumState.read(self._directory)
+        except ConfigError as error:
+            raise ConfigError(
+                f"{error}; restore it. Without a copy, remove it while the other controllers have a leader: this node then takes the epoch "
+                "from its log, and does not know any more whom it voted for"
+            ) from error
         if state is None:
             return None
         voted = None if state.voted_id < 0 else ReplicaKey(state.voted_id, state.voted_directory_id)

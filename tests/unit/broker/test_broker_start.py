@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from fastq_broker.broker import Broker, StartFailed
 from fastq_broker.config import BrokerConfig
+from fastq_broker.controller.storage import format_directories
 
 from fastq.errors import ConfigError, FastqError
 
@@ -101,3 +102,35 @@ def test_a_start_that_fails_later_leaves_no_threads(tmp_path: Path, at: str, mon
     assert threads() < before + TIMES
     monkeypatch.undo()
     start(tmp_path)
+
+
+def among_others() -> dict[str, str]:
+    return {
+        "node_id": "3",
+        "process_roles": "broker,controller",
+        "listeners": "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0",
+        "controller_quorum_voters": "1@127.0.0.1:1,2@127.0.0.1:1,3@127.0.0.1:1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (None, "is not formatted, and this node is one of several"),
+        ("meta.properties", "meta.properties has no version"),
+        (
+            "__cluster_metadata-0/quorum-state",
+            "quorum-state is not JSON.*remove it while the other controllers have a leader",
+        ),
+    ],
+)
+def test_a_node_among_others_that_cannot_open_its_metadata_says_that_alone(
+    damage: str | None, says: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    if damage is not None:
+        format_directories([tmp_path], 3, "a" * 22)
+        (tmp_path / damage).parent.mkdir(exist_ok=True)
+        (tmp_path / damage).write_text("")
+    with pytest.raises(ConfigError, match=says):
+        start(tmp_path, **among_others())
+    assert not [record for record in caplog.records if record.exc_info]

@@ -6,10 +6,14 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
-from fastq_broker.raft.roles import Became, Committed, Role
+import pytest
+from fastq_broker.raft.roles import Became, Committed, RaftFatal, Role
 from fastq_broker.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
 from raft_members import LISTENER, Member, until
+
+from fastq.errors import KafkaStorageError
 
 
 @asynccontextmanager
@@ -70,3 +74,35 @@ def test_a_leader_that_stops_is_followed_at_once(tmp_path: Path) -> None:
             await until(lambda: any(member.leads for member in members if member is not leader))
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("file", ["the log", "quorum-state"])
+def test_a_member_whose_disk_fails_leaves_says_so_once_and_votes_for_nobody(
+    file: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(*_given: Any) -> None:
+        raise KafkaStorageError("no space") if file == "the log" else OSError(28, "no space")
+
+    async def scenario() -> None:
+        async with quorum(tmp_path) as members:
+            await until(lambda: any(member.leads for member in members))
+            leader = next(member for member in members if member.leads)
+            await until(lambda: all(Committed(leader.disk.log.end) in member.news for member in members))
+            broken, other = (member for member in members if member is not leader)
+            assert broken.driver is not None
+            if file == "the log":
+                broken.driver.machine.log.append = fails  # type: ignore[method-assign]
+                end = leader.append(1)
+                await until(lambda: Committed(end) in other.news)
+            else:
+                broken.driver.machine._store.write = fails  # type: ignore[method-assign]
+                await leader.stop()
+            await until(lambda: any(isinstance(news, RaftFatal) for news in broken.news))
+            assert broken.driver.closed
+            if file == "quorum-state":  # two of three are left, and one of them has no vote
+                await asyncio.sleep(0.5)
+                assert not other.leads
+
+    asyncio.run(scenario())
+    assert [record.message for record in caplog.records if "cannot be written" in record.message]
+    assert not [record.message for record in caplog.records if record.exc_info]
