@@ -63,7 +63,8 @@ pipeline-flights: $(VENV)/.built $(VENV)/.pipeline ## the same on the 336,776 fl
 	@PYTHONPATH=examples $(PY) -m pipeline --workload flights
 
 test: $(VENV)/.built $(VENV)/.test kcat ## all tests, those with the peers' clients among them
-	@$(PYTEST) tests -m "not kafka and not spark_jvm and not soak"
+	@$(PYTEST) tests/unit -n 2 --dist loadfile -m "not soak"; units=$$?; \
+	  $(PYTEST) tests --ignore tests/unit -m "not kafka and not spark_jvm and not soak" && exit $$units
 
 .PHONY: kcat java
 kcat:

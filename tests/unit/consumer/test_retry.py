@@ -233,7 +233,7 @@ class AsyncCallable:
         None,
         "name",
     ],
-    ids=repr,
+    ids=["coroutine", "generator", "async-generator", "partial", "callable", "method", "nothing", "name"],
 )
 def test_a_handler_that_a_thread_cannot_run_is_refused(handler: Any) -> None:
     with pytest.raises(ConfigError, match="handler"):
