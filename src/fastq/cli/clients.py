@@ -14,12 +14,13 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fastq.cli.output import key_values, seconds
-from fastq.errors import ConnectionTimeout
+from fastq.errors import ConnectionTimeout, UnknownTopicOrPartition
 from fastq.net.blocking import BlockingDriver
 from fastq.settings import canonical
 
 if TYPE_CHECKING:
     from fastq import Admin, Consumer, Producer
+    from fastq.admin import TopicDescription
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 CONNECT_TIMEOUT_S = 10.0
@@ -66,6 +67,18 @@ def opened_admin(options: argparse.Namespace) -> Iterator[Admin]:
     with Admin(client_settings(options)) as admin:
         reach(admin._client.driver, options)
         yield admin
+
+
+def described(admin: Admin, topics: Sequence[str] | None = None) -> dict[str, TopicDescription]:
+    """Topics, or all that there are, Kafka's own too. Of one that is named and not there it is told how to see those that are."""
+    if topics is None:
+        outcomes = admin.describe_topics(list(admin.list_topics(include_internal=True)))
+        gone = [name for name, error in outcomes.errors.items() if isinstance(error, UnknownTopicOrPartition)]
+        return {name: outcome.result() for name, outcome in outcomes.items() if name not in gone}
+    try:
+        return admin.describe_topics(topics).results()
+    except UnknownTopicOrPartition as error:
+        raise error.with_context(hint="fastq topics list shows those that are there") from None
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import argparse
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from fastq.cli.clients import add_client_options, opened_admin
+from fastq.cli.clients import add_client_options, described, opened_admin
 from fastq.cli.output import (
     Subparsers,
     UsageError,
@@ -20,8 +20,7 @@ from fastq.cli.output import (
 from fastq.errors import BrokerIdNotRegistered
 
 if TYPE_CHECKING:
-    from fastq import Admin
-    from fastq.admin import ClusterDescription, FeatureUpdate, TopicDescription
+    from fastq.admin import ClusterDescription, FeatureUpdate
 
 
 def register(commands: Any) -> None:
@@ -73,7 +72,7 @@ def run_describe(options: argparse.Namespace) -> int:
         cluster = admin.describe_cluster(include_fenced=True)
         quorum = admin.describe_quorum()
         features = admin.describe_features()
-        topics = _all_topics(admin)
+        topics = described(admin)
         moving = len(admin.list_partition_reassignments())
     partitions = [part for topic in topics.values() for part in topic.partitions]
     facts: dict[str, object] = {
@@ -93,15 +92,10 @@ def run_describe(options: argparse.Namespace) -> int:
     return 0
 
 
-def _all_topics(admin: Admin) -> dict[str, TopicDescription]:
-    names = list(admin.list_topics(include_internal=True))
-    return admin.describe_topics(names).results()
-
-
 def run_nodes(options: argparse.Namespace) -> int:
     with opened_admin(options) as admin:
         cluster = admin.describe_cluster(include_fenced=True)
-        topics = _all_topics(admin)
+        topics = described(admin)
     partitions = [part for topic in topics.values() for part in topic.partitions]
     replicas = Counter(node for part in partitions for node in part.replicas)
     in_sync = Counter(node for part in partitions for node in part.isr)
@@ -132,7 +126,7 @@ def run_unregister(options: argparse.Namespace) -> int:
             admin.unregister_broker(node)
         except BrokerIdNotRegistered as error:
             raise error.with_context(hint="fastq cluster nodes lists those that are") from None
-        held = sum(node in part.replicas for topic in _all_topics(admin).values() for part in topic.partitions)
+        held = sum(node in part.replicas for topic in described(admin).values() for part in topic.partitions)
     if options.json:
         print_json({"unregistered": node, "replicas_left": held})
         return 0
@@ -148,8 +142,8 @@ def run_unregister(options: argparse.Namespace) -> int:
 def _check_gone(cluster: ClusterDescription, node: int) -> None:
     if any(live.node_id == node for live in cluster.nodes):
         raise ValueError(
-            f"node {node} is running: it would be shut out until it is started again. Stop it first; "
-            f"fastq partitions rebalance --drain {node} takes its replicas away, --force unregisters it as it is"
+            f"node {node} is running, and would be shut out until it is started again. To take it out for good: "
+            f"fastq partitions rebalance --drain {node} --execute, stop it, then this again. --force unregisters it as it is"
         )
 
 

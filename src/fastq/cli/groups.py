@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastq.cli.clients import add_client_options, opened_admin
+from fastq.cli.clients import add_client_options, described, opened_admin
 from fastq.cli.output import Subparsers, UsageError, add_json_option, complain, print_json, print_records
 
 if TYPE_CHECKING:
@@ -300,7 +300,7 @@ def partitions_of(admin: Admin, topics: Sequence[str]) -> list[TopicPartition]:
         if not all(number.isdigit() for number in numbers.split(",")):
             raise UsageError(f"TOPIC or TOPIC:0,1,2 is expected, not {text!r}")
         found += [TopicPartition(name, int(number)) for number in numbers.split(",")]
-    for name, topic in admin.describe_topics(whole).results().items() if whole else ():
+    for name, topic in described(admin, whole).items() if whole else ():
         found += [TopicPartition(name, part.index) for part in topic.partitions]
     return list(dict.fromkeys(found))
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastq.cli import reassign
-from fastq.cli.clients import add_client_options, opened_admin
+from fastq.cli.clients import add_client_options, described, opened_admin
 from fastq.cli.groups import add_topic_option, partitions_of
 from fastq.cli.output import (
     Subparsers,
@@ -23,7 +23,8 @@ from fastq.cli.reassignment_files import assignment_document, read_partitions
 from fastq.errors import ElectionNotNeeded
 
 if TYPE_CHECKING:
-    from fastq import Admin, TopicPartition
+    from fastq import TopicPartition
+    from fastq.admin import TopicDescription
 
 Replicas = Mapping["TopicPartition", Sequence[int]]
 
@@ -110,8 +111,7 @@ def run_rebalance(options: argparse.Namespace) -> int:
 
     with opened_admin(options) as admin:
         racks = reassign.racks_of(admin)
-        topics = options.topic or list(admin.list_topics(include_internal=True))
-        before, leaderless = _movable(admin, topics)
+        before, leaderless = _movable(described(admin, options.topic or None))
         _check_drained(options.drain, racks, {**before, **leaderless})
         # While partitions move, their lists have the old replicas and the new ones: no state to plan from.
         reassign.check_nothing_moves(admin, "a plan takes what is at rest")
@@ -133,13 +133,12 @@ def run_rebalance(options: argparse.Namespace) -> int:
 
 
 def _movable(
-    admin: Admin, topics: Sequence[str]
+    topics: Mapping[str, TopicDescription],
 ) -> tuple[dict[TopicPartition, tuple[int, ...]], dict[TopicPartition, tuple[int, ...]]]:
     """The replicas of the partitions that can be moved, and of those that cannot, as they have no leader."""
     from fastq import TopicPartition
 
-    described = admin.describe_topics(topics).results()
-    parts = {TopicPartition(name, part.index): part for name, topic in described.items() for part in topic.partitions}
+    parts = {TopicPartition(name, part.index): part for name, topic in topics.items() for part in topic.partitions}
     return (
         {tp: part.replicas for tp, part in parts.items() if part.leader is not None},
         {tp: part.replicas for tp, part in parts.items() if part.leader is None},

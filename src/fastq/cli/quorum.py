@@ -107,7 +107,6 @@ def run_replication(options: argparse.Namespace) -> int:
 def _row(replica: QuorumReplica, status: str, quorum: QuorumDescription, as_json: bool) -> dict[str, object]:
     from fastq.protocol.uuid import uuid_to_str
 
-    now_ms = time.time_ns() // 1_000_000
     endpoints = [f"{e.listener}://{e.host}:{e.port}" for e in quorum.endpoints.get(replica.node_id, ())]
     row: dict[str, object] = {
         "node": replica.node_id,
@@ -118,8 +117,15 @@ def _row(replica: QuorumReplica, status: str, quorum: QuorumDescription, as_json
     if as_json:
         row |= {"last_fetch_ms": replica.last_fetch_ms, "last_caught_up_ms": replica.last_caught_up_ms}
     else:
+        now_ms = _now_ms(quorum)
         row |= {"fetched": _ago(replica.last_fetch_ms, now_ms), "caught_up": _ago(replica.last_caught_up_ms, now_ms)}
     return row | {"status": status, "endpoints": endpoints}
+
+
+def _now_ms(quorum: QuorumDescription) -> int:
+    """The time of the leader's clock, which the other times are of: it tells of itself as of now."""
+    leader = next((voter.last_fetch_ms for voter in quorum.voters if voter.node_id == quorum.leader_id), None)
+    return time.time_ns() // 1_000_000 if leader is None else leader
 
 
 def _ago(at_ms: int | None, now_ms: int) -> str:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fastq.cli.clients import opened_admin
+from fastq.cli.clients import described, opened_admin
 from fastq.cli.output import UsageError, complain, counted, print_json, print_records, seconds
 from fastq.cli.reassignment_files import Placement, assignment_document, on_one_line, read_assignment, read_topics
 from fastq.errors import FastqError, NoReassignmentInProgress, ReplicaNotAvailable
@@ -132,11 +132,9 @@ def racks_of(admin: Admin) -> dict[int, str | None]:
 
 def replicas_of_topics(admin: Admin, topics: Sequence[str]) -> dict[TopicPartition, tuple[int, ...]]:
     """The replicas of all partitions of topics."""
-    described = admin.describe_topics(topics).results()
+    found = described(admin, topics)
     return {
-        TopicPartition(name, part.index): part.replicas
-        for name, topic in described.items()
-        for part in topic.partitions
+        TopicPartition(name, part.index): part.replicas for name, topic in found.items() for part in topic.partitions
     }
 
 
@@ -223,7 +221,9 @@ def _move_logs(
         return {}
     outcomes = admin.alter_replica_log_dirs(moves, timeout=LOG_DIRS_TIMEOUT_S if timeout_s is None else timeout_s)
     return {
-        TopicPartition(replica.topic, replica.partition): error
+        TopicPartition(replica.topic, replica.partition): error.with_context(
+            hint=f"The answer has no words for it: the log of node {replica.broker_id} may say why"
+        )
         # A log that is still to come is made where the broker was told to have it.
         for replica, error in outcomes.errors.items()
         if not isinstance(error, ReplicaNotAvailable)
@@ -257,10 +257,10 @@ def _verify(options: argparse.Namespace) -> int:
     wanted = read_assignment(options.verify)
     with opened_admin(options) as admin:
         moving = admin.list_partition_reassignments(wanted)
-        described = admin.describe_topics(list(dict.fromkeys(tp.topic for tp in wanted)))
+        outcomes = admin.describe_topics(list(dict.fromkeys(tp.topic for tp in wanted)))
         present = {
             TopicPartition(name, part.index): part.replicas
-            for name, outcome in described.items()
+            for name, outcome in outcomes.items()
             if outcome.error is None
             for part in outcome.result().partitions
         }
@@ -269,7 +269,7 @@ def _verify(options: argparse.Namespace) -> int:
     for tp, place in wanted.items():
         state, detail = progress(place, present.get(tp), moving.get(tp))
         if state == "done":
-            state, detail = _log_progress(tp, place, logs)
+            state, detail = log_progress(tp, place, logs)
         rows.append(
             {
                 "topic": tp.topic,
@@ -331,7 +331,7 @@ def _by_replica(found: Mapping[int, Iterable[LogDirDescription]]) -> Logs:
     return logs
 
 
-def _log_progress(tp: TopicPartition, place: Placement, logs: Logs) -> tuple[str, str]:
+def log_progress(tp: TopicPartition, place: Placement, logs: Logs) -> tuple[str, str]:
     """How far the logs of a partition are, whose replicas are where they are to be."""
     from fastq.admin import TopicPartitionReplica
 
@@ -360,10 +360,8 @@ def _cancel(options: argparse.Namespace) -> int:
             {"cancelled": list(map(str, cancelled)), "not_moving": list(map(str, idle)), "failed": _texts(failed)}
         )
     else:
-        print(
-            f"cancelled {counted(len(cancelled), 'move')}"
-            + (f": {', '.join(map(str, cancelled))}" if cancelled else "")
-        )
+        moves = f"{counted(len(cancelled), 'move')}: {', '.join(map(str, cancelled))}" if cancelled else "nothing"
+        print(f"cancelled {moves}")
         if idle:
             print(f"{counted(len(idle), 'partition')} did not move: {', '.join(map(str, idle))}")
     for error in failed.values():

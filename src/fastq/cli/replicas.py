@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from fastq.cli.clients import add_client_options, opened_admin
+from fastq.cli.clients import add_client_options, described, opened_admin
 from fastq.cli.groups import partitions_of
 from fastq.cli.output import Progress, Subparsers, add_json_option, complain, counted, print_records, seconds
 from fastq.errors import KafkaError, LeaderNotAvailable, UnknownTopicOrPartition
@@ -50,7 +50,7 @@ def run_verify(options: argparse.Namespace) -> int:
         names = list(dict.fromkeys(tp.topic for tp in partitions))
         settings = admin.describe_configs([ConfigResource.topic(name) for name in names]).results()
         compacted = {r.name for r, entries in settings.items() if "compact" in (entries["cleanup.policy"].value or "")}
-        topics = admin.describe_topics(names).results()
+        topics = described(admin, names)
         progress = Progress("partitions compared", len(partitions))
         for done, tp in enumerate(partitions):
             progress.update(done)

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fastq.cli.clients import add_client_options, opened_admin
+from fastq.cli.clients import add_client_options, described, opened_admin
 from fastq.cli.output import (
     Subparsers,
     UsageError,
@@ -121,11 +121,10 @@ def run_describe(options: argparse.Namespace) -> int:
         )
     rows: list[dict[str, object]] = []
     with opened_admin(options) as admin:
-        names = options.topics or list(admin.list_topics(include_internal=True))
-        topics = admin.describe_topics(names).results()
+        topics = described(admin, options.topics or None)
         shown = [(name, part) for name, topic in topics.items() for part in topic.partitions]
         if chosen is not None:
-            minimum = _min_isr(admin, names) if options.at_min_isr or options.under_min_isr else {}
+            minimum = _min_isr(admin, list(topics)) if options.at_min_isr or options.under_min_isr else {}
             shown = [(name, part) for name, part in shown if chosen(part, minimum.get(name, 1))]
         # The offsets of a partition without a leader would be waited for.
         places = [TopicPartition(name, part.index) for name, part in shown if part.leader is not None]

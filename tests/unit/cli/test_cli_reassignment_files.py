@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from fastq import TopicPartition
-from fastq.admin import PartitionReassignment
+from fastq.admin import PartitionReassignment, TopicPartitionReplica
 from fastq.cli.output import UsageError
-from fastq.cli.reassign import progress
+from fastq.cli.reassign import log_progress, progress
 from fastq.cli.reassignment_files import (
     Placement,
     assignment_document,
@@ -90,3 +90,14 @@ def test_how_far_a_partition_is() -> None:
     assert progress(place, moving.replicas, moving) == ("under way", "adding 3; removing 1")
     elsewhere = PartitionReassignment((2, 4, 1), (4,), (1,))
     assert progress(place, elsewhere.replicas, elsewhere) == ("failed", "it moves to 2, 4 instead")
+
+
+def test_how_far_the_logs_of_a_partition_are() -> None:
+    first, second = TopicPartitionReplica("t", 0, 1), TopicPartitionReplica("t", 0, 2)
+    place = Placement((1, 2), (None, "/b"))
+    assert log_progress(T0, Placement((1, 2), (None, None)), {}) == ("done", "")
+    assert log_progress(T0, place, {first: [("/a", False)], second: [("/b", False)]}) == ("done", "")
+    copied = {second: [("/a", False), ("/b", True)]}
+    assert log_progress(T0, place, copied) == ("under way", "its log on node 2 is copied to /b")
+    assert log_progress(T0, place, {second: [("/a", False)]}) == ("failed", "its log on node 2 is in /a, not in /b")
+    assert log_progress(T0, place, {}) == ("failed", "its log on node 2 is in no directory that answers, not in /b")
