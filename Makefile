@@ -7,6 +7,8 @@ VENV    ?= .venv
 PY      := $(VENV)/bin/python
 INPUT   ?= examples/data
 RECORDS ?= 2000000
+# Where it is set, each of the hundreds of processes that tests start compiles what it imports.
+unexport PYTHONDONTWRITEBYTECODE
 PYTEST  := $(PY) -m pytest
 
 NATIVE  := $(wildcard src/fastq/_native/*.pyx src/fastq/_native/*.pxd src/fastq/_native/*.h)
