@@ -13,7 +13,8 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections import Counter, deque
+import itertools
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -45,8 +46,16 @@ def plan_balance(
     return {tp: tuple(replicas) for tp, replicas in sorted(plan.replicas.items()) if replicas != list(partitions[tp])}
 
 
+Held = dict[TopicPartition, None]
+"""Partitions in the order in which they came: of a set, a plan would be another one in each process."""
+
+
 class _Plan:
-    """The replicas as they are to be. `counts` and `on` are of the nodes that may take replicas, and always those of `replicas`."""
+    """The replicas as they are to be.
+
+    `on` has the partitions of the nodes that may take replicas, always as `replicas` has them; `brought` are those of them that were not
+    there before, `left` those that were there and are not any more.
+    """
 
     def __init__(
         self,
@@ -60,99 +69,103 @@ class _Plan:
         self.nodes = sorted(set(racks) - self.drained)
         in_racks = all(racks[node] is not None for node in self.nodes)
         self._rack: Mapping[int, str | None] = racks if in_racks else {}
-        self.on: dict[int, set[TopicPartition]] = {node: set() for node in self.nodes}
+        self.on: dict[int, Held] = {node: {} for node in self.nodes}
+        self.brought: dict[int, Held] = {node: {} for node in self.nodes}
+        self.left: dict[int, Held] = {node: {} for node in self.nodes}
         for tp, replicas in self.replicas.items():
             for node in replicas:
                 if node in self.on:
-                    self.on[node].add(tp)
+                    self.on[node][tp] = None
 
-    def crowding(self, replicas: Sequence[int]) -> int:
-        """How much the replicas share racks: the sum of the squares of how many are in each. A node without one is its own."""
-        shared = Counter(self._rack.get(node) or node for node in replicas)
-        return sum(count * count for count in shared.values())
+    def _in_rack_of(self, node: int, replicas: Sequence[int]) -> int:
+        """How many replicas share a node's rack. A node without one is its own."""
+        rack = self._rack.get(node)
+        if rack is None:
+            return replicas.count(node)
+        return sum(self._rack.get(other) == rack for other in replicas)
 
-    def _replaced(self, move: _Move) -> list[int]:
-        return [move.target if node == move.source else node for node in self.replicas[move.partition]]
+    def _crowds(self, move: _Move) -> int:
+        """How much more, or less, the partition's replicas share racks after a move: 0 is the same."""
+        replicas = self.replicas[move.partition]
+        rack = self._rack.get(move.source)
+        if rack is not None and rack == self._rack.get(move.target):
+            return 0
+        return self._in_rack_of(move.target, replicas) - self._in_rack_of(move.source, replicas) + 1
+
+    def _fits(self, move: _Move) -> bool:
+        replicas = self.replicas[move.partition]
+        return move.source in replicas and move.target not in replicas and self._crowds(move) <= 0
 
     def _move(self, move: _Move) -> None:
-        self.replicas[move.partition] = self._replaced(move)
-        if move.source in self.on:
-            self.on[move.source].remove(move.partition)
-        self.on[move.target].add(move.partition)
+        tp, source, target = move
+        replicas, before = self.replicas[tp], self.before[tp]
+        replicas[replicas.index(source)] = target
+        if source in self.on:
+            del self.on[source][tp]
+            if source in before:
+                self.left[source][tp] = None
+            else:
+                del self.brought[source][tp]
+        self.on[target][tp] = None
+        if target in before:
+            del self.left[target][tp]
+        else:
+            self.brought[target][tp] = None
 
-    def _others(self, tp: TopicPartition) -> list[int]:
-        """The nodes that a replica of a partition could go to."""
-        return [node for node in self.nodes if node not in self.replicas[tp]]
+    def _moves(self, tp: TopicPartition, sources: Sequence[int]) -> list[_Move]:
+        """All ways to have another node in the place of one of some."""
+        others = [node for node in self.nodes if node not in self.replicas[tp]]
+        return [_Move(tp, source, target) for source in sources for target in others]
 
     def drain(self) -> None:
         """Every replica of a drained node goes to where it is least crowded, and to the emptiest of these."""
         for tp, replicas in self.replicas.items():
             for source in [node for node in replicas if node in self.drained]:
-                moves = [_Move(tp, source, target) for target in self._others(tp)]
+                moves = self._moves(tp, [source])
                 if not moves:
                     raise ValueError(
                         f"{tp} has {len(replicas)} replicas, and only {len(self.nodes)} of the nodes can have any: "
                         "drain fewer, or give it fewer replicas first"
                     )
-                self._move(
-                    min(moves, key=lambda move: (self.crowding(self._replaced(move)), len(self.on[move.target])))
-                )
+                self._move(min(moves, key=lambda move: (self._crowds(move), len(self.on[move.target]))))
 
     def spread(self) -> None:
         """Partitions whose replicas share a rack that they need not share."""
-        for tp in self.replicas:
+        for tp, replicas in self.replicas.items():
             while True:
-                now = self.crowding(self.replicas[tp])
-                moves = [
-                    _Move(tp, source, target)
-                    for source in self.replicas[tp]
-                    if source in self.on
-                    for target in self._others(tp)
-                ]
-                better = [move for move in moves if self.crowding(self._replaced(move)) < now]
+                crowded = [node for node in replicas if node in self.on and self._in_rack_of(node, replicas) > 1]
+                better = [move for move in self._moves(tp, crowded) if self._crowds(move) < 0]
                 if not better:
                     break
-                self._move(
-                    min(
-                        better,
-                        key=lambda move: (
-                            self.crowding(self._replaced(move)),
-                            move.source in self.before[move.partition],
-                            len(self.on[move.target]) - len(self.on[move.source]),
-                        ),
-                    )
-                )
+                self._move(min(better, key=self._rank))
+
+    def _rank(self, move: _Move) -> tuple[int, bool, int]:
+        """What is best to do first: part most, take a replica that is on its way anyway, from a full node to an empty one."""
+        fuller = len(self.on[move.target]) - len(self.on[move.source])
+        return self._crowds(move), move.source in self.before[move.partition], fuller
 
     def even_replicas(self) -> None:
         """Chains of moves from a node with more replicas to one that has at least two fewer."""
         while True:
-            counts = {node: len(held) for node, held in self.on.items()}
-            chain = _chain(counts, self._replica_to)
+            chain = _chain({node: len(held) for node, held in self.on.items()}, self._replica_to)
             if chain is None or not self._go(chain):
                 return
 
     def _replica_to(self, source: int, target: int) -> _Move | None:
         """The cheapest replica of a node that another can take: one that this plan brought, or takes back to where it was."""
-        best, best_cost = None, 3
-        for tp in self.on[source]:
+        brought, left, on = self.brought[source], self.left[target], self.on[source]
+        back = [tp for tp in left if tp in on]
+        for tp in itertools.chain((tp for tp in back if tp in brought), brought, back, on):
             move = _Move(tp, source, target)
-            if target in self.replicas[tp]:
-                continue
-            cost = (source in self.before[tp]) + (target not in self.before[tp])
-            if (cost, tp) >= (best_cost, best.partition if best is not None else tp):
-                continue
-            if self.crowding(self._replaced(move)) <= self.crowding(self.replicas[tp]):
-                best, best_cost = move, cost
-        return best
+            if self._fits(move):
+                return move
+        return None
 
     def _go(self, chain: Sequence[_Move]) -> bool:
         """Take all moves of a chain; none, and False, where two of them are of one partition and do not go together."""
-        before = {move.partition: self.crowding(self.replicas[move.partition]) for move in chain}
         done: list[_Move] = []
         for move in chain:
-            replicas = self.replicas[move.partition]
-            fits = move.source in replicas and move.target not in replicas
-            if not fits or self.crowding(self._replaced(move)) > before[move.partition]:
+            if not self._fits(move):
                 for gone in reversed(done):
                     self._move(_Move(gone.partition, gone.target, gone.source))
                 return False
@@ -162,15 +175,16 @@ class _Plan:
 
     def even_leaders(self) -> None:
         """Chains of partitions that another of their replicas leads."""
-        led: dict[int, set[TopicPartition]] = {node: set() for node in self.nodes}
+        led: dict[int, Held] = {node: {} for node in self.nodes}
         for tp, replicas in self.replicas.items():
             if replicas and replicas[0] in led:
-                led[replicas[0]].add(tp)
+                led[replicas[0]][tp] = None
 
         def leader_to(source: int, target: int) -> _Move | None:
-            able = led[source] & self.on[target]
+            able = [tp for tp in led[source] if target in self.replicas[tp]]
             # One that changes anyway is no further line in the plan.
-            tp = min(able, key=lambda tp: (self.replicas[tp] == self.before[tp], tp), default=None)
+            changed = (tp for tp in able if self.replicas[tp] != self.before[tp])
+            tp = next(itertools.chain(changed, able), None)
             return None if tp is None else _Move(tp, source, target)
 
         while (chain := _chain({node: len(held) for node, held in led.items()}, leader_to)) is not None:
@@ -178,18 +192,24 @@ class _Plan:
                 replicas = self.replicas[tp]
                 replicas.remove(target)
                 replicas.insert(0, target)
-                led[source].remove(tp)
-                led[target].add(tp)
+                del led[source][tp]
+                led[target][tp] = None
 
 
 def _chain(counts: Mapping[int, int], move: Callable[[int, int], _Move | None]) -> list[_Move] | None:
     """The shortest chain of moves from the fullest node that has one to a node with at least two fewer; None when there is none."""
+    fewest = min(counts.values(), default=0)
+    futile: set[int] = set()  # what a fuller node reaches in vain, an emptier one does too
     for start in sorted(counts, key=lambda node: (-counts[node], node)):
+        if counts[start] < fewest + 2:
+            break
+        if start in futile:
+            continue
         came: dict[int, _Move | None] = {start: None}
         reached = deque([start])
         while reached:
             source = reached.popleft()
-            for target in sorted(counts.keys() - came.keys(), key=lambda node: (counts[node], node)):
+            for target in sorted(counts.keys() - came.keys() - futile, key=lambda node: (counts[node], node)):
                 found = move(source, target)
                 if found is None:
                     continue
@@ -197,6 +217,7 @@ def _chain(counts: Mapping[int, int], move: Callable[[int, int], _Move | None]) 
                 reached.append(target)
                 if counts[target] <= counts[start] - 2:
                     return list(_back(came, target))[::-1]
+        futile |= came.keys()
     return None
 
 
