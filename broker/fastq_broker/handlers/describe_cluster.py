@@ -29,11 +29,11 @@ def handle(context: RequestContext, request: DescribeClusterRequest) -> Describe
     told = CONTROLLERS if of_controllers else BROKERS
     if request.endpoint_type != told:
         known = request.endpoint_type in (BROKERS, CONTROLLERS)
+        # The answer's own type is left out, as Kafka does: version 0 has none, and nobody who asks in it wants controllers.
         what = "controllers (2)" if of_controllers else "brokers (1)"
         return DescribeClusterResponse(
             error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE,
             error_message=f"this listener tells of {what}, not of endpoints of type {request.endpoint_type}",
-            endpoint_type=told,
             cluster_id=controller.cluster_id,
             brokers=[],
         )

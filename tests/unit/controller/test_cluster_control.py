@@ -257,7 +257,9 @@ async def described(cluster: Cluster, first: Node) -> None:
         told = await ask(port, m.DescribeClusterRequest(endpoint_type=2))
         assert (told.error_code, told.cluster_id, told.controller_id) == (0, CLUSTER, first.node_id)
         assert {(one.broker_id, one.port) for one in told.brokers} == set(node.places.items())
-        assert (await ask(port, m.DescribeClusterRequest())).error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
+        for version in (0, 1, 2):
+            told = await ask(port, m.DescribeClusterRequest(), version)
+            assert told.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
         versions = await ask(port, m.ApiVersionsRequest(client_software_name="t", client_software_version="1"))
         served = {item.api_key: (item.min_version, item.max_version) for item in versions.api_keys}
         assert served == node.router.versions()
