@@ -28,6 +28,7 @@ from fastq._native.fetch import FetchedPartition, FetchedResponse
 from fastq._native.records import iter_headers, read_header, verify_crc
 from fastq._native.wire import DecodeError
 from fastq.errors import CorruptMessage, ErrorCode, InvalidRecord, KafkaStorageError, error_for_code
+from fastq_broker.log.files import is_shortage
 from fastq_broker.replication.fetcher_session import FetchPlan, FollowerSession, Key, Position, Wanted
 from fastq_broker.replication.follower_log import FollowerLog
 
@@ -74,6 +75,7 @@ class Phase(Enum):
     FETCH = "fetch"
     LATEST = "latest"
     EARLIEST = "earliest"
+    UNREAD = "unread"
     STOPPED = "stopped"
 
 
@@ -203,12 +205,22 @@ class ReplicaFetcher:
             return
         self._forget(key)
         state = self.partitions[key] = Followed(partition, log)
+        self._begin(state, leader_epoch, now)
+
+    def _begin(self, state: Followed, leader_epoch: int, now: float) -> None:
+        """See where the log ends, which may load it: what a shortage keeps from that is done once the pause is over."""
+        log = state.log
         try:
             if log.leader_epoch == NO_EPOCH and log.high_watermark < log.log_end_offset:
                 self._truncate_to(state, log.high_watermark)
             self._go_on(state, leader_epoch, now)
         except KafkaStorageError as error:
-            self._stop(state, str(error))
+            if _passes(error):
+                state.phase = Phase.UNREAD
+                state.position = Position(-1, leader_epoch, NO_EPOCH)
+                self._pause(state, str(error), now)
+            else:
+                self._stop(state, str(error))
 
     def remove(self, keys: Iterable[Key]) -> None:
         """Follow these no more; answers that are on their way say nothing of them."""
@@ -258,6 +270,9 @@ class ReplicaFetcher:
         for key in over:
             self._waiting.pop(key, None)
             self._changed[key] = None
+            state = self.partitions[key]
+            if state.phase is Phase.UNREAD:
+                self._begin(state, state.position.leader_epoch, now)
         for key in list(self._syncing):
             log = self.partitions[key].log
             if log.durable_end >= log.log_end_offset:
@@ -359,13 +374,17 @@ class ReplicaFetcher:
             self._guarded(self._append, state, part, now)
 
     def _guarded(self, take: Callable[[Followed, Said, float], None], state: Followed, said: Said, now: float) -> None:
-        """Take an answer in. What is wrong with it may pass; a disk that fails does not; one partition holds up no other."""
+        """Take an answer in. What is wrong with it may pass, and so may a shortage; a disk that fails does not; one partition holds up no
+        other."""
         try:
             take(state, said, now)
         except (CorruptMessage, InvalidRecord, DecodeError) as error:
             self._pause(state, f"what {self.leader} sent cannot be appended: {error}", now)
         except KafkaStorageError as error:
-            self._stop(state, str(error))
+            if _passes(error):
+                self._pause(state, str(error), now)
+            else:
+                self._stop(state, str(error))
         except Exception as error:
             logger.exception("following %s failed", state.partition)
             self._stop(state, repr(error))
@@ -551,3 +570,8 @@ class ReplicaFetcher:
             )
             log.truncate_fully_and_start_at(start)
         self._go_on(state, state.position.leader_epoch, now)
+
+
+def _passes(error: KafkaStorageError) -> bool:
+    """Whether it is a shortage of descriptors or memory that kept the log from it, and no disk that failed."""
+    return isinstance(error.__cause__, OSError) and is_shortage(error.__cause__)

@@ -3,6 +3,7 @@ leader. What becomes of records is in test_fetcher_records."""
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Collection
 
 import pytest
@@ -11,7 +12,7 @@ from fastq_broker.replication.fetcher_session import EPOCH_MAX
 from fetcher_world import BROKER_EPOCH, T0, T1, U0, Follower, MemoryLog, fetches, log_of, named, pair
 
 from fastq._native.records import build_batch
-from fastq.errors import ErrorCode
+from fastq.errors import ErrorCode, KafkaStorageError
 from fastq.protocol.messages import FetchResponse, ListOffsetsRequest
 
 
@@ -511,3 +512,40 @@ def test_old_magics_are_named(caplog: pytest.LogCaptureFixture) -> None:
     leader_log.read = lambda offset, bytes_max: bytes(old)  # type: ignore[method-assign]
     follower.step()
     assert "magic" in follower.machine.partitions[T0.key].problem
+
+
+class ShortLog(MemoryLog):
+    """A log that lacks a descriptor the first times it is to be loaded, and to be written to."""
+
+    loads = appends = 3
+
+    @staticmethod
+    def lacks() -> KafkaStorageError:
+        error = KafkaStorageError("loading a log failed: Too many open files")
+        error.__cause__ = OSError(errno.EMFILE, "Too many open files")
+        return error
+
+    @property
+    def leader_epoch(self) -> int:
+        if self.loads:
+            self.loads -= 1
+            raise self.lacks()
+        return super().leader_epoch
+
+    def append_as_follower(self, batches: memoryview, *, now_ms: int) -> int:
+        if self.appends:
+            self.appends -= 1
+            raise self.lacks()
+        return super().append_as_follower(batches, now_ms=now_ms)
+
+
+def test_a_shortage_of_descriptors_ends_with_the_shortage(caplog: pytest.LogCaptureFixture) -> None:
+    leader_log, mine = log_of(0, 0, 1), ShortLog()
+    follower = pair(leader_log, mine, 1)
+    follower.poll()
+    assert follower.machine.partitions[T0.key].phase is Phase.UNREAD and not follower.asked
+    for _ in range(mine.loads + mine.appends + 1):
+        follower.now += 1
+        follower.steps(2)
+    assert mine.data == leader_log.data and follower.machine.partitions[T0.key].phase is Phase.FETCH
+    assert [record.levelname for record in caplog.records] == ["WARNING"], "said once, however long it lasts"
