@@ -133,7 +133,7 @@ class Partitions:
             failures.attempt(f"applying the settings of topic {name}", partial(self._apply_config, image, name))
 
     def open_again(self) -> None:
-        """Open the logs that a shortage has kept shut."""
+        """Open the logs that a shortage has kept shut, and lead what it kept from being led."""
         names, self._kept_shut = self._kept_shut, set()
         for name in names:
             topic = self._controller.image.topics_by_name.get(name)
@@ -168,24 +168,35 @@ class Partitions:
                     if log.unmade and self._directories_missing:  # the next start must not look for it there
                         log.load()
                 except FastqError as error:  # the others are served
-                    logger.error("%s-%d has no log: %s", topic.name, number, error)
+                    failures.say(
+                        logger.error, f"making {topic.name}-{number}", "%s-%d has no log: %s", topic.name, number, error
+                    )
                     self._replicas.note_failure(topic.name, topic.topic_id, number)
-                    known = self._logs.get(topic.name, number)
-                    if known is not None and known.failure is None and known.dir.offline is None:
-                        self._kept_shut.add(topic.name)
+                    self._try_again(topic, self._logs.get(topic.name, number))
                     continue
                 replica = self._add_replica(log, topic, number)
                 replica.apply_config(log.config, min_insync_replicas)
             try:
                 moved = replica.apply(partition_image)
             except KafkaError as error:  # the others are served
-                logger.error(
-                    "%s cannot follow leader epoch %d: %s", replica.log.name, partition_image.leader_epoch, error
+                failures.say(
+                    logger.error,
+                    f"following {replica.log.name}",
+                    "%s cannot follow leader epoch %d: %s",
+                    replica.log.name,
+                    partition_image.leader_epoch,
+                    error,
                 )
+                self._try_again(topic, replica.log)
                 moved = True
             self.on_placed(replica, partition_image)
             if moved:
                 self._purgatory.changed(replica)
+
+    def _try_again(self, topic: TopicImage, log: PartitionLog | None) -> None:
+        """Follow the topic once more, later, where it was a shortage: neither the log nor its directory has failed."""
+        if log is not None and log.failure is None and log.dir.offline is None:
+            self._kept_shut.add(topic.name)
 
     def _add_replica(self, log: PartitionLog, topic: TopicImage, number: int) -> Replica:
         replica = Replica(log, topic.name, topic.topic_id, number, self._replicas.replication)

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 from fastq_broker.controller.image import PartitionImage
+from fastq_broker.partitions import Partitions
 from fastq_broker.replicas import Replica, ReplicaTable
+
+from fastq.errors import KafkaStorageError
 
 ID = bytes(range(16))
 
@@ -78,3 +81,39 @@ def test_a_node_alone_takes_who_is_in_sync_as_the_metadata_has_it(
     assert (replica.under_min_isr, replica.shared, replica.leader_id, replica.leader_epoch) == (under, None, 1, 3)
     replica.apply_config(config, 1)
     assert not replica.under_min_isr
+
+
+def test_a_partition_that_a_shortage_kept_from_being_led_is_led_once_it_is_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    left = [KafkaStorageError("loading a log failed: Too many open files") for _ in range(3)]
+    applied = []
+
+    def apply(image: Any) -> bool:
+        if left:
+            raise left.pop()
+        applied.append(image)
+        return True
+
+    log = SimpleNamespace(name="short-0", failure=None, dir=SimpleNamespace(offline=None))
+    replica = SimpleNamespace(log=log, apply=apply)
+    topic = SimpleNamespace(
+        name="short", topic_id=bytes(16), partitions=[SimpleNamespace(replicas=(1, 2), leader_epoch=1)]
+    )
+    image = SimpleNamespace(topics_by_name={"short": topic}, topic_configs=lambda name: {})
+    defaults = SimpleNamespace(values={"min.insync.replicas": "1"})
+    partitions = Partitions(
+        SimpleNamespace(image=image, topic_defaults=defaults),  # type: ignore[arg-type]
+        SimpleNamespace(),  # type: ignore[arg-type]
+        SimpleNamespace(node_id=1, get=lambda name, number: replica),  # type: ignore[arg-type]
+        SimpleNamespace(changed=lambda replica: None),  # type: ignore[arg-type]
+    )
+    partitions._follow_topic(image, topic)  # type: ignore[arg-type]
+    for _ in range(6):
+        partitions.open_again()
+    assert applied == topic.partitions
+    assert len(caplog.records) == 1, "said once, however long it lasts"
+    log.dir.offline, left[:] = KafkaStorageError("broken"), [KafkaStorageError("broken")]
+    partitions._follow_topic(image, topic)  # type: ignore[arg-type]
+    partitions.open_again()
+    assert applied == topic.partitions, "a disk that has failed is not tried again"
