@@ -402,6 +402,9 @@ class ClusterNode:
         return image.features.get(features.METADATA_VERSION, 0)
 
     def _directory_failed(self, log_dir: LogDir) -> None:
+        lost = [followed.replica for followed in self._followed.values() if followed.replica.log.dir is log_dir]
+        for replica in lost:
+            self._follow(replica, NOBODY, NOBODY)
         directory = self._directory_ids.get(log_dir.path)
         if directory is not None and self.life is not None:
             self.life.machine.directory_failed(directory, self.life.now())
@@ -453,7 +456,7 @@ class ClusterNode:
 
     def _follow(self, replica: Replica, leader: int, epoch: int) -> None:
         key = replica.topic_id, replica.partition
-        if leader == NOBODY:
+        if leader == NOBODY or replica.log.dir.offline is not None:  # who fetches is in sync, until it fails to write
             if self._followed.pop(key, None) is not None and self._fetchers is not None:
                 self._fetchers.unfollow([key])
             return
