@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         serving.close()
         return _cannot_start(error)
     finally:
-        _hold_signals()
+        _hold_signals(loop)
         with contextlib.suppress(RuntimeError):  # it never ran
             loop.close()
 
@@ -197,9 +197,14 @@ def _say_hang_up() -> None:
     )
 
 
-def _hold_signals() -> None:
-    """The stop is through: a signal that comes now must not change how the process ends."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+def _hold_signals(loop: asyncio.AbstractEventLoop) -> None:
+    """The stop is through: a signal that comes now must not change how the process ends. Other threads do not block it, so it is ignored,
+    and the loop's handlers go first: closing it would have the signal end the process again."""
+    held = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    signal.pthread_sigmask(signal.SIG_BLOCK, held)
+    for number in held:
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_IGN)
 
 
 async def _start(broker: Broker, stop: asyncio.Event) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -134,3 +135,26 @@ def test_a_node_among_others_that_cannot_open_its_metadata_says_that_alone(
     with pytest.raises(ConfigError, match=says):
         start(tmp_path, **among_others())
     assert not [record for record in caplog.records if record.exc_info]
+
+
+ENDED = """
+import os, signal, threading
+from fastq_broker import __main__ as command
+
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+loop = command._new_loop()
+
+async def signals():
+    command._take_signals(loop, lambda: False)
+
+loop.run_until_complete(signals())
+command._hold_signals(loop)
+loop.close()
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    os.kill(os.getpid(), number)
+"""
+
+
+def test_a_signal_at_the_very_end_does_not_change_how_the_process_ends() -> None:
+    """Whoever stops several nodes tells one again when the others have gone, which may be as it ends. Other threads are there still."""
+    assert subprocess.run([sys.executable, "-c", ENDED], timeout=60).returncode == 0
