@@ -1,7 +1,7 @@
 """DescribeLogDirs: what lies in each log directory, its size, and the room left (KIP-113, KIP-827).
 
-Rules: a directory that is offline answers KAFKA_STORAGE_ERROR and lists nothing. Null topics means all. This node is the
-only replica, so nothing lags. Source: ReplicaManager.describeLogDirs.
+Rules: a directory that is offline answers KAFKA_STORAGE_ERROR and lists nothing. Null topics means all. The lag that
+is asked for is that of a log being moved, which none is. Source: ReplicaManager.describeLogDirs.
 """
 
 from __future__ import annotations
