@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from fastq_broker.controller.image import UNASSIGNED_DIRECTORY
+
 UNKNOWN_OFFSET: Final = -1
 UNKNOWN_BROKER_EPOCH: Final = -1
 """A fetch that tells no broker epoch has this, and nothing is checked then."""
@@ -22,12 +24,23 @@ NEVER: Final = -(1 << 62)
 class Follower:
     """One follower. Invariant: `caught_up_ms` never goes back within a leader epoch."""
 
-    __slots__ = ("broker_epoch", "caught_up_ms", "fetched_at_ms", "leader_end", "log_end", "log_start", "node_id")
+    __slots__ = (
+        "broker_epoch",
+        "caught_up_ms",
+        "directory",
+        "fetched_at_ms",
+        "leader_end",
+        "log_end",
+        "log_start",
+        "node_id",
+    )
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
         self.log_end = UNKNOWN_OFFSET
         self.log_start = UNKNOWN_OFFSET
+        self.directory = UNASSIGNED_DIRECTORY
+        """Where the metadata has its replica."""
         self.broker_epoch: int | None = None
         """Of its latest fetch; None before the first."""
         self.caught_up_ms = NEVER

@@ -180,6 +180,8 @@ class Partition:
         newly_led, new_epoch = not self.leads, image.leader_epoch > self.leader_epoch
         others = [node for node in image.replicas if node != self._node_id]
         self._followers = {node: self._followers.get(node) or Follower(node) for node in others}
+        for node, known in self._followers.items():
+            known.directory = image.directory_of(node)
         pending = self.isr.pending
         if new_epoch or pending is None or image.partition_epoch > pending.partition_epoch:
             # An unclean leader has recovered by leading; the controller hears of it with the next change.
@@ -295,6 +297,8 @@ class Partition:
     def _is_eligible(self, follower: Follower) -> bool:
         known = self._broker(follower.node_id)
         if known is None or known.fenced or known.in_controlled_shutdown or follower.broker_epoch is None:
+            return False
+        if not known.is_online(follower.directory):
             return False
         return follower.broker_epoch in (UNKNOWN_BROKER_EPOCH, known.epoch)
 

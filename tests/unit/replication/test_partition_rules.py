@@ -285,6 +285,22 @@ def test_a_broker_that_is_not_up_does_not_join(why: dict[str, int]) -> None:
     assert follower.fetched(3, 10, 0, 103, bench.now) == []
 
 
+def test_a_replica_whose_directory_has_failed_is_not_waited_for() -> None:
+    """Nor does it join: its broker lives, and was caught up a moment ago."""
+    bench = Bench()
+    placed = image(1, (1, 2, 3))._replace(directories=(b"a" * 16, b"b" * 16, b"c" * 16))
+    bench.brokers[3] = bench.brokers[3]._replace(directories=(b"c" * 16, b"d" * 16))
+    bench.partition.apply(placed, Ends(10, 10, 10), bench.now)
+    for node in (2, 3):
+        bench.fetch(node, 10)
+    bench.append(12)
+    assert bench.fetch(2, 12) == []  # the third is waited for
+    bench.brokers[3] = bench.brokers[3]._replace(directories=(b"d" * 16,))
+    without = placed._replace(isr=(1, 2), partition_epoch=8)
+    assert bench.partition.apply(without, Ends(12, 12, 10), bench.now) == [Advanced(12)]
+    assert bench.partition.fetched(3, 12, 0, 103, bench.now) == []
+
+
 def test_a_broker_that_tells_no_epoch_joins() -> None:
     bench = Bench()
     bench.lead(isr=(1,), end=10)
