@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
