@@ -1,8 +1,8 @@
 """One client connection: bytes in, whole request frames to the router, responses out in order.
 
 Rules
-- One request at a time: frames that arrive meanwhile wait, first in `_backlog`, then in the socket. Responses therefore
-  leave in the order of the requests, and a client that does not read its responses is not read from either.
+- One request at a time: frames that arrive meanwhile wait, first in `_backlog`, then in the socket; a long poll ends then. Responses
+  therefore leave in the order of the requests, and a client that does not read its responses is not read from either.
 - Frames are served where they were received. Small ones lie in the server's one receive buffer, which every connection
   fills and empties within a single callback; a larger one gets a buffer of its own size and is received straight
   into it, and so is the next one, which is taken to be of the same size. Handlers must copy what they keep past their return.
@@ -256,6 +256,8 @@ class Connection(asyncio.BufferedProtocol, Accepted):
                 self._backlog + memoryview(buffer)[position:end]
             )  # a fresh one: views of the old may be about
             self._pause()
+            if self.pending is not None:
+                self.pending.hurry()  # who asks for more does not want to wait for what is not there
         else:
             self._begin_frame(memoryview(buffer)[position:end])
 

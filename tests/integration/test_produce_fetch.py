@@ -115,6 +115,20 @@ def code_of(
     return code
 
 
+def test_a_long_poll_ends_when_its_connection_asks_for_more(connection: RawConnection, new_topic_name: NewName) -> None:
+    name = new_topic_name()
+    create_topic(connection, name)
+    asked = FetchRequest.FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1000)
+    request = FetchRequest(
+        max_wait_ms=600_000, min_bytes=1, topics=[FetchRequest.FetchTopic(topic=name, partitions=[asked])]
+    )
+    connection.send(request, 11)
+    connection.send(ApiVersionsRequest(), 2)
+    (topic,) = connection.receive().responses
+    assert topic.partitions[0].error_code == 0 and not topic.partitions[0].records
+    assert connection.receive().error_code == 0
+
+
 def test_produce_errors(connection: RawConnection, new_topic_name: NewName) -> None:
     name = new_topic_name()
     create_topic(connection, name, max_message_bytes="1000", segment_bytes="1048576")

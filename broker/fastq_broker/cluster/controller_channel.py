@@ -4,7 +4,8 @@ Rules
 - One question is on its way at a time, in the order asked; what has to be asked again comes before the others.
 - Whom to ask is looked up for every question, in what raft knows. Without a leader, or without knowing where it listens, questions wait.
 - An answer with NOT_CONTROLLER anywhere in it, and a connection that fails, are no answers: the question is asked again.
-- A question that has waited for its time without being answered ends with REQUEST_TIMED_OUT; one that is on its way is waited for.
+- A question that has waited for its time without being answered ends with REQUEST_TIMED_OUT; one that is on its way is waited for, or, on
+  a channel that `moves_on`, asked of the next leader as soon as that one is known: the one before may stand still with its connection open.
 - What asking again does not mend ends at once: no shared version, a refused identity, a request that cannot be encoded.
 - Who is the active controller itself asks by a call, with the same message in and out.
 
@@ -111,13 +112,15 @@ Effect = Send | Call | Finish
 @dataclass(frozen=True, kw_only=True)
 class ChannelConfig:
     """Who asks, and its patience, in seconds. `answer_timeout_s` is Kafka's controller.socket.timeout.ms; `look_s` is how often a leader
-    that is not there is looked for; `retry_backoff_s` the pause before a question is asked again."""
+    that is not there is looked for; `retry_backoff_s` the pause before a question is asked again. `moves_on`: for questions that do no
+    harm when they are answered twice."""
 
     node_id: int
     name: str
     answer_timeout_s: float = 30.0
     look_s: float = 0.1
     retry_backoff_s: float = 0.05
+    moves_on: bool = False
 
 
 class ChannelMachine:
@@ -128,6 +131,7 @@ class ChannelMachine:
         self._leader = leader
         self._waiting: deque[Question] = deque()
         self._under_way: Question | None = None
+        self._asked: int | None = None  # the node that the question on its way was sent to
         self._wait_until = 0.0
         self._effects: list[Effect] = []
         self._numbers = 0
@@ -175,10 +179,23 @@ class ChannelMachine:
         """What is to be done now."""
         if not self.closed:
             self._expire(now)
+            self._move_on(now)
             if self._waiting and self._under_way is None and now >= self._wait_until:
                 self._ask_next(now)
         effects, self._effects = self._effects, []
         return effects
+
+    def _move_on(self, now: float) -> None:
+        """Wait no more for a node that leads no more."""
+        question = self._under_way
+        if question is None or self._asked is None or not self.config.moves_on:
+            return
+        leader = self._leader()
+        if leader.node_id >= 0 and leader.node_id != self._asked:
+            self._numbers += 1
+            self._under_way = None  # a late answer is of another question
+            self._again(question._replace(number=self._numbers), now, f"node {leader.node_id} leads now")
+            self._wait_until = now
 
     def _expire(self, now: float) -> None:
         for question in [each for each in self._waiting if now >= each.until]:
@@ -196,8 +213,10 @@ class ChannelMachine:
         question = self._waiting[0]
         timeout_s = min(self.config.answer_timeout_s, question.timeout_s)
         if leader.node_id == self.config.node_id:
+            self._asked = None
             self._effects.append(Call(question, timeout_s))
         elif leader.endpoint is not None:
+            self._asked = leader.node_id
             self._effects.append(Send(question, leader.node_id, leader.endpoint, timeout_s))
         else:
             self._wait_until = now + self.config.look_s
@@ -206,10 +225,13 @@ class ChannelMachine:
 
     def next_wakeup(self, now: float) -> float:
         """When `poll` is to be called at the latest, if nothing happens after one at `now`."""
-        if self.closed or not self._waiting:
+        if self.closed:
             return NEVER
-        due = min(question.until for question in self._waiting)
-        return due if self._under_way is not None else min(due, max(self._wait_until, now))
+        due = min((question.until for question in self._waiting), default=NEVER)
+        if self._under_way is not None:
+            looks = self.config.moves_on and self._asked is not None
+            return min(due, now + self.config.look_s) if looks else due
+        return min(due, max(self._wait_until, now)) if self._waiting else due
 
     def close(self) -> None:
         """Ask no more; what has no answer ends with ClientClosed, at the next `poll`."""
@@ -293,10 +315,6 @@ class ControllerChannel:
     ) -> None:
         """Ask the active controller; `done(response, error)` is called once, later."""
         self.machine.ask(request, done, self.now(), timeout_s=timeout_s, versions=versions)
-        self._turns.soon()
-
-    def leader_changed(self) -> None:
-        """Raft knows of another leader: what waits for one need not wait for the next look."""
         self._turns.soon()
 
     def versions(self) -> dict[int, tuple[int, int]]:

@@ -237,7 +237,7 @@ class ClusterNode:
             )
         )
         self.life = LifeDriver(machine, self._channel("heartbeats"), loop, self._life_news)
-        self.forwarder = Forwarder(self._channel("forwarding"), loop)
+        self.forwarder = Forwarder(self._channel(settings.FORWARDING), loop)
         self._requests = self._channel("requests")
         self._alter = AlterPartitionDriver(
             self.replication, self._channel("alter-partition"), loop, lambda: self.broker_epoch

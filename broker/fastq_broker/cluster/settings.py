@@ -21,6 +21,7 @@ from fastq_broker.replication.fetcher import FetcherConfig
 
 Ports = Mapping[str, int]
 _NO_PORTS: Ports = {}
+FORWARDING = "forwarding"
 
 
 def controller_endpoints(config: BrokerConfig, ports: Ports = _NO_PORTS) -> dict[str, Endpoint]:
@@ -109,8 +110,13 @@ def _address(listener: Listener, host: str, port: int) -> ListenerAddress:
 
 
 def channel_config(config: BrokerConfig, name: str) -> ChannelConfig:
-    """A channel of this broker to the active controller; `name` is for its log."""
-    return ChannelConfig(node_id=config.node_id, name=name, answer_timeout_s=config.controller_socket_timeout_ms / 1000)
+    """A channel of this broker to the active controller; `name` is for its log. What clients ask is not asked twice of two controllers."""
+    return ChannelConfig(
+        node_id=config.node_id,
+        name=name,
+        answer_timeout_s=config.controller_socket_timeout_ms / 1000,
+        moves_on=name != FORWARDING,
+    )
 
 
 def fetcher_config(config: BrokerConfig) -> FetcherConfig:

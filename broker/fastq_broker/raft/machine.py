@@ -18,6 +18,7 @@ import logging
 from collections.abc import Sequence
 
 from fastq.errors import ErrorCode
+from fastq_broker.log import failures
 from fastq_broker.raft.membership import Membership
 from fastq_broker.raft.messages import (
     AddVoter,
@@ -291,9 +292,13 @@ class RaftMachine(Membership):
     ) -> None:
         """An answer that a member of this quorum would not give."""
         link.failed, link.until = True, now + self.config.request_timeout_s
-        logger.error(
-            "%s:%d refuses a %s of node %d in epoch %d: %s; it is of another cluster, or has another's node id",
-            *link.endpoint,
+        place = "{}:{}".format(*link.endpoint)
+        failures.say(
+            logger.error,
+            f"{place} refuses node {self.config.key.node_id}",
+            "%s refuses a %s of node %d in epoch %d: %s; it is of another cluster, or has another's node id: compare cluster.id in the "
+            "meta.properties of both, and the addresses of the controllers",
+            place,
             type(ask).__name__,
             self.config.key.node_id,
             ask.epoch,

@@ -188,6 +188,11 @@ class ReplicaFetcher:
 
     # -- what is followed
 
+    @property
+    def in_flight(self) -> bool:
+        """Whether a request is on its way."""
+        return self._in_flight
+
     def add(self, partition: ReplicaPartition, leader_epoch: int, log: FollowerLog, now: float) -> None:
         """Follow a partition of this leader from its log's end on; a log that knows no epoch goes back to its high watermark first.
 

@@ -22,7 +22,9 @@ from fastq.config import ClientConfig
 from fastq.errors import FastqError
 from fastq.metadata import Node
 from fastq.net.aio import AsyncDriver
+from fastq.net.connection import SOFTWARE_NAME, SOFTWARE_VERSION
 from fastq.net.core import ClientCore
+from fastq.protocol.messages import ApiVersionsRequest
 from fastq_broker.replication.fetcher import (
     AwaitDurable,
     Effect,
@@ -67,6 +69,7 @@ class _Runner:
         self._core = network.core
         self.turns = Turns(network.loop, self.now, self._work, self.machine.next_wakeup)
         self._failing = False  # the last request had no answer, which the log says once
+        self._hurried = False
 
     def now(self) -> float:
         """Seconds, on the clock that the machine is given."""
@@ -78,6 +81,16 @@ class _Runner:
         self.machine.leader = str(leader)
         self._core.separate(leader)
         self._network.kick()
+
+    def hurry(self) -> None:
+        """Something new is to be fetched: a leader that only waits for records shall not have it wait until then. One of ours ends the wait
+        of a connection that asks for more; for any other it is a question that is soon answered."""
+        if self.machine.in_flight and not self._hurried:
+            self._hurried = True
+            request = ApiVersionsRequest(client_software_name=SOFTWARE_NAME, client_software_version=SOFTWARE_VERSION)
+            self._core.send(self._core.separate(self.leader), request, lambda response, error: None)
+            self._network.kick()
+        self.turns.soon()
 
     def _work(self, now: float) -> None:
         for effect in self.machine.poll(now):
@@ -94,6 +107,7 @@ class _Runner:
             request, take = fetch_request(effect, machine.config, level, node.broker_epoch()), machine.fetched
         else:
             request, take = list_offsets_request(effect, machine.config, level), machine.listed
+        self._hurried = False
         done = partial(self._answered, effect.number, take)
         self._core.send(self._core.separate(self.leader), request, done)
         self._network.kick()
@@ -155,7 +169,7 @@ class ReplicaFetchers:
                 before.turns.soon()
             self._runner_of[partition.key] = runner
             runner.machine.add(partition, leader_epoch, log, runner.now())
-            runner.turns.soon()
+            runner.hurry()
 
     def unfollow(self, keys: Iterable[Key]) -> None:
         """Follow nobody in these partitions."""

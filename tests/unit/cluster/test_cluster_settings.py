@@ -9,6 +9,7 @@ from typing import Any
 from fastq_broker.cluster.controller_channel import ChannelConfig
 from fastq_broker.cluster.lifecycle import LifecycleConfig, ListenerAddress
 from fastq_broker.cluster.settings import (
+    FORWARDING,
     channel_config,
     controller_endpoints,
     fetcher_config,
@@ -76,7 +77,8 @@ def test_what_is_not_set_is_what_the_machines_begin_with() -> None:
     )
     assert changed(life(config), plain) == {"metadata_dir": DIRECTORY, "previous_epoch": 5}
     assert fetcher_config(config) == FetcherConfig(replica_id=3)
-    assert channel_config(config, "n") == ChannelConfig(node_id=3, name="n")
+    assert channel_config(config, "n") == ChannelConfig(node_id=3, name="n", moves_on=True)
+    assert channel_config(config, FORWARDING) == ChannelConfig(node_id=3, name=FORWARDING)  # asked once by clients
 
 
 def test_what_is_set_arrives() -> None:

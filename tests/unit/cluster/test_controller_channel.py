@@ -110,6 +110,29 @@ def test_questions_wait_for_a_leader_whose_place_is_known(unknown: Leader) -> No
     assert number_of(channel.sent(0.1)) == 1
 
 
+def test_a_channel_that_moves_on_asks_the_next_leader_and_hears_nothing_of_the_one_before() -> None:
+    channel = Channel(moves_on=True)
+    channel.ask(1, 0.0)
+    first = channel.sent(0.0)
+    assert channel.machine.next_wakeup(0.0) == pytest.approx(0.1)
+    channel.leader = Leader(101, 3, ONE.endpoint)
+    assert channel.poll(0.1) == []
+    channel.leader = NOBODY
+    assert channel.poll(0.2) == []
+    channel.leader = TWO
+    second = channel.sent(0.3)
+    assert (second.node_id, number_of(second)) == (102, 1)
+    channel.machine.answered(first.question, None, ConnectionTimeout(), 0.4)
+    assert channel.poll(0.4) == [] and channel.ended == []
+    channel.machine.answered(second.question, OK, None, 0.5)
+    assert channel.poll(0.5) == [] and channel.ended == [(1, OK)]
+    channel.leader = Leader(1, 4, None)
+    channel.ask(2, 0.6)
+    (call,) = channel.poll(0.6)
+    channel.leader = TWO
+    assert isinstance(call, Call) and channel.poll(0.7) == []  # this node itself says that it leads no more
+
+
 def test_each_question_is_asked_of_the_leader_of_its_time() -> None:
     channel = Channel()
     channel.ask(1, 0.0)
@@ -347,7 +370,6 @@ def test_a_channel_follows_the_controller_that_moves_and_survives_one_that_dies(
         channel = channel_of(place)
         answer = asyncio.create_task(asked(channel, BrokerHeartbeatRequest(broker_id=1)))
         place.leader = Leader(101, 1, ends[0])
-        channel.leader_changed()
         await until(lambda: len(first.asked) >= 3)
         place.leader = Leader(102, 2, ends[1])
         assert await answer == OK

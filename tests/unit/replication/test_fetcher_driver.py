@@ -157,6 +157,39 @@ def test_partitions_follow_their_leaders_over_two_fetchers_each() -> None:
     asyncio.run(scenario())
 
 
+class Waiting(Broker):
+    """Its second fetch waits until more is asked on the connection, as one of ours has it."""
+
+    reader: asyncio.StreamReader
+
+    def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        super()._connected(reader, writer)
+
+    async def _answer(self, key: int, version: int, body: bytes) -> bytes:
+        if key == FetchRequest.API_KEY and self.asked == 1:
+            self.asked += 1
+            await until(lambda: bool(self.reader._buffer))  # type: ignore[attr-defined]
+        return await super()._answer(key, version, body)
+
+
+def test_what_is_followed_from_now_on_waits_for_no_long_poll() -> None:
+    async def scenario() -> None:
+        broker, follower = Waiting(1), Node2()
+        names = [partition(0), partition(1)]
+        for name in names:
+            broker.leader.lead(name, log_of(0), 0)
+        leader = await broker.start()
+        follower.follow(leader, 0, names[0])
+        await until(lambda: broker.asked == 2)
+        follower.follow(leader, 0, names[1])
+        await until(lambda: follower.logs[names[1]].log_end_offset == 1)
+        follower.fetchers.close()
+        await broker.stop()
+
+    asyncio.run(scenario())
+
+
 def test_a_leader_that_was_left_is_not_asked_any_more() -> None:
     async def scenario() -> None:
         old, new, follower, name = Broker(1), Broker(3), Node2(), partition(0)
