@@ -83,14 +83,14 @@ def new_topic_name(request: pytest.FixtureRequest) -> Callable[[], str]:
 
 @pytest.fixture
 def make_topic(new_topic_name: Callable[[], str]) -> Callable[..., str]:
-    """`make_topic(servers, partitions=1, **configs)` makes a topic and returns its name."""
+    """`make_topic(servers, partitions=1, **configs)` makes a topic and returns its name; it keeps records of any timestamp."""
 
     from fastq import Admin
 
     def make(servers: str, partitions: int = 1, **configs: str) -> str:
         name = new_topic_name()
         with Admin(bootstrap_servers=servers) as admin:
-            dotted = {key.replace("_", "."): value for key, value in configs.items()}
+            dotted = {"retention.ms": "-1", **{key.replace("_", "."): value for key, value in configs.items()}}
             admin.create_topic(name, partitions=partitions, replication_factor=1, configs=dotted)
         return name
 

@@ -16,6 +16,9 @@ import pytest
 README = Path(__file__).resolve().parents[2] / "README.md"
 PORT = "127.0.0.1:9092"  # as it is written there
 COMMANDS = {"fastq": [sys.executable, "-m", "fastq"], "fastq-broker": [sys.executable, "-m", "fastq_broker"]}
+# Spark's JVM hangs up on a planning worker without reading its last four bytes: whether the worker still writes them then is a race
+# of PySpark's own, which the worker's parent prints.
+DAEMON = re.compile(r"^Traceback .*\n(?:  File .*/pyspark/daemon\.py\".*\n)+BrokenPipeError: .*\n", re.MULTILINE)
 NOT_HERE = ("pip ", "make ")  # what sets the machine up, and has runs of its own
 
 
@@ -68,7 +71,7 @@ class Machine:
             cwd=self.directory, env=self.environment, capture_output=True, text=True, timeout=timeout_s,
         )  # fmt: skip
         assert done.returncode == 0, f"{command}\n{done.stdout[-2000:]}\n{done.stderr[-4000:]}"
-        assert "Traceback" not in done.stderr, done.stderr
+        assert "Traceback" not in DAEMON.sub("", done.stderr), done.stderr
 
 
 @pytest.fixture
