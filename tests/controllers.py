@@ -20,7 +20,7 @@ from fastq_broker.log import LogDir
 from fastq_broker.log.files import FdBudget, Files
 from fastq_broker.log.flusher import ManualFlusher
 from fastq_broker.server import Limits, Server
-from raft_members import Late, until
+from raft_members import until
 
 from fastq.config import ClientConfig
 from fastq.errors import ErrorCode
@@ -68,14 +68,13 @@ class Node:
             config, clock=lambda: 1_790_000_000_000, monotonic_ms=lambda: int(loop.time() * 1000), log_dir=log_dir
         )
         self.controller.subscribe(lambda image, delta: self.heard.append(image))
-        late = Late()
-        self.server = Server(loop, late, Limits())  # type: ignore[arg-type]
+        self.server = Server(loop, Limits())
         await self.server.bind("127.0.0.1", port, name="CONTROLLER")
         self.controller.open(loop=loop, ports={"CONTROLLER": port}, client_config=ClientConfig)
         self.control = ClusterControl(self.controller)
         ports: Any = SimpleNamespace(config=config, loop=loop, node_id=self.node_id, clock=self.controller.clock)
-        late.router = self.router = ControllerRouter(ports, self.controller, self.control)
-        self.server.serve()
+        self.router = ControllerRouter(ports, self.controller, self.control)
+        self.server.serve(self.router)
         loop.call_later(0.001, self.sync)
 
     def sync(self) -> None:

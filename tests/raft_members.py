@@ -57,15 +57,6 @@ class Disk:
         self.flusher.wait()
 
 
-class Late:
-    """A router that is there once the ports of all members are known."""
-
-    router: QuorumRouter
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.router, name)
-
-
 class Member:
     """A controller that does nothing but follow its quorum."""
 
@@ -73,9 +64,8 @@ class Member:
         self.options = {"cluster_id": "c", "election_timeout_s": 0.2, "fetch_timeout_s": 0.6, **options}
         self.key = ReplicaKey(node_id, bytes([node_id]) * 16)
         self.path = path / str(node_id) / f"{METADATA_TOPIC}-0"
-        self.late = Late()
         self.loop = asyncio.get_running_loop()
-        self.server = Server(self.loop, self.late, Limits())  # type: ignore[arg-type]
+        self.server = Server(self.loop, Limits())
         self.news: list[Any] = []
         self.driver: QuorumDriver | None = None
 
@@ -99,9 +89,8 @@ class Member:
         ports = SimpleNamespace(
             config=SimpleNamespace(non_produce_request_max_bytes=8 << 20), loop=self.loop, node_id=self.key.node_id
         )
-        self.late.router = QuorumRouter(ports, self.driver)  # type: ignore[arg-type]
         self.driver.start()
-        self.server.serve()
+        self.server.serve(QuorumRouter(ports, self.driver))  # type: ignore[arg-type]
         self.loop.call_later(0.001, self.sync)
 
     def sync(self) -> None:

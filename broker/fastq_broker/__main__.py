@@ -226,7 +226,7 @@ async def _serve_metrics(broker: Broker, address: str) -> MetricsServer:
     from .metrics_http import start_metrics
 
     router = MeteredRouter(broker)
-    broker.router = broker.server.router = router
+    broker.router = router
     try:
         return await start_metrics(broker, BrokerMetrics(broker, router), address)
     except ListenError as error:

@@ -29,7 +29,7 @@ from .cluster import Halted
 from .config_cluster import is_among_others
 from .config_keys import ResourceType
 from .controller import Controller, MetadataDelta
-from .descriptors import plan_descriptors, raise_limit
+from .descriptors import DescriptorCount, plan_descriptors, raise_limit
 from .fail_closed import warning_of
 from .fetch_session import FetchSessionCache
 from .groups.service import GroupCoordinator
@@ -109,18 +109,24 @@ class Broker(Ports):
     ) -> None:
         """`descriptors` is how the process divides its descriptors (None: by its limit as it is). Raises OSError for want of descriptors
         or threads."""
-        descriptors = descriptors or plan_descriptors(raise_limit())
+        descriptors = descriptors or plan_descriptors(raise_limit(), logs="broker" in config.process_roles)
         self.config = config
         self.loop = loop
         self.clock = clock
         self.monotonic_ms = monotonic_ms
         self.node_id = config.node_id
+        shared = DescriptorCount(descriptors.connections)
+        self._reserve: DescriptorCount | None = None
+        """Of the connections of other nodes, where they have listeners that are not for clients."""
+        if len(config.listeners) > 1 or is_among_others(config):
+            shared = DescriptorCount(descriptors.connections - descriptors.reserve)
+            self._reserve = DescriptorCount(descriptors.reserve, beyond=shared)
         self.cluster = self._make_cluster()
         self.replicas = ReplicaTable(config.node_id, None if self.cluster is None else self.cluster.replication)
         self.purgatory = Purgatory(loop)
         self.fetch_sessions = FetchSessionCache(config.max_incremental_fetch_session_cache_slots)
         self.router = Router(self)
-        self.server = Server(loop, self.router, _limits(config, descriptors))
+        self.server = Server(loop, _limits(config), shared)
         self.read_ahead = self.server.read_ahead
         self.logs = LogManager(
             config.log_dirs,
@@ -181,7 +187,7 @@ class Broker(Ports):
                     coordinator.follow()
                 if self.cluster is not None:
                     await self.cluster.loaded()
-                self.server.serve()
+                self.server.serve(self.router)
         except Halted as error:
             if self._giving_up:
                 raise StartStopped("stopped before it was ready") from None
@@ -206,7 +212,8 @@ class Broker(Ports):
             return None
         from .cluster.node import ClusterNode  # a node that is alone has no need of it
 
-        return ClusterNode(self)
+        assert self._reserve is not None
+        return ClusterNode(self, self._reserve)
 
     async def _know_metadata(self) -> None:
         """Open the metadata, and have this broker in it."""
@@ -294,7 +301,10 @@ class Broker(Ports):
         """Bind all listeners; advertise the port that was picked where none was named."""
         ports: dict[str, int] = {}
         for listener in self.config.listeners:
-            ports[listener.name] = await self.server.bind(listener.host, listener.port, name=listener.name)
+            for_nodes = len(self.config.listeners) > 1 and listener.name == self.config.inter_broker_listener_name
+            ports[listener.name] = await self.server.bind(
+                listener.host, listener.port, name=listener.name, reserve=self._reserve if for_nodes else None
+            )
             self.listening.append(f"{_shown(listener.host)}:{ports[listener.name]}")
         self.advertised_listeners = [
             listener if listener.port else replace(listener, port=ports.get(listener.name, 0))
@@ -345,7 +355,7 @@ def _shown(host: str) -> str:
     return f"[{host}]" if ":" in host else host or "*"
 
 
-def _limits(config: BrokerConfig, descriptors: DescriptorPlan) -> Limits:
+def _limits(config: BrokerConfig) -> Limits:
     """The server's limits, from what DescribeConfigs tells."""
     return Limits(
         send_buffer_bytes=config.socket_send_buffer_bytes,
@@ -358,5 +368,4 @@ def _limits(config: BrokerConfig, descriptors: DescriptorPlan) -> Limits:
         connections_max_per_ip=config.max_connections_per_ip,
         connections_max_per_ip_overrides=config.max_connections_per_ip_overrides,
         idle_ms=config.connections_max_idle_ms,
-        descriptors_max=descriptors.connections,
     )

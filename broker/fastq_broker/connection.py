@@ -40,6 +40,7 @@ from .output import SocketWriter, TransportWriter
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from .descriptors import DescriptorCount
     from .output import Part, Writer
     from .router import Deferred
     from .server import Server
@@ -107,6 +108,7 @@ class Connection(asyncio.BufferedProtocol, Accepted):
         "_writer",
         "active_tick",
         "client_id",
+        "descriptors",
         "listener",
         "on_closed",
         "peer",
@@ -115,7 +117,8 @@ class Connection(asyncio.BufferedProtocol, Accepted):
         "state",
     )
 
-    def __init__(self, server: Server, listener: str) -> None:
+    def __init__(self, server: Server, listener: str, descriptors: DescriptorCount) -> None:
+        """`descriptors`: where its own was taken."""
         self._server = server
         self._transport: asyncio.Transport | None = None
         self._writer: Writer | None = None
@@ -136,6 +139,7 @@ class Connection(asyncio.BufferedProtocol, Accepted):
         self.pending: Deferred | None = None
         self.client_id: bytes | None = None
         self.listener = listener
+        self.descriptors = descriptors
         self.peer: tuple[str, int] = ("", 0)
         self.software = ("", "")
         self.state: dict[str, Any] = {}
@@ -148,6 +152,11 @@ class Connection(asyncio.BufferedProtocol, Accepted):
     def connected(self) -> bool:
         return self._transport is not None
 
+    @property
+    def open(self) -> bool:
+        """Whether it is not being closed."""
+        return self._life != CLOSED
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but ancestry
         self._transport = transport
@@ -159,7 +168,7 @@ class Connection(asyncio.BufferedProtocol, Accepted):
         if transport.get_extra_info("sslcontext") is None:
             descriptor = sock.fileno()
             self._writer = SocketWriter(
-                server.loop, descriptor, server.read_ahead, self._drained, self._write_failed, server.descriptors
+                server.loop, descriptor, server.read_ahead, self._drained, self._write_failed, self.descriptors
             )
         else:
             self._writer = TransportWriter(server.loop, transport, server.read_ahead, self._drained, self._write_failed)

@@ -3,7 +3,8 @@
 Rules
 - The soft limit (RLIMIT_NOFILE) becomes the hard one, once, before anything is opened.
 - Half is for segment files and index maps; connections get the rest, but for what is kept for all else: standard streams, the loop,
-  locks, syncs, the metadata's files, the cleaner's pipes, metrics.
+  locks, syncs, the metadata's files, the cleaner's pipes, metrics. A node without logs leaves the half to connections.
+- A quarter of the connections is a reserve for other nodes: those on listeners that are not for clients. They use the others too.
 - Who accepts connections takes a descriptor from `DescriptorCount` first; one that is not there is refused, not waited for.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 FILES_MAX = 50_000
+FILES_MIN = 16
 KEPT_MIN = 48
 KEPT_MAX = 1_024
 UNLIMITED = 1 << 20
@@ -19,12 +21,14 @@ UNLIMITED = 1 << 20
 
 
 class DescriptorPlan(NamedTuple):
-    """How the `limit` of a process is divided: for files of logs, kept for all else, for connections."""
+    """How the `limit` of a process is divided: for files of logs, kept for all else, for connections, and how many of those are a reserve
+    for other nodes."""
 
     limit: int
     files: int
     kept: int
     connections: int
+    reserve: int
 
 
 def raise_limit() -> int:
@@ -43,30 +47,49 @@ def raise_limit() -> int:
     return UNLIMITED if soft == resource.RLIM_INFINITY else min(soft, UNLIMITED)
 
 
-def plan_descriptors(limit: int) -> DescriptorPlan:
-    """Divide a limit: half for files (16 to FILES_MAX), an eighth kept (KEPT_MIN to KEPT_MAX, a quarter at most), the rest
-    for connections."""
-    files = max(16, min(limit // 2, FILES_MAX))
+def plan_descriptors(limit: int, *, logs: bool = True) -> DescriptorPlan:
+    """Divide a limit: half for files (FILES_MIN to FILES_MAX; FILES_MIN for a node without `logs`), an eighth kept (KEPT_MIN to KEPT_MAX, a
+    quarter at most), the rest for connections."""
+    files = max(FILES_MIN, min(limit // 2, FILES_MAX)) if logs else FILES_MIN
     kept = min(max(limit // 8, KEPT_MIN), KEPT_MAX, limit // 4)
-    return DescriptorPlan(limit, files, kept, max(limit - files - kept, 1))
+    connections = max(limit - files - kept, 1)
+    return DescriptorPlan(limit, files, kept, connections, connections // 4)
 
 
 class DescriptorCount:
-    """The descriptors of connections. Loop thread only. Invariant: 0 <= `used` <= `limit`."""
+    """The descriptors of connections. Loop thread only.
 
-    __slots__ = ("limit", "used")
+    Invariants: 0 <= `used` <= `limit`; `lent` were taken `beyond` the limit, from those of others, and are given back to them first.
+    """
 
-    def __init__(self, limit: int) -> None:
+    __slots__ = ("beyond", "lent", "limit", "used")
+
+    def __init__(self, limit: int, *, beyond: DescriptorCount | None = None) -> None:
+        """`beyond`: from where more come once `limit` are used."""
         self.limit = limit
+        self.beyond = beyond
         self.used = 0
+        self.lent = 0
 
     def take(self) -> bool:
         """Count one more; False when there is none left."""
-        if self.used >= self.limit:
+        if self.used < self.limit:
+            self.used += 1
+            return True
+        if self.beyond is None or not self.beyond.take():
             return False
-        self.used += 1
+        self.lent += 1
         return True
 
     def give_back(self) -> None:
         """One that was taken is closed."""
-        self.used -= 1
+        if self.lent and self.beyond is not None:
+            self.lent -= 1
+            self.beyond.give_back()
+        else:
+            self.used -= 1
+
+    @property
+    def taken(self) -> int:
+        """How many are taken, those of others included."""
+        return self.used + self.lent

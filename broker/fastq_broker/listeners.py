@@ -169,8 +169,8 @@ class Acceptor:
                 self._open(accepted)
             else:
                 accepted.close()
-                limit = self._descriptors.limit
-                self._report(f"a connection was refused: {limit} are open, and there is no descriptor for more")
+                taken = self._descriptors.taken
+                self._report(f"a connection was refused: {taken} are open, and there is no descriptor for more")
 
     def _pause(self, error: OSError) -> None:
         """Leave who comes in the system's queue for a while; the loop would be woken for them for ever."""

@@ -3,6 +3,8 @@
 Rules
 - One receive buffer serves all connections, as each fills and empties it within one callback of the loop.
 - Log lines about bad peers are limited per second; what was left out is counted and said.
+- A listener for other nodes has descriptors of its own, and is not bounded by max.connections: the client that was silent for longest goes
+  instead. So no number of clients keeps followers away. Source: ConnectionQuotas.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import TYPE_CHECKING
 from fastq.protocol.api import APIS
 
 from .connection import HEAD_BYTES, Connection
-from .descriptors import DescriptorCount
+from .descriptors import UNLIMITED, DescriptorCount
 from .listeners import Acceptor, bind_sockets
 from .log import failures
 from .output import ReadAhead
@@ -41,14 +43,13 @@ BACKLOG = 1024
 
 class Limits:
     """What a server refuses, in Kafka's units and names. idle_ms 0 is no limit, queued_bytes_max 0 or less neither; socket
-    buffers of -1 are the system's. `descriptors_max` is what the process can spare for connections."""
+    buffers of -1 are the system's."""
 
     __slots__ = (
         "backlog",
         "connections_max",
         "connections_max_per_ip",
         "connections_max_per_ip_overrides",
-        "descriptors_max",
         "idle_ms",
         "non_produce_request_bytes_max",
         "queued_bytes_max",
@@ -70,7 +71,6 @@ class Limits:
         send_buffer_bytes: int = -1,
         receive_buffer_bytes: int = -1,
         backlog: int = BACKLOG,
-        descriptors_max: int = 2**31 - 1,
     ) -> None:
         self.request_bytes_max = request_bytes_max
         self.non_produce_request_bytes_max = non_produce_request_bytes_max
@@ -82,7 +82,6 @@ class Limits:
         self.send_buffer_bytes = send_buffer_bytes
         self.receive_buffer_bytes = receive_buffer_bytes
         self.backlog = backlog
-        self.descriptors_max = descriptors_max
 
 
 class Server:
@@ -92,13 +91,18 @@ class Server:
     idleness; once `stopping`, no connection is admitted and each closes after the response in progress.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, router: Router, limits: Limits) -> None:
+    router: Router
+    """What serves requests, once `serve` is called."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, limits: Limits, descriptors: DescriptorCount | None = None
+    ) -> None:
+        """`descriptors` are those that connections may take (None: any number)."""
         self.loop = loop
-        self.router = router
         self.limits = limits
         self.request_bytes_max = limits.request_bytes_max
         self.memory = RequestMemory(loop, limits.queued_bytes_max)
-        self.descriptors = DescriptorCount(limits.descriptors_max)
+        self.descriptors = descriptors or DescriptorCount(UNLIMITED)
         self.flexible_versions = flexible_versions()
         self.receive_buffer = bytearray(RECEIVE_BUFFER_BYTES)
         self.receive_view = memoryview(self.receive_buffer)
@@ -114,16 +118,25 @@ class Server:
         self._bad_lines = 0
         self._bad_left_out = 0
 
-    async def bind(self, host: str, port: int, *, name: str = "PLAINTEXT", tls: ssl.SSLContext | None = None) -> int:
+    async def bind(
+        self,
+        host: str,
+        port: int,
+        *,
+        name: str = "PLAINTEXT",
+        tls: ssl.SSLContext | None = None,
+        reserve: DescriptorCount | None = None,
+    ) -> int:
         """Take a listener's address; answers its port (the free one that was picked for 0). Raises ListenError.
 
-        Nobody is served there before `serve`.
+        `reserve`: the descriptors of a listener that is for other nodes. Nobody is served there before `serve`.
         """
+        descriptors = self.descriptors if reserve is None else reserve
         acceptor = Acceptor(
             self.loop,
             await bind_sockets(self.loop, host, port),
-            self.descriptors,
-            lambda: Connection(self, name),
+            descriptors,
+            lambda: Connection(self, name, descriptors),
             name=f"listener {name}",
             advice="raise the limit of open files (ulimit -n, LimitNOFILE=), or let idle clients go sooner "
             "(connections.max.idle.ms)",
@@ -132,8 +145,9 @@ class Server:
         self._acceptors.append(acceptor)
         return acceptor.port
 
-    def serve(self) -> None:
-        """Accept connections on every bound listener. Raises ListenError."""
+    def serve(self, router: Router) -> None:
+        """Accept connections on every bound listener, and have `router` answer. Raises ListenError."""
+        self.router = router
         for acceptor in self._acceptors:
             acceptor.listen(self.limits.backlog)
         self._ticker = self.loop.call_later(1.0, self._second)
@@ -163,18 +177,27 @@ class Server:
         if self.stopping:
             return "the broker is stopping"
         if len(self.connections) > self.limits.connections_max:
-            return f"more than max.connections={self.limits.connections_max} connections"
+            problem = f"more than max.connections={self.limits.connections_max} connections"
+            if connection.descriptors is self.descriptors:
+                return problem
+            self._make_room(f"{problem}, and another node has come: this one was silent for longest")
         allowed = self.limits.connections_max_per_ip_overrides.get(ip, self.limits.connections_max_per_ip)
         if count > allowed:
             return f"more than max.connections.per.ip={allowed} connections from {ip}"
         return None
+
+    def _make_room(self, reason: str) -> None:
+        """Close the connection of a client, best one that waits for no answer."""
+        clients = [each for each in self.connections if each.open and each.descriptors is self.descriptors]
+        if clients:
+            min(clients, key=lambda each: (each.pending is not None, each.active_tick)).fail(reason)
 
     def forget(self, connection: Connection) -> None:
         """A connection is gone."""
         if connection not in self.connections:
             return
         self.connections.discard(connection)
-        self.descriptors.give_back()
+        connection.descriptors.give_back()
         ip = connection.peer[0]
         left = self._per_ip[ip] - 1
         if left:

@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from fastq_broker.config import Listener
     from fastq_broker.controller import MetadataDelta, MetadataImage
     from fastq_broker.controller.image import PartitionImage
+    from fastq_broker.descriptors import DescriptorCount
     from fastq_broker.log import LogDir
     from fastq_broker.ports import Ports
     from fastq_broker.replicas import Replica
@@ -77,7 +78,6 @@ LOOK_S = 0.01
 TICK_S = 0.1
 LISTENS_S = 2.0
 """How long a broker is waited for that is only asked whether it listens."""
-CONTROLLER_CONNECTIONS = 256
 PRODUCER_IDS_S = 30.0
 DIRECTORIES_SINCE = 17
 """Level of metadata.version from which on registrations name log directories (KIP-858)."""
@@ -98,8 +98,10 @@ class ClusterNode:
     and each of them is fetched where that node's listener for brokers is known.
     """
 
-    def __init__(self, ports: Ports) -> None:
+    def __init__(self, ports: Ports, descriptors: DescriptorCount) -> None:
+        """`descriptors` are those of connections to the controller."""
         self._ports = ports
+        self._descriptors = descriptors
         self._config = config = ports.config
         self._loop = ports.loop
         self.is_controller = "controller" in config.process_roles
@@ -156,7 +158,7 @@ class ClusterNode:
         """
         config, controller, bound = self._config, self._ports.controller, self.bound
         if self.is_controller:
-            self._server = Server(self._loop, _NotYet(), Limits(descriptors_max=CONTROLLER_CONNECTIONS))  # type: ignore[arg-type]
+            self._server = Server(self._loop, Limits(), self._descriptors)
             for listener in config.controller_listeners:
                 bound[listener.name] = await self._server.bind(listener.host, listener.port, name=listener.name)
         controller.subscribe(self._metadata_changed)
@@ -167,8 +169,7 @@ class ClusterNode:
             self.control = ClusterControl(controller)
             self.control.on_term = self._look_for_the_gone
             self._router = ControllerRouter(self._ports, controller, self.control)
-            self._server.router = self._router
-            self._server.serve()
+            self._server.serve(self._router)
         if self.is_controller:
             self._register_controller()
         if self.is_broker:
@@ -537,7 +538,3 @@ def _address_of(peer: Any) -> str:
 def _set(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
-
-
-class _NotYet:
-    """Stands where a router will be once the metadata log is open; nobody is served before."""

@@ -14,6 +14,7 @@ import pytest
 from fastq_broker.broker import Broker, StartFailed
 from fastq_broker.config import BrokerConfig
 from fastq_broker.controller.storage import format_directories
+from fastq_broker.descriptors import DescriptorPlan
 
 from fastq.errors import ConfigError, FastqError
 
@@ -158,3 +159,34 @@ for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
 def test_a_signal_at_the_very_end_does_not_change_how_the_process_ends() -> None:
     """Whoever stops several nodes tells one again when the others have gone, which may be as it ends. Other threads are there still."""
     assert subprocess.run([sys.executable, "-c", ENDED], timeout=60).returncode == 0
+
+
+def test_clients_take_no_descriptor_of_the_listener_between_brokers(tmp_path: Path) -> None:
+    config = BrokerConfig.from_mapping(
+        {
+            "log.dirs": str(tmp_path),
+            "listeners": "PLAINTEXT://127.0.0.1:0,NODES://127.0.0.1:0",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,NODES:PLAINTEXT",
+            "inter.broker.listener.name": "NODES",
+        }
+    )
+
+    async def run() -> None:
+        broker = Broker(config, asyncio.get_running_loop(), descriptors=DescriptorPlan(64, 16, 40, 8, 2))
+        made.append(broker)
+        await broker.start()
+        clients, nodes = (listener.port for listener in broker.advertised_listeners)
+        try:
+            sockets = [socket.create_connection(("127.0.0.1", clients)) for _ in range(9)]
+            sockets += [socket.create_connection(("127.0.0.1", nodes)) for _ in range(2)]
+            for _ in range(1000):
+                if sum(each.listener == "NODES" for each in broker.server.connections) == 2:
+                    break
+                await asyncio.sleep(0.005)
+            assert sorted(each.listener for each in broker.server.connections) == ["NODES"] * 2 + ["PLAINTEXT"] * 6
+            for each in sockets:
+                each.close()
+        finally:
+            await broker.close()
+
+    asyncio.run(run())

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from fastq_broker.connection import ProtocolViolation
+from fastq_broker.descriptors import DescriptorCount
 from fastq_broker.ports import Ports
 from fastq_broker.router import Deferred, Router
 from fastq_broker.server import Limits, Server
@@ -68,9 +69,9 @@ def run(scenario: Scenario, limits: Limits | None = None, loop: str = "uvloop") 
 
     async def main() -> None:
         router = EchoRouter()
-        server = Server(asyncio.get_running_loop(), router, limits or Limits())  # type: ignore[arg-type]
+        server = Server(asyncio.get_running_loop(), limits or Limits())
         port = await server.bind("127.0.0.1", 0)
-        server.serve()
+        server.serve(router)  # type: ignore[arg-type]
         try:
             await asyncio.wait_for(scenario(server, router, port), 30)
         finally:
@@ -507,6 +508,41 @@ def test_connection_limits() -> None:
     run(scenario, Limits(connections_max=2))
 
 
+def test_clients_do_not_crowd_other_nodes_out() -> None:
+    """Neither of the descriptors nor of max.connections: the client that was silent for longest goes."""
+
+    async def main(limits: Limits, clients_max: int) -> list[int]:
+        server = Server(asyncio.get_running_loop(), limits, clients := DescriptorCount(clients_max))
+        reserve = DescriptorCount(2, beyond=clients)
+        ports = [await server.bind("127.0.0.1", 0), await server.bind("127.0.0.1", 0, name="NODES", reserve=reserve)]
+        server.serve(EchoRouter())  # type: ignore[arg-type]
+        writers: list[asyncio.StreamWriter] = []
+        answered = []
+        try:
+            for number, port in enumerate([ports[0]] * 4 + [ports[1]] * 2):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writers.append(writer)
+                try:
+                    writer.write(request(ECHO, number, b""))
+                    answered.append((await response(reader))[0])
+                except (asyncio.IncompleteReadError, ConnectionError):
+                    pass
+                for connection in server.connections:
+                    connection.active_tick -= connection.listener == "PLAINTEXT" and number < 3
+            await until(lambda: len(server.connections) == 3 + (clients_max == 3) * 2)
+            assert sum(connection.listener == "NODES" for connection in server.connections) == 2
+            assert (clients.used, reserve.used) == (len(server.connections) - 2, 2)
+        finally:
+            for writer in writers:
+                writer.close()
+            await server.stop()
+        assert (clients.used, reserve.used) == (0, 0)
+        return answered
+
+    assert asyncio.run(main(Limits(), 3)) == [0, 1, 2, 4, 5]
+    assert asyncio.run(main(Limits(connections_max=3), 9)) == [0, 1, 2, 4, 5]
+
+
 def test_idle_and_trickling_connections_end() -> None:
     async def scenario(server: Server, router: EchoRouter, port: int) -> None:
         idle_reader, idle = await asyncio.open_connection("127.0.0.1", port)
@@ -572,7 +608,7 @@ def test_bad_peers_do_not_flood_the_log(caplog: pytest.LogCaptureFixture) -> Non
 
 def test_one_connection_that_cannot_be_swept_leaves_the_others_swept(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
-        server = Server(asyncio.get_running_loop(), EchoRouter(), Limits())  # type: ignore[arg-type]
+        server = Server(asyncio.get_running_loop(), Limits())
         swept: list[int] = []
 
         class Swept:

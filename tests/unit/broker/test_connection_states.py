@@ -26,13 +26,14 @@ class World:
         self.asked = 0
         self.served: list[int] = []
         self.paused = self.closing = False
-        self.server = Server(loop, self, Limits(queued_bytes_max=200_000))  # type: ignore[arg-type]
+        self.server = Server(loop, Limits(queued_bytes_max=200_000))
+        self.server.router = self  # type: ignore[assignment]
         self.connections = [self.connect(), self.connect()]
         self.connection = self.connections[0]
 
     def connect(self) -> Connection:
         self.server.descriptors.take()
-        connection = Connection(self.server, "X")
+        connection = Connection(self.server, "X", self.server.descriptors)
         transport: Any = self
         connection.connection_made(transport)
         return connection

@@ -130,3 +130,19 @@ def test_a_plan_leaves_files_and_the_rest_their_share(limit: int) -> None:
     assert plan.files + plan.kept + plan.connections == limit
     assert plan.files >= 16 and plan.connections >= limit // 4
     assert plan.kept >= 16
+    assert limit // 16 <= plan.reserve <= plan.connections // 4
+    without_logs = plan_descriptors(limit, logs=False)
+    assert without_logs.files + without_logs.kept + without_logs.connections == limit
+    assert without_logs.connections >= limit // 2
+
+
+def test_a_reserve_takes_what_is_free_of_the_others_too_and_gives_that_back_first() -> None:
+    others = DescriptorCount(3)
+    reserve = DescriptorCount(2, beyond=others)
+    assert others.take() and [reserve.take() for _ in range(5)] == [True] * 4 + [False]
+    assert (others.used, reserve.used, reserve.taken) == (3, 2, 4) and not others.take()
+    reserve.give_back()
+    assert (others.used, reserve.used) == (2, 2)
+    for _ in range(3):
+        reserve.give_back()
+    assert (others.used, reserve.taken) == (1, 0)

@@ -22,11 +22,11 @@ def test_files_and_bytes_in_order_over_tls(loop: str, tmp_path: Path) -> None:
     async def scenario() -> None:
         router = EchoRouter()
         router.file = os.open(tmp_path / "segment", os.O_RDONLY)
-        server = Server(asyncio.get_running_loop(), router, Limits())  # type: ignore[arg-type]
+        server = Server(asyncio.get_running_loop(), Limits())
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(CERTIFICATE)
         port = await server.bind("127.0.0.1", 0, name="SSL", tls=context)
-        server.serve()
+        server.serve(router)  # type: ignore[arg-type]
         client = ssl.create_default_context(cafile=str(CERTIFICATE))
         try:
             for size in (100, 50_000, len(content)):

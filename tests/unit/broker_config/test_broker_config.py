@@ -19,7 +19,6 @@ from fastq_broker.config_keys import INT64_MAX, ConfigSource, ConfigType, Status
 from fastq_broker.config_listeners import parse_listener
 from fastq_broker.config_table import BROKER_KEYS, DONE, REMOVED, TARGETS
 from fastq_broker.config_table_cluster import CLUSTER
-from fastq_broker.descriptors import plan_descriptors
 
 from fastq.errors import ConfigError
 
@@ -58,14 +57,13 @@ def test_upkeep_that_is_done_another_way_is_said(name: str) -> None:
 
 
 def test_what_is_told_of_sockets_is_what_is_done() -> None:
-    limits = _limits(of(), plan_descriptors(1024))
+    limits = _limits(of())
     assert (limits.send_buffer_bytes, limits.receive_buffer_bytes, limits.backlog) == (262144, -1, 1024)
     assert of().get("socket.send.buffer.bytes") == 262144
     assert of().get("socket.receive.buffer.bytes") == -1
     assert of().get("socket.listen.backlog.size") == 1024
     limits = _limits(
-        of(("socket.send.buffer", 5000), ("socket.receive.buffer.bytes", 6000), ("queued.max.request.bytes", -1)),
-        plan_descriptors(1024),
+        of(("socket.send.buffer", 5000), ("socket.receive.buffer.bytes", 6000), ("queued.max.request.bytes", -1))
     )
     assert (limits.send_buffer_bytes, limits.receive_buffer_bytes, limits.queued_bytes_max) == (5000, 6000, -1)
 
