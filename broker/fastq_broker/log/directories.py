@@ -101,6 +101,18 @@ class DirectoryLocks:
                 raise
             raise ConfigError(why_unusable("metadata.log.dir", directory, error)) from error
 
+    def check(self, directory: str) -> None:
+        """OSError where another directory than the one that was locked, or none, has this path now. A lock file that somebody has
+        removed by itself is not missed."""
+        held = self._held[directory]
+        try:
+            if os.path.samestat(os.stat(held.path), os.fstat(held.fd)):
+                return
+        except FileNotFoundError:
+            if os.path.exists(os.path.join(directory, META_PROPERTIES)):
+                return
+        raise FileNotFoundError(errno.ENOENT, "it was moved away or removed", directory)
+
     def descriptor(self, directory: str) -> int:
         """That of a lock file."""
         return self._held[directory].fd

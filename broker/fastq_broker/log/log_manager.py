@@ -57,6 +57,7 @@ _LOGS_PER_TICK: Final = 20
 _SYNCED_ONE_BY_ONE: Final = 32
 _BITS_OF_A_LETTER: Final = 6
 _FLUSH_CHECK_INTERVAL_MS: Final = 500
+_DIRECTORY_CHECK_INTERVAL_MS: Final = 5_000
 _CLOCK_JUMP_MS: Final = 10_000
 """What the wall clock gains or loses between two ticks before it counts as set by hand."""
 
@@ -128,6 +129,7 @@ class LogManager:
             "checkpoint": checkpoint_interval_ms,
             "producers": producer_expiration_check_interval_ms,
             "flush": _FLUSH_CHECK_INTERVAL_MS,
+            "directories": _DIRECTORY_CHECK_INTERVAL_MS,
         }
         if watermark_interval_ms is not None:
             self._intervals["watermarks"] = watermark_interval_ms
@@ -556,9 +558,20 @@ class LogManager:
                 failures.attempt(
                     f"writing down high watermarks in {log_dir.path}", partial(self._write_watermarks, log_dir)
                 )
+        if self._is_due("directories", now):
+            self._check_directories()
         for log_dir in self.dirs:
             log_dir.tick()
         self._delete_directories(now)
+
+    def _check_directories(self) -> None:
+        """Notice directories that are gone from their paths: what is written to open files would not be found by the next start."""
+        for log_dir in self.dirs:
+            if log_dir.offline is None:
+                try:
+                    self._locks.check(log_dir.path)
+                except OSError as error:
+                    log_dir.refuse("looking for the log directory", log_dir.path, error)
 
     def _follow_wall_clock(self, ahead_ms: int) -> None:
         """Notice that somebody has set the wall clock, or no producer that is at work would be remembered after a jump forward."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import re
 from pathlib import Path
 
@@ -265,6 +266,33 @@ class TestDirectories:
         assert manager.create("u", 0, TOPIC_ID).dir is good.dir
         manager.close()
         assert not (dirs[0] / ".kafka_cleanshutdown").exists()
+        assert (dirs[1] / ".kafka_cleanshutdown").exists()
+
+    @pytest.mark.parametrize("how", ["moved", "removed", "replaced", "lock"])
+    def test_one_that_is_gone_from_its_path_fails_alone(self, tmp_path: Path, how: str) -> None:
+        now = [START_MS]
+        dirs = [tmp_path / "a", tmp_path / "b"]
+        manager = LogManager(dirs, clock=lambda: now[0])
+        manager.start()
+        (dirs[0] / "meta.properties").touch()
+        if how == "lock":
+            (dirs[0] / ".lock").unlink()
+        elif how == "removed":
+            shutil.rmtree(dirs[0])
+        else:
+            dirs[0].rename(tmp_path / "elsewhere")
+        if how == "replaced":
+            dirs[0].mkdir()
+            (dirs[0] / ".lock").touch()
+        now[0] += 4_000
+        manager.tick()
+        assert not manager.offline_dirs
+        now[0] += 1_000
+        manager.tick()
+        assert list(manager.offline_dirs) == ([] if how == "lock" else [str(dirs[0])])
+        for error in manager.offline_dirs.values():
+            assert "failed: it was moved away or removed; the log directory is offline" in str(error)
+        manager.close()
         assert (dirs[1] / ".kafka_cleanshutdown").exists()
 
 
