@@ -126,6 +126,8 @@ async def _serve(
 
     broker: Broker | None = None
     stop = _take_signals(loop, lambda: broker is not None and broker.hurry())
+    if parsed.supervised:
+        _watch_supervisor(loop, stop)
     try:
         broker = Broker(config, loop)
     except OSError as error:
@@ -189,6 +191,21 @@ def _take_signals(loop: asyncio.AbstractEventLoop, hurry: Callable[[], bool]) ->
         loop.add_signal_handler(number, end, number)
     loop.add_signal_handler(signal.SIGHUP, _say_hang_up)
     return stop
+
+
+def _watch_supervisor(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    """Stop once standard input ends: who started this node is gone, and nobody would stop it."""
+    descriptor = sys.stdin.fileno()
+
+    def readable() -> None:
+        if os.read(descriptor, 4096):
+            return
+        loop.remove_reader(descriptor)
+        if not stop.is_set():
+            logger.warning("the fastq-broker --nodes that started this node has ended: stopping")
+            stop.set()
+
+    loop.add_reader(descriptor, readable)
 
 
 def _say_hang_up() -> None:
@@ -295,6 +312,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--log-format", choices=("text", "json"), default="text", help="how the log is written (default: text)")
     add("--log-level", choices=("debug", "info", "warning", "error"), default="info", help="default: info")
+    add("--supervised", action="store_true", help=argparse.SUPPRESS)  # standard input ends with who started this node
     add("--control-fd", type=int, help=argparse.SUPPRESS)  # fastq.testing's fault switches
     return parser
 

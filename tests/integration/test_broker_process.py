@@ -55,6 +55,19 @@ def test_the_ready_line_is_all_of_standard_output(tmp_path: Path) -> None:
     assert rest == ""
 
 
+def test_a_node_ends_with_who_supervises_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fastq_broker", "--supervised", "--data-dir", str(tmp_path / "data")]
+    process = subprocess.Popen(
+        [*command, "--listen", "127.0.0.1:0"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdin is not None and process.stdout is not None
+    assert process.stdout.readline().startswith(b"fastq-broker ready")
+    assert process.poll() is None
+    rest, log = process.communicate(timeout=30)  # ends its standard input, as the supervisor's own end does
+    assert process.returncode == 0 and rest == b""
+    assert b"that started this node has ended: stopping" in log and log.rstrip().endswith(b"stopped")
+
+
 def test_a_port_in_use(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import socket
 import sys
 import time
@@ -75,6 +76,7 @@ def run(parsed: argparse.Namespace) -> int:
         return EXIT_BAD_CONFIG
     try:
         check_ports(plans)
+        check_locks(configs)
         prepare(Path(parsed.data_dir or "data"), configs)
     except (FastqError, OSError) as error:
         print(f"fastq-broker: {error}", file=sys.stderr)
@@ -156,7 +158,8 @@ def _metrics(address: str | None, plans: Sequence[NodePlan]) -> dict[int, str]:
 
 def _command(parsed: argparse.Namespace, settings: Mapping[str, Value], metrics: str | None) -> list[str]:
     """What starts a node."""
-    command = [sys.executable, "-m", "fastq_broker", "--log-format", parsed.log_format, "--log-level", parsed.log_level]
+    command = [sys.executable, "-m", "fastq_broker", "--supervised"]
+    command += ["--log-format", parsed.log_format, "--log-level", parsed.log_level]
     for name in parsed.insecure_ignore:
         command += ["--insecure-ignore", name]
     for key, value in settings.items():
@@ -180,6 +183,19 @@ def check_ports(plans: Sequence[NodePlan]) -> None:
 
 
 # -- their directories
+
+
+def check_locks(configs: Sequence[BrokerConfig]) -> None:
+    """ConfigError where a directory is in use: nodes would be started again and again. OSError."""
+    from fastq_broker.log.directories import DirectoryLocks
+
+    locks = DirectoryLocks()
+    try:
+        for config in configs:
+            for directory in filter(os.path.isdir, config.log_dirs):
+                locks.take(directory)
+    finally:
+        locks.release()
 
 
 def prepare(root: Path, configs: Sequence[BrokerConfig]) -> None:

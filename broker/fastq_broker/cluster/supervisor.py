@@ -16,6 +16,7 @@ Rules
 - The same signal again stops all that are left at once, and once more kills them. Who does not end in time is killed. SIGHUP is passed on.
   Nodes have sessions of their own: a terminal's Ctrl-C reaches them through here alone.
 - What a node logs goes to standard error, each line behind the node's name (JSON: with it).
+- A node's standard input is a pipe that ends with this process, however that ends: so does the node then (`--supervised`).
 - A process is ended by its pid, while it is ours to wait for: never by a name, never a group.
 """
 
@@ -322,7 +323,7 @@ async def start_child(argv: Sequence[str]) -> Child:
     """Start a process, without a shell, in a session of its own."""
     process = await asyncio.create_subprocess_exec(
         *argv,
-        stdin=asyncio.subprocess.DEVNULL,
+        stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         start_new_session=True,

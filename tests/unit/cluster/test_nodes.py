@@ -17,6 +17,7 @@ from fastq_broker.cluster.lifecycle import LifecycleConfig
 from fastq_broker.cluster.supervisor import NodePlan, SupervisorConfig, marked, marked_json
 from fastq_broker.config import BrokerConfig
 from fastq_broker.controller.storage import METADATA_DIRECTORY, MetaProperties
+from fastq_broker.log.directories import DirectoryLocks
 
 from fastq.errors import ConfigError
 
@@ -97,6 +98,19 @@ def test_a_port_that_is_taken_is_named_before_anything_is_made(
     said = capsys.readouterr().err
     assert f"node-1 cannot listen on 127.0.0.1:{port}: " in said and "the first of 4 ports that are free" in said
     assert not (tmp_path / "data").exists()
+
+
+def test_a_directory_in_use_is_named_before_anything_is_started(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nodes, "check_ports", lambda plans: None)
+    monkeypatch.setattr(nodes, "run_nodes", lambda *_, **__: pytest.fail("nodes are started"))
+    held = DirectoryLocks()
+    held.take(str(tmp_path / "node-2"))
+    assert nodes.run(arguments("--nodes", "3", "--data-dir", str(tmp_path))) == 1
+    said = capsys.readouterr().err
+    assert f"another process holds the lock {tmp_path / 'node-2' / '.lock'}" in said and said.count("\n") == 1
+    held.release()
 
 
 @pytest.mark.parametrize("text", ["0", "101", "-1", "three", "1.5"])

@@ -496,6 +496,18 @@ def test_real_processes_start_die_come_back_and_stop(
     assert "one at a time" in caplog.text
 
 
+def test_a_nodes_standard_input_ends_with_the_supervisor_alone() -> None:
+    async def scenario() -> None:
+        child = await supervisor.start_child(
+            [sys.executable, "-c", "import sys; print('up', flush=True); sys.stdin.read()"]
+        )
+        assert child.stdout is not None and await child.stdout.readline() == b"up\n"
+        child._process.stdin.close()  # type: ignore[attr-defined]  # what its death would do
+        assert await asyncio.wait_for(child.wait(), 30) == 0
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.slow
 def test_a_command_that_does_not_exist_is_tried_again_and_said(caplog: pytest.LogCaptureFixture, tmp_path: Any) -> None:
     tried: list[NodePlan] = []
