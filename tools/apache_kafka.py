@@ -108,7 +108,8 @@ class ApacheKafka:
 
     `data_dir` is kept when given, so that a directory can move between brokers; else it is temporary.
     `properties` override or extend the server's properties, None takes one away: with controller.quorum.voters it is one of several
-    controllers, of the cluster `cluster_id`. Not thread-safe.
+    controllers, of the cluster `cluster_id`; with `initial_controllers` too, which `format` writes down. `java_options` are the machine's.
+    Not thread-safe.
     """
 
     def __init__(
@@ -119,6 +120,8 @@ class ApacheKafka:
         heap: str = "1g",
         format_storage: bool = True,
         cluster_id: str | None = None,
+        initial_controllers: str | None = None,
+        java_options: Sequence[str] = ("-XX:+UseG1GC",),
     ) -> None:
         self._home = Path(tempfile.mkdtemp(prefix="apache-kafka-"))
         self.data_dir = data_dir or self._home / "data"
@@ -127,6 +130,8 @@ class ApacheKafka:
         self.heap = heap
         self._format = format_storage
         self._cluster_id = cluster_id
+        self._initial_controllers = initial_controllers
+        self._java_options = java_options
         self._process: subprocess.Popen[bytes] | None = None
         self._log = self._home / "server.log"
         wanted: dict[str, str | None] = {
@@ -169,10 +174,13 @@ class ApacheKafka:
             raise RuntimeError(reason)
         if self._format and not (self.data_dir / "meta.properties").exists():
             cluster_id = self._cluster_id or random_cluster_id()
-            alone = [] if "controller.quorum.voters" in self.properties else ["--standalone"]
-            run_tool("kafka.tools.StorageTool", "format", *alone, "-t", cluster_id, "-c", str(self._write_config()))
+            voters = [] if "controller.quorum.voters" in self.properties else ["--standalone"]
+            if self._initial_controllers is not None:
+                voters = ["--initial-controllers", self._initial_controllers]
+            run_tool("kafka.tools.StorageTool", "format", *voters, "-t", cluster_id, "-c", str(self.write_config()))
 
-    def _write_config(self) -> Path:
+    def write_config(self) -> Path:
+        """The node's server.properties."""
         config = self._home / "server.properties"
         config.write_text("".join(f"{key}={value}\n" for key, value in self.properties.items()))
         return config
@@ -180,14 +188,14 @@ class ApacheKafka:
     def start(self, timeout: float = 60.0) -> ApacheKafka:
         """Format the directory (unless it is to be taken as it is), start, and wait until the port answers."""
         self.format()
-        config = self._write_config()
+        config = self.write_config()
         logging = self._home / "log4j2.yaml"
         logging.write_text(LOG4J2)
         command = [
             "java",
             f"-Xms{self.heap}",
             f"-Xmx{self.heap}",
-            "-XX:+UseG1GC",
+            *self._java_options,
             f"-Dlog4j2.configurationFile={logging}",
         ]
         with self._log.open("ab") as log:

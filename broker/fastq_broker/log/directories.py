@@ -1,7 +1,7 @@
 """What a directory has to be to hold logs: one that nobody else uses, by a name that is no log's, and one that can be written.
 
-Rules: a lock file, which the system forgets with its process, keeps other processes away. Nothing is made before the lock but the
-directory itself. Source: LogManager.lockLogDirs.
+Rules: a lock file, which the system forgets with its process, keeps other processes away, those of Apache Kafka too. Nothing is made
+before the lock but the directory itself. Source: LogManager.lockLogDirs, FileLock.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import struct
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -63,6 +64,20 @@ def check_no_brokers(directory: str, names: Iterable[str]) -> None:
             )
 
 
+def _lock(fd: int) -> None:
+    """BlockingIOError where somebody has it.
+
+    A record lock, because that is what Java's FileLock is, and `flock` knows nothing of those: a broker was started on the directory of an
+    Apache Kafka that was still writing its logs. One of the open file, not of the process, so that it also keeps away a second user in
+    this process, and does not go when that closes its descriptor.
+    """
+    if hasattr(fcntl, "F_OFD_SETLK"):
+        whole_file = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, whole_file)
+    else:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 class DirectoryLocks:
     """The locks of this process. A lock file is open from the start on, so that a sync by it hears of all errors since."""
 
@@ -83,7 +98,7 @@ class DirectoryLocks:
         handle = FileHandle(Files(), path, READ_WRITE_CREATE)
         if fcntl is not None:
             try:
-                fcntl.flock(handle.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                _lock(handle.fd)
             except BlockingIOError:
                 raise ConfigError(
                     f"another process holds the lock {path}: a directory serves one broker, or one `fastq-broker repair`; stop that one, "

@@ -36,12 +36,17 @@ class LeaderEpochs:
     def __len__(self) -> int:
         return len(self._epochs)
 
-    def load(self) -> None:
-        """Read the file; an absent one means no epochs. Raises CorruptCheckpoint, OSError."""
+    def load(self) -> bool:
+        """Read the file; False, and no epochs, where there is none, or an empty one, which Apache Kafka begins with.
+
+        Raises CorruptCheckpoint, OSError.
+        """
         try:
             data = self._files.read_file(self.path)
         except FileNotFoundError:
-            return
+            return False
+        if not data:
+            return False
         entries = parse_epochs(self.path, data)
         for before, after in pairwise(entries):
             if after[0] <= before[0] or after[1] < before[1]:
@@ -50,6 +55,7 @@ class LeaderEpochs:
                 )
         self._epochs = [epoch for epoch, _ in entries]
         self._offsets = [offset for _, offset in entries]
+        return True
 
     def entries(self) -> list[tuple[int, int]]:
         return list(zip(self._epochs, self._offsets, strict=True))

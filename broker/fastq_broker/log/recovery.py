@@ -112,7 +112,7 @@ def load_log(log: PartitionLog) -> RecoveryReport:
         segments.append(segment)
         names |= {segment.log.path, segment.index.path}
     epochs = LeaderEpochs(files, log.path)
-    epochs_lost = not _load_epochs(epochs, missing=os.path.basename(epochs.path) not in names and segments[0].size > 0)
+    epochs_lost = not _load_epochs(epochs, has_records=segments[0].size > 0)
     epochs.unsynced = log.durability.is_new and len(epochs) > 0
     producers = ProducerState(log.name, expiration_ms=log.producer_expiration_ms)
     damaged = [
@@ -209,17 +209,16 @@ def topic_id_on_disk(files: Files, directory: str) -> bytes | None:
         return None
 
 
-def _load_epochs(epochs: LeaderEpochs, *, missing: bool) -> bool:
-    """False where they cannot be read, or are `missing` although there are records."""
-    if missing:
-        logger.error("%s is missing; the leader epochs are rebuilt from the log", epochs.path)
-        return False
+def _load_epochs(epochs: LeaderEpochs, *, has_records: bool) -> bool:
+    """False where they cannot be read, or there are none although there are records."""
     try:
-        epochs.load()
+        lost = not epochs.load() and has_records
     except CorruptCheckpoint as error:
         logger.error("%s; the leader epochs are rebuilt from the log", error)
         return False
-    return True
+    if lost:
+        logger.error("%s is missing or empty; the leader epochs are rebuilt from the log", epochs.path)
+    return not lost
 
 
 def _rebuild_epochs(files: Files, segments: list[Segment], epochs: LeaderEpochs) -> None:

@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "faults"))
-
 from history import ABORTED, ACKNOWLEDGED, COMMITTED, REFUSED, UNKNOWN, History, check
 
 FINAL = [(0, 0, 1), (0, 1, 2), (0, 3, 3), (1, 0, 4)]

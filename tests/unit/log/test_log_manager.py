@@ -6,6 +6,8 @@ import errno
 import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,22 @@ def test_a_directory_serves_one_broker(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^another process holds the lock"):
         open_manager(tmp_path)
     manager.close()
+    open_manager(tmp_path).close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere there are no record locks of an open file")
+def test_a_directory_of_ours_is_none_of_apache_kafkas(tmp_path: Path) -> None:
+    """Java's FileLock is a record lock: each kept away its own kind only, and both could write to the same logs."""
+    program = "import fcntl, sys; file = open(sys.argv[1], 'w'); fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    command = [sys.executable, "-c", program + "; print(); sys.stdin.read()", str(tmp_path / ".lock")]
+    manager = open_manager(tmp_path)
+    told = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    assert told.returncode == 1 and "BlockingIOError" in told.stderr
+    manager.close()
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as theirs:
+        assert theirs.stdout is not None and theirs.stdout.readline() == b"\n"
+        with pytest.raises(ConfigError, match=r"^another process holds the lock"):
+            open_manager(tmp_path)
     open_manager(tmp_path).close()
 
 

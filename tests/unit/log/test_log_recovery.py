@@ -162,12 +162,19 @@ def test_a_damaged_snapshot_is_replaced_by_an_earlier_one(tmp_path: Path) -> Non
     assert len(entry.batches) == 5
 
 
-def test_lost_leader_epochs_come_from_the_batches(tmp_path: Path) -> None:
+@pytest.mark.parametrize("count", [0, 250])
+def test_an_empty_file_of_leader_epochs_is_lost_where_there_are_records(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, count: int
+) -> None:
+    """Apache Kafka begins with an empty one, so that a directory of its has many; with records it is a lost one."""
     manager = open_manager(tmp_path, CONFIG)
-    epochs = fill(manager, 0, 250).epochs.entries()
+    epochs = fill(manager, 0, count).epochs.entries()
     manager.close()
     (tmp_path / "t-0" / "leader-epoch-checkpoint").write_bytes(b"")
-    assert reopen(tmp_path).epochs.entries() == epochs
+    log = reopen(tmp_path)
+    assert log.epochs.entries() == epochs
+    told = f"{log.epochs.path} is missing or empty; the leader epochs are rebuilt from the log"
+    assert [record.message for record in caplog.records] == [told][:count]
 
 
 def test_leftovers_of_an_interrupted_deletion_go(tmp_path: Path) -> None:
