@@ -8,7 +8,7 @@
 
 Rules
 - One question is on its way at a time. What happens meanwhile has the next one follow at once, unless this one fails.
-- A question that fails, for whatever reason, is asked again after the heartbeat's interval.
+- A question that fails, for whatever reason, is asked again after the heartbeat's interval. The reason is said once, and then each minute.
 - STALE_BROKER_EPOCH, when the metadata has another incarnation of this id: another process took its place while this one was silent. It
   registers again, which the controller refuses while the other one lives (Kafka sends heartbeats in vain until it is started again). A
   broker that the metadata does not have any more was unregistered on purpose, and stays out until it is started again.
@@ -37,6 +37,7 @@ from fastq.protocol.messages import (
     BrokerRegistrationResponse,
 )
 from fastq.protocol.uuid import uuid_to_str
+from fastq_broker.log.failures import REPORT_INTERVAL_S
 
 logger = logging.getLogger(__name__)
 
@@ -49,7 +50,8 @@ FIRST_SHUTDOWN_INTERVAL_S = 0.05
 
 
 _REFUSED_REGISTRATIONS: Mapping[int, str] = {
-    ErrorCode.DUPLICATE_BROKER_REGISTRATION: "Another process with the same node.id is alive, or was until a moment ago",
+    ErrorCode.DUPLICATE_BROKER_REGISTRATION: "Another process with the same node.id is alive, or was until a moment ago: give this one an "
+    "id of its own, or stop the other; it is tried again",
     ErrorCode.UNSUPPORTED_VERSION: "The cluster has finalized a feature at a level that this release does not support; the active "
     "controller's log says which",
     ErrorCode.INVALID_REGISTRATION: "The active controller's log says what it does not take: a log directory's id that another broker has, "
@@ -163,6 +165,9 @@ class BrokerLifecycle:
         self._register_until = NEVER
         self._shut_down_until = NEVER
         self._shutdown_answered = False
+        self._said: type[FastqError] | None = None
+        """Why the last question failed, as the log has it; said again from `_say_at` on."""
+        self._say_at = NEVER
         self._effects: list[Effect] = []
 
     # -- what happens
@@ -238,6 +243,8 @@ class BrokerLifecycle:
         if self._asked is None or self._asked[0] is not request:
             return
         (_, told), self._asked = self._asked, None
+        if response is not None and response.error_code == ErrorCode.NONE:
+            self._said = None
         if response is None:
             self._failed(error or FastqError("no answer came"), now)
         elif response.error_code != ErrorCode.NONE:
@@ -355,7 +362,11 @@ class BrokerLifecycle:
     def _failed(self, error: FastqError, now: float) -> None:
         self._at_once = False
         self._next(self.config.heartbeat_interval_s, now)
-        logger.warning("broker %d, %s, is not heard by the controller: %s", self.config.node_id, self.state.name, error)
+        if type(error) is not self._said or now >= self._say_at:
+            self._said, self._say_at = type(error), now + REPORT_INTERVAL_S
+            logger.warning(
+                "broker %d, %s, is not heard by the controller: %s", self.config.node_id, self.state.name, error
+            )
 
     def _refused(self, code: int, now: float) -> None:
         hint = None
@@ -364,8 +375,8 @@ class BrokerLifecycle:
                 self.stop()
                 return
             hint = (
-                f"Epoch {self.epoch} is not the registered one: was broker {self.config.node_id} unregistered? It stays fenced until it is "
-                "started again"
+                f"Epoch {self.epoch} is not the registered one: was broker {self.config.node_id} unregistered? Then it serves no partition "
+                "any more: stop it, or start it again to have it register anew"
             )
             if self._holder not in (None, self.config.incarnation_id):
                 self._registered = False

@@ -45,6 +45,7 @@ from fastq_broker.controller.records import PRODUCER_ID_BLOCK
 from fastq_broker.controller.topics import Refused
 from fastq_broker.controller.view import CONTROLLERS, ControlView
 from fastq_broker.error_responses import error_response
+from fastq_broker.log import failures
 
 logger = logging.getLogger(__name__)
 
@@ -196,7 +197,13 @@ class ClusterControl:
         self._write(records)
         sessions.heartbeat(request, result, self._controller.quorum.end_offset - 1)
         if result.error:
-            logger.info("a heartbeat of broker %d is refused: %s", broker_id, result.message)
+            failures.say(
+                logger.info,
+                f"heartbeats of broker {broker_id}",
+                "a heartbeat of broker %d is refused: %s",
+                broker_id,
+                result.message,
+            )
         return BrokerHeartbeatResponse(
             error_code=result.error,
             is_caught_up=result.is_caught_up,

@@ -311,6 +311,15 @@ class RaftMachine(Membership):
             return True
         known = answer.leader_id not in (NOBODY, self.config.key.node_id)
         endpoint = answer.endpoint
+        if answer.leader_id == self.config.key.node_id and answer.epoch > self._led_epoch:
+            failures.say(
+                logger.error,
+                f"node {answer.leader_id} leads elsewhere",
+                "node %d leads the metadata quorum in epoch %d, and that is not this process, which has the same node.id: stop it and "
+                "give it an id that no other node has (a controller whose disk is new may be told this until the others elect again)",
+                answer.leader_id,
+                answer.epoch,
+            )
         if known and endpoint is None:
             endpoint = self.voters.endpoint(answer.leader_id, self.config.listener)
         if answer.epoch > self.epoch:

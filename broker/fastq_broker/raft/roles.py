@@ -156,6 +156,7 @@ class Roles:
         self._store = store
         self._random = random
         self._deadline = NEVER  # of the election, the leader's silence or the resignation
+        self._led_epoch = -1  # the last one in which this process led
         self._leader_endpoint: Endpoint | None = None
         self._has_fetched = False  # from this leader, with success
         self._receiving: tuple[SnapshotId, int] | None = None  # and the bytes that are here
@@ -222,6 +223,8 @@ class Roles:
         """Take a role; `keep`: write down first what must not be forgotten."""
         if keep:
             self._store.write(Kept(epoch, leader_id, self.voted))
+        if leader_id == self.config.key.node_id:
+            self._led_epoch = epoch
         changed = (role, epoch, leader_id) != (self.role, self.epoch, self.leader_id)
         self.role, self.epoch, self.leader_id = role, epoch, leader_id
         self._deadline = deadline

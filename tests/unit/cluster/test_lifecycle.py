@@ -243,7 +243,30 @@ def test_a_broker_that_was_unregistered_stays_out(holder: bytes | None, caplog: 
     broker.life.registration_in_metadata(holder, True, 1.0)
     broker.answer(broker.poll(2.02), 2.02, error_code=ErrorCode.STALE_BROKER_EPOCH)
     assert isinstance(broker.poll(4.03), BrokerHeartbeatRequest) and broker.life.state is BrokerState.RUNNING
-    assert "was broker 4 unregistered?" in caplog.text
+    assert "was broker 4 unregistered?" in caplog.text and "start it again to have it register anew" in caplog.text
+
+
+def test_what_fails_again_and_again_is_said_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    broker = Broker()
+    broker.running()
+    now = 2.02
+
+    def fail(times: int, code: ErrorCode) -> None:
+        nonlocal now
+        for _ in range(times):
+            broker.answer(broker.poll(now), now, error_code=code)
+            now += 2.01
+
+    fail(25, ErrorCode.STALE_BROKER_EPOCH)
+    assert caplog.text.count("is not heard by the controller") == 1
+    fail(25, ErrorCode.STALE_BROKER_EPOCH)
+    assert caplog.text.count("is not heard by the controller") == 2
+    fail(3, ErrorCode.UNKNOWN_SERVER_ERROR)
+    assert caplog.text.count("is not heard by the controller") == 3
+    broker.answer(broker.poll(now), now)
+    now += 2.01
+    fail(3, ErrorCode.UNKNOWN_SERVER_ERROR)
+    assert caplog.text.count("is not heard by the controller") == 4
 
 
 def test_a_broker_whose_place_was_taken_registers_again_and_opens_no_ports_twice(

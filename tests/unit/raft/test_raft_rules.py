@@ -498,6 +498,20 @@ def test_another_cluster_is_not_asked_again_at_once(caplog: pytest.LogCaptureFix
     assert "h:2 refuses a Fetch of node 1 in epoch 5: INCONSISTENT_CLUSTER_ID" in caplog.text
 
 
+def test_another_process_of_the_same_id_that_leads_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    led = Setting(1, 4, kept=Kept(4, 1))  # what others say is of its own time
+    led.machine.answered(-2, Fetch("c", 4, ME, 2, 4, -1, 0.5, 1 << 20), Fetched(0, 1, 4), T)
+    setting = Setting(1, 4)
+    setting.follow(5)
+    assert not caplog.messages
+    setting.fetched(Fetched(0, 1, 7))
+    (line,) = caplog.messages
+    assert (
+        "node 1 leads the metadata quorum in epoch 7" in line
+        and "same node.id: stop it and give it an id that no" in line
+    )
+
+
 # -- snapshots
 
 
