@@ -9,7 +9,6 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
-from fastq_broker.broker import system_clock
 from fastq_broker.controller.records import encode_record
 from fastq_broker.controller.storage import METADATA_TOPIC
 from fastq_broker.log.config import LogConfig
@@ -24,6 +23,7 @@ from fastq_broker.raft.serving import QuorumRouter
 from fastq_broker.raft.storage import DiskLog, DiskVotes
 from fastq_broker.raft.voters import ReplicaKey, VoterSet
 from fastq_broker.server import Limits, Server
+from fastq_broker.surroundings import system_clock
 
 from fastq.config import ClientConfig
 from fastq.protocol.messages import FeatureLevelRecord

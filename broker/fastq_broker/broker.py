@@ -9,7 +9,7 @@ Rules
 - One of several (`cluster`) hands over what it leads first. What it may serve is the active controller's to say. One that is a controller
   only has no logs but the metadata's, and serves no clients.
 - Work that is not a request (retention, compaction, flushes, checkpoints, snapshots) runs in `_housekeep`, in bounded pieces.
-- The clocks are parameters: milliseconds since 1970 for what is compared with the times of records, and monotonic ones for timers.
+- Time, randomness, disk, network and threads are parameters (`surroundings.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -31,10 +30,10 @@ from .config_keys import ResourceType
 from .controller import Controller, MetadataDelta
 from .descriptors import DescriptorCount, plan_descriptors, raise_limit
 from .fail_closed import warning_of
-from .fetch_session import FetchSessionCache
+from .fetch_session import INT32_MAX, FetchSessionCache
 from .groups.service import GroupCoordinator
 from .listeners import ListenError
-from .log import LogCleaner, LogManager, failures, system_monotonic_ms
+from .log import LogCleaner, LogManager, failures
 from .log.log_dir import advice_for
 from .log.recovery_progress import RecoveryStopped
 from .partitions import Partitions
@@ -44,6 +43,7 @@ from .purgatory import Purgatory
 from .replicas import ReplicaTable
 from .router import Router
 from .server import Limits, Server
+from .surroundings import Surroundings
 from .topic_config import cleaner_config
 from .transactions import TransactionCoordinator
 
@@ -86,11 +86,6 @@ class Coordinator(Protocol):
         """The broker stops."""
 
 
-def system_clock() -> int:
-    """Milliseconds since 1970."""
-    return time.time_ns() // 1_000_000
-
-
 class Broker(Ports):
     """One node. Loop thread only.
 
@@ -103,17 +98,17 @@ class Broker(Ports):
         config: BrokerConfig,
         loop: asyncio.AbstractEventLoop,
         *,
-        clock: Callable[[], int] = system_clock,
-        monotonic_ms: Callable[[], int] = system_monotonic_ms,
+        surroundings: Surroundings | None = None,
         descriptors: DescriptorPlan | None = None,
     ) -> None:
-        """`descriptors` is how the process divides its descriptors (None: by its limit as it is). Raises OSError for want of descriptors
-        or threads."""
+        """`surroundings`: None for this machine. `descriptors` is how the process divides its descriptors (None: by its limit as it is).
+        Raises OSError for want of descriptors or threads."""
         descriptors = descriptors or plan_descriptors(raise_limit(), logs="broker" in config.process_roles)
+        self.surroundings = here = surroundings or Surroundings()
         self.config = config
         self.loop = loop
-        self.clock = clock
-        self.monotonic_ms = monotonic_ms
+        self.clock = here.clock
+        self.monotonic_ms = here.monotonic_ms
         self.node_id = config.node_id
         shared = DescriptorCount(descriptors.connections)
         self._reserve: DescriptorCount | None = None
@@ -124,14 +119,20 @@ class Broker(Ports):
         self.cluster = self._make_cluster()
         self.replicas = ReplicaTable(config.node_id, None if self.cluster is None else self.cluster.replication)
         self.purgatory = Purgatory(loop)
-        self.fetch_sessions = FetchSessionCache(config.max_incremental_fetch_session_cache_slots)
+        self.fetch_sessions = FetchSessionCache(
+            config.max_incremental_fetch_session_cache_slots, lambda: here.random.randint(1, INT32_MAX)
+        )
         self.router = Router(self)
-        self.server = Server(loop, _limits(config), shared)
+        self.server = Server(loop, _limits(config), shared, here)
         self.read_ahead = self.server.read_ahead
         self.logs = LogManager(
             config.log_dirs,
-            clock=clock,
-            monotonic_ms=monotonic_ms,
+            clock=here.clock,
+            monotonic_ms=here.monotonic_ms,
+            files=here.files,
+            flusher=here.flusher,
+            randomness=here.random,
+            threads=here.threads,
             fd_budget=descriptors.files,
             retention_check_interval_ms=config.log_retention_check_interval_ms,
             checkpoint_interval_ms=config.log_flush_offset_checkpoint_interval_ms,
@@ -142,7 +143,13 @@ class Broker(Ports):
             producer_expiration_check_interval_ms=config.producer_id_expiration_check_interval_ms,
         )
         self.cleaner = LogCleaner(self.logs)
-        self.controller = Controller(config, clock=clock, monotonic_ms=monotonic_ms, log_dir=self._metadata_dir())
+        self.controller = Controller(
+            config,
+            clock=here.clock,
+            monotonic_ms=here.monotonic_ms,
+            log_dir=self._metadata_dir(),
+            surroundings=here,
+        )
         self.partitions = Partitions(self.controller, self.logs, self.replicas, self.purgatory)
         if self.cluster is not None:
             self.partitions.on_placed = self.cluster.placed

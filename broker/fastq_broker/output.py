@@ -17,9 +17,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
+from .surroundings import start_threads
+
 if TYPE_CHECKING:
     import asyncio
-    from concurrent.futures import ThreadPoolExecutor
+    from concurrent.futures import Executor
     from typing import TypeAlias
 
     from .descriptors import DescriptorCount
@@ -38,6 +40,7 @@ GATHER_BYTES = 64 << 10
 """Bytes that are joined into one send."""
 TLS_CHUNK_BYTES = 256 << 10
 
+READERS = 2
 POLL_S = 0.02
 """How often a full socket is looked at that cannot be watched."""
 
@@ -62,18 +65,18 @@ Part: TypeAlias = "bytes | bytearray | memoryview | FileSlice"
 class ReadAhead:
     """The threads that wait for the disk, so that the loop need not. Started at the first cold read; loop thread only."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, threads_max: int = 2) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, threads: Callable[[int, str], Executor] = start_threads
+    ) -> None:
         self._loop = loop
-        self._threads_max = threads_max
-        self._pool: ThreadPoolExecutor | None = None
+        self._threads = threads
+        self._pool: Executor | None = None
         self.cold_reads = 0
 
     def run(self, work: Callable[[], object], done: Callable[[], None]) -> None:
         """Run `work` in a thread, then `done` in the loop, whether it raised or not."""
         if self._pool is None:
-            from concurrent.futures import ThreadPoolExecutor
-
-            self._pool = ThreadPoolExecutor(self._threads_max, "fastq-read-ahead")
+            self._pool = self._threads(READERS, "fastq-read-ahead")
         self.cold_reads += 1
         untaken = [work]
 

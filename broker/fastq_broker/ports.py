@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from .purgatory import Purgatory
     from .replicas import ReplicaTable
     from .router import Router
+    from .surroundings import Surroundings
     from .transactions import TransactionCoordinator
 
 
@@ -35,6 +36,7 @@ class Ports:
     config: BrokerConfig
     node_id: int
     loop: asyncio.AbstractEventLoop
+    surroundings: Surroundings
     clock: Callable[[], int]
     """Milliseconds since 1970."""
     monotonic_ms: Callable[[], int]

@@ -45,12 +45,12 @@ class WaitingFetch:
 class Purgatory:
     """All waiting fetches of a broker, by the partitions they watch. Loop thread only.
 
-    Invariants: `_watchers[key]` is never empty; a fetch in `_ended` is done and registered nowhere.
+    Invariants: `_watchers[key]` is never empty, who waits for longest is first; a fetch in `_ended` is done and registered nowhere.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._watchers: dict[Hashable, set[WaitingFetch]] = {}
+        self._watchers: dict[Hashable, dict[WaitingFetch, None]] = {}
         self._ended: list[WaitingFetch] = []
         self._count = 0
 
@@ -60,7 +60,7 @@ class Purgatory:
     def wait(self, fetch: WaitingFetch, max_wait_s: float) -> None:
         """Register a fetch; `fetch.finish` is called once, from the loop, unless `cancel` comes first."""
         for key in fetch.keys:
-            self._watchers.setdefault(key, set()).add(fetch)
+            self._watchers.setdefault(key, {})[fetch] = None
         self._count += 1
         fetch.timer = self._loop.call_later(max_wait_s, self._expire, fetch)
 
@@ -96,7 +96,7 @@ class Purgatory:
 
     def end_all(self) -> None:
         """Answer every waiting fetch with what is there (the broker stops)."""
-        for fetch in {fetch for watchers in self._watchers.values() for fetch in watchers}:
+        for fetch in [fetch for watchers in self._watchers.values() for fetch in watchers]:
             self._end(fetch)
 
     def _end(self, fetch: WaitingFetch) -> None:
@@ -124,7 +124,7 @@ class Purgatory:
             fetch.timer.cancel()
         for key in fetch.keys:
             watchers = self._watchers[key]
-            watchers.discard(fetch)
+            watchers.pop(fetch, None)
             if not watchers:
                 del self._watchers[key]
         return True

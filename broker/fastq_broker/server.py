@@ -22,10 +22,11 @@ from fastq.protocol.api import APIS
 
 from .connection import HEAD_BYTES, Connection
 from .descriptors import UNLIMITED, DescriptorCount
-from .listeners import Acceptor, bind_sockets
+from .listeners import Acceptor
 from .log import failures
 from .output import ReadAhead
 from .request_memory import RequestMemory
+from .surroundings import Surroundings
 
 if TYPE_CHECKING:
     from .router import Router
@@ -87,7 +88,7 @@ class Limits:
 class Server:
     """All connections of a node. Loop thread only.
 
-    Invariants: `connections` holds every open connection; `tick` counts seconds since the start and is the clock of
+    Invariants: `connections` holds every open connection, the oldest first; `tick` counts seconds since the start and is the clock of
     idleness; once `stopping`, no connection is admitted and each closes after the response in progress.
     """
 
@@ -95,9 +96,16 @@ class Server:
     """What serves requests, once `serve` is called."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, limits: Limits, descriptors: DescriptorCount | None = None
+        self,
+        loop: asyncio.AbstractEventLoop,
+        limits: Limits,
+        descriptors: DescriptorCount | None = None,
+        surroundings: Surroundings | None = None,
     ) -> None:
-        """`descriptors` are those that connections may take (None: any number)."""
+        """`descriptors` are those that connections may take (None: any number); `surroundings` have its network and threads (None: those
+        of this machine)."""
+        here = surroundings or Surroundings()
+        self._bind = here.bind
         self.loop = loop
         self.limits = limits
         self.request_bytes_max = limits.request_bytes_max
@@ -107,8 +115,8 @@ class Server:
         self.receive_buffer = bytearray(RECEIVE_BUFFER_BYTES)
         self.receive_view = memoryview(self.receive_buffer)
         self.head_view = self.receive_view[:HEAD_BYTES]
-        self.read_ahead = ReadAhead(loop)
-        self.connections: set[Connection] = set()
+        self.read_ahead = ReadAhead(loop, here.threads)
+        self.connections: dict[Connection, None] = {}
         self.tick = 0
         self.stopping = False
         self._per_ip: dict[str, int] = {}
@@ -134,7 +142,7 @@ class Server:
         descriptors = self.descriptors if reserve is None else reserve
         acceptor = Acceptor(
             self.loop,
-            await bind_sockets(self.loop, host, port),
+            await self._bind(self.loop, host, port),
             descriptors,
             lambda: Connection(self, name, descriptors),
             name=f"listener {name}",
@@ -172,7 +180,7 @@ class Server:
     def admit(self, connection: Connection) -> str | None:
         """Count a new connection; answers why it is refused, if it is."""
         ip = connection.peer[0]
-        self.connections.add(connection)
+        self.connections[connection] = None
         self._per_ip[ip] = count = self._per_ip.get(ip, 0) + 1
         if self.stopping:
             return "the broker is stopping"
@@ -196,7 +204,7 @@ class Server:
         """A connection is gone."""
         if connection not in self.connections:
             return
-        self.connections.discard(connection)
+        del self.connections[connection]
         connection.descriptors.give_back()
         ip = connection.peer[0]
         left = self._per_ip[ip] - 1

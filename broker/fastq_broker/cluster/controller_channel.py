@@ -36,12 +36,12 @@ from fastq.errors import (
 )
 from fastq.metadata import Node
 from fastq.net.aio import AsyncDriver
-from fastq.net.core import ClientCore
 from fastq.net.requests import VersionedRequest
 from fastq.protocol.api import APIS, api_name
 from fastq.protocol.message import Message, Struct
 from fastq_broker.raft.machine import RaftMachine
 from fastq_broker.raft.voters import Endpoint
+from fastq_broker.surroundings import Surroundings
 from fastq_broker.turns import NEVER, Turns
 
 logger = logging.getLogger(__name__)
@@ -290,13 +290,14 @@ class ControllerChannel:
         local: Callable[[Message], Awaitable[Message]] | None,
         client: ClientConfig,
         loop: asyncio.AbstractEventLoop,
+        surroundings: Surroundings | None = None,
     ) -> None:
-        """`local` None: this node is never a controller."""
+        """`local` None: this node is never a controller. `surroundings` None: those of this machine."""
         self.machine = ChannelMachine(config, leader)
         self._leader = leader
         self._local = local
         self._loop = loop
-        self._core = ClientCore(client, asks_metadata=False)
+        self._core = (surroundings or Surroundings()).client(client)
         self._network = AsyncDriver(self._core, loop)
         self._calls: set[asyncio.Task[None]] = set()
         self._turns = Turns(loop, self.now, self._work, self.machine.next_wakeup)

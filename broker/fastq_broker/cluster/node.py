@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import random
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,7 +29,6 @@ from fastq.protocol.messages import (
     AlterConfigsRequest,
     IncrementalAlterConfigsRequest,
 )
-from fastq.protocol.uuid import random_uuid
 from fastq_broker import fail_closed
 from fastq_broker.cluster import Halted, settings
 from fastq_broker.cluster.controller_channel import ControllerChannel, leader_of
@@ -104,6 +102,7 @@ class ClusterNode:
         self._descriptors = descriptors
         self._config = config = ports.config
         self._loop = ports.loop
+        self._here = ports.surroundings
         self.is_controller = "controller" in config.process_roles
         self.is_broker = "broker" in config.process_roles
         self.bound: dict[str, int] = {}
@@ -122,7 +121,7 @@ class ClusterNode:
         self.forwarder: Forwarder
         self.marker_sender: MarkerSender
         self.elsewhere: Elsewhere
-        self._incarnation = random_uuid()
+        self._incarnation = self._here.new_id()
         self._registration: LifeDriver[ControllerRegistration] | None = None
         self._server: Server | None = None
         self._router: ControllerRouter | None = None
@@ -158,7 +157,7 @@ class ClusterNode:
         """
         config, controller, bound = self._config, self._ports.controller, self.bound
         if self.is_controller:
-            self._server = Server(self._loop, Limits(), self._descriptors)
+            self._server = Server(self._loop, Limits(), self._descriptors, self._here)
             for listener in config.controller_listeners:
                 bound[listener.name] = await self._server.bind(listener.host, listener.port, name=listener.name)
         controller.subscribe(self._metadata_changed)
@@ -200,12 +199,13 @@ class ClusterNode:
             local if self.is_controller else None,
             self._client(purpose),
             self._loop,
+            self._here,
         )
         self._channels.append(channel)
         return channel
 
     def _ask_peers(self, purpose: str) -> Ask:
-        peers = Peers(self._place_of, self._client(purpose), self._loop)
+        peers = Peers(self._place_of, self._client(purpose), self._loop, self._here)
         self._peers.append(peers)
         return peers.ask
 
@@ -217,7 +217,7 @@ class ClusterNode:
 
     def _register_controller(self) -> None:
         registration = ControllerRegistration(
-            settings.registration_config(self._config, self._incarnation, self.bound), random.Random()
+            settings.registration_config(self._config, self._incarnation, self.bound), self._here.random
         )
         self._registration = LifeDriver(registration, self._channel("registration"), self._loop, lambda effect: None)
 
@@ -256,6 +256,7 @@ class ClusterNode:
             NodeState(lambda: self.broker_epoch, lambda: self._level(self._ports.image)),
             now_ms=self._ports.clock,
             count=config.num_replica_fetchers,
+            surroundings=self._here,
         )
         self.marker_sender = MarkerSender(self._ask_peers("markers"), loop.call_soon)
         self.elsewhere = Elsewhere(self._ask_peers("transactions"), loop, config, self._ports.replicas)

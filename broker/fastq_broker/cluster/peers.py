@@ -19,8 +19,8 @@ from fastq.config import ClientConfig
 from fastq.errors import ClientClosed, ConnectionFailed, FastqError
 from fastq.metadata import Node
 from fastq.net.aio import AsyncDriver
-from fastq.net.core import ClientCore
 from fastq.protocol.message import Message
+from fastq_broker.surroundings import Surroundings
 
 T = TypeVar("T")
 
@@ -32,12 +32,17 @@ class Peers:
     """Connections to other brokers, opened when somebody is asked. Loop thread only."""
 
     def __init__(
-        self, place_of: Callable[[int], Node | None], client: ClientConfig, loop: asyncio.AbstractEventLoop
+        self,
+        place_of: Callable[[int], Node | None],
+        client: ClientConfig,
+        loop: asyncio.AbstractEventLoop,
+        surroundings: Surroundings | None = None,
     ) -> None:
-        """`place_of(node_id)` is where a broker listens for others; None where that is not known."""
+        """`place_of(node_id)` is where a broker listens for others; None where that is not known. `surroundings`: None for this
+        machine."""
         self._place_of = place_of
         self._loop = loop
-        self._core = ClientCore(client, asks_metadata=False)
+        self._core = (surroundings or Surroundings()).client(client)
         self._network = AsyncDriver(self._core, loop)
 
     def ask(self, node_id: int, request: Message, done: Done, versions: tuple[int, int] | None = None) -> None:

@@ -66,6 +66,7 @@ from fastq_broker.log import LogDir, failures
 from fastq_broker.raft.driver import News
 from fastq_broker.raft.messages import SnapshotId
 from fastq_broker.raft.roles import Committed, LoadSnapshot
+from fastq_broker.surroundings import Surroundings
 from fastq_broker.topic_config import BrokerLayers, TopicDefaults
 
 if TYPE_CHECKING:
@@ -116,8 +117,10 @@ class Controller:
         clock: Callable[[], int],
         monotonic_ms: Callable[[], int] | None = None,
         log_dir: LogDir | None = None,
+        surroundings: Surroundings | None = None,
     ) -> None:
-        """`clock` gives the time in ms since 1970, `monotonic_ms` is for intervals (None: `clock`).
+        """`clock` gives the time in ms since 1970, `monotonic_ms` is for intervals (None: `clock`). Randomness, threads and connections
+        are those of `surroundings` (None: this machine's).
 
         `log_dir` is the broker's object of metadata.log.dir, whose flusher the broker drains; None: one of the controller's own, which
         syncs in the caller's thread.
@@ -137,6 +140,7 @@ class Controller:
         self.unprotected: Sequence[str] = ()
         """What of the metadata would protect, is not honoured and may be ignored."""
         self.monotonic_ms = monotonic_ms or clock
+        self._here = surroundings or Surroundings()
         self._directory = MetadataDirectory(config, clock=clock, monotonic_ms=self.monotonic_ms, log_dir=log_dir)
         self._written: deque[_Change] = deque()
         self._replayer = Replayer(self.image)
@@ -186,6 +190,7 @@ class Controller:
             loop=loop,
             ports=ports,
             client_config=client_config,
+            surroundings=self._here,
         )
         self.snapshots = SnapshotKeeper(
             self.config,
@@ -193,6 +198,7 @@ class Controller:
             self.quorum.history,
             monotonic_ms=self.monotonic_ms,
             changed=self.quorum.disk.snapshots_changed,
+            threads=self._here.threads,
         )
         self._opened = True
         self.image = self.pending = MetadataImage(cluster_id=self._directory.cluster_id)
@@ -375,7 +381,7 @@ class Controller:
 
     def create_topics(self, wanted: Sequence[NewTopic], *, validate_only: bool = False) -> list[CreatedTopic]:
         """Create topics, or (`validate_only`) say which of them could be created."""
-        results, records = topics.plan_create(self.pending, self.config, wanted)
+        results, records = topics.plan_create(self.pending, self.config, wanted, self._here.random, self._here.new_id)
         if records and not validate_only:
             names = frozenset(topic.name for topic in wanted)
             try:
@@ -392,7 +398,7 @@ class Controller:
 
     def create_partitions(self, wanted: Sequence[NewPartitions], *, validate_only: bool = False) -> list[Result]:
         """Let topics grow to a number of partitions; fewer, or as many as there are, is INVALID_PARTITIONS."""
-        return self._commit_whole(validate_only, *topics.plan_partitions(self.pending, wanted))
+        return self._commit_whole(validate_only, *topics.plan_partitions(self.pending, wanted, self._here.random))
 
     def alter_configs(
         self, wanted: Sequence[config_changes.ResourceChange], *, validate_only: bool = False

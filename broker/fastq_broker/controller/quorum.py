@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from random import Random
 from typing import TYPE_CHECKING
 
 from fastq.errors import FastqError, KafkaError, NotController
@@ -26,6 +26,7 @@ from fastq_broker.raft.machine import RaftMachine
 from fastq_broker.raft.roles import Became, Committed, RaftConfig, RaftFatal, Role
 from fastq_broker.raft.storage import DiskLog, DiskVotes
 from fastq_broker.raft.voters import VoterHistory, VoterSet
+from fastq_broker.surroundings import Surroundings
 
 if TYPE_CHECKING:
     from fastq.config import ClientConfig
@@ -55,10 +56,13 @@ class MetadataQuorum:
         loop: asyncio.AbstractEventLoop | None = None,
         ports: Mapping[str, int] | None = None,
         client_config: Callable[[], ClientConfig] | None = None,
+        surroundings: Surroundings | None = None,
     ) -> None:
         """`clock` gives ms since 1970, for the times of records; `monotonic_ms` is for everything else. `on_news` hears of roles, commits
         and snapshots. `loop`, `ports` (those that were bound, by listener) and `client_config` (how to connect to others) are for a quorum
-        of several: without them, ConfigError where the log says that the quorum has other voters."""
+        of several: without them, ConfigError where the log says that the quorum has other voters. `surroundings` (None: this machine) has
+        their randomness and connections."""
+        here = surroundings or Surroundings()
         self._directory = directory
         self._log = log
         self._on_news = on_news
@@ -73,7 +77,7 @@ class MetadataQuorum:
             lambda: self.history.voters.ids,
         )
         raft, static = self._among_others(config, ports or {}) if loop is not None else self._alone(config)
-        self._machine = RaftMachine(raft, self.disk, votes, static, random.Random())
+        self._machine = RaftMachine(raft, self.disk, votes, static, Random(here.random.getrandbits(64)))
         self._driver = QuorumDriver(
             self._machine,
             log,
@@ -82,6 +86,7 @@ class MetadataQuorum:
             self._fatal,
             config=client_config,
             clock=lambda: monotonic_ms() / 1000,
+            surroundings=here,
         )
 
     def _alone(self, config: BrokerConfig) -> tuple[RaftConfig, VoterSet]:

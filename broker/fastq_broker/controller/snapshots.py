@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
 
@@ -39,7 +39,10 @@ class SnapshotKeeper:
         *,
         monotonic_ms: Callable[[], int],
         changed: Callable[[], object],
+        threads: Callable[[int, str], Executor] = ThreadPoolExecutor,
     ) -> None:
+        """`threads(count, name)` begins some, and `changed` hears of snapshots that come or go."""
+        self._threads = threads
         self._config = config
         self._log = log
         self._history = history
@@ -49,7 +52,7 @@ class SnapshotKeeper:
         self._last_ms = monotonic_ms()
         self._last_offset = 0
         self._not_before_ms = 0
-        self._writer: ThreadPoolExecutor | None = None
+        self._writer: Executor | None = None
         self._writing: Future[None] | None = None
 
     @property
@@ -107,7 +110,7 @@ class SnapshotKeeper:
             work(list(image_records(image)))
 
         if self._writer is None:
-            self._writer = ThreadPoolExecutor(1, thread_name_prefix="fastq-snapshot")
+            self._writer = self._threads(1, "fastq-snapshot")
         try:
             self._writing = self._writer.submit(write)
         except RuntimeError as error:  # no thread can be started now

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING
@@ -135,11 +135,15 @@ def collision_key(name: str) -> str:
 
 
 def plan_create(
-    image: MetadataImage, config: BrokerConfig, topics: Sequence[NewTopic], random: Random | None = None
+    image: MetadataImage,
+    config: BrokerConfig,
+    topics: Sequence[NewTopic],
+    random: Random | None = None,
+    new_id: Callable[[], bytes] = random_uuid,
 ) -> tuple[list[CreatedTopic], list[Record]]:
     """Results in the order asked for, and the records of those that can be created.
 
-    `random` says where placements begin; None: the system's.
+    `random` says where placements begin; None: the system's. `new_id` has the topics' ids.
     """
     random = random or Random()
     named = Counter(topic.name for topic in topics)
@@ -151,7 +155,7 @@ def plan_create(
             if named[topic.name] > 1:
                 raise Refused(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
             room = PARTITIONS_PER_REQUEST_MAX - len(records)
-            result, made = _create(image, config, topic, colliding, room, random)
+            result, made = _create(image, config, topic, colliding, room, random, new_id)
         except Refused as refused:
             results.append(CreatedTopic(refused.error, refused.message, topic.name))
             continue
@@ -161,14 +165,20 @@ def plan_create(
 
 
 def _create(
-    image: MetadataImage, config: BrokerConfig, topic: NewTopic, colliding: dict[str, str], room: int, random: Random
+    image: MetadataImage,
+    config: BrokerConfig,
+    topic: NewTopic,
+    colliding: dict[str, str],
+    room: int,
+    random: Random,
+    new_id: Callable[[], bytes],
 ) -> tuple[CreatedTopic, list[Record]]:
     _check_name(image, topic.name, colliding)
     configs = _check_configs(topic.configs)
     placed = _assigned(image, topic) if topic.assignments else _placed(image, config, topic, room, random)
     if len(placed) > room:
         raise Refused(ErrorCode.POLICY_VIOLATION, _too_many(len(placed)))
-    topic_id = random_uuid()
+    topic_id = new_id()
     records: list[Record] = [TopicRecord(name=topic.name, topic_id=topic_id)]
     records += [
         ConfigRecord(resource_type=int(ResourceType.TOPIC), resource_name=topic.name, name=name, value=value)

@@ -7,7 +7,8 @@ files itself. Once it is closed nothing is made any more: another process may ho
 from __future__ import annotations
 
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Executor
 from typing import Any
 
 from .partition_log import PartitionLog
@@ -16,12 +17,13 @@ from .partition_log import PartitionLog
 class LogMaker:
     """One thread, begun with the first log. Event-loop thread only."""
 
-    __slots__ = ("_loop", "_thread", "_unmade")
+    __slots__ = ("_loop", "_thread", "_threads", "_unmade")
 
-    def __init__(self, loop: Any) -> None:
-        """`loop` is an asyncio event loop."""
+    def __init__(self, loop: Any, threads: Callable[[int, str], Executor]) -> None:
+        """`loop` is an asyncio event loop; `threads(count, name)` begins some."""
         self._loop: Any = loop
-        self._thread: ThreadPoolExecutor | None = None
+        self._threads = threads
+        self._thread: Executor | None = None
         self._unmade: deque[PartitionLog] = deque()
 
     def add(self, log: PartitionLog) -> None:
@@ -46,7 +48,7 @@ class LogMaker:
         if self._loop is None:
             return
         if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="fastq-make-logs")
+            self._thread = self._threads(1, "fastq-make-logs")
         try:
             self._thread.submit(self._make_all)
         except RuntimeError:  # no thread can be started: who touches a log makes its files

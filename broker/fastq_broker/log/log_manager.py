@@ -21,6 +21,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final
 
@@ -105,10 +106,12 @@ class LogManager:
         producer_expiration_ms: int = 86_400_000,
         producer_expiration_check_interval_ms: int = 600_000,
         randomness: random.Random | None = None,
+        threads: Callable[[int, str], Executor] = ThreadPoolExecutor,
     ) -> None:
         """Times in ms. `watermark_interval_ms`: how often high watermarks are written down apart from the other checkpoints, where
         leaders may change; None: with them. `monotonic_ms` is what timers count on; None: the system's, or `clock` where that is
-        another than the system's. `files` and `flusher` are for tests and the simulator; the lock file always is the system's own."""
+        another than the system's. `files`, `flusher` and `threads` are for tests and the simulator; the lock file always is the system's
+        own."""
         self.files = files or Files()
         self.default_config = default_config or LogConfig()
         self.clock = clock
@@ -123,6 +126,7 @@ class LogManager:
         self.dirs = [self._make_dir(os.path.abspath(os.fspath(path))) for path in log_dirs]
         self._locks = DirectoryLocks()
         self._random = randomness or random.Random()
+        self._threads = threads
         self._producer_expiration_ms = producer_expiration_ms
         self._intervals = {
             "retention": retention_check_interval_ms,
@@ -308,7 +312,7 @@ class LogManager:
         """Have an asyncio event loop call `drain_flushes` when the flusher has something to report."""
         if self.flusher.fileno() >= 0:
             self._loop = loop
-            self._maker = LogMaker(loop)
+            self._maker = LogMaker(loop, self._threads)
             loop.add_reader(self.flusher.fileno(), self.flusher.drain)
 
     def drain_flushes(self) -> None:

@@ -19,6 +19,7 @@ from fastq_broker.raft import wire
 from fastq_broker.raft.machine import RaftMachine
 from fastq_broker.raft.messages import Ask, Fetch, Vote
 from fastq_broker.raft.roles import Became, Committed, LoadSnapshot, RaftFatal, Send
+from fastq_broker.surroundings import Surroundings
 from fastq_broker.turns import Turns
 
 if TYPE_CHECKING:
@@ -48,8 +49,11 @@ class QuorumDriver:
         *,
         config: Callable[[], ClientConfig] | None = None,
         clock: Callable[[], float] = time.monotonic,
+        surroundings: Surroundings | None = None,
     ) -> None:
-        """`clock` gives seconds that only go on; `config` how to connect to others."""
+        """`clock` gives seconds that only go on; `config` how to connect to others, by the network of `surroundings` (None: this
+        machine's)."""
+        self._here = surroundings or Surroundings()
         self.machine = machine
         self.loop = loop
         self.now = clock
@@ -120,10 +124,9 @@ class QuorumDriver:
     def _connections(self) -> tuple[ClientCore, AsyncDriver]:
         if self._network is None:
             from fastq.net.aio import AsyncDriver
-            from fastq.net.core import ClientCore
 
             assert self._config is not None and self.loop is not None
-            core = ClientCore(self._config(), asks_metadata=False)
+            core = self._here.client(self._config())
             self._network = core, AsyncDriver(core, self.loop)
         return self._network
 

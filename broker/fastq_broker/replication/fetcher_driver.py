@@ -23,7 +23,6 @@ from fastq.errors import FastqError
 from fastq.metadata import Node
 from fastq.net.aio import AsyncDriver
 from fastq.net.connection import SOFTWARE_NAME, SOFTWARE_VERSION
-from fastq.net.core import ClientCore
 from fastq.protocol.messages import ApiVersionsRequest
 from fastq_broker.replication.fetcher import (
     AwaitDurable,
@@ -37,6 +36,7 @@ from fastq_broker.replication.fetcher import (
 from fastq_broker.replication.fetcher_session import Key
 from fastq_broker.replication.fetcher_wire import fetch_request, list_offsets_request
 from fastq_broker.replication.follower_log import FollowerLog
+from fastq_broker.surroundings import Surroundings
 from fastq_broker.turns import Turns
 
 logger = logging.getLogger(__name__)
@@ -144,12 +144,15 @@ class ReplicaFetchers:
         now_ms: Callable[[], int],
         quota: FollowerQuota | None = None,
         count: int = 1,
+        surroundings: Surroundings | None = None,
     ) -> None:
+        """`surroundings` has the network that they use; None: this machine's."""
+        here = surroundings or Surroundings()
         self.config = config
         self.node = node
         self.now_ms = now_ms
         self.quota = quota
-        self._networks = [AsyncDriver(ClientCore(client, asks_metadata=False), loop) for _ in range(count)]
+        self._networks = [AsyncDriver(here.client(client), loop) for _ in range(count)]
         self._runners: dict[tuple[int, int], _Runner] = {}
         self._runner_of: dict[Key, _Runner] = {}
 

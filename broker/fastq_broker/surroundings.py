@@ -1,0 +1,81 @@
+"""What a node takes from the machine it runs on: time, randomness, disk, network and threads.
+
+Rules: a node's code asks here and nowhere else, so that a simulation can hand in all of it and be the same each time
+(tests/simulation). Whatever is handed in counts for everything that the node does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Any, Protocol
+
+from fastq.protocol.uuid import random_uuid
+
+if TYPE_CHECKING:
+    import asyncio
+    from concurrent.futures import Executor
+
+    from fastq.config import ClientConfig
+    from fastq.net.core import ClientCore
+
+    from .log.files import Files
+    from .log.flusher import Flusher
+
+
+def system_clock() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+def start_threads(count: int, name: str) -> Executor:
+    """A pool of so many threads, which start when they have something to do."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    return ThreadPoolExecutor(count, name)
+
+
+class Binds(Protocol):
+    """Binds a listener's address: `listeners.bind_sockets`, or what has its place."""
+
+    def __call__(self, loop: asyncio.AbstractEventLoop, host: str, port: int, /) -> Awaitable[list[Any]]: ...
+
+
+async def bind_here(loop: asyncio.AbstractEventLoop, host: str, port: int) -> list[Any]:
+    """Sockets of this machine. Raises ListenError."""
+    from .listeners import bind_sockets
+
+    return [*await bind_sockets(loop, host, port)]
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """The machine, as one node has it; by default it is this one.
+
+    `monotonic_s` never jumps and begins anywhere; `clock` is milliseconds since 1970, for what is compared with the times of records.
+    """
+
+    clock: Callable[[], int] = system_clock
+    monotonic_s: Callable[[], float] = time.monotonic
+    random: Random = field(default_factory=Random)
+    """For back-offs, election time-outs and where placements begin."""
+    new_id: Callable[[], bytes] = random_uuid
+    """Ids that nothing else ever has, 16 bytes."""
+    files: Files | None = None
+    flusher: Flusher | None = None
+    """What syncs `files`; None: threads of its own."""
+    threads: Callable[[int, str], Executor] = start_threads
+    bind: Binds = bind_here
+
+    def monotonic_ms(self) -> int:
+        """Milliseconds on the clock that never jumps."""
+        return int(self.monotonic_s() * 1000)
+
+    def client(self, config: ClientConfig) -> ClientCore:
+        """What speaks with other nodes: each request goes where the caller says."""
+        from fastq.net.core import ClientCore
+
+        source = Random(self.random.getrandbits(64))
+        return ClientCore(config, asks_metadata=False, clock=self.monotonic_s, random=source)

@@ -1,0 +1,176 @@
+"""What always holds in a cluster, whatever befalls it; looked at from the outside, by what nodes have in their logs.
+
+Rules: what was seen committed on one node is what every node has there, then and ever after. A check that fails raises Violation, and says
+which node, partition, offset and epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fastq_broker.raft.roles import Role
+
+from fastq._native.records import decode_records, iter_headers
+from simulation.world import Violation, World
+
+if TYPE_CHECKING:
+    from simulation.client import Producer
+    from simulation.node import Node
+
+READ_BYTES = 4 << 20
+
+
+class Batch(NamedTuple):
+    """A batch, as far as it is the same on all nodes."""
+
+    next_offset: int
+    epoch: int
+    crc: int
+
+
+class History:
+    """The committed batches of one log, as some node had them first."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.batches: dict[int, Batch] = {}
+        self.first = 0
+        self.end = 0
+
+    def take(self, node: object, start: int, batches: Iterator[tuple[int, Batch]]) -> int:
+        """Compare what a node has committed with what was; where that ends."""
+        end = start
+        for base, batch in batches:
+            known = self.batches.get(base)
+            if known is None:
+                if base < self.end:
+                    raise Violation(f"{self.name} on {node} has a committed batch at {base}, where others have none")
+                self.batches[base] = batch
+                self.end = batch.next_offset
+            elif known != batch:
+                raise Violation(f"{self.name} on {node} has {batch} at offset {base}, where {known} was committed")
+            end = batch.next_offset
+        return end
+
+
+class Checks:
+    """All that is watched. `look` is called again and again."""
+
+    def __init__(self, world: World, nodes: Sequence[Node]) -> None:
+        self.world, self.nodes = world, nodes
+        self.histories: dict[Any, History] = {}
+        self._leaders: dict[int, int] = {}
+        self._partition_leaders: dict[tuple[Any, int], int] = {}
+        self._watermarks: dict[tuple[Any, int, int, int], int] = {}
+        self._read: dict[tuple[int, int, Any], int] = {}
+
+    def look(self) -> None:
+        for node in self.nodes:
+            broker = node.broker
+            if broker is None or not hasattr(broker.controller, "quorum"):
+                continue
+            self._look_at_quorum(node, broker.controller.quorum)
+            for replica in broker.replicas:
+                self._look_at_replica(node, replica)
+
+    def _look_at_quorum(self, node: Node, quorum: Any) -> None:
+        machine = quorum.driver.machine
+        if quorum.driver.closed:
+            return
+        if machine.role is Role.LEADER:
+            other = self._leaders.setdefault(machine.epoch, node.node_id)
+            if other != node.node_id:
+                raise Violation(f"{node} and node-{other} both lead the metadata quorum in epoch {machine.epoch}")
+        self._compare(node, "metadata", quorum._log, machine.high_watermark)
+
+    def _look_at_replica(self, node: Node, replica: Any) -> None:
+        log, shared = replica.log, replica.shared
+        if shared is None or not log.loaded or log.dir.offline is not None:
+            return
+        key = replica.topic, replica.partition
+        watermark = log.high_watermark
+        if shared.machine.leads:
+            epoch = replica.leader_epoch
+            other = self._partition_leaders.setdefault((key, epoch), node.node_id)
+            if other != node.node_id:
+                raise Violation(f"{node} and node-{other} both lead {key} in epoch {epoch}")
+            place = key, node.node_id, node.lives, epoch
+            if watermark < self._watermarks.get(place, 0):
+                raise Violation(
+                    f"the high watermark of {key} on {node} went from {self._watermarks[place]} back to {watermark} in epoch {epoch}"
+                )
+            self._watermarks[place] = watermark
+        self._compare(node, key, log, watermark)
+
+    def _compare(self, node: Node, key: Any, log: Any, watermark: int) -> None:
+        history = self.histories.get(key)
+        if history is None:
+            history = self.histories[key] = History(str(key))
+        place = node.node_id, node.lives, key
+        start = self._read.get(place, 0)
+        if watermark > start and log.log_end_offset >= watermark:
+            start = max(start, log.log_start_offset)
+            self._read[place] = history.take(node, start, _batches(log, start, watermark))
+
+    def at_rest(self, producers: Sequence[Producer]) -> None:
+        """All is well again, and nobody writes: every replica has the same, and all that was acknowledged is there once, in order."""
+        for node in self.nodes:  # from the beginning: nothing that was committed may have changed since
+            for place in [place for place in self._read if place[0] == node.node_id]:
+                del self._read[place]
+        self.look()
+        for key in {(producer.topic, producer.partition): None for producer in producers}:
+            ends = {}
+            values: dict[int, list[bytes]] = {}
+            for node in self.nodes:
+                assert node.broker is not None
+                replica = node.broker.replicas.get(*key)
+                if replica is None:
+                    raise Violation(f"{node} has no replica of {key}")
+                ends[str(node)] = replica.log.log_end_offset, replica.log.high_watermark
+                values[node.node_id] = list(_values(replica.log))
+            if len(set(ends.values())) > 1:
+                raise Violation(f"{key} does not end alike: (log end, high watermark) are {ends}")
+            for node_id, found in values.items():
+                self._account(key, node_id, found, [each for each in producers if (each.topic, each.partition) == key])
+
+    @staticmethod
+    def _account(key: Any, node_id: int, found: list[bytes], producers: Sequence[Producer]) -> None:
+        for producer in producers:
+            name = producer.name.encode() + b":"
+            own = [value for value in found if value.startswith(name)]
+            known = producer.acknowledged
+            if own[: len(known)] != known:
+                at = next((at for at, value in enumerate(known) if at >= len(own) or own[at] != value), 0)
+                there = own[at] if at < len(own) else None
+                raise Violation(
+                    f"{key} on node {node_id}: {producer.name} has the acknowledgement of {known[at]!r}, and {there!r} is in its place"
+                )
+            if own[len(known) :] not in ([], producer.doubtful):
+                raise Violation(
+                    f"{key} on node {node_id}: {producer.name} has {own[len(known) :]} unacknowledged, and sent {producer.doubtful}"
+                )
+
+
+def _batches(log: Any, start: int, end: int) -> Iterator[tuple[int, Batch]]:
+    """The batches that begin from `start` on and end by `end`."""
+    while start < end:
+        data = log.read(start, READ_BYTES, upper_offset=end).read()
+        if not data:
+            return
+        for _, header in iter_headers(data):
+            if header.next_offset > end:
+                return
+            if header.base_offset >= start:
+                yield header.base_offset, Batch(header.next_offset, header.partition_leader_epoch, header.crc)
+            start = max(start, header.next_offset)
+
+
+def _values(log: Any) -> Iterator[bytes]:
+    at = log.log_start_offset
+    while at < log.log_end_offset:
+        data = log.read(at, READ_BYTES).read()
+        for position, header in iter_headers(data):
+            at = header.next_offset
+            if not header.is_control:
+                yield from (bytes(record.value or b"") for record in decode_records(data, position))

@@ -1,0 +1,226 @@
+"""A host with a real broker on it, its clock and its disk.
+
+Rules: the disk is a directory of real files; what was not synced is gone after a loss of power. Syncs take virtual time, and may end in any
+order. A process that is killed writes and closes nothing any more.
+"""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fastq_broker.broker import Broker
+from fastq_broker.config import BrokerConfig
+from fastq_broker.controller.storage import MetaProperties
+from fastq_broker.descriptors import DescriptorPlan
+from fastq_broker.log.files import FileHandle
+from fastq_broker.log.flusher import Done, ManualFlusher
+from fastq_broker.surroundings import Surroundings
+from forgetful_disk import ForgetfulFiles
+
+from fastq.protocol.uuid import random_uuid
+from simulation.network import Network
+from simulation.world import FIRST_MS, Host, World
+
+CLUSTER = "c" * 22
+PORT, CONTROLLER_PORT = 9092, 9093
+SETTINGS = {
+    "controller.listener.names": "CONTROLLER",
+    "process.roles": "broker,controller",
+    "log.cleaner.enable": "false",  # its rounds are processes
+    "offsets.topic.num.partitions": "1",
+    "transaction.state.log.num.partitions": "1",
+    "min.insync.replicas": "2",
+    "default.replication.factor": "3",
+    "broker.session.timeout.ms": "3000",
+    "broker.heartbeat.interval.ms": "500",
+    "controller.quorum.election.timeout.ms": "400",
+    "controller.quorum.fetch.timeout.ms": "1200",
+    "replica.lag.time.max.ms": "3000",
+}
+
+
+def ip_of(node_id: int) -> str:
+    return f"10.0.0.{node_id}"
+
+
+class Disk(ForgetfulFiles):
+    """The files of one process. One that has ended reaches them no more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gone = False
+
+    def _check_there(self) -> None:
+        if self.gone:
+            raise OSError(errno.EIO, "its process has ended")
+
+    def _strike(self, operation: Any, path: str) -> Any:
+        self._check_there()
+        return super()._strike(operation, path)
+
+    def mkdir(self, path: str) -> None:  # type: ignore[override]
+        self._check_there()
+        super().mkdir(path)
+
+    def rmdir(self, path: str) -> None:  # type: ignore[override]
+        self._check_there()
+        super().rmdir(path)
+
+
+class SlowFlusher(ManualFlusher):
+    """Ends each job after a while of virtual time, so in any order."""
+
+    def __init__(self, files: Disk, host: Host, delay_s: tuple[float, float]) -> None:
+        super().__init__(files)
+        self._host, self.delay_s = host, delay_s
+        self._random = host.world.random_of(f"disk of {host} {host.world.now}")
+
+    def submit(self, handles: Sequence[FileHandle], done: Done) -> None:
+        super().submit(handles, done)
+        self._soon()
+
+    def remove(self, paths: Sequence[str], directory: str | None, done: Done) -> None:
+        super().remove(paths, directory, done)
+        self._soon()
+
+    def _soon(self) -> None:
+        self._host.loop.call_later(self._random.uniform(*self.delay_s), self._end, self._jobs[-1])
+
+    def _end(self, job: Any) -> None:
+        if job not in self._jobs:
+            return  # somebody has waited for it
+        self._jobs.remove(job)
+        others, self._jobs = self._jobs, type(self._jobs)([job])
+        try:
+            super().drain()
+        finally:
+            others.extend(self._jobs)
+            self._jobs = others
+
+
+class AtOnce(Executor):
+    """Does what it is given, before anything else happens."""
+
+    def __init__(self, count: int, name: str) -> None:
+        """As ThreadPoolExecutor."""
+
+    def submit(self, work: Callable[..., Any], /, *args: Any, **options: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(work(*args, **options))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+class Node:
+    """One node of the cluster, through all its lives."""
+
+    def __init__(self, world: World, network: Network, node_id: int, count: int, root: Path, **settings: str) -> None:
+        self.world, self.network, self.node_id = world, network, node_id
+        self.path = root / f"node-{node_id}"
+        self.lives = 0
+        self.skew_ms = 0
+        self.sync_s = (0.0001, 0.002)
+        self.host: Host
+        self.disk: Disk
+        self.broker: Broker | None = None
+        self.stopping = False
+        self.ended = ""
+        """Why it does not run."""
+        voters = ",".join(f"{each}@{ip_of(each)}:{CONTROLLER_PORT}" for each in range(1, count + 1))
+        self._settings = {
+            **SETTINGS,
+            **settings,
+            "node.id": str(node_id),
+            "log.dirs": str(self.path),
+            "listeners": f"PLAINTEXT://{ip_of(node_id)}:{PORT},CONTROLLER://{ip_of(node_id)}:{CONTROLLER_PORT}",
+            "controller.quorum.voters": voters,
+        }
+        self.path.mkdir()
+        MetaProperties(CLUSTER, node_id, random_uuid(world.random_of(f"directory {node_id}"))).write(self.path)
+
+    def __str__(self) -> str:
+        return f"node-{self.node_id}"
+
+    def start(self) -> None:
+        """A new process on this disk."""
+        world = self.world
+        self.lives += 1
+        self.host = host = Host(world, str(self), ip_of(self.node_id))
+        self.network.add(host)
+        self.disk = Disk()
+        self.disk.all_on_disk(self.path)
+        random = world.random_of(f"{self} {self.lives}")
+        here = Surroundings(
+            clock=lambda: FIRST_MS + self.skew_ms + int(world.now * 1000),
+            monotonic_s=host.loop.time,
+            random=random,
+            new_id=lambda: random_uuid(random),
+            files=self.disk,
+            flusher=SlowFlusher(self.disk, host, self.sync_s),
+            threads=AtOnce,
+            bind=lambda loop, name, port: self.network.bind(host, name, port),
+        )
+        config = BrokerConfig.from_mapping(self._settings)
+        self.broker = broker = Broker(
+            config, host.loop, surroundings=here, descriptors=DescriptorPlan(1000, 200, 200, 400, 50)
+        )
+        broker.on_halt(partial(self._halted, host))
+        self.ended, self.stopping = "", False
+        world.tell(self, f"starts, the {self.lives}. time")
+        task = host.loop.create_task(broker.start())
+        task.add_done_callback(partial(self._started, host))
+
+    def _started(self, host: Host, task: Any) -> None:
+        if host.dead or task.cancelled():
+            return
+        error = task.exception()
+        if error is None:
+            self.world.tell(self, "serves clients")
+        else:
+            self.world.tell(self, f"could not start: {error!r}")
+            self._halted(host, str(error))
+
+    def _halted(self, host: Host, reason: str) -> None:
+        """The process ends by itself: what it leaves is what a crash leaves."""
+        if not host.dead:
+            self.ended = reason
+            host.loop.call_soon(self.kill)
+
+    def stop(self) -> None:
+        """End in good order."""
+        broker, host = self.broker, self.host
+        if broker is None or self.stopping:
+            return
+        self.stopping = True
+        self.world.tell(self, "is told to stop")
+        task = host.loop.create_task(broker.close())
+        task.add_done_callback(lambda task: None if host.dead else self.kill())
+
+    def kill(self, *, power: bool = False) -> None:
+        """The process is gone; with `power`, what was not synced too."""
+        broker = self.broker
+        if broker is None:
+            return
+        self.broker = None
+        self.host.dead = True
+        self.disk.gone = True
+        broker.logs.release_locks()  # as the system does
+        self.network.died(self.host, power=power)
+        if power:
+            left = self.path.with_name(f"{self.path.name}-left")
+            self.disk.lose_power(self.path, left)
+            shutil.rmtree(self.path)
+            left.rename(self.path)
+
+    @property
+    def ready(self) -> bool:
+        """Whether it serves clients."""
+        return self.broker is not None and self.broker._housekeeper is not None

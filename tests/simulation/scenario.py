@@ -1,0 +1,324 @@
+"""One seed: a cluster of three, its clients, the faults that befall it, and that it is well again afterwards."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fastq_broker.log.failures import failures
+
+from fastq.protocol.messages import CreateTopicsRequest
+from simulation.checks import Checks
+from simulation.client import Client, Producer, Reader, Unreachable
+from simulation.network import Network
+from simulation.node import Node
+from simulation.world import Violation, World
+
+NODES = 3
+LOOK_S = 0.02
+"""How often the checks look."""
+UP_S, WELL_S = 30.0, 90.0
+
+
+class Fault(NamedTuple):
+    """What befalls the cluster at a time; `numbers` say whom, and for how long, drawn once: to leave one out changes no other."""
+
+    at: float
+    kind: str
+    first: int
+    second: int
+    seconds: float
+
+    def __str__(self) -> str:
+        return f"{self.at:.2f} s {self.kind} (node {self.first}, node {self.second}, {self.seconds:.2f} s)"
+
+
+class Outcome(NamedTuple):
+    """What has become of a seed. `problem`: None when all held."""
+
+    seed: int
+    problem: str | None
+    story: list[str]
+    print: int
+    virtual_s: float
+    steps: int
+    records: int
+    faults: list[Fault]
+
+
+class Cluster:
+    """Nodes, clients, checks."""
+
+    def __init__(self, world: World, root: Path) -> None:
+        self.world = world
+        self.network = Network(world)
+        random = world.random_of("cluster")
+        self.durable = random.random() < 0.5
+        """Whether records are on disk before they are acknowledged; only then does power go."""
+        self.nodes = [Node(world, self.network, number, NODES, root) for number in range(1, NODES + 1)]
+        self.checks = Checks(world, self.nodes)
+        self.clients: list[Client] = []
+        self.producers: list[Producer] = []
+        self.readers: list[Reader] = []
+        self._look_at = 0.0
+        world.after_step = self._stepped
+        disk_s = random.choice((0.0005, 0.002, 0.02))
+        for node in self.nodes:
+            node.sync_s = disk_s / 10, disk_s
+
+    def _stepped(self, host: Any) -> None:
+        self.network.sweep()
+        if self.world.now >= self._look_at:
+            self._look_at = self.world.now + LOOK_S
+            self.checks.look()
+
+    def client(self) -> Client:
+        made = Client(self.world, self.network, len(self.clients) + 1, [node.node_id for node in self.nodes])
+        self.clients.append(made)
+        return made
+
+    def go(self, client: Client, work: Any) -> Any:
+        """Have a client do something; what it raises ends the seed."""
+        task = client.host.loop.create_task(work)
+        task.add_done_callback(partial(_raise, client))
+        return task
+
+    def start(self) -> None:
+        for node in self.nodes:
+            node.start()
+        self.until(UP_S, lambda: all(node.ready for node in self.nodes), "the nodes do not come up")
+
+    def until(self, seconds: float, true: Callable[[], bool], what: str) -> None:
+        if not self.world.run(seconds, true):
+            raise Violation(f"{what}, {seconds} s later")
+
+    def make_topic(self, name: str, partitions: int) -> None:
+        async def make() -> None:
+            configs = [CreateTopicsRequest.CreatableTopicConfig(name="min.insync.replicas", value="2")]
+            if self.durable:
+                configs.append(CreateTopicsRequest.CreatableTopicConfig(name="durability", value="fsync"))
+            topic = CreateTopicsRequest.CreatableTopic(
+                name=name, num_partitions=partitions, replication_factor=NODES, configs=configs
+            )
+            while True:
+                try:
+                    answer = await client.ask(1, CreateTopicsRequest(topics=[topic], timeout_ms=5000), 7, 10.0)
+                    if answer.topics[0].error_code in (0, 36):
+                        return
+                except Unreachable:
+                    pass
+                await client.pause(0.1)
+
+        client = self.client()
+        task = self.go(client, make())
+        self.until(20.0, task.done, f"topic {name} is not made")
+
+    def produce(self, topic: str, partition: int) -> Producer:
+        client = self.client()
+        producer = Producer(client, f"p{len(self.producers)}", topic, partition)
+        self.producers.append(producer)
+        self.go(client, producer.run())
+        return producer
+
+    def read(self, topic: str, partition: int, seen: dict[int, bytes]) -> None:
+        client = self.client()
+        self.readers.append(Reader(client, topic, partition, seen))
+        self.go(client, self.readers[-1].run())
+
+    # -- faults
+
+    def befall(self, fault: Fault) -> None:
+        world, network = self.world, self.network
+        node, other = self.nodes[fault.first - 1], self.nodes[fault.second - 1]
+        client = self.clients[fault.second % len(self.clients)] if self.clients else None
+        here = network.hosts[f"10.0.0.{node.node_id}"].ip
+        there = network.hosts[f"10.0.0.{other.node_id}"].ip
+        kind = fault.kind
+        world.tell("FAULT", str(fault))
+        if kind == "kill":
+            node.kill()
+        elif kind == "power":
+            node.kill(power=self.durable)
+        elif kind == "kill all":
+            for each in self.nodes:
+                each.kill(power=self.durable)
+        elif kind == "stand still" and node.broker is not None:
+            node.host.stands_until = max(node.host.stands_until, world.now + fault.seconds)
+        elif kind == "isolate":
+            network.cut |= {(here, each) for each in network.hosts} | {(each, here) for each in network.hosts}
+        elif kind == "isolate from nodes":
+            network.cut |= {(here, each.host.ip) for each in self.nodes} | {(each.host.ip, here) for each in self.nodes}
+        elif kind == "one way":
+            network.cut.add((here, there))
+        elif kind == "slow":
+            network.slow[here, there] = fault.seconds / 10
+        elif kind == "resets":
+            for link in network.links:
+                if world.random_of(f"{fault} {link.number}").random() < 0.5:
+                    network.reset(link)
+        elif kind == "clock":
+            node.skew_ms += int((fault.seconds - 2.0) * 100_000)
+        elif kind == "client away" and client is not None:
+            network.cut |= {(here, client.host.ip), (client.host.ip, here)}
+        elif kind == "stop" and node.broker is not None and node.ready:
+            node.stop()
+        elif kind == "mend":
+            network.mend()
+        elif kind == "start":
+            self.revive()
+
+    def revive(self) -> None:
+        for node in self.nodes:
+            if node.broker is None:
+                node.start()
+
+    # -- the end
+
+    def rest(self) -> None:
+        """No more faults: all comes back, what is on its way ends, and everything is accounted for."""
+        self.world.tell("FAULT", "no more: all is mended")
+        self.network.mend()
+        for node in self.nodes:
+            node.stopping = False
+        end = self.world.now + WELL_S
+        while True:
+            self.revive()
+            if self.world.run(1.0, self.is_well):
+                break
+            if self.world.now > end:
+                raise Violation(f"{WELL_S} s after the last fault the cluster is not well: {self._what_is_wrong()}")
+        for producer in self.producers:
+            producer.stopping = True
+        self.until(
+            WELL_S, lambda: all(producer.ended for producer in self.producers), "producers still wait for an answer"
+        )
+        self.until(WELL_S, self.is_even, "replicas are not alike, with nobody who writes")
+        self.checks.at_rest(self.producers)
+
+    def _what_is_wrong(self) -> str:
+        found = [f"{node} is down: {node.ended}" for node in self.nodes if not node.ready]
+        for node in self.nodes:
+            for topic, image in [] if node.broker is None else node.broker.image.topics_by_name.items():
+                found += [f"{topic}-{n} on {node}: {p}" for n, p in enumerate(image.partitions) if len(p.isr) < NODES]
+        return "; ".join(found)
+
+    def is_well(self) -> bool:
+        """Whether every node is up, and in sync with all partitions."""
+        if not all(node.ready for node in self.nodes):
+            return False
+        for node in self.nodes:
+            assert node.broker is not None
+            for topic in node.broker.image.topics_by_name.values():
+                if any(len(partition.isr) < NODES or partition.leader < 0 for partition in topic.partitions):
+                    return False
+        return True
+
+    def is_even(self) -> bool:
+        if not self.is_well():
+            return False
+        for producer in self.producers:
+            ends = set()
+            for node in self.nodes:
+                replica = None if node.broker is None else node.broker.replicas.get(producer.topic, producer.partition)
+                if replica is None:
+                    return False
+                ends |= {replica.log.log_end_offset, replica.log.high_watermark}
+            if len(ends) > 1:
+                return False
+        return True
+
+
+def _raise(client: Client, task: Any) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        error = task.exception()
+        raise error if isinstance(error, Violation) else Violation(f"{client}: {error!r}") from error
+
+
+class _Log(logging.Handler):
+    """Has the log's lines in the story; an unforeseen error in them is a violation."""
+
+    def __init__(self, world: World, root: str) -> None:
+        super().__init__(logging.INFO)
+        self._world, self._root = world, root
+        self.problem: str | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        import asyncio
+
+        loop: Any = asyncio._get_running_loop()
+        if loop is None or loop.host.dead:
+            return
+        text = record.getMessage().replace(self._root, "")
+        self._world.tell(loop.host, f"{record.levelname[0]} {text}")
+        if record.exc_info and record.exc_info[1] is not None and "simulation" not in text:
+            self.problem = self.problem or f"{loop.host} reports an error: {text}: {record.exc_info[1]!r}"
+
+
+@contextmanager
+def _surroundings(world: World) -> Iterator[tuple[Path, _Log]]:
+    """A directory, and the log's lines in the story."""
+    shared = Path("/dev/shm")
+    root = Path(tempfile.mkdtemp(prefix="fastq-simulation-", dir=shared if shared.is_dir() else None))
+    handler = _Log(world, str(root))
+    loggers = [logging.getLogger("fastq_broker"), logging.getLogger("fastq")]
+    before = [(each.level, each.propagate) for each in loggers]
+    clock, failures._clock = failures._clock, lambda: world.now
+    failures._places.clear()
+    for each in loggers:
+        each.addHandler(handler)
+        each.setLevel(logging.INFO)
+        each.propagate = False
+    gc.disable()  # what a killed process leaves is collected at the end of a seed: no destructor runs in the middle
+    try:
+        yield root, handler
+    finally:
+        for each, (level, propagate) in zip(loggers, before, strict=True):
+            each.removeHandler(handler)
+            each.setLevel(level)
+            each.propagate = propagate
+        failures._clock = clock
+        shutil.rmtree(root, ignore_errors=True)
+        gc.enable()
+
+
+def simulate(seed: int, play: Callable[[Cluster], None], faults: list[Fault] | None = None) -> Outcome:
+    """One seed, played; what a step of it raises is its problem."""
+    world = World(seed)
+    problem: str | None = None
+    with _surroundings(world) as (root, log):
+        cluster = Cluster(world, root)
+        try:
+            play(cluster)
+        except Violation as violation:
+            problem = str(violation)
+            world.tell("VIOLATED", problem)
+        except AssertionError as error:
+            problem = f"AssertionError: {error}"
+            world.tell("VIOLATED", problem)
+        problem = problem or log.problem
+        records = sum(len(producer.acknowledged) for producer in cluster.producers)
+        world.after_step = lambda host: None
+        for host in cluster.network.hosts.values():
+            host.dead = True
+        for node in cluster.nodes:
+            node.kill()
+        cluster.network.close()
+    world.note(re.sub(r"0x[0-9a-f]+", "", "\n".join(world.story)).encode())
+    return Outcome(seed, problem, world.story, world.print, world.now, world.steps, records, faults or [])
+
+
+def first_record(cluster: Cluster) -> None:
+    """They elect, make a topic, and replicate records."""
+    cluster.start()
+    cluster.make_topic("t", 1)
+    producer = cluster.produce("t", 0)
+    cluster.until(10.0, lambda: len(producer.acknowledged) >= 1, "no record is acknowledged")
+    cluster.rest()

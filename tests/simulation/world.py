@@ -1,0 +1,214 @@
+"""Virtual time, and the event loops of hosts that share it.
+
+Rules
+- What is to happen lies in one heap, by its time and then by its number: the same seed gives the same order, each time.
+- Time passes between callbacks only. A host that stands still runs nothing; what was due is run when it goes on. One that is dead runs
+  nothing any more, as a process that was killed.
+- Randomness comes from `World.random_of`, by name, so that one part's draws change no other's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+import zlib
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from simulation.network import Network
+
+FIRST_MS = 1_790_000_000_000
+"""When it begins, on the clocks of the hosts."""
+TICK_S = 1e-6
+"""What a clock counts in: who waits for the rest of a float's rounding waits that long."""
+ASKED_S = 0.005
+STEPS_AT_ONCE_MAX = 200_000
+
+
+class Violation(Exception):
+    """What must always hold does not; the message says what."""
+
+
+class World:
+    """Everything that happens. `story` has a line for what a reader wants to know; `print` changes with each byte that is sent."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.now = 0.0
+        self.steps = 0
+        self.story: list[str] = []
+        self.print = 0
+        self.after_step: Callable[[Host], None] = lambda host: None
+        self.network: Network
+        self.numbers = itertools.count(1)
+        self._due: list[tuple[float, int, Host, asyncio.Handle]] = []
+        self._order = itertools.count()
+
+    def random_of(self, name: object) -> Random:
+        return Random(f"{self.seed} {name}")
+
+    def tell(self, who: object, what: str) -> None:
+        self.story.append(f"{self.now:10.4f} {who!s:>8} {what}")
+
+    def note(self, data: bytes | memoryview) -> None:
+        """Have the print depend on this."""
+        self.print = zlib.crc32(data, self.print)
+
+    def put(self, at: float, host: Host, handle: asyncio.Handle) -> None:
+        heapq.heappush(self._due, (max(at, self.now), next(self._order), host, handle))
+
+    def run(self, seconds: float, until: Callable[[], bool] = lambda: False) -> bool:
+        """Let time go on; whether `until` came true, which is asked every ASKED_S."""
+        end, at_once, ask_at = self.now + seconds, 0, self.now
+        while self._due and self._due[0][0] <= end:
+            if self.now >= ask_at:
+                ask_at = self.now + ASKED_S
+                if until():
+                    return True
+            at, number, host, handle = heapq.heappop(self._due)
+            if host.dead or handle.cancelled():
+                continue
+            if host.stands_until > at:
+                heapq.heappush(self._due, (host.stands_until, number, host, handle))
+                continue
+            at_once = at_once + 1 if at == self.now else 0
+            if at_once > STEPS_AT_ONCE_MAX:
+                raise Violation(f"time stands still at {self.now}: {host} has always something to do: {handle}")
+            self.now = at
+            self.steps += 1
+            asyncio._set_running_loop(host.loop)
+            try:
+                handle._run()
+            finally:
+                asyncio._set_running_loop(None)
+            self.after_step(host)
+        self.now = end
+        return until()
+
+
+class Host:
+    """A machine with one process. `ip` is its address."""
+
+    def __init__(self, world: World, name: str, ip: str) -> None:
+        self.world, self.name, self.ip = world, name, ip
+        self.dead = False
+        self.stands_until = 0.0
+        self.loop = HostLoop(self)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class HostLoop(asyncio.AbstractEventLoop):
+    """The event loop of one process on a host: what asyncio asks of a loop, on the world's time and network."""
+
+    def __init__(self, host: Host) -> None:
+        self.host, self._world = host, host.world
+        self._readers: dict[int, tuple[Callable[..., object], tuple[Any, ...]]] = {}
+        self._writers: dict[int, tuple[Callable[..., object], tuple[Any, ...]]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    def time(self) -> float:
+        return self._world.now
+
+    def is_running(self) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return False
+
+    def get_debug(self) -> bool:
+        return False
+
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._world.put(self._world.now, self.host, handle)
+        return handle
+
+    call_soon_threadsafe = call_soon
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+        handle = asyncio.TimerHandle(when, callback, args, self, context)
+        self._world.put(when, self.host, handle)
+        return handle
+
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+        when = self._world.now if delay <= 0 else self._world.now + max(delay, TICK_S)
+        return self.call_at(when, callback, *args, context=context)
+
+    def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
+        """It stays in the heap until it is due."""
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro: Coroutine[Any, Any, Any], **options: Any) -> asyncio.Task[Any]:
+        task = asyncio.Task(coro, loop=self)
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # killed processes leave some
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if self.host.dead:
+            return
+        error = context.get("exception")
+        if isinstance(error, Violation):
+            raise error
+        raise Violation(f"{self.host}: {context.get('message')}: {error!r}") from error
+
+    # -- descriptors: those of listeners are the network's numbers, those of connections are watched for room alone, and have some
+
+    def add_reader(self, fd: int, callback: Any, *args: Any) -> None:
+        self._readers[fd] = callback, args
+        self.readable(fd)
+
+    def remove_reader(self, fd: int) -> bool:
+        return self._readers.pop(fd, None) is not None
+
+    def readable(self, fd: int) -> None:
+        """There may be something to accept."""
+        if fd in self._readers:
+            self.call_soon(self._read, fd)
+
+    def _read(self, fd: int) -> None:
+        if fd in self._readers:
+            callback, args = self._readers[fd]
+            callback(*args)
+
+    def add_writer(self, fd: int, callback: Any, *args: Any) -> None:
+        self._writers[fd] = callback, args
+        self.call_soon(self._write, fd)
+
+    def remove_writer(self, fd: int) -> bool:
+        return self._writers.pop(fd, None) is not None
+
+    def _write(self, fd: int) -> None:
+        if fd in self._writers:
+            callback, args = self._writers[fd]
+            callback(*args)
+            if fd in self._writers:
+                self.call_later(0.0001, self._write, fd)
+
+    # -- the network
+
+    async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> list[Any]:
+        import socket
+
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (host, port))]
+
+    async def sock_connect(self, sock: Any, address: Any) -> None:
+        await self._world.network.connect(self.host, sock, address)
+
+    async def create_connection(self, factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:
+        sock = options.get("sock")
+        if sock is None:
+            sock = object()
+            await self.sock_connect(sock, (host, port))
+        return self._world.network.connected(sock, factory())
+
+    async def connect_accepted_socket(self, factory: Any, sock: Any, **options: Any) -> Any:
+        return self._world.network.accepted(sock, factory())
