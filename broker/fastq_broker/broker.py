@@ -34,6 +34,7 @@ from .fetch_session import INT32_MAX, FetchSessionCache
 from .groups.service import GroupCoordinator
 from .listeners import ListenError
 from .log import LogCleaner, LogManager, failures
+from .log.byte_rate import ByteRate
 from .log.log_dir import advice_for
 from .log.recovery_progress import RecoveryStopped
 from .partitions import Partitions
@@ -44,6 +45,7 @@ from .replicas import ReplicaTable
 from .router import Router
 from .server import Limits, Server
 from .surroundings import Surroundings
+from .throttles import MOVES_RATE, ReplicationThrottles, bound_of
 from .topic_config import cleaner_config
 from .transactions import TransactionCoordinator
 
@@ -125,6 +127,7 @@ class Broker(Ports):
         self.router = Router(self)
         self.server = Server(loop, _limits(config), shared, here)
         self.read_ahead = self.server.read_ahead
+        self.throttles = ReplicationThrottles(config, here.monotonic_ms)
         self.logs = LogManager(
             config.log_dirs,
             clock=here.clock,
@@ -142,6 +145,11 @@ class Broker(Ports):
             producer_expiration_ms=config.producer_id_expiration_ms,
             producer_expiration_check_interval_ms=config.producer_id_expiration_check_interval_ms,
         )
+        self.logs.moves.threads = config.num_replica_alter_log_dirs_threads
+        self.logs.moves.rate = ByteRate(
+            windows=config.alter_log_dirs_replication_quota_window_num,
+            window_s=config.alter_log_dirs_replication_quota_window_size_seconds,
+        )
         self.cleaner = LogCleaner(self.logs)
         self.controller = Controller(
             config,
@@ -150,9 +158,9 @@ class Broker(Ports):
             log_dir=self._metadata_dir(),
             surroundings=here,
         )
-        self.partitions = Partitions(self.controller, self.logs, self.replicas, self.purgatory)
+        self.partitions = Partitions(self.controller, self.logs, self.replicas, self.purgatory, self.throttles)
         if self.cluster is not None:
-            self.partitions.on_placed = self.cluster.placed
+            self.partitions.on_placed = self.partitions.on_moving = self.cluster.placed
         self.producer_ids = ProducerIdPool(
             self._allocate_producer_ids if self.cluster is None else self.cluster.allocate_producer_ids
         )
@@ -322,7 +330,7 @@ class Broker(Ports):
 
     async def _attach_logs(self) -> None:
         """Open a log for each partition of the image that is placed here."""
-        self.cleaner.apply_config(cleaner_config(self.controller.topic_defaults.layers))
+        self._apply_config()
         self.partitions.find_logs()
         if self.logs.recovery.under_way:
             await self.controller.flushed()  # its log shares the descriptor budget with those that a thread loads now
@@ -340,9 +348,16 @@ class Broker(Ports):
         """Follow one committed change of the metadata."""
         failures.attempt("following the partitions", partial(self.partitions.metadata_changed, image, delta))
         if any(kind == ResourceType.BROKER for kind, _ in delta.changed_configs):
-            self.cleaner.apply_config(cleaner_config(self.controller.topic_defaults.layers))
+            self._apply_config()
         for coordinator in self.coordinators:
             failures.attempt(f"following the leadership of {type(coordinator).__name__}", coordinator.follow)
+
+    def _apply_config(self) -> None:
+        """Heed the settings of the broker that may be altered while it runs, those that are no defaults of topics."""
+        layers = self.controller.topic_defaults.layers
+        self.cleaner.apply_config(cleaner_config(layers))
+        self.throttles.apply_config(layers)
+        self.logs.moves.rate.bytes_per_s_max = bound_of(layers, MOVES_RATE)
 
     # --- housekeeping ---
 

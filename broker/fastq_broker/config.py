@@ -188,6 +188,13 @@ class BrokerConfig:
     replica_socket_receive_buffer_bytes: int
     replica_socket_timeout_ms: int
     num_replica_alter_log_dirs_threads: int | None
+    alter_log_dirs_replication_quota_window_num: int
+    alter_log_dirs_replication_quota_window_size_seconds: int
+    replication_quota_window_num: int
+    replication_quota_window_size_seconds: int
+    leader_replication_throttled_rate: int
+    follower_replication_throttled_rate: int
+    replica_alter_log_dirs_io_max_bytes_per_second: int
     auto_leader_rebalance_enable: bool
     leader_imbalance_check_interval_seconds: int
     unclean_leader_election_enable: bool

@@ -155,8 +155,37 @@ REPLICATION = (
         INT,
         None,
         at_least(1),
-        "Moves between directories at one time.",
-        note="replicas are not moved between directories",
+        "Moves between directories at one time; one a directory unless it is set.",
+    ),
+    row(
+        "alter.log.dirs.replication.quota.window.num", INT, 11, at_least(1), "Windows in which such moves are counted."
+    ),
+    row("alter.log.dirs.replication.quota.window.size.seconds", INT, 1, at_least(1), "Length of such a window."),
+    row("replication.quota.window.num", INT, 11, at_least(1), "Windows in which throttled replication is counted."),
+    row("replication.quota.window.size.seconds", INT, 1, at_least(1), "Length of such a window."),
+    row(
+        "leader.replication.throttled.rate",
+        LONG,
+        INT64_MAX,
+        at_least(0),
+        "Bytes a second sent of a topic's leader.replication.throttled.replicas to replicas out of sync.",
+        dynamic=True,
+    ),
+    row(
+        "follower.replication.throttled.rate",
+        LONG,
+        INT64_MAX,
+        at_least(0),
+        "Bytes a second fetched of a topic's follower.replication.throttled.replicas while out of sync.",
+        dynamic=True,
+    ),
+    row(
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+        LONG,
+        INT64_MAX,
+        at_least(0),
+        "Bytes a second copied between this broker's directories.",
+        dynamic=True,
     ),
 )
 ELECTIONS = (

@@ -332,16 +332,12 @@ METADATA_RETENTION = ignored(
 
 OTHER = ignored(
     "this broker has no such mechanism",
-    row("alter.log.dirs.replication.quota.window.num", INT, 11, at_least(1)),
-    row("alter.log.dirs.replication.quota.window.size.seconds", INT, 1, at_least(1)),
     row("controller.performance.always.log.threshold.ms", LONG, 2000, at_least(0)),
     row("controller.performance.sample.period.ms", LONG, 60000, at_least(100)),
     row("internal.metadata.delete.delay.millis", LONG, 60000),
     row("internal.metadata.log.segment.bytes", INT, None),
     row("internal.metadata.max.batch.size.in.bytes", INT, 8388608),
     row("log.initial.task.delay.ms", LONG, 30000, at_least(0)),
-    row("replication.quota.window.num", INT, 11, at_least(1)),
-    row("replication.quota.window.size.seconds", INT, 1, at_least(1)),
     row("unstable.api.versions.enable", BOOLEAN, False),
     row("unstable.feature.versions.enable", BOOLEAN, False),
 )

@@ -19,7 +19,9 @@ from fastq.errors import FastqError, KafkaError
 from fastq.protocol.uuid import uuid_to_str
 
 from .config_keys import ResourceType
+from .controller import features
 from .controller.image import MIGRATING_DIRECTORY, UNASSIGNED_DIRECTORY
+from .controller.view import DIRECTORIES
 from .log import failures
 from .replicas import Replica
 
@@ -28,9 +30,10 @@ if TYPE_CHECKING:
 
     from .controller import Controller, MetadataDelta, MetadataImage, TopicImage
     from .controller.image import PartitionImage
-    from .log import LogManager, PartitionLog
+    from .log import LogDir, LogManager, PartitionLog
     from .purgatory import Purgatory
     from .replicas import ReplicaTable
+    from .throttles import ReplicationThrottles
 
 logger = logging.getLogger(__name__)
 
@@ -52,13 +55,23 @@ class Partitions:
     notes why it has none.
     """
 
-    def __init__(self, controller: Controller, logs: LogManager, replicas: ReplicaTable, purgatory: Purgatory) -> None:
+    def __init__(
+        self,
+        controller: Controller,
+        logs: LogManager,
+        replicas: ReplicaTable,
+        purgatory: Purgatory,
+        throttles: ReplicationThrottles,
+    ) -> None:
         self._controller = controller
+        self._throttles = throttles
         self._logs = logs
         self._replicas = replicas
         self._purgatory = purgatory
         self.on_placed: Callable[[Replica, PartitionImage], object] = lambda replica, image: None
         """Hears of each replica that is here what the metadata says of its partition, at first and when that changes."""
+        self.on_moving: Callable[[Replica, PartitionImage], object] = self._assign
+        """Hears of a replica whose log is to be in another directory, or is not any more; the metadata is to know."""
         self._directories_missing = False
         self._elsewhere: set[tuple[bytes, int]] = set()  # topic id and number of those that lie in a missing directory
         self._kept_shut: set[str] = set()  # topics with a log that a shortage of descriptors or memory has kept shut
@@ -67,6 +80,8 @@ class Partitions:
         """Find the logs that are there; after a crash `LogManager.recover` has to follow. Raises KafkaStorageError, OSError."""
         image, defaults = self._controller.image, self._controller.topic_defaults
         self._logs.default_config = defaults.log_config
+        self._logs.moves.on_changed = self._home_changed
+        self._logs.moves.may_swap = self._is_home
         self._logs.find(
             {
                 name: defaults.log_config_of(overrides)
@@ -164,7 +179,8 @@ class Partitions:
             if replica is None:
                 config = defaults.log_config_of(overrides)
                 try:
-                    log = self._logs.create(topic.name, number, topic.topic_id, config)
+                    home = self._home_of(partition_image)
+                    log = self._logs.create(topic.name, number, topic.topic_id, config, home)
                     if log.unmade and self._directories_missing:  # the next start must not look for it there
                         log.load()
                 except FastqError as error:  # the others are served
@@ -176,6 +192,7 @@ class Partitions:
                     continue
                 replica = self._add_replica(log, topic, number)
                 replica.apply_config(log.config, min_insync_replicas)
+                self._throttles.follow(replica, values)
             try:
                 moved = replica.apply(partition_image)
             except KafkaError as error:  # the others are served
@@ -207,6 +224,7 @@ class Partitions:
     def _give_up(self, replica: Replica) -> None:
         """Other nodes have the partition now: its log goes."""
         self._replicas.remove(replica)
+        self._throttles.forget(replica)
         self._purgatory.changed(replica)
         logger.info("%s is not placed here any more: its log goes", replica.log.name)
         try:
@@ -217,6 +235,7 @@ class Partitions:
     def _delete(self, topic: TopicImage) -> None:
         """Take a topic's replicas out of use, and have its logs deleted: also those that could not be loaded, which have no replica."""
         for replica in self._replicas.remove_topic(topic.name, topic.topic_id):
+            self._throttles.forget(replica)
             self._purgatory.changed(replica)
         for number in range(len(topic.partitions)):
             self._elsewhere.discard((topic.topic_id, number))
@@ -238,3 +257,33 @@ class Partitions:
                 log.apply_config(config)
         for replica in self._replicas.by_name.get(topic.encode(), {}).values():
             replica.apply_config(config, int(values["min.insync.replicas"]))
+            self._throttles.follow(replica, values)
+
+    # -- directories
+
+    def _home_of(self, image: PartitionImage) -> str | None:
+        """The directory in which the metadata has this node's replica; None where it does not say, or that is not here."""
+        pairs = zip(self._controller.directory_ids, self._logs.dirs, strict=False)
+        found = {directory_id: log_dir.path for directory_id, log_dir in pairs}
+        return found.get(image.directory_of(self._replicas.node_id))
+
+    def _is_home(self, log: PartitionLog, log_dir: LogDir) -> bool:
+        """Whether the metadata has a replica in a directory, or knows of none."""
+        image = self._controller.image
+        if image.features.get(features.METADATA_VERSION, 0) < DIRECTORIES:
+            return True
+        partition = image.partition(log.topic, log.partition)
+        return partition is not None and self._home_of(partition) == log_dir.path
+
+    def _home_changed(self, log: PartitionLog) -> None:
+        replica = self._replicas.get(log.topic, log.partition)
+        image = self._controller.image.partition(log.topic, log.partition)
+        if replica is not None and image is not None:
+            self.on_moving(replica, image)
+
+    def _assign(self, replica: Replica, image: PartitionImage) -> None:
+        """Have the metadata of a node that is alone know a replica's directory."""
+        home = self._logs.moves.home(replica.log)
+        directory_id = self._controller.directory_ids[self._logs.dirs.index(home)]
+        if image.directory_of(self._replicas.node_id) != directory_id:
+            self._controller.assign_directory(replica.topic_id, replica.partition, directory_id)

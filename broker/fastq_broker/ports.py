@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .replicas import ReplicaTable
     from .router import Router
     from .surroundings import Surroundings
+    from .throttles import ReplicationThrottles
     from .transactions import TransactionCoordinator
 
 
@@ -52,6 +53,7 @@ class Ports:
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     router: Router
+    throttles: ReplicationThrottles
 
     @property
     def image(self) -> MetadataImage:

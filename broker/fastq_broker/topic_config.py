@@ -45,7 +45,6 @@ DOUBLE = ConfigType.DOUBLE
 LIST = ConfigType.LIST
 
 _TIERED: Final = "tiered storage is not part of this broker"
-_UNTHROTTLED: Final = "this version throttles no replication"
 
 
 def row(
@@ -148,7 +147,6 @@ TOPIC_KEYS = table_of(
             [],
             THROTTLED_REPLICAS,
             "Replicas whose fetching is throttled.",
-            nothing_yet=_UNTHROTTLED,
         ),
         row(
             "index.interval.bytes",
@@ -164,7 +162,6 @@ TOPIC_KEYS = table_of(
             [],
             THROTTLED_REPLICAS,
             "Replicas whose serving is throttled.",
-            nothing_yet=_UNTHROTTLED,
         ),
         row(
             "local.retention.bytes",

@@ -25,6 +25,7 @@ from fastq_broker.output import ReadAhead
 from fastq_broker.partitions import Partitions
 from fastq_broker.purgatory import Purgatory
 from fastq_broker.replicas import ReplicaTable
+from fastq_broker.throttles import ReplicationThrottles
 from forgetful_disk import ForgetfulFiles, kill
 
 from fastq.errors import ErrorCode
@@ -79,7 +80,8 @@ class Node:
             read_ahead=ReadAhead(loop),
         )
         self.groups = GroupCoordinator(parts)
-        partitions = Partitions(controller, self.logs, replicas, Purgatory(loop))
+        throttles = ReplicationThrottles(config, lambda: NOW)
+        partitions = Partitions(controller, self.logs, replicas, Purgatory(loop), throttles)
         partitions.find_logs()
         self.logs.recover()
         loop.run_until_complete(partitions.start())

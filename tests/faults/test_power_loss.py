@@ -27,6 +27,7 @@ from fastq_broker.log.retention import apply_retention
 from fastq_broker.partitions import Partitions
 from fastq_broker.purgatory import Purgatory
 from fastq_broker.replicas import ReplicaTable
+from fastq_broker.throttles import ReplicationThrottles
 from forgetful_disk import ForgetfulFiles, UnorderedFlusher, kill
 
 from fastq._native.records import build_batch, decode_records, iter_headers
@@ -48,7 +49,8 @@ class Node:
         self.controller.open()
         self.controller.register_broker(config.advertised_listeners)
         self.replicas = ReplicaTable(1)
-        self.partitions = Partitions(self.controller, self.logs, self.replicas, Purgatory(loop))
+        throttles = ReplicationThrottles(config, lambda: NOW)
+        self.partitions = Partitions(self.controller, self.logs, self.replicas, Purgatory(loop), throttles)
         self.partitions.find_logs()
         self.logs.recover()
         loop.run_until_complete(self.partitions.start())

@@ -255,6 +255,7 @@ class ClusterNode:
             loop,
             NodeState(lambda: self.broker_epoch, lambda: self._level(self._ports.image)),
             now_ms=self._ports.clock,
+            quota=self._ports.throttles.follower,
             count=config.num_replica_fetchers,
             surroundings=self._here,
         )
@@ -425,7 +426,7 @@ class ClusterNode:
     def placed(self, replica: Replica, image: PartitionImage) -> None:
         """A replica is here, and the metadata has its partition so: have it know the directory."""
         if self._directories is not None and self._level(self._ports.image) >= DIRECTORIES_SINCE:
-            directory = self._directory_ids.get(replica.log.dir.path)
+            directory = self._directory_ids.get(self._ports.logs.moves.home(replica.log).path)
             if directory is not None:
                 key = replica.topic_id, replica.partition
                 self._directories.note(key, directory, image.directory_of(self._config.node_id))

@@ -33,6 +33,7 @@ from fastq.errors import (
 )
 from fastq.protocol.messages import (
     AbortTransactionRecord,
+    AssignReplicasToDirsRequest,
     BeginTransactionRecord,
     BrokerRegistrationChangeRecord,
     ConfigRecord,
@@ -44,6 +45,7 @@ from fastq_broker import fail_closed
 from fastq_broker.config import BrokerConfig, Listener
 from fastq_broker.config_keys import ResourceType
 from fastq_broker.controller import alone, config_changes, elections, feature_changes, features, quotas, scram, topics
+from fastq_broker.controller.assign_directories import plan_assignments
 from fastq_broker.controller.directory import MetadataDirectory
 from fastq_broker.controller.feature_changes import FeatureUpdate
 from fastq_broker.controller.image import (
@@ -440,6 +442,19 @@ class Controller:
             raise NotLeaderOrFollower(topic=topic, partition=partition)
         self._commit([alone.election(found.topic_id, partition, found.partitions[partition], self.node_id)])
         return self.pending.topics_by_name[topic].partitions[partition].leader_epoch
+
+    def assign_directory(self, topic_id: bytes, partition: int, directory_id: bytes) -> None:
+        """This node, which is alone, has its replica of a partition in this directory, where the metadata has any."""
+        kind = AssignReplicasToDirsRequest
+        topic = kind.TopicData(topic_id=topic_id, partitions=[kind.PartitionData(partition_index=partition)])
+        request = kind(
+            broker_id=self.node_id,
+            broker_epoch=self.broker_epoch,
+            directories=[kind.DirectoryData(id=directory_id, topics=[topic])],
+        )
+        records = plan_assignments(self.view, request)[1]
+        if records:
+            self._commit(records)
 
     def allocate_producer_ids(self) -> ProducerIds:
         """The next block of producer ids. Await `flushed` before one is given away."""

@@ -1,7 +1,8 @@
-"""AlterReplicaLogDirs (KIP-113): a log is answered with success where it is already; none is moved to another directory.
+"""AlterReplicaLogDirs (KIP-113): logs of this node are moved to other directories of it.
 
-Rules: codes as ReplicaManager.alterReplicaLogDirs; a move, which Kafka would begin, is INVALID_REQUEST, and a line in the log says why,
-because the response has no place for words.
+Rules: the answer says that a move has begun, not that it is over; DescribeLogDirs shows the copy until then. The directory that a log is in
+ends its move. A replica that is not here yet is made in that directory when it comes, and the answer is REPLICA_NOT_AVAILABLE all the same.
+Codes as ReplicaManager.alterReplicaLogDirs; the response has no place for words, so a line in the log says why.
 """
 
 from __future__ import annotations
@@ -10,11 +11,11 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
-from fastq.errors import ErrorCode
+from fastq.errors import ErrorCode, KafkaError
 from fastq.protocol.messages import AlterReplicaLogDirsRequest, AlterReplicaLogDirsResponse
+from fastq_broker.log import failures
 
 if TYPE_CHECKING:
-    from fastq_broker.log import LogManager
     from fastq_broker.router import RequestContext
 
 API_KEY = 34
@@ -35,7 +36,7 @@ def handle(context: RequestContext, request: AlterReplicaLogDirsRequest) -> Alte
     for (topic, number), path in wanted.items():
         topics.setdefault(topic, []).append(
             AlterReplicaLogDirsResponse.AlterReplicaLogDirPartitionResult(
-                partition_index=number, error_code=_error(context.logs, topic, number, path)
+                partition_index=number, error_code=_move(context, topic, number, path)
             )
         )
     return AlterReplicaLogDirsResponse(
@@ -46,20 +47,29 @@ def handle(context: RequestContext, request: AlterReplicaLogDirsRequest) -> Alte
     )
 
 
-def _error(logs: LogManager, topic: str, number: int, path: str) -> ErrorCode:
-    directories = [directory.path for directory in logs.dirs]
-    if not os.path.isabs(path) or os.path.abspath(path) not in directories:
+def _move(context: RequestContext, topic: str, number: int, path: str) -> int:
+    """Begin a move; the error code."""
+    logs = context.logs
+    directory = next((one for one in logs.dirs if os.path.isabs(path) and one.path == os.path.abspath(path)), None)
+    if directory is None:
         return ErrorCode.LOG_DIR_NOT_FOUND
-    path = os.path.abspath(path)
-    if path in logs.offline_dirs:
+    if directory.offline is not None:
         return ErrorCode.KAFKA_STORAGE_ERROR
-    log = logs.get(topic, number)
-    if log is None:
-        return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if os.path.abspath(log.dir.path) == path:
-        return ErrorCode.NONE
-    logger.warning(
-        "%s-%d stays in %s: AlterReplicaLogDirs asked for %s, and this version moves no logs between directories",
-        *(topic, number, log.dir.path, path),
-    )
-    return ErrorCode.INVALID_REQUEST
+    replica = context.replicas.get(topic, number)
+    if replica is None:
+        code = context.replicas.missing_error(topic.encode(), number, by_id=False)
+        if code == ErrorCode.KAFKA_STORAGE_ERROR:
+            return code
+        logs.moves.prefer((topic, number), directory)
+        known = context.image.partition(topic, number) is not None
+        return ErrorCode.REPLICA_NOT_AVAILABLE if known else code
+    try:
+        logs.moves.begin(replica.log, directory)
+    except KafkaError as error:
+        failures.say(
+            logger.warning,
+            f"moving {topic}-{number}",
+            *("%s-%d stays in %s, although it was to move to %s: %s", topic, number, replica.log.dir.path, path, error),
+        )
+        return int(error.code)
+    return ErrorCode.NONE

@@ -1,20 +1,20 @@
 """DescribeLogDirs: what lies in each log directory, its size, and the room left (KIP-113, KIP-827).
 
-Rules: a directory that is offline answers KAFKA_STORAGE_ERROR and lists nothing. Null topics means all. The lag that
-is asked for is that of a log being moved, which none is. Source: ReplicaManager.describeLogDirs.
+Rules: a directory that is offline answers KAFKA_STORAGE_ERROR and lists nothing. Null topics means all. A log that is being moved is
+listed in both directories: its copy as a future one, with the offsets that it does not have yet. Source: ReplicaManager.describeLogDirs.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from fastq.errors import ErrorCode
 from fastq.protocol.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
 
 if TYPE_CHECKING:
-    from fastq_broker.log.partition_log import PartitionLog
+    from fastq_broker.log import LogManager, PartitionLog
     from fastq_broker.router import RequestContext
 
 API_KEY = 35
@@ -27,30 +27,36 @@ def handle(context: RequestContext, request: DescribeLogDirsRequest) -> Describe
     """One result a directory, in the order of log.dirs."""
     logs = context.logs
     by_directory: dict[str, list[PartitionLog]] = {}
-    for log in _asked(logs.logs.values(), request):
+    for log in _asked(logs, request):
         by_directory.setdefault(log.dir.path, []).append(log)
+        if log.future is not None:
+            by_directory.setdefault(log.future.dir.path, []).append(log.future)
     results = []
     for path in map(os.path.abspath, context.config.log_dirs):
         if path in logs.offline_dirs:
             results.append(Result(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=path, topics=[]))
         else:
-            results.append(_result(path, by_directory.get(path, [])))
+            results.append(_result(path, by_directory.get(path, []), logs))
     return DescribeLogDirsResponse(results=results)
 
 
-def _asked(logs: Iterable[PartitionLog], request: DescribeLogDirsRequest) -> Iterator[PartitionLog]:
+def _asked(logs: LogManager, request: DescribeLogDirsRequest) -> Iterator[PartitionLog]:
     if request.topics is None:
-        return iter(logs)
+        return iter(logs.logs.values())
     wanted = {(topic.topic, number) for topic in request.topics for number in topic.partitions}
-    return (log for log in logs if (log.topic, log.partition) in wanted)
+    return (log for log in logs.logs.values() if (log.topic, log.partition) in wanted)
 
 
-def _result(path: str, logs: list[PartitionLog]) -> Result:
+def _result(path: str, found: list[PartitionLog], logs: LogManager) -> Result:
     topics: dict[str, list[DescribeLogDirsResponse.DescribeLogDirsPartition]] = {}
-    for log in logs:
+    for log in found:
+        current = logs.logs[log.topic, log.partition]
         topics.setdefault(log.topic, []).append(
             DescribeLogDirsResponse.DescribeLogDirsPartition(
-                partition_index=log.partition, partition_size=_size_bytes(log), offset_lag=0, is_future_key=False
+                partition_index=log.partition,
+                partition_size=_size_bytes(log),
+                offset_lag=max(0, current.log_end_offset - log.log_end_offset) if log is not current else 0,
+                is_future_key=log is not current,
             )
         )
     room = os.statvfs(path)

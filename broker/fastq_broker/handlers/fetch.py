@@ -14,7 +14,7 @@ Rules (Kafka's KafkaApis.handleFetchRequest, ReplicaManager.fetchMessages and De
 from __future__ import annotations
 
 import logging
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from fastq._native.fetch_path import FetchBody, FetchPartition, PartitionData, decode_fetch, encode_fetch_response
@@ -168,6 +168,8 @@ class _Fetch:
         session_id, results = self.context.answer(self.results)
         if self.settled is not None:
             self._settle(self.settled)
+        if self.body.replica_id > NO_REPLICA:
+            self._count(results)
         for result in results:
             if result.error_code:
                 self.ports.router.partition_failed(self.header[0], result.error_code)
@@ -175,6 +177,13 @@ class _Fetch:
             results = group_by_topic(results)
         found = endpoints(self.ports.image, self.leaders, self.connection.listener) if self.leaders else None
         return encode_fetch_response(self.header[1], self.header[2], 0, 0, session_id, results, found)
+
+    def _count(self, results: Iterable[PartitionData]) -> None:
+        """Count what a follower gets."""
+        leader = self.ports.throttles.leader
+        for result in results if leader.keys else ():
+            if result.records is not None:  # replicas fetch by topic id
+                leader.record((result.topic, result.partition), result.records.size)
 
     def _settle(self, settled: dict[FetchPartition, Settled]) -> None:
         """Note the partitions of which the client has all there is and, with this answer, knows it."""
@@ -295,6 +304,15 @@ class _Fetch:
                 if shared is not None:
                     shared.fetched(body.replica_id, request.fetch_offset, request.log_start_offset, body.replica_epoch)
 
+    def _throttled(self, replica: Replica) -> bool:
+        """Whether a quota keeps a follower that is not in sync from getting anything of a partition now."""
+        shared = replica.shared
+        return (
+            shared is not None
+            and (replica.topic_id, replica.partition) in self.ports.throttles.leader.throttled()
+            and self.body.replica_id not in shared.machine.isr.committed
+        )
+
     def _preferred(self, replica: Replica, offset: int) -> int:
         """The node that this consumer should rather read from; -1: this one."""
         if replica.shared is None:
@@ -325,6 +343,8 @@ class _Fetch:
                 return self._result(replica, request, None, None, preferred)
             upper = self._upper_offset(replica)
             size = min(left, request.partition_max_bytes)
+            if self.body.replica_id > NO_REPLICA and self._throttled(replica):
+                return self._result(replica, request, None, None)
             if offset >= upper or (size <= 0 and not nothing_yet):
                 return self._result(replica, request, None, None)
             piece = self.warmed.get(replica)
@@ -388,6 +408,8 @@ class _Fetch:
         if isinstance(replica, int):
             return self.body.min_bytes + self.available[key]
         offset = request.fetch_offset
+        if self.body.replica_id > NO_REPLICA and self._throttled(replica):
+            return 0
         if replica.log.log_start_offset <= offset:
             upper = self._upper_offset(replica)
             if offset >= upper or self.body.min_bytes <= 1:

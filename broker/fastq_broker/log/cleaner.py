@@ -197,7 +197,7 @@ class _Round:
     def is_stale(self) -> bool:
         """Whether the segments are not the ones any more that the worker reads or has read."""
         log = self.log
-        if log.truncations != self.truncations or not log.config.compacted:
+        if log.truncations != self.truncations or not log.config.compacted or log.future is not None:
             return True
         present = set(map(id, log.segments[:-1]))
         return any(id(segment) not in present or segment.size != size for segment, size in self.segments)
@@ -288,6 +288,7 @@ class LogCleaner:
         if (
             not log.loaded
             or not log.config.compacted
+            or log.future is not None
             or log.dir.offline is not None
             or log in self.uncleanable
             or self.manager.logs.get(key) is not log

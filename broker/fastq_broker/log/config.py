@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 UNLIMITED = (1 << 63) - 1
@@ -60,6 +60,11 @@ class LogConfig:
     def synchronous(self) -> bool:
         """Whether a record is visible and acknowledged only once it is on disk."""
         return self.durability == "fsync" or self.flush_messages == 1
+
+
+def copied(config: LogConfig) -> LogConfig:
+    """Settings of a log that is a copy of another: nobody waits for its disk."""
+    return replace(config, durability="page-cache", flush_messages=UNLIMITED)
 
 
 @dataclass(frozen=True, kw_only=True)

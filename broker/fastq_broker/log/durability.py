@@ -116,6 +116,18 @@ class Durability:
         """The log's directory was there before this broker started."""
         self._name_synced = True
 
+    def renamed(self) -> None:
+        """The log's directory has another name, which the next job syncs."""
+        self._name_synced = False
+
+    def give_place(self, successor: Durability) -> None:
+        """The log's files are others now, for which `successor` stands: who waits for these waits for those. A job in flight ends here."""
+        self._log, successor._log = successor._log, self._log
+        successor._waiters.extend(self._waiters)
+        self._waiters.clear()
+        successor.settings_changed()
+        successor._advance(successor.on_disk_offset, full=False)
+
     def topic_id_written(self) -> None:
         """The log's partition.metadata is new: the next job syncs it."""
         self._topic_id_unsynced = True

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from itertools import pairwise
 
 from .checkpoints import LEADER_EPOCHS, CorruptCheckpoint, format_epochs, parse_epochs
@@ -120,6 +121,18 @@ class LeaderEpochs:
         del self._epochs[:covering], self._offsets[:covering]
         self._offsets[0] = start_offset
         self._behind = self.unsynced = True
+
+    def moved(self, directory: str) -> None:
+        """The file lies in a directory of another name now."""
+        self.path = os.path.join(directory, LEADER_EPOCHS)
+
+    def take(self, entries: Iterable[tuple[int, int]]) -> None:
+        """Have these epochs and no others. Raises OSError."""
+        entries = list(entries)
+        if entries != self.entries():
+            self._epochs = [epoch for epoch, _ in entries]
+            self._offsets = [offset for _, offset in entries]
+            self.write()
 
     def clear(self) -> None:
         self._epochs.clear()

@@ -36,8 +36,9 @@ from .checkpoints import (
     TopicPartition,
     format_partition_metadata,
 )
-from .config import UNLIMITED, LogConfig
+from .config import UNLIMITED, LogConfig, copied
 from .dir_checkpoints import DirCheckpoints, offsets_of, watermarks_of
+from .dir_moves import FUTURE_NAME, LogMoves
 from .directories import DELETED_NAME, LOG_NAME, DirectoryLocks, check_nesting, check_no_brokers, why_unusable
 from .failures import failures
 from .files import FdBudget, Files, is_shortage
@@ -146,6 +147,7 @@ class LogManager:
         self._checkpoints = {log_dir.path: DirCheckpoints(log_dir) for log_dir in self.dirs}
         self._doubles: dict[TopicPartition, list[PartitionLog]] = {}
         """Logs that were found in a second directory: which one is the topic's, its id decides."""
+        self.moves = LogMoves(self)
         self._loop: Any = None
         self._ended = False
 
@@ -227,6 +229,7 @@ class LogManager:
         start_offsets = checkpoints.read(LOG_START)
         cleaned_offsets = checkpoints.read(CLEANED)
         found: dict[TopicPartition, PartitionLog] = {}
+        copies: list[PartitionLog] = []
         for name in names:
             if not os.path.isdir(os.path.join(log_dir.path, name)):
                 if LOG_NAME.match(name) or DELETED_NAME.match(name):
@@ -235,7 +238,7 @@ class LogManager:
             match = LOG_NAME.match(name)
             if match and match["topic"] != METADATA_TOPIC:
                 key = match["topic"], int(match["partition"])
-                found[key] = self._make_log(
+                found[key] = self.make_log(
                     log_dir,
                     key,
                     config=topic_configs.get(key[0], self.default_config),
@@ -245,6 +248,20 @@ class LogManager:
                     cleaned_offset=cleaned_offsets.get(key, 0),
                     clean=clean,
                 )
+            elif match := FUTURE_NAME.match(name):
+                key = match["topic"], int(match["partition"])
+                copy = self.make_log(
+                    log_dir,
+                    key,
+                    os.path.join(log_dir.path, name),
+                    config=copied(topic_configs.get(key[0], self.default_config)),
+                    recovery_point=recovery_points.get(key, 0),
+                    log_start_offset=start_offsets.get(key, 0),
+                    high_watermark=watermarks.get(key, 0),
+                    clean=clean,
+                )
+                copies.append(copy)
+                self.moves.found.setdefault(key, []).append(copy)
             elif DELETED_NAME.match(name):
                 self._deleted_dirs.append((0, log_dir, os.path.join(log_dir.path, name)))
         for key, log in found.items():
@@ -255,9 +272,9 @@ class LogManager:
                 self._doubles.setdefault(key, []).append(log)
             else:
                 self.logs[key] = log
-        if not clean and found:
-            self._unclean.append((log_dir, list(found.values())))
-            self.recovery.logs += len(found)
+        if not clean and (found or copies):
+            self._unclean.append((log_dir, [*found.values(), *copies]))
+            self.recovery.logs += len(found) + len(copies)
 
     def recover(self) -> None:
         """Load, and so recover, the logs of directories that were not closed cleanly; `recovery` tells how far it is.
@@ -295,11 +312,12 @@ class LogManager:
                 sum(len(log.recovery.cut) for log in logs),
             )
 
-    def _make_log(self, log_dir: LogDir, key: TopicPartition, **settings: Any) -> PartitionLog:
+    def make_log(self, log_dir: LogDir, key: TopicPartition, path: str | None = None, **settings: Any) -> PartitionLog:
+        """A log object in a directory (`path`: not under its own name); no file is touched."""
         topic, partition = key
         return PartitionLog(
             log_dir,
-            os.path.join(log_dir.path, f"{topic}-{partition}"),
+            path or os.path.join(log_dir.path, f"{topic}-{partition}"),
             topic,
             partition,
             clock=self.clock,
@@ -313,6 +331,7 @@ class LogManager:
         if self.flusher.fileno() >= 0:
             self._loop = loop
             self._maker = LogMaker(loop, self._threads)
+            self.moves.attach(loop, self._threads)
             loop.add_reader(self.flusher.fileno(), self.flusher.drain)
 
     def drain_flushes(self) -> None:
@@ -355,6 +374,7 @@ class LogManager:
         self.release_locks()
 
     def _end_maker(self) -> None:
+        self.moves.close()
         if self._loop is not None:
             self._loop.remove_reader(self.flusher.fileno())
             self._loop = None
@@ -364,7 +384,7 @@ class LogManager:
 
     def _finish_logs(self, log_dir: LogDir) -> bool:
         """Finish the files of a directory's logs and sync them: each, or all at once where they are many. Whether all are whole."""
-        logs = [log for log in self.logs.values() if log.dir is log_dir and log.loaded]
+        logs = [log for _, log in self._logs_in(log_dir) if log.loaded]
         finished = [log.finish() for log in logs if log_dir.offline is None]
         unsettled = [log for log in logs if not log.durability.settled]
         if log_dir.offline is not None:
@@ -399,35 +419,82 @@ class LogManager:
         partition: int,
         topic_id: bytes | None = None,
         config: LogConfig | None = None,
+        home: str | None = None,
     ) -> PartitionLog:
-        """The log of a partition, made when there is none, in the online directory with the fewest logs.
+        """The log of a partition, made when there is none, in the online directory with the fewest logs, or where it was to be.
+        A move of it that a stop has interrupted goes on.
 
         `topic_id` has 16 bytes and is the controller's word: a log that belongs to another topic of that name, which was deleted, is
-        set aside and a new one made. Raises KafkaStorageError, also for a log that cannot be loaded.
+        set aside and a new one made. `home` is the directory in which the metadata has it, None where it does not say. Raises
+        KafkaStorageError, also for a log that cannot be loaded.
         """
         key = topic, partition
+        if key in self._doubles and topic_id is not None:
+            self._choose_double(key, topic_id, home)
         while (log := self.logs.get(key) or self._take_double(key)) is not None:
             if self._adopt(log, topic_id):
                 if log.failure is not None:
                     raise log.failure.with_traceback(None)
                 if config is not None:
                     log.apply_config(config)
+                self.moves.resume(log)
                 return log
             self._set_aside(log, topic_id)
-        log_dir = self._choose_dir()
-        if self._checkpoints[log_dir.path].names(key):
-            try:
-                self.write_checkpoints(log_dir, wait=True)
-            except OSError as error:
-                raise log_dir.refuse("writing checkpoints", error.filename or log_dir.path, error) from error
-        log = self._make_log(log_dir, key, config=config or self.default_config, topic_id=topic_id)
+        promoted = self.moves.promote(key, topic_id, home)
+        if promoted is not None:
+            promoted.apply_config(config or self.default_config)
+            self.logs[key] = promoted
+            self.moves.resume(promoted)
+            return promoted
+        log_dir = self._choose_dir(key)
+        self.make_way(key, log_dir)
+        log = self.make_log(log_dir, key, config=config or self.default_config, topic_id=topic_id)
         log.unmade = True
         if self._maker is None:
             log.load()
         else:
             self._maker.add(log)
         self.logs[key] = log
+        self.moves.resume(log)
         return log
+
+    def make_way(self, key: TopicPartition, log_dir: LogDir) -> None:
+        """Have nothing of an older log left where a new one of that name is to be made, or moved. Raises KafkaStorageError."""
+        for log in [double for double in self._doubles.get(key, ()) if double.dir is log_dir]:
+            self._doubles[key].remove(log)
+            self._set_aside(log, None)
+        if self._checkpoints[log_dir.path].names(key):
+            try:
+                self.write_checkpoints(log_dir, wait=True)
+            except OSError as error:
+                raise log_dir.refuse("writing checkpoints", error.filename or log_dir.path, error) from error
+
+    def unique(self) -> str:
+        """32 letters for the name of a directory that no other has."""
+        return uuid.UUID(int=self._random.getrandbits(128)).hex
+
+    def id_of(self, log: PartitionLog) -> bytes | None:
+        """The topic id that a log's directory carries. Raises OSError."""
+        if log.topic_id is None and not log.loaded:
+            log.topic_id = topic_id_on_disk(self.files, log.path)
+        return log.topic_id
+
+    def _choose_double(self, key: TopicPartition, topic_id: bytes, home: str | None) -> None:
+        """A stop amid the end of a move leaves two logs of one topic: the one counts that is where the metadata has it, else the one that
+        has more; the other is set aside. Raises KafkaStorageError."""
+        logs = [self.logs[key], *self._doubles[key]]
+        try:
+            same = [log for log in logs if self.id_of(log) == topic_id]
+        except OSError as error:
+            raise logs[0].dir.refuse("reading topic ids", error.filename or logs[0].path, error) from error
+        if len(same) < 2:
+            return
+        best = max(same, key=lambda log: (log.dir.path == home, log.epochs.latest, log.log_end_offset))
+        self._doubles[key] = [log for log in logs if log not in same]
+        self.logs[key] = best
+        for log in same:
+            if log is not best:
+                self._set_aside(log, topic_id)
 
     def _adopt(self, log: PartitionLog, topic_id: bytes | None) -> bool:
         """Whether an existing log is that of the controller's topic: an id on disk decides, before any record is served or appended.
@@ -438,8 +505,7 @@ class LogManager:
         if topic_id is None:
             return True
         try:
-            if log.topic_id is None and not log.loaded:
-                log.topic_id = topic_id_on_disk(self.files, log.path)
+            self.id_of(log)
             if log.topic_id is not None and _is_nearly(log.topic_id, topic_id):
                 logger.error(
                     "%s says topic id %s, but for some bits that of its topic: it is damaged",
@@ -484,8 +550,8 @@ class LogManager:
         key = log.topic, log.partition
         if self.logs.get(key) is log:
             del self.logs[key]
-        unique = uuid.UUID(int=self._random.getrandbits(128)).hex
-        target = os.path.join(log.dir.path, f"{log.topic[:200]}-{log.partition}.{unique}-{suffix}")
+        self.moves.stop(log, "it is no topic's any more")
+        target = os.path.join(log.dir.path, f"{log.topic[:200]}-{log.partition}.{self.unique()}-{suffix}")
         log.abandon()
         if log.forget_unmade():
             return None
@@ -508,7 +574,10 @@ class LogManager:
             return log
         return None
 
-    def _choose_dir(self) -> LogDir:
+    def _choose_dir(self, key: TopicPartition) -> LogDir:
+        preferred = self.moves.preferred.pop(key, None)
+        if preferred is not None and preferred.offline is None:
+            return preferred
         online = [log_dir for log_dir in self.dirs if log_dir.offline is None]
         if not online:
             raise next(iter(self.offline_dirs.values()))
@@ -523,14 +592,18 @@ class LogManager:
     def delete(self, topic: str, partition: int) -> bool:
         """Take a log out of use whose topic is deleted: who waits for it gets an error, its directory is renamed at once and emptied later,
         in small steps. False when there is none. Raises KafkaStorageError."""
+        self.moves.forget((topic, partition))
         log = self.logs.pop((topic, partition), None)
         if log is None:
             return False
-        log.abandon()
+        self.retire(log)
+        return True
+
+    def retire(self, log: PartitionLog) -> None:
+        """Have the directory of a log, or of a copy, that is not used any more renamed now and emptied later. Raises KafkaStorageError."""
         target = self._out_of_use(log, "delete", "deleting a log")
         if target is not None:
             self._deleted_dirs.append((self.monotonic_ms() + log.config.file_delete_delay_ms, log.dir, target))
-        return True
 
     def update_config(self, topic: str, config: LogConfig) -> None:
         """Use other settings for all logs of a topic."""
@@ -566,6 +639,7 @@ class LogManager:
             self._check_directories()
         for log_dir in self.dirs:
             log_dir.tick()
+        self.moves.tick()
         self._delete_directories(now)
 
     def _check_directories(self) -> None:
@@ -616,12 +690,16 @@ class LogManager:
             except Exception as error:
                 failures.report(f"the {name} round of {log.name}", error)
 
-    def _checkpoint(self, log_dir: LogDir) -> None:
+    def checkpoint(self, log_dir: LogDir) -> None:
+        """Have the checkpoints of a directory written, without waiting for the disk."""
         if log_dir.offline is None:
             try:
                 self.write_checkpoints(log_dir, wait=False)
             except OSError as error:
                 log_dir.refuse("writing checkpoints", error.filename or log_dir.path, error)
+
+    def _checkpoint(self, log_dir: LogDir) -> None:
+        self.checkpoint(log_dir)
         for log in self.logs.values():
             if log.dir is log_dir and log.loaded and log.config.synchronous and log.recovery_point < log.log_end_offset:
                 log.flush()  # what is acknowledged is on disk already; this moves the recovery point
@@ -653,6 +731,7 @@ class LogManager:
                 yield key, log
         for key, others in self._doubles.items():
             yield from ((key, log) for log in others if log.dir is log_dir)
+        yield from ((key, log) for key, log in self.moves.copies() if log.dir is log_dir)
 
     def _cleaned_offsets(self, log_dir: LogDir) -> dict[TopicPartition, int] | None:
         """How far the logs of a directory are compacted; None where none ever was."""

@@ -9,6 +9,7 @@ Source: UnifiedLog, LocalLog.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import threading
@@ -33,7 +34,7 @@ from fastq.compression import Codec
 from fastq.errors import ErrorCode, KafkaError, error_for_code
 
 from .admission import Admission
-from .config import UNLIMITED, LogConfig
+from .config import UNLIMITED, LogConfig, copied
 from .durability import Durability
 from .files import is_shortage
 from .leader_epochs import LeaderEpochs
@@ -94,6 +95,7 @@ class PartitionLog(LogReads, LogSegments):
         "durability",
         "failure",
         "files",
+        "future",
         "leader_epoch",
         "loaded",
         "partition",
@@ -164,6 +166,8 @@ class PartitionLog(LogReads, LogSegments):
         self.producer_expiration_ms = producer_expiration_ms
         self.random = randomness or random.Random()
         self.loaded = False
+        self.future: PartitionLog | None = None
+        """The copy that is to take this log's place, in another directory: see dir_moves."""
         self.failure: KafkaError | None = None
         """Why the log cannot be loaded, although its directory is fine; it stays so until the broker is started again."""
         self._loading = False
@@ -272,6 +276,8 @@ class PartitionLog(LogReads, LogSegments):
             )
             self._promise_changed()
             self.durability.settings_changed()
+        if self.future is not None:
+            self.future.apply_config(copied(config))
 
     def make_segment(self, base_offset: int, *, size: int, created_ms: int) -> Segment:
         """A segment object with this log's settings; no file is touched."""
@@ -584,6 +590,7 @@ class PartitionLog(LogReads, LogSegments):
             except OSError as error:
                 raise self.dir.fail("writing leader epochs", self.epochs.path, error) from error
             self.leader_epoch = self.epochs.latest
+            self._cut_future(offset)
             return False
         if offset < self._bases[0]:
             self.truncate_fully_and_start_at(offset)
@@ -592,6 +599,7 @@ class PartitionLog(LogReads, LogSegments):
             truncate_log(self, offset)
         except OSError as error:
             raise self.dir.fail("truncating", error.filename or self.path, error) from error
+        self._cut_future(offset)
         return True
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
@@ -600,6 +608,47 @@ class PartitionLog(LogReads, LogSegments):
             truncate_fully(self, offset)
         except OSError as error:
             raise self.dir.fail("truncating", error.filename or self.path, error) from error
+        self._cut_future(0)
+
+    def _cut_future(self, offset: int) -> None:
+        """The copy on its way has what this log has. Where its disk fails it is given up, which concerns nobody else."""
+        if self.future is not None:
+            with contextlib.suppress(KafkaError):
+                self.future.truncate_to(offset)
+
+    # -- another directory
+
+    def begin_segment_at(self, offset: int, now_ms: int) -> None:
+        """The log ends at `offset`, above its last record: compaction has taken what was between. Raises KafkaStorageError."""
+        self.roll(now_ms, offset)
+        self._advance_end(offset)
+
+    def renamed(self, path: str) -> None:
+        """The log's directory has another name."""
+        self.path = path
+        if self.loaded:
+            for segment in self.segments:
+                segment.moved(path)
+            self.epochs.moved(path)
+            self.durability.renamed()
+
+    def exchange(self, other: PartitionLog) -> None:
+        """Take over the files of a copy that has all this log has, which gets this one's. Who waits for the disk waits for the new one."""
+        for name in (
+            "_active",
+            "_bases",
+            "_recent",
+            "dir",
+            "durability",
+            "epochs",
+            "path",
+            "recovery_point",
+            "segments",
+        ):
+            mine = getattr(self, name)
+            setattr(self, name, getattr(other, name))
+            setattr(other, name, mine)
+        other.durability.give_place(self.durability)
 
     def finish(self) -> bool:
         """Leave the files as Kafka's clean stop does; a sync still has to follow. Whether that went well: failures take the directory

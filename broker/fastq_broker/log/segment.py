@@ -154,6 +154,13 @@ class Segment:
     def size(self) -> int:
         return self.log.size
 
+    def moved(self, directory: str) -> None:
+        """The files lie in a directory of another name now."""
+        self.directory = directory
+        self.log.path = self.path_of(LOG_SUFFIX)
+        self.index.path = self.path_of(INDEX_SUFFIX)
+        self.time_index.path = self.path_of(TIME_INDEX_SUFFIX)
+
     def path_of(self, suffix: str) -> str:
         return os.path.join(self.directory, offset_file_name(self.base_offset, suffix))
 

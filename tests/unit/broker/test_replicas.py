@@ -107,6 +107,7 @@ def test_a_partition_that_a_shortage_kept_from_being_led_is_led_once_it_is_over(
         SimpleNamespace(),  # type: ignore[arg-type]
         SimpleNamespace(node_id=1, get=lambda name, number: replica),  # type: ignore[arg-type]
         SimpleNamespace(changed=lambda replica: None),  # type: ignore[arg-type]
+        SimpleNamespace(),  # type: ignore[arg-type]
     )
     partitions._follow_topic(image, topic)  # type: ignore[arg-type]
     for _ in range(6):

@@ -75,7 +75,7 @@ def test_all_of_kafkas_topic_configs_with_their_types_and_defaults() -> None:
 
 def test_what_does_nothing_yet_says_so() -> None:
     idle = {key.name for key in TOPIC_KEYS.values() if key.status is Status.IGNORED}
-    assert {"follower.replication.throttled.replicas", "remote.storage.enable", "local.retention.ms"} <= idle
+    assert {"remote.log.copy.disable", "remote.storage.enable", "local.retention.ms"} <= idle
     assert "retention.ms" not in idle
     for name in idle:
         assert "Has no effect:" in TOPIC_KEYS[name].documentation

@@ -3,8 +3,6 @@ is told and can be taken away. The codes that both answer are in tests/interop/t
 
 from __future__ import annotations
 
-import logging
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -14,7 +12,6 @@ from fastq_broker.handlers import (
     add_raft_voter,
     alter_client_quotas,
     alter_partition_reassignments,
-    alter_replica_log_dirs,
     alter_user_scram_credentials,
     describe_client_quotas,
     describe_user_scram_credentials,
@@ -267,30 +264,6 @@ def test_a_reassignment_of_a_foreign_directory_is_told_and_ended(bench: Any, rep
     found = bench.controller.image.partition("t", 1)
     assert (found.replicas, found.adding_replicas, found.leader) == ((1,), (), 1)
     assert alter(None)[0] == 85
-
-
-@pytest.mark.parametrize("version", versions(alter_replica_log_dirs))
-def test_a_log_is_not_moved_and_the_log_says_so(
-    make_bench: Any, tmp_path: Path, version: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    paths = [tmp_path / "one", tmp_path / "two"]
-    bench = make_bench(log_dirs=",".join(map(str, paths)))
-    bench.controller.create_topics([NewTopic("t")])
-    here = bench.logs.logs["t", 0].dir.path
-    (other,) = [str(path) for path in paths if str(path) != here]
-    kind = m.AlterReplicaLogDirsRequest
-
-    def alter(path: str) -> int:
-        topics = [kind.AlterReplicaLogDirTopic(name="t", partitions=[0])]
-        request = kind(dirs=[kind.AlterReplicaLogDir(path=path, topics=topics)])
-        (result,) = bench.call(alter_replica_log_dirs, request, version).results
-        return int(result.partitions[0].error_code)
-
-    assert alter(here + "/") == 0
-    with caplog.at_level(logging.WARNING):
-        assert alter(other) == ErrorCode.INVALID_REQUEST
-    (line,) = [record.getMessage() for record in caplog.records if "AlterReplicaLogDirs" in record.getMessage()]
-    assert f"t-0 stays in {here}" in line and other in line
 
 
 @pytest.mark.parametrize("handler", [add_raft_voter, remove_raft_voter])

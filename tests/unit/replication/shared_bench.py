@@ -24,6 +24,7 @@ from fastq_broker.replication.fetcher import AwaitDurable, FetcherConfig, Replic
 from fastq_broker.replication.fetcher_wire import fetch_request
 from fastq_broker.replication.shared import Replication
 from fastq_broker.router import Deferred
+from fastq_broker.throttles import ReplicationThrottles
 
 from fastq._native.records import build_batch, decode_records, iter_headers
 from fastq._native.wire import Writer
@@ -157,12 +158,15 @@ class Node:
         purgatory = Purgatory(loop)
         self.log.on_advance(lambda log: purgatory.advanced(self.replica))
         settings = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
+        config = BrokerConfig.from_mapping(settings)
+        self.throttles = ReplicationThrottles(config, lambda: int(bench.loop.now * 1000))
         self.ports: Any = SimpleNamespace(
             node_id=node_id,
             loop=loop,
             clock=lambda: 0,
             monotonic_ms=lambda: int(bench.loop.now * 1000),
-            config=BrokerConfig.from_mapping(settings),
+            config=config,
+            throttles=self.throttles,
             replicas=self.table,
             purgatory=purgatory,
             fetch_sessions=FetchSessionCache(10),

@@ -1,0 +1,150 @@
+"""AlterReplicaLogDirs, and what DescribeLogDirs and the metadata say of it, on a whole broker with two directories."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastq_broker.handlers import alter_replica_log_dirs
+from group_support import GroupHandlers, HandlerBroker
+
+import fastq.protocol.messages as m
+from fastq._native.records import build_batch
+from fastq.errors import ErrorCode
+
+LOW, HIGH = alter_replica_log_dirs.VERSIONS
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> HandlerBroker:
+    server = HandlerBroker(tmp_path)
+    server.settings["log.dirs"] = f"{tmp_path / 'one'},{tmp_path / 'two'}"
+    return server
+
+
+def begin(calls: GroupHandlers) -> tuple[Any, str, str]:
+    """A log with some records, the directory that it is in, and the other one."""
+    calls.topics("t", partitions=1)
+    log = calls.broker.logs.logs["t", 0]
+    log.append(bytearray(build_batch([(1, None, b"a", []), (1, None, b"b", [])])), leader_epoch=0, now_ms=1)
+    (other,) = [directory.path for directory in calls.broker.logs.dirs if directory is not log.dir]
+    return log, log.dir.path, other
+
+
+async def alter(calls: GroupHandlers, path: str, topic: str = "t", version: int = HIGH) -> int:
+    kind = m.AlterReplicaLogDirsRequest
+    topics = [kind.AlterReplicaLogDirTopic(name=topic, partitions=[0])]
+    answer = await calls.call(kind(dirs=[kind.AlterReplicaLogDir(path=path, topics=topics)]), version)
+    return int(answer.results[0].partitions[0].error_code)
+
+
+async def described(calls: GroupHandlers) -> list[tuple[str, bool, int, bool]]:
+    """Directory, whether it is a copy, its lag, and whether it has any bytes."""
+    kind = m.DescribeLogDirsRequest
+    request = kind(topics=[kind.DescribableLogDirTopic(topic="t", partitions=[0])])
+    return sorted(
+        (result.log_dir, part.is_future_key, part.offset_lag, part.partition_size > 0)
+        for result in (await calls.call(request, 4)).results
+        for topic in result.topics
+        for part in topic.partitions
+    )
+
+
+def assigned(calls: GroupHandlers) -> str | None:
+    """The directory that the metadata has."""
+    broker = calls.broker
+    partition = broker.image.partition("t", 0)
+    assert partition is not None
+    directories = dict(zip(broker.controller.directory_ids, broker.logs.dirs, strict=True))
+    found = directories.get(partition.directory_of(1))
+    return found and found.path
+
+
+async def until(happened: Callable[[], bool]) -> None:
+    for _ in range(10_000):
+        if happened():
+            return
+        await asyncio.sleep(0.005)
+    raise AssertionError("it does not happen")
+
+
+async def until_moved(calls: GroupHandlers) -> None:
+    await until(lambda: not calls.broker.logs.moves.moves)
+
+
+@pytest.mark.parametrize("version", range(LOW, HIGH + 1))
+def test_a_log_moves_and_the_metadata_knows(two: HandlerBroker, version: int) -> None:
+    async def work(calls: GroupHandlers) -> None:
+        log, here, there = begin(calls)
+        assert await alter(calls, here + "/", version=version) == 0
+        assert await described(calls) == [(here, False, 0, True)]
+        assert await alter(calls, there, version=version) == 0
+        assert await described(calls) == sorted([(here, False, 0, True), (there, True, 2, False)])
+        await until_moved(calls)
+        assert await described(calls) == [(there, False, 0, True)] and assigned(calls) == there
+        assert log.log_end_offset == log.high_watermark == 2
+
+    two.run(work, ready=False)
+
+
+def test_moves_of_internal_topics_go_on_beside_their_use(two: HandlerBroker) -> None:
+    """The log of a coordinator moves while it is written to; after a restart all of it is there."""
+
+    async def work(calls: GroupHandlers) -> tuple[str, int]:
+        log = calls.broker.logs.logs["__consumer_offsets", 0]
+        (other,) = [directory.path for directory in calls.broker.logs.dirs if directory is not log.dir]
+        for number in range(3):
+            await calls.call(m.FindCoordinatorRequest(key=f"g{number}"), 0)
+        assert await alter(calls, other, "__consumer_offsets") == 0
+        await until_moved(calls)
+        return log.dir.path, log.log_end_offset
+
+    async def look(calls: GroupHandlers) -> tuple[str, int]:
+        log = calls.broker.logs.logs["__consumer_offsets", 0]
+        return log.dir.path, log.log_end_offset
+
+    assert two.run(work) == two.run(look)
+
+
+def test_what_cannot_be_moved(two: HandlerBroker) -> None:
+    async def work(calls: GroupHandlers) -> None:
+        log, here, _ = begin(calls)
+        assert await alter(calls, "/nowhere") == ErrorCode.LOG_DIR_NOT_FOUND
+        assert await alter(calls, "two") == ErrorCode.LOG_DIR_NOT_FOUND
+        assert await alter(calls, here, "later") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        calls.topics("later", partitions=1)
+        assert calls.broker.logs.logs["later", 0].dir is log.dir, "where it was said that it is to be"
+
+    two.run(work, ready=False)
+
+
+def test_a_move_that_is_called_off_is_told_to_the_metadata(two: HandlerBroker) -> None:
+    async def work(calls: GroupHandlers) -> None:
+        _, here, there = begin(calls)
+        moves = calls.broker.logs.moves
+        may_swap, moves.may_swap = moves.may_swap, lambda log, log_dir: False
+        assert await alter(calls, there) == 0
+        await until(lambda: assigned(calls) == there)
+        assert await alter(calls, here) == 0
+        calls.broker.controller.settle()
+        assert assigned(calls) == here and await described(calls) == [(here, False, 0, True)]
+        moves.may_swap = may_swap
+
+    two.run(work, ready=False)
+
+
+def test_the_rate_is_the_brokers_setting(two: HandlerBroker) -> None:
+    async def work(calls: GroupHandlers) -> float:
+        kind = m.IncrementalAlterConfigsRequest
+        config = kind.AlterableConfig(
+            name="replica.alter.log.dirs.io.max.bytes.per.second", config_operation=0, value="5000"
+        )
+        resource = kind.AlterConfigsResource(resource_type=4, resource_name="1", configs=[config])
+        answer = await calls.call(kind(resources=[resource], validate_only=False), 1)
+        assert answer.responses[0].error_code == 0
+        return calls.broker.logs.moves.rate.bytes_per_s_max
+
+    assert two.run(work, ready=False) == 5000
