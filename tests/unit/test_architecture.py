@@ -11,6 +11,7 @@ import importlib
 import itertools
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -238,3 +239,9 @@ def test_every_directory_of_sources_is_a_package_that_is_installed() -> None:
         assert root.parent.relative_to(ROOT).as_posix() in where
         bare = {source.parent for source in root.rglob("*.py*") if "__pycache__" not in source.parts}
         assert [str(folder) for folder in bare if not (folder / "__init__.py").is_file()] == []
+
+
+def test_files_of_tests_have_names_of_their_own() -> None:
+    """pytest takes all of them for modules of one level: two of a name cannot be run together."""
+    names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert [name for name, count in names.items() if count > 1] == []
