@@ -10,11 +10,13 @@ RECORDS ?= 2000000
 # Where it is set, each of the hundreds of processes that tests start compiles what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST  := $(PY) -m pytest
+NODES_TESTS ?= tests/interop tests/integration
+NODES_SHARE ?= tests/interop/test_client.py tests/interop/test_transactions_client.py tests/interop/test_groups_848.py
 
 NATIVE  := $(wildcard src/fastq/_native/*.pyx src/fastq/_native/*.pxd src/fastq/_native/*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo pipeline pipeline-flights test unit soak sanitize interop-kafka interop-spark bench bench-micro bench-compare bench-growth lint format generate reference wheel ext clean
+.PHONY: help demo pipeline pipeline-flights test test-nodes unit soak sanitize interop-kafka interop-spark bench bench-micro bench-compare bench-growth lint format generate reference wheel ext clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -66,9 +68,16 @@ pipeline-flights: $(VENV)/.built $(VENV)/.pipeline ## the same on the 336,776 fl
 
 test: $(VENV)/.built $(VENV)/.test kcat ## all tests, those with the peers' clients among them
 	@$(PYTEST) tests/unit -n 2 --dist loadfile -m "not soak"; units=$$?; \
-	  $(PYTEST) tests --ignore tests/unit -m "not kafka and not spark_jvm and not soak" && exit $$units
+	  $(PYTEST) tests --ignore tests/unit -m "not kafka and not spark_jvm and not soak"; others=$$?; \
+	  [ -z "$(NODES_SHARE)" ] || $(MAKE) -s test-nodes NODES_TESTS="$(NODES_SHARE)" && exit $$((units + others))
 
-.PHONY: kcat java
+test-nodes: $(VENV)/.built $(VENV)/.test ## the tests that share a broker, with three nodes in its place; make test takes a share of them
+	@FASTQ_NODES=3 $(PYTEST) $(NODES_TESTS) -m "not kafka and not spark and not spark_jvm and not soak"
+
+.PHONY: kcat java nodes-share
+nodes-share:
+	@echo $(NODES_SHARE)
+
 kcat:
 	@command -v kcat >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 	  && { apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq kcat >/dev/null; }; } \
@@ -84,6 +93,7 @@ unit: $(VENV)/.built $(VENV)/.test ## the tests that run in seconds
 
 soak: $(VENV)/.built $(VENV)/.test ## the long tests at their full numbers; results go to benchmarks/results/
 	@FASTQ_SOAK=1 bash -o pipefail -c '$(PYTEST) tests -m "soak or slow" -v --durations=0 --timeout 3600 -o faulthandler_timeout=4000 --disable-warnings | tee benchmarks/results/soak.txt'
+	@$(MAKE) -s test-nodes
 	@FASTQ_SOAK=1 $(PY) tools/sanitize.py
 
 SANITIZE ?=

@@ -13,10 +13,13 @@ import sys
 import weakref
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import confluent_kafka
 import pytest
+
+if TYPE_CHECKING:
+    from fastq.testing import Broker, Cluster
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 
@@ -64,12 +67,26 @@ def soak() -> bool:
     return os.environ.get("FASTQ_SOAK") == "1"
 
 
-@pytest.fixture(scope="session")
-def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
-    """One fastq broker for the whole session."""
-    from fastq.testing import Broker
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """With FASTQ_NODES only the tests are left that say nothing of how many nodes there are."""
+    if "FASTQ_NODES" not in os.environ:
+        return
+    several = [
+        item
+        for item in items
+        if not item.get_closest_marker("one_node")
+        and {"shared_broker", "quick_broker", "fastq_servers", "servers"} & set(getattr(item, "fixturenames", ()))
+    ]
+    config.hook.pytest_deselected(items=[item for item in items if item not in several])
+    items[:] = several
 
-    with Broker(data_dir=tmp_path_factory.mktemp("broker") / "data") as broker:
+
+@pytest.fixture(scope="session")
+def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker | Cluster]:
+    """One fastq broker for the whole session; see `under_test`."""
+    from under_test import broker_under_test
+
+    with broker_under_test(tmp_path_factory.mktemp("broker") / "data") as broker:
         yield broker
 
 
@@ -91,7 +108,7 @@ def make_topic(new_topic_name: Callable[[], str]) -> Callable[..., str]:
         name = new_topic_name()
         with Admin(bootstrap_servers=servers) as admin:
             dotted = {"retention.ms": "-1", **{key.replace("_", "."): value for key, value in configs.items()}}
-            admin.create_topic(name, partitions=partitions, replication_factor=1, configs=dotted)
+            admin.create_topic(name, partitions=partitions, configs=dotted)
         return name
 
     return make

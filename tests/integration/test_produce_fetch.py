@@ -23,6 +23,7 @@ from fastq.protocol.messages import (
 from fastq.testing import Broker
 
 NewName = Callable[[], str]
+pytestmark = pytest.mark.one_node  # a connection to the one that leads everything
 
 
 @pytest.fixture

@@ -13,8 +13,9 @@ from collections.abc import Iterator
 import apache_kafka
 import pytest
 from raw_kafka import RawConnection
+from under_test import broker_under_test
 
-from fastq.testing import Broker
+from fastq.testing import Broker, Cluster
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +34,7 @@ def fastq_servers(shared_broker: object) -> str:
 
 
 @pytest.fixture(scope="module")
-def quick_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+def quick_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker | Cluster]:
     """A broker of ours for one file, whose groups do not wait: heartbeats are frequent, assignments are made at once."""
     config = {
         "group.initial.rebalance.delay.ms": 0,
@@ -41,7 +42,7 @@ def quick_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         "group.consumer.min.heartbeat.interval.ms": 100,
         "group.consumer.assignment.interval.ms": 0,
     }
-    with Broker(data_dir=tmp_path_factory.mktemp("quick") / "data", config=config) as broker:
+    with broker_under_test(tmp_path_factory.mktemp("quick") / "data", config) as broker:
         yield broker
 
 

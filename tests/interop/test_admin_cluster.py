@@ -21,6 +21,8 @@ from fastq.errors import (
     UnknownTopicOrPartition,
 )
 
+pytestmark = pytest.mark.one_node  # what one node says of itself
+
 
 def test_calls_of_a_node(servers: str, new_topic_name: Callable[[], str]) -> None:
     name = new_topic_name()

@@ -24,6 +24,8 @@ from fastq.protocol.messages import (
 )
 from fastq.testing import Broker
 
+pytestmark = pytest.mark.one_node  # a connection to the one coordinator
+
 
 @pytest.fixture(scope="module")
 def fastq_servers(quick_broker: Broker) -> str:

@@ -20,6 +20,8 @@ from fastq.protocol.messages import (
     OffsetFetchRequest,
 )
 
+pytestmark = pytest.mark.one_node  # a connection to the one coordinator
+
 COORDINATOR_NOT_THERE_YET = (14, 15, 16)
 PATIENCE_S = 60
 

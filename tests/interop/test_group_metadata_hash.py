@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import pytest
 from fastq_broker.controller.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from fastq_broker.coordinator.hashing import partition_of
 from fastq_broker.coordinator.records import decode_key, decode_value, record_type
@@ -19,6 +20,8 @@ from fastq.protocol.messages import (
     FindCoordinatorRequest,
     MetadataRequest,
 )
+
+pytestmark = pytest.mark.one_node  # the hash is made from one node's directory
 
 OFFSETS_TOPIC = "__consumer_offsets"
 GROUP_RECORD = 3

@@ -12,6 +12,8 @@ from raw_kafka import RawConnection, create_topic
 import fastq.protocol.messages as m
 from fastq.protocol.api import APIS
 
+pytestmark = pytest.mark.one_node  # what one node answers
+
 NOTHING, UNKNOWN, INVALID, ASSIGNMENT, NOT_NEEDED, NOT_MOVING, NO_DIRECTORY, BAD_LEVEL = 0, 3, 42, 39, 84, 85, 57, 95
 
 

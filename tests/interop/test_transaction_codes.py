@@ -21,6 +21,8 @@ from fastq.protocol.messages import (
     WriteTxnMarkersRequest,
 )
 
+pytestmark = pytest.mark.one_node  # a connection to the one coordinator
+
 NewName = Callable[[], str]
 
 

@@ -14,6 +14,7 @@ recovery; `stop` is SIGTERM, and fails if the broker does not end cleanly. A bro
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import re
 import shutil
@@ -34,9 +35,10 @@ from typing_extensions import Self
 from fastq.testing.switches import COMMAND_TIMEOUT_S, FaultSwitches
 
 if TYPE_CHECKING:
+    from fastq.testing.cluster import Cluster as Cluster
     from fastq.testing.registry import SchemaRegistry as SchemaRegistry
 
-__all__ = ["Broker", "BrokerFailed", "SchemaRegistry"]
+__all__ = ["Broker", "BrokerFailed", "Cluster", "SchemaRegistry"]
 
 READY_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0
@@ -76,8 +78,9 @@ class Broker(FaultSwitches):
         self.env = dict(env or {})
         self._metrics = metrics
         self._own_dir = data_dir is None
-        self.data_dir = Path(data_dir) if data_dir is not None else _temporary_dir(in_memory)
+        self.data_dir = Path(data_dir) if data_dir is not None else temporary_dir(in_memory)
         self._process: subprocess.Popen[str] | None = None
+        self._asked_to_stop = False
         self._log: list[str] = []
         self._reader: threading.Thread | None = None
         self.ready_line = ""
@@ -112,6 +115,11 @@ class Broker(FaultSwitches):
 
     def start(self, timeout: float = READY_TIMEOUT_S) -> Self:
         """Start it and wait until it says that it is ready. Raises BrokerFailed with its log."""
+        self.launch()
+        return self.wait_ready(timeout)
+
+    def launch(self) -> None:
+        """The first half of `start`, which does not wait."""
         if self.running:
             raise RuntimeError(f"the broker runs already, as process {self.pid}")
         self._control, theirs = socket.socketpair()
@@ -122,22 +130,31 @@ class Broker(FaultSwitches):
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
-                env=_environment(self.env),
+                env=broker_environment(self.env),
                 pass_fds=[theirs.fileno()],
             )
         self._reader = threading.Thread(target=self._collect, args=(self._process,), daemon=True)
         self._reader.start()
+
+    def wait_ready(self, timeout: float = READY_TIMEOUT_S) -> Self:
+        """The second half of `start`. Raises BrokerFailed with its log."""
         self.ready_line = self._ready(timeout)
         self.port = int(self.ready_line.split(" in ")[0].rsplit(":", 1)[1])
         return self
+
+    def terminate(self) -> None:
+        """SIGTERM, without waiting: the first half of `stop`. A second one tells a node of a cluster not to hand over what it leads."""
+        self._asked_to_stop = True
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
 
     def stop(self, timeout: float = STOP_TIMEOUT_S) -> int:
         """Stop it with SIGTERM and wait; answers the exit code. Raises BrokerFailed when it does not end, or not with 0."""
         process = self._process
         if process is None:
             return 0
-        if process.poll() is None:
-            process.send_signal(signal.SIGTERM)
+        if not self._asked_to_stop:
+            self.terminate()
         try:
             code = process.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -237,6 +254,7 @@ class Broker(FaultSwitches):
                 if stream is not None:
                     stream.close()
         self._process = self._reader = None
+        self._asked_to_stop = False
 
     def _running(self) -> subprocess.Popen[str]:
         if self._process is None:
@@ -244,21 +262,20 @@ class Broker(FaultSwitches):
         return self._process
 
 
-def _temporary_dir(in_memory: bool) -> Path:
+def temporary_dir(in_memory: bool) -> Path:
     memory = MEMORY_DIR if in_memory and os.access(MEMORY_DIR, os.W_OK) else None
     return Path(tempfile.mkdtemp(prefix="fastq-broker-", dir=memory))
 
 
 def __getattr__(name: str) -> Any:
-    # The registry brings an HTTP server along, which a test of records does not need.
-    if name != "SchemaRegistry":
+    # The registry brings an HTTP server along, the cluster an admin client: a test of records needs neither.
+    if name not in ("Cluster", "SchemaRegistry"):
         raise AttributeError(f"module 'fastq.testing' has no attribute {name!r}")
-    from fastq.testing.registry import SchemaRegistry
+    module = importlib.import_module("fastq.testing.cluster" if name == "Cluster" else "fastq.testing.registry")
+    return getattr(module, name)
 
-    return SchemaRegistry
 
-
-def _environment(extra: Mapping[str, str]) -> dict[str, str]:
+def broker_environment(extra: Mapping[str, str]) -> dict[str, str]:
     """The broker's environment. Where bytecode is not to be written beside the sources, it goes to a directory of its own: a
     start that compiles every module takes twice as long."""
     environment = {**os.environ, **extra}

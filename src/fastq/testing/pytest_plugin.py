@@ -1,13 +1,14 @@
-"""The pytest fixtures `fastq_broker`, a broker of the test's own, and `fastq_session_broker`, one for all tests of a session; both in
-memory where the system has a place for that.
+"""The pytest fixtures `fastq_broker`, a broker of the test's own, `fastq_cluster`, several of them that are one cluster, and
+`fastq_session_broker`, one broker for all tests of a session; all in memory where the system has a place for that.
 
     def test_orders(fastq_broker):
         producer = Producer(bootstrap_servers=fastq_broker.bootstrap_servers)
 
 Rules: nothing is imported before a test asks for a fixture. Settings of a test's own broker come from the marker
-`@pytest.mark.fastq_broker(config={"auto.create.topics.enable": "false"})`, whose arguments are those of `fastq.testing.Broker`; those of
-the session's broker from a fixture `fastq_session_broker_options` that a conftest.py overrides. Tests that share a broker make topics and
-groups of their own, and set no faults: `fastq_new_name` makes names that nobody else has.
+`@pytest.mark.fastq_broker(config={"auto.create.topics.enable": "false"})`, whose arguments are those of `fastq.testing.Broker`, and
+`@pytest.mark.fastq_cluster(nodes=4)` with those of `fastq.testing.Cluster`; those of the session's broker from a fixture
+`fastq_session_broker_options` that a conftest.py overrides. Tests that share a broker make topics and groups of their own, and set no
+faults: `fastq_new_name` makes names that nobody else has.
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from fastq.testing import Broker
+    from fastq.testing import Broker, Cluster
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "fastq_broker(**options): arguments of the broker behind the fixture fastq_broker"
+    )
+    config.addinivalue_line(
+        "markers", "fastq_cluster(**options): arguments of the cluster behind the fixture fastq_cluster"
     )
 
 
@@ -40,6 +44,18 @@ def fastq_broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
     with Broker(**options) as broker:
         yield broker
         print(f"--- log of the broker at {broker.bootstrap_servers}\n{broker.log}---")
+
+
+@pytest.fixture
+def fastq_cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """A running `fastq.testing.Cluster` of three nodes, ended after the test; their logs are shown when the test fails."""
+    from fastq.testing import Cluster
+
+    marker = request.node.get_closest_marker("fastq_cluster")
+    options = {"in_memory": True, **(marker.kwargs if marker is not None else {})}
+    with Cluster(**options) as cluster:
+        yield cluster
+        print(f"{cluster.log}---")
 
 
 @pytest.fixture(scope="session")
