@@ -27,6 +27,7 @@ from fastq.protocol.messages import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
     AlterConfigsRequest,
+    DescribeQuorumRequest,
     IncrementalAlterConfigsRequest,
 )
 from fastq_broker import fail_closed
@@ -493,6 +494,8 @@ class ClusterNode:
         """Whether a client's request is the active controller's to serve. What concerns this process alone, loggers, is not."""
         if api_key not in FORWARDED_KEYS:
             return False
+        if api_key == DescribeQuorumRequest.API_KEY and not self._ports.controller.quorum.driver.machine.hears_leader:
+            return False  # who asks wants to know just that
         if api_key not in _ALTERS_CONFIGS:
             return True
         return not all(item.resource_type == ResourceType.BROKER_LOGGER for item in request.resources)

@@ -1,7 +1,7 @@
 """DescribeQuorum: the voters of the metadata quorum and how far they are (KIP-595, KIP-853).
 
-Rules: only `__cluster_metadata-0` can be asked for, and only its leader knows how far the others are. It tells of itself as a voter that is
-always caught up. Times are -1 of a replica that has not fetched in the leader's epoch.
+Rules: only `__cluster_metadata-0` can be asked for, and only its leader knows how far the others are; who hears none says so. The leader
+tells of itself as a voter that is always caught up. Times are -1 of a replica that has not fetched in the leader's epoch.
 Source: KafkaRaftClient.handleDescribeQuorumRequest.
 """
 
@@ -18,6 +18,7 @@ from fastq_broker.raft.voters import ReplicaKey
 
 if TYPE_CHECKING:
     from fastq_broker.controller import Controller
+    from fastq_broker.raft.machine import RaftMachine
     from fastq_broker.router import RequestContext
 
 API_KEY = 55
@@ -59,7 +60,9 @@ def _partition(controller: Controller, topic: str, number: int, with_directories
         return _refusal(
             number,
             ErrorCode.NOT_LEADER_OR_FOLLOWER,
-            f"node {controller.node_id} does not lead the metadata quorum; node {machine.leader_id} may",
+            f"node {controller.node_id} does not lead the metadata quorum; node {machine.leader_id} may"
+            if machine.hears_leader
+            else _without_leader(controller.node_id, machine),
         )
     voters = controller.quorum.voters
     observers = [other for other in leadership.others.values() if not voters.has(other.key)]
@@ -71,6 +74,16 @@ def _partition(controller: Controller, topic: str, number: int, with_directories
         high_watermark=controller.quorum.high_watermark,
         current_voters=[told.voter(voter.key) for voter in voters],
         observers=[told.other(observer) for observer in observers],
+    )
+
+
+def _without_leader(node_id: int, machine: RaftMachine) -> str:
+    """What this node knows of a quorum whose leader it does not hear."""
+    voted = "has not voted" if machine.voted is None else f"has voted for node {machine.voted.node_id}"
+    latest = "" if machine.leader_id < 0 else f", whose leader was node {machine.leader_id}"
+    return (
+        f"node {node_id} hears no leader of the metadata quorum: it is in epoch {machine.epoch}{latest}, {voted}, and has its log up to "
+        f"offset {machine.log.end}; the voters are {', '.join(map(str, sorted(machine.voters.ids)))}"
     )
 
 

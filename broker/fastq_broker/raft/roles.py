@@ -188,6 +188,11 @@ class Roles:
         return self.config.may_vote and any(voters.has(self.config.key) for voters in sets)
 
     @property
+    def hears_leader(self) -> bool:
+        """Whether this replica leads, or has heard its leader since it follows it."""
+        return self.role is Role.LEADER or (self.role is Role.FOLLOWER and self._has_fetched)
+
+    @property
     def leader_endpoint(self) -> Endpoint | None:
         """Where the leader listens."""
         if self.leader_id == NOBODY:

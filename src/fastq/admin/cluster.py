@@ -58,14 +58,30 @@ def _top_error(response: Any) -> FastqError | None:
 
 def describe_quorum() -> Operation[QuorumDescription]:
     """DescribeQuorum (KIP-595, KIP-853): the metadata's partition alone has a quorum."""
-    request = m.DescribeQuorumRequest(
+    response = yield from until_settled(Call(ANY, _quorum_request()), _quorum_error)
+    return _quorum(response)
+
+
+def ask_all_for_quorum(ids: list[int]) -> Operation[dict[int, QuorumDescription | FastqError]]:
+    """What each of these brokers says of the quorum at once: without a leader, what it knows itself."""
+    responses = yield [Call(Broker(node_id), _quorum_request()) for node_id in ids]
+    return {
+        node_id: response if isinstance(response, FastqError) else _quorum_error(response) or _quorum(response)
+        for node_id, response in zip(ids, responses, strict=True)
+    }
+
+
+def _quorum_request() -> m.DescribeQuorumRequest:
+    return m.DescribeQuorumRequest(
         topics=[
             m.DescribeQuorumRequest.TopicData(
                 topic_name=METADATA_TOPIC, partitions=[m.DescribeQuorumRequest.PartitionData(partition_index=0)]
             )
         ]
     )
-    response: m.DescribeQuorumResponse = yield from until_settled(Call(ANY, request), _quorum_error)
+
+
+def _quorum(response: m.DescribeQuorumResponse) -> QuorumDescription:
     found = _metadata_partition(response)
     assert found is not None  # or it would have been the error
     end = next((r.log_end_offset for r in found.current_voters if r.replica_id == found.leader_id), -1)

@@ -9,12 +9,25 @@ from typing import TYPE_CHECKING, Any
 
 from fastq.cli.clients import add_client_options, opened_admin
 from fastq.cli.output import Subparsers, UsageError, add_json_option, print_facts, print_json, print_records
-from fastq.errors import DuplicateVoter, FastqError, RequestTimedOut, UnsupportedVersion, VoterNotFound
+from fastq.errors import (
+    DuplicateVoter,
+    FastqError,
+    KafkaError,
+    NotLeaderOrFollower,
+    RequestTimedOut,
+    UnsupportedVersion,
+    VoterNotFound,
+    WaitTimeout,
+)
 
 if TYPE_CHECKING:
-    from fastq.admin import QuorumDescription, QuorumReplica
+    from fastq import Admin
+    from fastq.admin import ClusterDescription, QuorumDescription, QuorumReplica
 
 CONTROLLER = re.compile(r"(?P<id>\d+)@(?:\[(?P<six>[^]]+)\]|(?P<host>[^:]+)):(?P<port>\d+):(?P<directory>.+)")
+LEADER_S = 5.0
+"""How long a leader of the quorum is waited for; an election takes less."""
+NO_LEADER = "A majority of the controllers must run and reach each other"
 LOOK = "fastq quorum replication lists who is there"
 LEVEL = "fastq cluster features shows kraft.version: voters come and go at level 1 alone"
 
@@ -60,13 +73,13 @@ def register(commands: Any) -> None:
 
 def run_status(options: argparse.Namespace) -> int:
     with opened_admin(options) as admin:
-        cluster_id = admin.describe_cluster().cluster_id
-        quorum = admin.describe_quorum()
+        cluster = admin.describe_cluster()
+        quorum = _described(admin, cluster)
     followers = [voter for voter in quorum.voters if voter.node_id != quorum.leader_id]
     leader = next((voter for voter in quorum.voters if voter.node_id == quorum.leader_id), None)
     delays = [_lag_ms(leader, voter) for voter in followers]
     facts: dict[str, object] = {
-        "cluster id": cluster_id,
+        "cluster id": cluster.cluster_id,
         "leader": quorum.leader_id,
         "leader epoch": quorum.leader_epoch,
         "high watermark": quorum.high_watermark,
@@ -77,6 +90,24 @@ def run_status(options: argparse.Namespace) -> int:
     }
     print_facts(facts, options.json)
     return 0
+
+
+def _described(admin: Admin, cluster: ClusterDescription) -> QuorumDescription:
+    """The quorum, as its leader tells it. Where none does within LEADER_S, what each broker knows is the error."""
+    try:
+        return admin.describe_quorum(timeout=LEADER_S)
+    except (NotLeaderOrFollower, RequestTimedOut, WaitTimeout):
+        pass
+    from fastq.admin.cluster import ask_all_for_quorum
+
+    told = admin._client.run(ask_all_for_quorum([node.node_id for node in cluster.nodes]), None)
+    known = []
+    for node_id, answer in told.items():
+        if not isinstance(answer, FastqError):
+            return answer
+        detail = answer.detail if isinstance(answer, KafkaError) else None
+        known.append(detail or f"node {node_id} does not answer")
+    raise NotLeaderOrFollower(f"no leader of the metadata quorum answers; {'; '.join(known)}", hint=NO_LEADER)
 
 
 def _lag_ms(leader: QuorumReplica | None, voter: QuorumReplica) -> int | None:

@@ -512,6 +512,19 @@ def test_another_process_of_the_same_id_that_leads_is_named(caplog: pytest.LogCa
     )
 
 
+def test_a_leader_is_heard_once_it_has_answered_and_not_after_its_silence() -> None:
+    setting = Setting(1, 4)
+    setting.follow(5)
+    heard = [setting.machine.hears_leader]
+    setting.fetched(from_leader())
+    heard.append(setting.machine.hears_leader)
+    setting.poll(T + 10)
+    heard.append(setting.machine.hears_leader)
+    setting = Setting(1, 4)
+    setting.lead()
+    assert [*heard, setting.machine.hears_leader] == [False, True, False, True]
+
+
 # -- snapshots
 
 
