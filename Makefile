@@ -101,7 +101,7 @@ sanitize: $(VENV)/.built $(VENV)/.test ## the native tests under sanitizers (SAN
 	@$(PY) tools/sanitize.py $(SANITIZE)
 
 interop-kafka: $(VENV)/.built $(VENV)/.test java ## Apache Kafka (through Maven): its broker for our client, its tools for our broker
-	@$(PYTEST) tests/interop -m kafka --timeout 600 -o faulthandler_timeout=700
+	@$(PYTEST) tests/interop -m "kafka and not soak" --timeout 600 -o faulthandler_timeout=700
 
 interop-spark: $(VENV)/.built $(VENV)/.test java ## Spark's own Kafka connector (through Maven) on our broker, and beside ours
 	@$(PY) tools/spark_jvm.py

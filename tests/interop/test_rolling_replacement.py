@@ -10,12 +10,13 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import re
 import signal
 import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -33,7 +34,7 @@ pytestmark = [
     pytest.mark.skipif(apache_kafka.available() is not None, reason=str(apache_kafka.available())),
 ]
 
-NODES = (1, 2, 3)
+NODES, NEW_NODES = (1, 2, 3), (4, 5, 6)
 SETTINGS = {
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
@@ -100,7 +101,10 @@ class Cluster:
         self.cluster_id, self.ports = random_uuid(), free_ports(40)
         self.initial = ",".join(f"{node}@{self.controller_of(node)}:{random_uuid()}" for node in NODES)
         self.places = {node_id: self.place(node_id) for node_id in NODES}
-        self.servers = ",".join(place.kafka.bootstrap_servers for place in self.places.values())
+
+    @property
+    def servers(self) -> str:
+        return ",".join(place.kafka.bootstrap_servers for place in self.places.values())
 
     def controller_of(self, node_id: int) -> str:
         return f"127.0.0.1:{self.ports + 20 + node_id}"
@@ -118,7 +122,7 @@ class Cluster:
             "node.id": str(node_id),
             "listeners": f"PLAINTEXT://{kafka.bootstrap_servers},CONTROLLER://{self.controller_of(node_id)}",
             "advertised.listeners": f"PLAINTEXT://{kafka.bootstrap_servers}",
-            "controller.quorum.bootstrap.servers": ",".join(map(self.controller_of, NODES)),
+            "controller.quorum.bootstrap.servers": ",".join(map(self.controller_of, (*NODES, *NEW_NODES))),
         }
         if self.static:
             del kafka.properties["controller.quorum.bootstrap.servers"]
@@ -160,6 +164,44 @@ class Cluster:
                 if len(partition.isr) < 3:
                     yield f"{name}-{partition.index} has {partition.isr} of {partition.replicas}"
 
+    def command(self, *arguments: str) -> str:
+        """What `fastq` prints."""
+        command = [sys.executable, "-m", "fastq.cli", *arguments, "--bootstrap", self.servers]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, (arguments, done.stdout, done.stderr)
+        return done.stdout
+
+    def join(self, node_id: int) -> None:
+        """A new node of ours comes, and votes."""
+        place = self.places[node_id] = self.place(node_id)
+        config = str(place.kafka.write_config())
+        options = ["--cluster-id", self.cluster_id, "--no-initial-controllers", "--config", config]
+        subprocess.run(
+            [sys.executable, "-m", "fastq_broker", "format", *options], check=True, stdout=subprocess.DEVNULL
+        )
+        place.start(ours=True)
+        directory = re.search(r"directory\.id=(\S+)", (self.path / f"node-{node_id}" / "meta.properties").read_text())
+        assert directory is not None
+        self.until(lambda: f"{node_id} " in self.command("quorum", "replication"))
+        self.command("quorum", "add-controller", f"{node_id}@{self.controller_of(node_id)}:{directory[1]}")
+        self.whole()
+
+    def leave(self, node_id: int) -> None:
+        """A node gives all away, votes no more, and goes."""
+        self.command("partitions", "rebalance", "--drain", str(node_id), "--execute")
+        self.until(lambda: self.command("partitions", "reassign", "--list").startswith("no partition moves"))
+        self.command("quorum", "remove-controller", str(node_id))
+        self.places[node_id].stop()
+        del self.places[node_id]
+        self.command("cluster", "unregister", str(node_id))
+        self.whole()
+
+    def until(self, what: Callable[[], bool]) -> None:
+        end = time.monotonic() + 120
+        while not what():
+            assert time.monotonic() < end
+            time.sleep(0.5)
+
     def kill(self) -> None:
         """The last two nodes of Apache Kafka would wait for a quorum before they stop."""
         for place in self.places.values():
@@ -173,12 +215,13 @@ def random_uuid() -> str:
 @contextlib.contextmanager
 def at_work(cluster: Cluster) -> Iterator[ClientsAtWork]:
     """Clients that work on a cluster while the block runs; then what they saw is checked."""
-    work = ClientsAtWork(cluster.servers, pause_s=0.05)
+    work = ClientsAtWork(cluster.servers)
     try:
         cluster.start()
         work.make_topics()
         work.start()
         yield work
+        work.servers = cluster.servers
         work.finish()
         assert not work.anomalies(), work.anomalies()
         assert len(work.log.final) > 500
@@ -224,6 +267,18 @@ def test_after_crashes_and_with_clients_in_java(tmp_path: Path) -> None:
                 take_over(cluster, place, ours=turn % 2 == 0, crash=(turn + place.node_id) % 2 == 0)
                 work.no_failure()
         java.check(work)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+def test_by_nodes_that_join(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path, static=False)
+    with at_work(cluster) as work:
+        for old, new in zip(NODES, NEW_NODES, strict=True):
+            cluster.join(new)
+            cluster.leave(old)
+            work.no_failure()
+        assert all(place.ours for place in cluster.places.values())
 
 
 class JavaClients:

@@ -1,0 +1,100 @@
+"""What clients see of three nodes that are killed, paused for longer than their session, cut off and out of disk: nothing lost or doubled.
+
+Rules: trouble comes from a seed, to one node at a time, so that there is always a majority to go on with; often before all has recovered
+from the trouble before. Every send gets its answer, and the histories of clients of both kinds are checked (`clients_at_work.py`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+import time
+from pathlib import Path
+from random import Random
+
+import pytest
+from clients_at_work import ClientsAtWork
+from nodes_apart import CLIENTS, NODES, SESSION_MS, NodesApart
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits of a process that runs")
+
+LONG_S = 2 * SESSION_MS / 1000
+KINDS = ("kill", "stop", "pause", "apart", "deaf", "mute", "apart from clients", "disk")
+
+
+class Trouble:
+    """What happens to the nodes, a thing at a time."""
+
+    def __init__(self, nodes: NodesApart, random: Random) -> None:
+        self.nodes, self.random = nodes, random
+        self.told: list[str] = []
+
+    def happen(self, kind: str) -> None:
+        node = self.random.choice(NODES)
+        self.told.append(f"{time.strftime('%H:%M:%S')} node {node}: {kind}")
+        others = [other for other in NODES if other != node]
+        inward, outward = [(other, node) for other in others], [(node, other) for other in others]
+        network = self.nodes.network
+        long_s = self.random.choice([LONG_S, LONG_S, LONG_S / 4])
+        if kind in ("kill", "stop"):
+            self.nodes.signal(node, signal.SIGKILL if kind == "kill" else signal.SIGTERM)
+            self.nodes.wait_for_end(node)
+            time.sleep(self.random.choice([0, long_s]))
+        elif kind == "pause":
+            self.nodes.signal(node, signal.SIGSTOP)
+            time.sleep(long_s)
+            self.nodes.signal(node, signal.SIGCONT)
+        elif kind == "disk":
+            self.nodes.fill_disk(node)
+            self.nodes.wait_for_end(node)
+        else:
+            network.cut(*(outward if kind != "deaf" else ()), *(inward if kind != "mute" else ()))
+            if kind == "apart from clients":
+                network.cut((CLIENTS, node), (node, CLIENTS))
+            time.sleep(long_s)
+            network.heal(reset=self.random.random() < 0.5)
+        self.nodes.start_what_ended()
+
+
+def go(tmp_path: Path, kinds: list[str], random: Random, **settings: object) -> None:
+    nodes = NodesApart(tmp_path, **settings)
+    work = ClientsAtWork(nodes.servers, copiers=("ours",))
+    trouble = Trouble(nodes, random)
+    try:
+        nodes.start_what_ended()
+        nodes.whole()
+        work.make_topics()
+        work.start()
+        for kind in kinds:
+            time.sleep(random.uniform(0.2, 1))
+            trouble.happen(kind)
+            work.no_failure()
+            if random.random() < 0.7:
+                nodes.whole()
+        nodes.whole()
+        work.finish()
+        assert not work.anomalies(), work.anomalies()
+        assert len(work.log.final) > 200
+    except BaseException:
+        print(*trouble.told, *work.errors, nodes.log_text(), sep="\n")
+        raise
+    finally:
+        with contextlib.suppress(AssertionError):
+            nodes.network.heal(reset=True)
+        work.stop()
+        nodes.close()
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_whatever_happens_to_a_node(tmp_path: Path) -> None:
+    go(tmp_path, ["pause", "apart", "disk"], Random(1))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_is_lost_whatever_happens_to_nodes_for_long(tmp_path: Path, seed: int) -> None:
+    random = Random(seed)
+    settings = {"durability": "fsync"} if seed == 2 else {}
+    go(tmp_path, random.choices(KINDS, k=30), random, **settings)
