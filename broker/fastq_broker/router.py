@@ -260,7 +260,9 @@ class Router:
             assert route.handle is not None
             cluster = self._ports.cluster if self.forwards else None
             if cluster is not None and cluster.forwards(api_key, request):
-                return self._later(route, connection, header, cluster.forward(context, header, buffer))
+                return self._later(
+                    route, connection, header, cluster.forward(context, header, buffer, request, route.handle)
+                )
             response = route.handle(context, request)
         except Exception as error:
             response = self._error_response(route, header, error)

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from fastq.config import ClientConfig
 from fastq.errors import FastqError, error_for_code
@@ -70,6 +71,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _ALTERS_CONFIGS = (AlterConfigsRequest.API_KEY, IncrementalAlterConfigsRequest.API_KEY)
+Handle = Callable[[Any, Any], Any]
+"""A handler of a client's request, with its context."""
 QUORUM_LOST_S = 5.0
 RESIGN_S = 2.0
 """How long a controller that leads waits at its stop for the others to know."""
@@ -115,6 +118,8 @@ class ClusterNode:
             lag_max_ms=config.replica_lag_time_max_ms,
             follow=self._follow,
         )
+        self.controller_versions: Callable[[], dict[int, tuple[int, int]]] = dict
+        """The versions of the active controller; empty while none is connected."""
         self.on_halt: Callable[[str], object] = lambda reason: None
         """Hears why this node must end now."""
         self.control: ClusterControl | None = None
@@ -238,7 +243,9 @@ class ClusterNode:
                 previous_epoch=controller.clean_epoch,
             )
         )
-        self.life = LifeDriver(machine, self._channel("heartbeats"), loop, self._life_news)
+        heartbeats = self._channel("heartbeats")  # the one that is always connected
+        self.controller_versions = heartbeats.versions
+        self.life = LifeDriver(machine, heartbeats, loop, self._life_news)
         self.forwarder = Forwarder(self._channel(settings.FORWARDING), loop)
         self._requests = self._channel("requests")
         self._alter = AlterPartitionDriver(
@@ -498,16 +505,36 @@ class ClusterNode:
             return False  # who asks wants to know just that
         if api_key not in _ALTERS_CONFIGS:
             return True
-        return not all(item.resource_type == ResourceType.BROKER_LOGGER for item in request.resources)
+        return not all(map(_is_logger, request.resources))
 
-    def forward(self, context: RequestContext, header: Header, buffer: bytearray) -> Awaitable[Message | None]:
-        """The active controller's answer to a client's request; None where it does not know that version."""
+    def forward(
+        self, context: RequestContext, header: Header, buffer: bytearray, request: Any, handle: Handle
+    ) -> Awaitable[Message | None]:
+        """The active controller's answer to a client's request, with that of `handle` to what of it concerns this process; None where it
+        does not know that version."""
         api_key, version, correlation_id, client_id, start, end = header
         body = bytes(memoryview(buffer)[start:end])
         client = ClientRequest(
             api_key, version, correlation_id, client_id, body, Principal(), _address_of(context.peer)
         )
+        if api_key in _ALTERS_CONFIGS and any(_is_logger(item) for item in request.resources):
+            return self._forward_rest(context, client, request, handle)
         return self.forwarder.forward(client)
+
+    async def _forward_rest(
+        self, context: RequestContext, client: ClientRequest, request: Any, handle: Handle
+    ) -> Message | None:
+        """Loggers are this process's own, and altered first. Source: ConfigAdminManager.preprocess."""
+        kind, check = type(request), request.validate_only
+        own = [item for item in request.resources if _is_logger(item)]
+        rest = [item for item in request.resources if not _is_logger(item)]
+        body = kind(resources=rest, validate_only=check).to_bytes(client.api_version)
+        done = handle(context, kind(resources=own, validate_only=check))
+        response: Any = await done if inspect.isawaitable(done) else done
+        others: Any = await self.forwarder.forward(client._replace(body=body))
+        if others is not None:
+            others.responses = [*response.responses, *others.responses]
+        return cast("Message | None", others)
 
     # -- what this node asks of the active controller
 
@@ -533,6 +560,11 @@ class ClusterNode:
         if response.error_code:
             raise error_for_code(response.error_code, "no producer ids were given out by the controller")
         return response.producer_id_start, response.producer_id_len
+
+
+def _is_logger(item: Any) -> bool:
+    """Whether a resource of AlterConfigs is this process's alone."""
+    return bool(item.resource_type == ResourceType.BROKER_LOGGER)
 
 
 def _address_of(peer: Any) -> str:

@@ -16,6 +16,7 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -328,17 +329,18 @@ class Controller:
         where the metadata could not be opened."""
         if not self._opened:
             return
-        registered = self.pending.brokers.get(self.node_id)
-        if (
-            registered is not None
-            and registered.epoch == self.broker_epoch
-            and self._active
-            and not self.quorum.offline
-        ):
-            fence = BrokerRegistrationChangeRecord(broker_id=self.node_id, broker_epoch=self.broker_epoch, fenced=1)
-            self._commit([fence])
-        self.snapshots.close()
-        self.quorum.close()
+        with ExitStack() as closing:  # each, whatever becomes of those before; what was raised goes on
+            closing.callback(self.quorum.close)
+            closing.callback(self.snapshots.close)
+            registered = self.pending.brokers.get(self.node_id)
+            if (
+                registered is not None
+                and registered.epoch == self.broker_epoch
+                and self._active
+                and not self.quorum.offline
+            ):
+                fence = BrokerRegistrationChangeRecord(broker_id=self.node_id, broker_epoch=self.broker_epoch, fenced=1)
+                self._commit([fence])
 
     def subscribe(self, listener: Listen) -> None:
         """Call `listener(image, delta)` for each change that is committed from now on."""

@@ -257,9 +257,9 @@ class MetadataDirectory:
             write_founders(unfinished, VoterSet([self.own_voter]), now_ms)
         unfinished.rename(self.path)
         sync_directory(self._root)
-        if not (self._root / BOOTSTRAP_CHECKPOINT).exists():
+        if not (self._root / BOOTSTRAP_CHECKPOINT).exists():  # no `format` was here
             write_bootstrap(self._root, feature_records(features.BOOTSTRAP), features.BOOTSTRAP, now_ms)
-        logger.info("formatted %s for cluster %s", self._root, cluster_id)
+            logger.info("formatted %s for cluster %s", self._root, cluster_id)
 
     @property
     def own_voter(self) -> Voter:

@@ -194,10 +194,12 @@ class MetadataQuorum:
 
     def close(self) -> None:
         """Close the log, with everything on disk, and take part no more."""
-        self._log.close()
-        self._directory.log_dir.flusher.wait()
-        self._driver.close()
-        self._fail(NotController("this node stops"))
+        try:
+            self._log.close()
+            self._directory.log_dir.flusher.wait()
+        finally:
+            self._driver.close()
+            self._fail(NotController("this node stops"))
 
     def _fatal(self, error: RaftFatal) -> None:
         self._fail(NotController(str(error)))

@@ -4,7 +4,9 @@ Rules
 - Every API of the router's table is listed with its handler's versions. Produce is listed from version 0, though 0 to 2 are
   refused, because librdkafka takes a broker without them for one that is too old (KAFKA-18659).
 - Every client asks on each of its connections, so a version's answer is encoded once and kept until what it says has changed. While
-  a broker runs, only the finalized features and their epoch do; what is served is the same for all routers of a kind.
+  a broker runs, only the finalized features and their epoch do, and which release the active controller is of; what is served is the same
+  for all routers of a kind.
+- Of what is forwarded the versions are told that the active controller has too.
 """
 
 from __future__ import annotations
@@ -38,6 +40,8 @@ class _Told(NamedTuple):
     epoch: int
     finalized: Mapping[str, int]
     kraft_version: int | None
+    controller: Mapping[int, tuple[int, int]]
+    """The versions of the active controller, where this node forwards to it; empty while they are not known."""
 
 
 class _Answer(Message):
@@ -72,22 +76,29 @@ def handle(context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsR
         context.connection.software = software
     controller = context.controller
     image = controller.image
-    told = _Told(image.offset, image.features, controller.quorum.kraft_version)
+    cluster = context.cluster if context.router.forwards else None
+    theirs = {} if cluster is None else cluster.controller_versions()
+    told = _Told(image.offset, image.features, controller.quorum.kraft_version, theirs)
     key = type(context.router), version
     answer = _latest.get(key)
     if answer is None or answer.told != told:
-        answer = _latest[key] = _Answer(told, _table(context, version))
+        answer = _latest[key] = _Answer(told, _table(context, version, theirs))
     return answer
 
 
-def _table(context: RequestContext, version: int) -> ApiVersionsResponse:
+def _table(context: RequestContext, version: int, theirs: Mapping[int, tuple[int, int]]) -> ApiVersionsResponse:
     """All APIs and features."""
+    offered = context.router.versions()
+    if theirs:
+        from fastq_broker.cluster.forwarding import shared_versions  # a node that is alone has no need of it
+
+        offered = shared_versions(offered, theirs)
     return ApiVersionsResponse(
         api_keys=[
             ApiVersionsResponse.ApiVersion(
                 api_key=key, min_version=0 if key == PRODUCE else versions[0], max_version=versions[1]
             )
-            for key, versions in context.router.versions().items()
+            for key, versions in offered.items()
         ],
         supported_features=[
             ApiVersionsResponse.SupportedFeatureKey(name=name, min_version=low, max_version=high)

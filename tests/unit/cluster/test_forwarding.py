@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,8 +25,9 @@ from fastq_broker.cluster.forwarding import (
     unwrap,
     wrap,
 )
+from fastq_broker.cluster.node import ClusterNode
 
-from fastq._native.wire import DecodeError
+from fastq._native.wire import DecodeError, Reader
 from fastq.errors import (
     ClientClosed,
     FastqError,
@@ -38,7 +40,7 @@ from fastq.errors import (
     UnsupportedVersion,
 )
 from fastq.protocol.api import APIS
-from fastq.protocol.frames import encode_request, encode_response
+from fastq.protocol.frames import decode_body, encode_request, encode_response
 from fastq.protocol.message import Message
 from fastq.protocol.messages import (
     CreateTopicsRequest,
@@ -47,6 +49,8 @@ from fastq.protocol.messages import (
     DescribeQuorumResponse,
     EnvelopeRequest,
     EnvelopeResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
     MetadataRequest,
     UpdateFeaturesResponse,
 )
@@ -320,3 +324,36 @@ def test_brokers_of_apache_kafka_may_wrap_what_is_no_clients_request() -> None:
     assert {APIS[key].name for key in forwarding.IN_ENVELOPES - FORWARDED_KEYS} == {"AllocateProducerIds"}
     response = UpdateFeaturesResponse(error_code=41)
     assert serve(wrap(client(DescribeQuorumRequest(), 0)), lambda _: response).error_code == 41
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_loggers_are_altered_here_and_the_rest_is_forwarded(known: bool) -> None:
+    """Mixed in one request: the controller must not be asked for another process's loggers."""
+    kind = IncrementalAlterConfigsRequest
+    resources = [kind.AlterConfigsResource(resource_type=t, resource_name="4") for t in (8, 2, 8, 4)]
+    request = kind(resources=resources, validate_only=True)
+    answer = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
+    altered: list[Any] = []
+
+    async def handle(_: Any, own: Any) -> Any:
+        altered.append((own.validate_only, [item.resource_type for item in own.resources]))
+        return IncrementalAlterConfigsResponse(responses=[answer(resource_type=8) for _ in own.resources])
+
+    async def forward(wrapped: ClientRequest) -> Any:
+        rest = decode_body(kind, Reader(wrapped.body), wrapped.api_version)
+        altered.append((rest.validate_only, [item.resource_type for item in rest.resources]))
+        return IncrementalAlterConfigsResponse(responses=[answer(resource_type=t) for t in (2, 4)]) if known else None
+
+    node = object.__new__(ClusterNode)
+    node.forwarder = SimpleNamespace(forward=forward)  # type: ignore[assignment]
+    body = bytearray(request.to_bytes(1))
+    header = (kind.API_KEY, 1, 7, b"c", 0, len(body))
+    context: Any = SimpleNamespace(peer=("127.0.0.1", 1))
+
+    async def ask() -> Any:
+        return await node.forward(context, header, body, request, handle)
+
+    assert node.forwards(kind.API_KEY, request)
+    response = asyncio.run(ask())
+    assert altered == [(True, [8, 8]), (True, [2, 4])]
+    assert (response and [item.resource_type for item in response.responses]) == ([8, 8, 2, 4] if known else None)

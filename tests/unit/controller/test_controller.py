@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from fastq_broker.controller.records import encode_record
 from fastq_broker.controller.snapshot import decode_batches, list_snapshots
 from fastq_broker.controller.storage import format_directories
 from fastq_broker.log.checkpoints import format_partition_metadata
+from fastq_broker.log.faults import Fault, FaultyFiles
 from fastq_broker.log.files import FdBudget, Files
 from fastq_broker.log.flusher import ManualFlusher
 from fastq_broker.log.log_dir import LogDir
@@ -185,6 +187,20 @@ def test_a_closed_node_is_fenced(open_controller: Open) -> None:
     controller = open_controller()
     controller.close()
     assert controller.image.brokers[1].fenced
+
+
+def test_a_disk_that_takes_no_fence_leaves_nothing_open(tmp_path: Path, clock: Clock) -> None:
+    config = BrokerConfig.from_mapping({"log.dirs": str(tmp_path / "data")})
+    files = FaultyFiles()
+    log_dir = LogDir(str(tmp_path / "data"), files, FdBudget(64), ManualFlusher(files))
+    controller = Controller(config, clock=clock, log_dir=log_dir)
+    controller.open()
+    controller.register_broker(config.advertised_listeners)
+    files.plan(Fault("write", errno.EIO))
+    with pytest.raises(KafkaStorageError, match="EIO"):
+        controller.close()
+    assert controller.quorum.driver.closed
+    assert not controller.image.brokers[1].fenced
 
 
 def test_listeners_hear_of_every_change_and_of_what_was_there(tmp_path: Path, clock: Clock) -> None:

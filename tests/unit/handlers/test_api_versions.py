@@ -228,3 +228,18 @@ def test_metrics_count_a_refusal(broker: Broker) -> None:
     ask(broker, 4, a_request(4, "bad name"))
     stats = router.stats[api_versions.API_KEY]
     assert (stats.requests, stats.errors) == (2, {ErrorCode.INVALID_REQUEST: 1})
+
+
+def test_a_node_among_others_offers_what_its_controller_has_too(broker: Broker) -> None:
+    def offered() -> dict[int, tuple[int, int]]:
+        frame = ask(broker, 3, connection=a_connection())
+        response: Any = decode_response(frame[4:], api_versions.API_KEY, 3)[1]
+        return {item.api_key: (item.min_version, item.max_version) for item in response.api_keys}
+
+    theirs: dict[int, tuple[int, int]] = {}
+    broker.cluster = SimpleNamespace(controller_versions=lambda: dict(theirs), forwards=lambda *_: False)  # type: ignore[assignment]
+    api_versions._latest.clear()
+    own = offered()
+    theirs |= {**own, 19: (0, 5), 1: (0, 4), 57: (7, 9)}
+    assert offered() == {key: (2, 5) if key == 19 else own[key] for key in own if key != 57}
+    api_versions._latest.clear()
