@@ -16,7 +16,7 @@ NODES_SHARE ?= tests/interop/test_client.py tests/interop/test_transactions_clie
 NATIVE  := $(wildcard src/fastq/_native/*.pyx src/fastq/_native/*.pxd src/fastq/_native/*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo pipeline pipeline-flights test test-nodes unit soak sanitize interop-kafka interop-spark bench bench-micro bench-compare bench-growth lint format generate reference wheel ext clean
+.PHONY: help demo pipeline pipeline-flights test test-nodes unit soak simulate sanitize interop-kafka interop-spark bench bench-micro bench-compare bench-growth lint format generate reference wheel ext clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -99,6 +99,11 @@ soak: $(VENV)/.built $(VENV)/.test ## the long tests at their full numbers; resu
 SANITIZE ?=
 sanitize: $(VENV)/.built $(VENV)/.test ## the native tests under sanitizers (SANITIZE="address thread collect memory", or some of them)
 	@$(PY) tools/sanitize.py $(SANITIZE)
+
+SEEDS ?= 200
+SEED ?= 0
+simulate: $(VENV)/.built $(VENV)/.test ## whole clusters in one process, on virtual time, all kinds of trouble (SEEDS=200 of them, from SEED=0 on)
+	@cd tests && ../$(PY) -m simulation --seeds $(SEEDS) --seed $(SEED) --keep ../build/simulation
 
 interop-kafka: $(VENV)/.built $(VENV)/.test java ## Apache Kafka (through Maven): its broker for our client, its tools for our broker
 	@$(PYTEST) tests/interop -m "kafka and not soak" --timeout 600 -o faulthandler_timeout=700

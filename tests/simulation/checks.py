@@ -101,7 +101,20 @@ class Checks:
                     f"the high watermark of {key} on {node} went from {self._watermarks[place]} back to {watermark} in epoch {epoch}"
                 )
             self._watermarks[place] = watermark
+            self._look_at_in_sync(node, replica, watermark)
         self._compare(node, key, log, watermark)
+
+    def _look_at_in_sync(self, leader: Node, replica: Any, watermark: int) -> None:
+        """What a leader takes for committed, all have whom it takes for in sync."""
+        for node in self.nodes:
+            if node is leader or node.broker is None or node.node_id not in replica.shared.machine.isr.committed:
+                continue
+            other = node.broker.replicas.get(replica.topic, replica.partition)
+            if other is not None and other.log.loaded and other.log.log_end_offset < watermark:
+                raise Violation(
+                    f"{replica.topic}-{replica.partition} is committed up to {watermark} for {leader}, and in-sync {node} ends at "
+                    f"{other.log.log_end_offset}"
+                )
 
     def _compare(self, node: Node, key: Any, log: Any, watermark: int) -> None:
         history = self.histories.get(key)

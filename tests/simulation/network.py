@@ -110,12 +110,16 @@ class Network:
 
     def connected(self, sock: Any, protocol: Any) -> Any:
         end = self._connecting.pop(id(sock))
+        if end.closed:
+            raise ConnectionResetError("reset at once")
         end.keeps = sock
         end.begin(protocol)
         return end, protocol
 
     def accepted(self, sock: Accepted, protocol: Any) -> Any:
         end = sock.end
+        if end.closed:
+            raise ConnectionResetError("reset before it was accepted")
         self._wires[sock.wire.fileno()] = end
         self._poll.register(sock.wire.fileno(), select.EPOLLIN)
         end.begin(protocol)
@@ -191,6 +195,8 @@ class Accepted:
         """What is asked of TCP."""
 
     def close(self) -> None:
+        if self.wire.fileno() < 0:
+            return
         self.end._network.forget_wire(self.wire)
         self._socket.close()
         self.wire.close()
@@ -233,8 +239,6 @@ class End(asyncio.Transport):
 
     def begin(self, protocol: Any) -> None:
         self._protocol = protocol
-        if self.closed:
-            self.host.loop.call_soon(protocol.connection_lost, ConnectionResetError("reset before it was taken"))
         protocol.connection_made(self)
         self.later(self._deliver)
 

@@ -7,6 +7,7 @@ order. A process that is killed writes and closes nothing any more.
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
@@ -71,6 +72,21 @@ class Disk(ForgetfulFiles):
     def rmdir(self, path: str) -> None:  # type: ignore[override]
         self._check_there()
         super().rmdir(path)
+
+    def lose_power(self, root: Path, target: Path) -> None:
+        """What others than these files have written (votes, snapshots, identities) they have synced, with its name."""
+        for folder, folders, names in os.walk(root):
+            known = self._names.setdefault(os.stat(folder).st_ino, {})
+            entries = {name: os.stat(os.path.join(folder, name)).st_ino for name in [*folders, *names]}
+            for name, inode in entries.items():
+                if inode not in self._data and inode not in self._names:
+                    known[name] = inode
+            for name in [name for name, inode in known.items() if not self._is_known(inode, entries)]:
+                del known[name]
+        super().lose_power(root, target)
+
+    def _is_known(self, inode: int, entries: dict[str, int]) -> bool:
+        return inode in self._data or inode in self._names or inode in entries.values()
 
 
 class SlowFlusher(ManualFlusher):
@@ -222,5 +238,5 @@ class Node:
 
     @property
     def ready(self) -> bool:
-        """Whether it serves clients."""
-        return self.broker is not None and self.broker._housekeeper is not None
+        """Whether it serves clients, and goes on doing so."""
+        return self.broker is not None and not self.stopping and self.broker._housekeeper is not None

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import logging
-import re
 import shutil
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any, NamedTuple
 
 from fastq_broker.log.failures import failures
@@ -19,13 +20,33 @@ from fastq.protocol.messages import CreateTopicsRequest
 from simulation.checks import Checks
 from simulation.client import Client, Producer, Reader, Unreachable
 from simulation.network import Network
-from simulation.node import Node
+from simulation.node import Node, ip_of
 from simulation.world import Violation, World
 
 NODES = 3
 LOOK_S = 0.02
 """How often the checks look."""
-UP_S, WELL_S = 30.0, 90.0
+UP_S, WELL_S = 30.0, 60.0
+FAULTS_S = 12.0
+"""How long faults befall a cluster."""
+RELIEF = 0.35
+"""How many of them mend what is cut, or start who is down."""
+KINDS = {
+    "kill": 4,
+    "power": 3,
+    "kill all": 1,
+    "stop": 2,
+    "stand still": 3,
+    "isolate": 3,
+    "isolate from nodes": 3,
+    "one way": 4,
+    "slow": 2,
+    "resets": 2,
+    "clock": 1,
+    "client away": 1,
+}
+"""What may befall it, and how often. A node that lost power lost what was not synced, where the topic's records are synced before they are
+acknowledged; else its process was killed."""
 
 
 class Fault(NamedTuple):
@@ -51,7 +72,6 @@ class Outcome(NamedTuple):
     virtual_s: float
     steps: int
     records: int
-    faults: list[Fault]
 
 
 class Cluster:
@@ -67,9 +87,9 @@ class Cluster:
         self.checks = Checks(world, self.nodes)
         self.clients: list[Client] = []
         self.producers: list[Producer] = []
-        self.readers: list[Reader] = []
         self._look_at = 0.0
         world.after_step = self._stepped
+        self.network.delay_s = 0.0001, random.choice((0.001, 0.005, 0.05))
         disk_s = random.choice((0.0005, 0.002, 0.02))
         for node in self.nodes:
             node.sync_s = disk_s / 10, disk_s
@@ -128,19 +148,17 @@ class Cluster:
         self.go(client, producer.run())
         return producer
 
-    def read(self, topic: str, partition: int, seen: dict[int, bytes]) -> None:
+    def read(self, topic: str, partition: int) -> None:
         client = self.client()
-        self.readers.append(Reader(client, topic, partition, seen))
-        self.go(client, self.readers[-1].run())
+        self.go(client, Reader(client, topic, partition).run())
 
     # -- faults
 
     def befall(self, fault: Fault) -> None:
         world, network = self.world, self.network
         node, other = self.nodes[fault.first - 1], self.nodes[fault.second - 1]
-        client = self.clients[fault.second % len(self.clients)] if self.clients else None
-        here = network.hosts[f"10.0.0.{node.node_id}"].ip
-        there = network.hosts[f"10.0.0.{other.node_id}"].ip
+        client = self.clients[fault.second % len(self.clients)]
+        here, there = ip_of(node.node_id), ip_of(other.node_id)
         kind = fault.kind
         world.tell("FAULT", str(fault))
         if kind == "kill":
@@ -153,10 +171,12 @@ class Cluster:
         elif kind == "stand still" and node.broker is not None:
             node.host.stands_until = max(node.host.stands_until, world.now + fault.seconds)
         elif kind == "isolate":
-            network.cut |= {(here, each) for each in network.hosts} | {(each, here) for each in network.hosts}
+            others = [each for each in network.hosts if each != here]
+            network.cut |= {(here, each) for each in others} | {(each, here) for each in others}
         elif kind == "isolate from nodes":
-            network.cut |= {(here, each.host.ip) for each in self.nodes} | {(each.host.ip, here) for each in self.nodes}
-        elif kind == "one way":
+            others = [ip_of(each.node_id) for each in self.nodes if each is not node]
+            network.cut |= {(here, each) for each in others} | {(each, here) for each in others}
+        elif kind == "one way" and here != there:
             network.cut.add((here, there))
         elif kind == "slow":
             network.slow[here, there] = fault.seconds / 10
@@ -166,9 +186,9 @@ class Cluster:
                     network.reset(link)
         elif kind == "clock":
             node.skew_ms += int((fault.seconds - 2.0) * 100_000)
-        elif kind == "client away" and client is not None:
+        elif kind == "client away":
             network.cut |= {(here, client.host.ip), (client.host.ip, here)}
-        elif kind == "stop" and node.broker is not None and node.ready:
+        elif kind == "stop" and node.ready:
             node.stop()
         elif kind == "mend":
             network.mend()
@@ -186,8 +206,6 @@ class Cluster:
         """No more faults: all comes back, what is on its way ends, and everything is accounted for."""
         self.world.tell("FAULT", "no more: all is mended")
         self.network.mend()
-        for node in self.nodes:
-            node.stopping = False
         end = self.world.now + WELL_S
         while True:
             self.revive()
@@ -285,11 +303,12 @@ def _surroundings(world: World) -> Iterator[tuple[Path, _Log]]:
             each.setLevel(level)
             each.propagate = propagate
         failures._clock = clock
+        logging.disable(logging.NOTSET)
         shutil.rmtree(root, ignore_errors=True)
         gc.enable()
 
 
-def simulate(seed: int, play: Callable[[Cluster], None], faults: list[Fault] | None = None) -> Outcome:
+def simulate(seed: int, play: Callable[[Cluster], None]) -> Outcome:
     """One seed, played; what a step of it raises is its problem."""
     world = World(seed)
     problem: str | None = None
@@ -300,19 +319,22 @@ def simulate(seed: int, play: Callable[[Cluster], None], faults: list[Fault] | N
         except Violation as violation:
             problem = str(violation)
             world.tell("VIOLATED", problem)
-        except AssertionError as error:
-            problem = f"AssertionError: {error}"
-            world.tell("VIOLATED", problem)
         problem = problem or log.problem
         records = sum(len(producer.acknowledged) for producer in cluster.producers)
         world.after_step = lambda host: None
-        for host in cluster.network.hosts.values():
-            host.dead = True
         for node in cluster.nodes:
             node.kill()
-        cluster.network.close()
-    world.note(re.sub(r"0x[0-9a-f]+", "", "\n".join(world.story)).encode())
-    return Outcome(seed, problem, world.story, world.print, world.now, world.steps, records, faults or [])
+        logging.disable()
+        for host in world.hosts:
+            host.dead = True
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # what was begun and never awaited
+            for host in world.hosts:
+                host.loop.end()
+            cluster.network.close()
+            gc.collect()
+    world.note("\n".join(world.story).encode())
+    return Outcome(seed, problem, world.story, world.print, world.now, world.steps, records)
 
 
 def first_record(cluster: Cluster) -> None:
@@ -322,3 +344,60 @@ def first_record(cluster: Cluster) -> None:
     producer = cluster.produce("t", 0)
     cluster.until(10.0, lambda: len(producer.acknowledged) >= 1, "no record is acknowledged")
     cluster.rest()
+
+
+def faults_of(seed: int) -> list[Fault]:
+    """What befalls the cluster of a seed."""
+    random = Random(f"{seed} faults")
+    pace_s = random.choice((0.15, 0.5, 1.5))
+    kinds = list(KINDS)
+    if random.random() < 0.5:  # a few kinds, again and again
+        kinds = random.sample(kinds, 3)
+    at, faults = random.uniform(0.0, 1.0), []
+    while at < FAULTS_S:
+        relief = random.random() < RELIEF
+        kind = random.choice(("mend", "start")) if relief else random.choices(kinds, [KINDS[each] for each in kinds])[0]
+        first, second = random.randrange(1, NODES + 1), random.randrange(1, NODES + 1)
+        faults.append(Fault(round(at, 3), kind, first, second, round(random.uniform(0.05, 4.0), 3)))
+        at += random.uniform(0.0, 2 * pace_s)
+    return faults
+
+
+def live_through(faults: list[Fault], cluster: Cluster) -> None:
+    """Clients at work while faults befall the cluster; then none any more, and all is accounted for."""
+    cluster.start()
+    cluster.make_topic("t", 2)
+    for partition in (0, 0, 1):
+        cluster.produce("t", partition)
+    for partition in (0, 1):
+        cluster.read("t", partition)
+    begun = cluster.world.now
+    for fault in faults:
+        cluster.world.run(begun + fault.at - cluster.world.now)
+        cluster.befall(fault)
+    cluster.world.run(max(0.0, begun + FAULTS_S - cluster.world.now))
+    cluster.rest()
+
+
+def run_seed(seed: int, faults: list[Fault] | None = None) -> Outcome:
+    """A seed, with its faults or others."""
+    return simulate(seed, partial(live_through, faults_of(seed) if faults is None else faults))
+
+
+def shrink(seed: int, faults: list[Fault], tries: int = 60) -> tuple[list[Fault], Outcome]:
+    """As few of the faults as still make it fail, and what comes of those."""
+    best, size = (faults, run_seed(seed, faults)), max(1, len(faults) // 2)
+    while tries > 0:
+        at, before = 0, len(best[0])
+        while at < len(best[0]) and tries > 0:
+            fewer = best[0][:at] + best[0][at + size :]
+            tries -= 1
+            outcome = run_seed(seed, fewer)
+            if outcome.problem is not None:
+                best = fewer, outcome
+            else:
+                at += size
+        if size == 1 and len(best[0]) == before:
+            break
+        size = max(1, size // 2)
+    return best

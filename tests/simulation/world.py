@@ -28,6 +28,10 @@ ASKED_S = 0.005
 STEPS_AT_ONCE_MAX = 200_000
 
 
+ENDS_MAX = 20
+"""How often a coroutine that is closed may wait for something once more."""
+
+
 class Violation(Exception):
     """What must always hold does not; the message says what."""
 
@@ -43,6 +47,7 @@ class World:
         self.print = 0
         self.after_step: Callable[[Host], None] = lambda host: None
         self.network: Network
+        self.hosts: list[Host] = []
         self.numbers = itertools.count(1)
         self._due: list[tuple[float, int, Host, asyncio.Handle]] = []
         self._order = itertools.count()
@@ -97,6 +102,7 @@ class Host:
         self.dead = False
         self.stands_until = 0.0
         self.loop = HostLoop(self)
+        world.hosts.append(self)
 
     def __str__(self) -> str:
         return self.name
@@ -159,6 +165,21 @@ class HostLoop(asyncio.AbstractEventLoop):
         if isinstance(error, Violation):
             raise error
         raise Violation(f"{self.host}: {context.get('message')}: {error!r}") from error
+
+    def end(self) -> None:
+        """Let go of what a killed process has left: its coroutines end here, where what they still try comes to nothing."""
+        asyncio._set_running_loop(self)
+        try:
+            while self._tasks:
+                coroutine: Any = self._tasks.pop().get_coro()
+                for _ in range(ENDS_MAX):
+                    try:
+                        coroutine.close()
+                        break
+                    except (Exception, asyncio.CancelledError):
+                        continue
+        finally:
+            asyncio._set_running_loop(None)
 
     # -- descriptors: those of listeners are the network's numbers, those of connections are watched for room alone, and have some
 

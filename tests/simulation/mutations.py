@@ -1,0 +1,87 @@
+"""Mistakes put into the broker's own code, one at a time: each has to be found by the checks, with the seed beside it.
+
+Rules: a mistake is one that a hand could make, in the code that decides, and not in what the simulation lends. A seed that finds one no
+more, as the code has changed, is replaced by another: `python -m simulation --mutation NAME` looks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from fastq_broker.controller.elections import PartitionChange
+from fastq_broker.replication.fetcher import ReplicaFetcher
+from fastq_broker.replication.isr import Follower
+from fastq_broker.replication.partition import Advanced, Partition
+
+
+class Mutation(NamedTuple):
+    """`change(original)` makes what `owner` has under `name` instead; `seed` finds it."""
+
+    owner: Any
+    name: str
+    change: Callable[[Any], Any]
+    seed: int
+
+
+def _watermark_of_the_leader(original: Any) -> Any:
+    def count(self: Partition, now_ms: int) -> list[Any]:
+        if not self.leads or self._log.kept <= self._log.high_watermark:
+            return []
+        self._log = self._log._replace(high_watermark=self._log.kept)
+        return [Advanced(self._log.kept)]
+
+    return count
+
+
+def _answered_at_the_append(original: Any) -> Any:
+    def acknowledgement(self: Partition, end_offset: int) -> int | None:
+        return 0 if self.leads else original(self, end_offset)
+
+    return acknowledgement
+
+
+def _does_nothing(original: Any) -> Any:
+    return lambda self, *args: None
+
+
+def _leads_though_not_in_sync(original: Any) -> Any:
+    return lambda self, replica: self._is_there(replica)
+
+
+def _counts_what_is_on_its_way(original: Any) -> Any:
+    def fetched(self: Any, offset: int, log_start: int, leader_end: int, broker_epoch: int, now_ms: int) -> None:
+        original(self, offset, log_start, leader_end, broker_epoch, now_ms)
+        self.log_end = leader_end
+
+    return fetched
+
+
+def _begins_with_its_end(original: Any) -> Any:
+    def lead(self: Partition, image: Any, log: Any, now_ms: int) -> Any:
+        return original(self, image, log._replace(high_watermark=log.kept), now_ms)
+
+    return lead
+
+
+MUTATIONS = {
+    "the leader alone moves the high watermark": Mutation(Partition, "count", _watermark_of_the_leader, 0),
+    "acks=all is answered at the append": Mutation(Partition, "acknowledgement", _answered_at_the_append, 1),
+    "a follower counts before its write": Mutation(Follower, "fetched", _counts_what_is_on_its_way, 0),
+    "a new leader takes its log's end for committed": Mutation(Partition, "_lead", _begins_with_its_end, 4),
+    "a follower does not truncate at a new epoch": Mutation(ReplicaFetcher, "_truncate_to", _does_nothing, 1),
+    "who is not in sync is elected": Mutation(PartitionChange, "_has_everything", _leads_though_not_in_sync, 0),
+}
+
+
+@contextmanager
+def mistaken(name: str) -> Iterator[Mutation]:
+    """The broker with this mistake in it."""
+    mutation = MUTATIONS[name]
+    original = mutation.owner.__dict__[mutation.name]
+    setattr(mutation.owner, mutation.name, mutation.change(original))
+    try:
+        yield mutation
+    finally:
+        setattr(mutation.owner, mutation.name, original)
