@@ -96,7 +96,7 @@ class Cluster:
     """Places, and the numbers of those that are there now."""
 
     def __init__(self, path: Path, *, static: bool) -> None:
-        """With the voters of controller.quorum.voters, or with such as come and go."""
+        """With the voters of controller.quorum.voters, or with such as come and go, and two log directories a node."""
         self.path, self.static = path, static
         self.cluster_id, self.ports = random_uuid(), free_ports(40)
         self.initial = ",".join(f"{node}@{self.controller_of(node)}:{random_uuid()}" for node in NODES)
@@ -128,6 +128,8 @@ class Cluster:
             del kafka.properties["controller.quorum.bootstrap.servers"]
             named = ",".join(f"{node}@{self.controller_of(node)}" for node in NODES)
             kafka.properties["controller.quorum.voters"] = named
+        else:
+            kafka.properties["log.dirs"] += f",{kafka.data_dir}-more"
         return Place(node_id, self.path, kafka)
 
     def start(self) -> None:
