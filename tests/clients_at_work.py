@@ -39,9 +39,9 @@ def copy_of(kind: str) -> str:
 class ClientsAtWork:
     """Clients in threads of their own. `start`, trouble, `finish`, `anomalies`."""
 
-    def __init__(self, servers: str, *, copiers: tuple[str, ...] = KINDS) -> None:
+    def __init__(self, servers: str, *, copiers: tuple[str, ...] = KINDS, group_protocol: str = "classic") -> None:
         self.servers, self.copiers = servers, copiers
-        self.group = {"auto_offset_reset": "earliest"}
+        self.group = {"auto_offset_reset": "earliest", "group_protocol": group_protocol}
         self.log = History()
         self.sent: dict[str, list[int]] = {kind: [] for kind in KINDS}
         self.failures: list[str] = []

@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
 import resource
 import signal
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 from collections.abc import Iterator
@@ -155,6 +157,10 @@ class NodesApart:
     def __init__(self, path: Path, **settings: object) -> None:
         first = free_ports(40)
         self.path = path
+        self._library = path / "failing_sync.so"
+        source = Path(__file__).with_name("failing_sync.c")
+        compiler = sysconfig.get_config_var("CC").split()
+        subprocess.run([*compiler, "-shared", "-fPIC", "-o", str(self._library), str(source), "-ldl"], check=True)
         self.network = Network()
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         self.servers = ",".join(f"127.0.0.1:{first + 20 + node}" for node in NODES)
@@ -177,8 +183,10 @@ class NodesApart:
 
     def start(self, node: int) -> None:
         command = [sys.executable, "-m", "fastq_broker", "--config", str(self.path / f"node-{node}.properties")]
+        self._failing(node).unlink(missing_ok=True)
+        environment = {**os.environ, "LD_PRELOAD": str(self._library), "FAILING_SYNC": str(self._failing(node))}
         with (self.path / f"node-{node}.log").open("ab") as log:
-            self.processes[node] = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
+            self.processes[node] = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log, env=environment)
 
     def start_what_ended(self) -> None:
         for node in NODES:
@@ -191,6 +199,13 @@ class NodesApart:
     def fill_disk(self, node: int) -> None:
         """From now on the node's writes fail, until it is started again."""
         resource.prlimit(self.processes[node].pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
+
+    def fail_syncs(self, node: int) -> None:
+        """From now on the node's syncs fail, until it is started again."""
+        self._failing(node).touch()
+
+    def _failing(self, node: int) -> Path:
+        return self.path / f"node-{node}.failing"
 
     def wait_for_end(self, node: int) -> None:
         self.processes[node].wait(60)

@@ -217,7 +217,7 @@ def random_uuid() -> str:
 @contextlib.contextmanager
 def at_work(cluster: Cluster) -> Iterator[ClientsAtWork]:
     """Clients that work on a cluster while the block runs; then what they saw is checked."""
-    work = ClientsAtWork(cluster.servers)
+    work = ClientsAtWork(cluster.servers, group_protocol="classic" if cluster.static else "consumer")
     try:
         cluster.start()
         work.make_topics()
