@@ -203,7 +203,10 @@ def prepare(root: Path, configs: Sequence[BrokerConfig]) -> None:
     from fastq_broker.controller.storage import META_PROPERTIES, METADATA_DIRECTORY, MetaProperties
 
     if (root / META_PROPERTIES).exists():
-        raise ConfigError(f"{root} holds a node of its own, one without --nodes: choose another --data-dir")
+        raise ConfigError(
+            f"{root} holds a node of its own, one without --nodes: choose another --data-dir; that node becomes the first of several with a "
+            "configuration of its own (docs/operations.md, One node to three)"
+        )
     formatted = {
         int(place.parent.name.removeprefix("node-"))
         for place in root.glob(f"node-[1-9]*/{META_PROPERTIES}")
