@@ -326,7 +326,7 @@ class ClusterNode:
         machine = self._ports.controller.quorum.driver.machine
         led_at = self._loop.time()
         while not self._stopped.is_set():
-            if machine.leader_id >= 0:
+            if machine.hears_leader:  # one that is gone may be the last known for as long as there is no other
                 led_at = self._loop.time()
             elif self._loop.time() - led_at > QUORUM_LOST_S:
                 logger.warning(

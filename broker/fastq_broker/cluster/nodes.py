@@ -204,8 +204,8 @@ def prepare(root: Path, configs: Sequence[BrokerConfig]) -> None:
 
     if (root / META_PROPERTIES).exists():
         raise ConfigError(
-            f"{root} holds a node of its own, one without --nodes: choose another --data-dir; that node becomes the first of several with a "
-            "configuration of its own (docs/operations.md, One node to three)"
+            f"{root} holds a node of its own, one without --nodes: choose another --data-dir; that node becomes the first of several "
+            "with a configuration of its own (docs/operations.md, One node to three)"
         )
     formatted = {
         int(place.parent.name.removeprefix("node-"))

@@ -62,13 +62,13 @@ def describe_quorum() -> Operation[QuorumDescription]:
     return _quorum(response)
 
 
-def ask_all_for_quorum(ids: list[int]) -> Operation[dict[int, QuorumDescription | FastqError]]:
-    """What each of these brokers says of the quorum at once: without a leader, what it knows itself."""
-    responses = yield [Call(Broker(node_id), _quorum_request()) for node_id in ids]
-    return {
-        node_id: response if isinstance(response, FastqError) else _quorum_error(response) or _quorum(response)
-        for node_id, response in zip(ids, responses, strict=True)
-    }
+def quorum_as_known(node_id: int) -> Operation[QuorumDescription]:
+    """What one broker says of the quorum at once: without a leader, its error says what it knows itself."""
+    response: m.DescribeQuorumResponse = yield Call(Broker(node_id), _quorum_request())
+    error = _quorum_error(response)
+    if error is not None:
+        raise error
+    return _quorum(response)
 
 
 def _quorum_request() -> m.DescribeQuorumRequest:

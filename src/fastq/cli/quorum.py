@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 CONTROLLER = re.compile(r"(?P<id>\d+)@(?:\[(?P<six>[^]]+)\]|(?P<host>[^:]+)):(?P<port>\d+):(?P<directory>.+)")
 LEADER_S = 5.0
 """How long a leader of the quorum is waited for; an election takes less."""
+NODE_S = 2.0
+"""How long each broker is waited for that is asked what it knows."""
 NO_LEADER = "A majority of the controllers must run and reach each other"
 LOOK = "fastq quorum replication lists who is there"
 LEVEL = "fastq cluster features shows kraft.version: voters come and go at level 1 alone"
@@ -98,15 +100,15 @@ def _described(admin: Admin, cluster: ClusterDescription) -> QuorumDescription:
         return admin.describe_quorum(timeout=LEADER_S)
     except (NotLeaderOrFollower, RequestTimedOut, WaitTimeout):
         pass
-    from fastq.admin.cluster import ask_all_for_quorum
+    from fastq.admin.cluster import quorum_as_known
 
-    told = admin._client.run(ask_all_for_quorum([node.node_id for node in cluster.nodes]), None)
     known = []
-    for node_id, answer in told.items():
-        if not isinstance(answer, FastqError):
-            return answer
-        detail = answer.detail if isinstance(answer, KafkaError) else None
-        known.append(detail or f"node {node_id} does not answer")
+    for node in cluster.nodes:
+        try:
+            return admin._client.run(quorum_as_known(node.node_id), NODE_S)
+        except FastqError as error:
+            detail = error.detail if isinstance(error, KafkaError) else None
+            known.append(detail or f"node {node.node_id} does not answer")
     raise NotLeaderOrFollower(f"no leader of the metadata quorum answers; {'; '.join(known)}", hint=NO_LEADER)
 
 
