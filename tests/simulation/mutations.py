@@ -11,9 +11,15 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from fastq_broker.controller.elections import PartitionChange
+from fastq_broker.log.producer_state import ProducerState
+from fastq_broker.log.visibility import Visibility
+from fastq_broker.raft.answers import Answers
+from fastq_broker.raft.leader import Leadership
+from fastq_broker.raft.roles import Role
 from fastq_broker.replication.fetcher import ReplicaFetcher
 from fastq_broker.replication.isr import Follower
 from fastq_broker.replication.partition import Advanced, Partition
+from fastq_broker.replication.shared import SharedPartition
 
 
 class Mutation(NamedTuple):
@@ -42,6 +48,26 @@ def _answered_at_the_append(original: Any) -> Any:
     return acknowledgement
 
 
+def _votes_for_everybody(original: Any) -> Any:
+    def grants(self: Any, ask: Any) -> bool:
+        up_to_date = (ask.last_epoch, ask.end_offset) >= (self.log.last_epoch, self.log.end)
+        return up_to_date if not ask.pre and self.role is not Role.LEADER else bool(original(self, ask))
+
+    return grants
+
+
+def _votes_for_who_has_less(original: Any) -> Any:
+    def grants(self: Any, ask: Any) -> bool:
+        more = ask._replace(last_epoch=self.log.last_epoch, end_offset=self.log.end)
+        return bool(original(self, more))
+
+    return grants
+
+
+def _commits_alone(original: Any) -> Any:
+    return lambda self, voters, own_end: own_end
+
+
 def _does_nothing(original: Any) -> Any:
     return lambda self, *args: None
 
@@ -58,11 +84,32 @@ def _counts_what_is_on_its_way(original: Any) -> Any:
     return fetched
 
 
+def _forgets_producers(original: Any) -> Any:
+    def apply(self: Any, image: Any) -> None:
+        led = self.machine.leads
+        original(self, image)
+        if self.machine.leads and not led:
+            self._replica.log.producers.clear(self._replica.log.log_end_offset)
+
+    return apply
+
+
+def _takes_duplicates(original: Any) -> Any:
+    return lambda self, header, transaction_version=-1: None
+
+
 def _begins_with_its_end(original: Any) -> Any:
     def lead(self: Partition, image: Any, log: Any, now_ms: int) -> Any:
         return original(self, image, log._replace(high_watermark=log.kept), now_ms)
 
     return lead
+
+
+def _takes_its_end_for_committed(original: Any) -> Any:
+    def advance(self: Visibility, high_watermark: int, log_start_offset: int) -> None:
+        original(self, self.log_end_offset, log_start_offset)
+
+    return advance
 
 
 MUTATIONS = {
@@ -71,7 +118,15 @@ MUTATIONS = {
     "a follower counts before its write": Mutation(Follower, "fetched", _counts_what_is_on_its_way, 0),
     "a new leader takes its log's end for committed": Mutation(Partition, "_lead", _begins_with_its_end, 4),
     "a follower does not truncate at a new epoch": Mutation(ReplicaFetcher, "_truncate_to", _does_nothing, 1),
+    "a follower takes its log's end for committed": Mutation(
+        Visibility, "advance_as_follower", _takes_its_end_for_committed, 1
+    ),
     "who is not in sync is elected": Mutation(PartitionChange, "_has_everything", _leads_though_not_in_sync, 0),
+    "producers are forgotten at a fail-over": Mutation(SharedPartition, "apply", _forgets_producers, 0),
+    "a batch that is sent again is appended again": Mutation(ProducerState, "check", _takes_duplicates, 0),
+    "a controller votes twice in an epoch": Mutation(Answers, "_grants", _votes_for_everybody, 0),
+    "a controller votes for who has less": Mutation(Answers, "_grants", _votes_for_who_has_less, 1),
+    "metadata is committed without a majority": Mutation(Leadership, "majority_has", _commits_alone, 1),
 }
 
 
