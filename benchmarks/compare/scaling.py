@@ -105,7 +105,7 @@ def measure(size: tuple[int, int]) -> dict[str, float]:
             )
         )
         found["snapshot_MiB"] = size_bytes / 2**20
-        del values
+        values = []
 
         def load() -> MetadataImage:
             fresh = MetadataDelta(MetadataImage())

@@ -34,24 +34,15 @@ from fastq.testing import READY_TIMEOUT_S, STOP_TIMEOUT_S, Broker, BrokerFailed,
 CONTROLLERS_MAX = 3
 LOOPBACK = "127.0.0.1"
 
-QUICK = {
-    "broker.heartbeat.interval.ms": 200,
-    "broker.session.timeout.ms": 2000,
-    "controller.quorum.election.timeout.ms": 500,
-    "controller.quorum.fetch.timeout.ms": 1000,
-    "default.replication.factor": 3,
-    "min.insync.replicas": 2,
-}
-"""What differs from Kafka's defaults: a node that stops is missed in 2 s rather than 9, and topics have replicas."""
-
 
 class Cluster:
     """Some broker processes that are one cluster; a context manager. Not for use by two threads at once.
 
     `nodes`: how many, 1 or more. `data_dir`: where their directories are made (None: a temporary directory, removed at the end; with
-    `in_memory` one that is in memory, where the system has such a place); a cluster that was there goes on, at the same ports.
-    `config`: settings of all nodes, by Kafka name or in Python's spelling; over `QUICK`. `env`: of all processes. ValueError for less
-    than one node, and for a directory of another number of nodes.
+    `in_memory` one that is in memory, where the system has such a place); a cluster that was there goes on, at the same ports. `config`:
+    settings of all nodes, by Kafka name or in Python's spelling; unless they say otherwise, topics have three replicas, or as many as
+    there are nodes, of which two have to be in sync. `env`: of all processes. ValueError for less than one node, and for a directory of
+    another number of nodes.
     """
 
     def __init__(
@@ -70,7 +61,6 @@ class Cluster:
         self._env = dict(env or {})
         few = min(nodes, 3)
         settings = {
-            **QUICK,
             "default.replication.factor": few,
             "min.insync.replicas": min(few, 2),
             "offsets.topic.replication.factor": few,
