@@ -97,6 +97,21 @@ def test_the_cluster_and_its_nodes(fastq: Shell, nodes: Nodes) -> None:
     assert "ADDRESS" in fastq("cluster", "nodes")
 
 
+def test_the_states_of_partitions_and_replicas(fastq: Shell, nodes: Nodes) -> None:
+    fastq("topics", "create", "stated", "--partitions", "2", "--replication-factor", "3")
+    fill(nodes, "stated", 2)
+    rows = fastq.json("topics", "describe", "stated", "--states")
+    assert [row["partition"] for row in rows] == [0, 0, 0, 1, 1, 1]
+    assert {(row["state"], row["replica"], row["isr"], row["elr"]) for row in rows} == {
+        ("OnlinePartition", "OnlineReplica", True, False)
+    }
+    for row in rows:  # what only a leader knows is told of the leader alone
+        known = 150 if row["role"] == "leader" else None
+        assert (row["lw"], row["leo"], row["hw"], row["lso"]) == (0, 150, known, known)
+    assert [row["role"] for row in rows].count("leader") == 2
+    assert "REPLICA" in fastq("topics", "describe", "stated", "--states")
+
+
 def test_features(fastq: Shell) -> None:
     rows = {row["feature"]: row for row in fastq.json("cluster", "features")}
     assert (

@@ -53,6 +53,11 @@ def register(commands: Any) -> None:
     only.add_argument(
         "--under-min-isr", action="store_true", help="only partitions with fewer than that in sync: acks=all is refused"
     )
+    describe.add_argument(
+        "--states",
+        action="store_true",
+        help="a line a replica: its state and its partition's, and its offsets (LW, LSO, HW, LEO) where its node tells them",
+    )
     describe.set_defaults(run=run_describe)
 
     create = kinds.add(
@@ -126,6 +131,8 @@ def run_describe(options: argparse.Namespace) -> int:
         if chosen is not None:
             minimum = _min_isr(admin, list(topics)) if options.at_min_isr or options.under_min_isr else {}
             shown = [(name, part) for name, part in shown if chosen(part, minimum.get(name, 1))]
+        if options.states:
+            return _print_states(admin, shown, options.json)
         # The offsets of a partition without a leader would be waited for.
         places = [TopicPartition(name, part.index) for name, part in shown if part.leader is not None]
         first = admin.list_offsets(dict.fromkeys(places, OffsetSpec.EARLIEST))
@@ -165,6 +172,39 @@ def run_describe(options: argparse.Namespace) -> int:
     if not options.json:  # seldom there, and a terminal is narrow
         columns = [name for name in columns if name not in RARE or any(row[name] for row in rows)]
     print_records(columns, rows, options.json)
+    return 0
+
+
+def _print_states(admin: Admin, shown: Sequence[tuple[str, PartitionDescription]], as_json: bool) -> int:
+    """A line a replica."""
+    from fastq import TopicPartition
+    from fastq.admin.replica_states import replica_states
+
+    partitions = {TopicPartition(name, part.index): part for name, part in shown}
+    moving = admin.list_partition_reassignments(list(partitions)) if partitions else {}
+    adding = {tp: move.adding_replicas for tp, move in moving.items()}
+    found = admin._client.run(replica_states(partitions, adding))
+    rows = [
+        {
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "state": status.state,
+            "epoch": partitions[tp].leader_epoch,
+            "node": replica.node_id,
+            "replica": replica.state,
+            "role": "leader" if replica.is_leader else "follower",
+            "isr": replica.in_sync if as_json else "yes" if replica.in_sync else "no",
+            "elr": replica.eligible if as_json else "yes" if replica.eligible else "no",
+            "lw": replica.log_start,
+            "lso": replica.last_stable,
+            "hw": replica.high_watermark,
+            "leo": replica.log_end,
+        }
+        for tp, status in found.items()
+        for replica in status.replicas
+    ]
+    names = ["topic", "partition", "state", "epoch", "node", "replica", "role", "isr", "elr", "lw", "lso", "hw", "leo"]
+    print_records(names, rows, as_json)
     return 0
 
 
