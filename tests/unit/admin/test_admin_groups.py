@@ -140,7 +140,7 @@ def test_a_call_looks_for_its_coordinator_until_there_is_one(broker: FakeBroker,
 def test_a_coordinator_that_never_comes_is_the_error(broker: FakeBroker, admin: Admin) -> None:
     broker.handlers[ApiKey.FIND_COORDINATOR] = Coordinators(broker, *[15] * 10_000)
     with pytest.raises(CoordinatorNotAvailable, match="group g"):
-        admin._client.call(Coordinator("group", "g"), m.DeleteGroupsRequest(groups_names=["g"]), 0.3)
+        admin._client.call(Coordinator("group", "g"), m.DeleteGroupsRequest(groups_names=["g"]), 1.5)
 
 
 def test_a_coordinator_that_may_not_be_known(broker: FakeBroker, admin: Admin) -> None:
