@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import socket
@@ -13,11 +14,14 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 COUNT = 3
+FIRST_PORT, PLACE, PLACES = 21000, 97, 120
 
 
 def free_ports(count: int) -> int:
-    """The first of so many ports in a row that nobody listens on."""
-    for first in range(21000, 60000, 97):
+    """The first of so many ports in a row that nobody listens on, below those that the system gives away; two runs begin in different
+    places, or one takes what the other is about to use."""
+    for at in range(PLACES):
+        first = FIRST_PORT + (os.getpid() + at) % PLACES * PLACE
         with ExitStack() as taken:
             try:
                 for port in range(first, first + count):
