@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
 def _repair(config: BrokerConfig, *, execute: bool) -> int:
     from .controller.directory import MetadataDirectory
     from .controller.repair import repair
-    from .controller.storage import CLEAN_SHUTDOWN, clean_shutdown_epoch
+    from .controller.storage import CLEAN_SHUTDOWN, clean_shutdown_epoch, sync_directory
     from .log.log_manager import LogManager, system_clock_ms
 
     roots = [Path(path) for path in config.log_dirs]
@@ -69,6 +69,7 @@ def _repair(config: BrokerConfig, *, execute: bool) -> int:
         copy = repair(plan)
         for root in roots:  # the next start recovers every log, as after a crash
             (root / CLEAN_SHUTDOWN).unlink(missing_ok=True)
+            sync_directory(root)
         print(f"done; what was there is in {copy}")
         return EXIT_OK
     finally:

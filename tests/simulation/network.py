@@ -181,8 +181,8 @@ class Accepted:
 
     def __init__(self, end: End) -> None:
         self.end = end
-        end.accepted = self
         self._socket, self.wire = socket.socketpair()
+        end.accepted = self
         self.wire.setblocking(False)
 
     def fileno(self) -> int:

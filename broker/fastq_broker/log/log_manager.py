@@ -220,8 +220,9 @@ class LogManager:
         check_no_brokers(log_dir.path, names)
         clean = CLEAN_SHUTDOWN in names
         if clean:
-            # From here on a crash is one: the marker goes before the first write.
+            # From here on a crash is one: the marker goes before the first write, and stays away when power is lost.
             self.files.remove_if_exists(os.path.join(log_dir.path, CLEAN_SHUTDOWN))
+            self.files.sync_directory(log_dir.path)
         checkpoints = self._checkpoints[log_dir.path]
         checkpoints.check_kinds()
         recovery_points = checkpoints.read(RECOVERY_POINT)

@@ -82,9 +82,9 @@ class Phase(Enum):
 class Followed:
     """One partition of a fetcher. `lag`: records below the leader's high watermark that are not here, None while not known;
     `problem`: the last error, until something went well; `lost`: the leader's range did not say where to go on; `soon_s`: when it is
-    asked again whether the news has come to the leader."""
+    asked again whether the news has come to the leader; `cut_to`: where the leader had the log cut off last."""
 
-    __slots__ = ("lag", "log", "lost", "partition", "phase", "position", "problem", "retry_at", "soon_s")
+    __slots__ = ("cut_to", "lag", "log", "lost", "partition", "phase", "position", "problem", "retry_at", "soon_s")
 
     def __init__(self, partition: ReplicaPartition, log: FollowerLog) -> None:
         self.partition = partition
@@ -96,6 +96,7 @@ class Followed:
         self.problem = ""
         self.lost = False
         self.soon_s = SOON_S
+        self.cut_to = -1
 
 
 class FollowerQuota(Protocol):
@@ -415,6 +416,8 @@ class ReplicaFetcher:
         delay_s: float | None = None,
     ) -> None:
         """Leave a partition out for a while: `delay_s`, or replica.fetch.backoff.ms."""
+        if not self._follows(state):
+            return
         level = logging.DEBUG if problem == state.problem else level
         delay_s = self.config.backoff_s if delay_s is None else delay_s
         logger.log(level, "%s is not fetched for %.2g s: %s", state.partition, delay_s, problem)
@@ -423,7 +426,13 @@ class ReplicaFetcher:
         self._waiting[state.partition.key] = None
         self._changed[state.partition.key] = None
 
+    def _follows(self, state: Followed) -> bool:
+        """Whether the partition is still followed: a directory that fails takes its logs away in the middle of an answer."""
+        return self.partitions.get(state.partition.key) is state
+
     def _stop(self, state: Followed, problem: str, level: int = logging.ERROR) -> None:
+        if not self._follows(state):
+            return
         logger.log(level, "%s is followed no more: %s", state.partition, problem)
         state.phase = Phase.STOPPED
         state.problem = problem
@@ -509,6 +518,14 @@ class ReplicaFetcher:
         self._go_on(state, before.leader_epoch, now)
         if state.position == before:
             self._pause(state, f"the leader's epoch {epoch} ends at {end}, which takes nothing off this log", now)
+        elif offset == state.cut_to:
+            self._pause(
+                state,
+                f"the leader sends what comes after offset {end} and says that its epoch {epoch} ends there: its leader epochs are not "
+                "those of its records; if this goes on, have another replica lead, stop that node and delete its leader-epoch-checkpoint",
+                now,
+            )
+        state.cut_to = offset
 
     def _truncate_to(self, state: Followed, offset: int) -> None:
         log = state.log

@@ -15,6 +15,7 @@ from fastq_broker.controller.storage import write_file
 from fastq_broker.log import LogConfig, LogManager
 from fastq_broker.log.faults import Fault, FaultyFiles
 from fastq_broker.log.files import Files
+from forgetful_disk import ForgetfulFiles
 from log_support import START_MS, TOPIC_ID, StandingClock, crash, one_batch, open_manager, records_of
 
 from fastq.errors import ConfigError, KafkaStorageError, OffsetOutOfRange, PolicyViolation
@@ -33,17 +34,29 @@ def test_many_partitions_start_without_being_opened(tmp_path: Path) -> None:
     files = FaultyFiles()
     manager = open_manager(tmp_path, files=files)
     assert len(manager.logs) == 300
-    assert files.calls["open"] <= 4  # the checkpoints
+    assert files.calls["open"] <= 5  # the checkpoints, and the directory, which is synced without its marker
     for partition in range(300):
         known = manager.create("t", partition, TOPIC_ID, LogConfig())
         known.assign_leader_epoch(3)
         assert not known.loaded
-    assert files.calls["open"] <= 4 + 300  # and one topic id each
+    assert files.calls["open"] <= 5 + 300  # and one topic id each
     log = manager.logs["t", 7]
     assert (log.log_end_offset, log.leader_epoch, log.epochs.entries()) == (1, 3, [(0, 0), (3, 1)])
     manager.close()
     assert (tmp_path / "recovery-point-offset-checkpoint").read_text().startswith("0\n300\n")
     assert "t 7 1\n" in (tmp_path / "recovery-point-offset-checkpoint").read_text()
+
+
+def test_after_a_loss_of_power_no_start_is_clean(tmp_path: Path) -> None:
+    """A marker that came back would have what was never synced taken for whole."""
+    root = tmp_path / "data"
+    open_manager(root).close()
+    files = ForgetfulFiles()
+    files.all_on_disk(root)
+    log = open_manager(root, files=files).create("t", 0, TOPIC_ID)
+    log.append(one_batch([b"v"]), leader_epoch=0, now_ms=START_MS)
+    files.lose_power(root, tmp_path / "left")
+    assert not (tmp_path / "left" / ".kafka_cleanshutdown").exists()
 
 
 def test_a_directory_serves_one_broker(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from fastq_broker.replication.fetcher import Phase
 from fastq_broker.replication.fetcher_session import Position
 from fetcher_world import T0, T1, U0, Follower, MemoryLog, fetches, log_of, named, pair
 
-from fastq.errors import ErrorCode, KafkaStorageError
+from fastq.errors import CorruptMessage, ErrorCode, KafkaStorageError
 from fastq.protocol.messages import ListOffsetsRequest, ListOffsetsResponse
 
 
@@ -211,6 +211,21 @@ class TestAppend:
         follower.steps(1)
         assert mine.log_end_offset == 1
 
+    @pytest.mark.parametrize("passes", [False, True])
+    def test_a_disk_that_takes_its_logs_away_as_it_fails(self, monkeypatch: pytest.MonkeyPatch, passes: bool) -> None:
+        """The directory's failure is told before the log's error comes back: the partition is followed no more by then."""
+        mine = MemoryLog()
+        follower = pair(log_of(0, 0), mine, 0)
+
+        def fail(*_: Any, **__: Any) -> None:
+            follower.machine.remove([T0.key])
+            raise (CorruptMessage if passes else KafkaStorageError)("the disk is gone")
+
+        monkeypatch.setattr(mine, "append_as_follower", fail)
+        follower.step()
+        follower.now += 10.0
+        assert not follower.step() and not follower.machine.partitions
+
     def test_a_fault_of_ours_in_one_partition_holds_up_no_other(self, monkeypatch: pytest.MonkeyPatch) -> None:
         mine, other, copy = MemoryLog(), log_of(0), MemoryLog()
         follower = pair(log_of(0), mine, 0)
@@ -363,6 +378,19 @@ class TestDivergence:
         follower.step()
         assert mine.log_end_offset == 2
         assert not follower.step()
+
+    def test_a_leader_whose_epochs_are_not_those_of_its_records_costs_pauses(self) -> None:
+        """It sends the records that it has the follower cut off next: a round trip each, for ever."""
+        leader_log, mine = log_of(0, 1, 1), log_of(0)
+        follower = pair(leader_log, mine, 3)
+        leader_log.epochs = [(0, 0), (3, 3)]  # of epoch 1 it knows no more
+        cuts = []
+        mine.on_cut = cuts.append
+        follower.steps(40)
+        assert len(cuts) == 2
+        follower.now += 10.0
+        follower.steps(40)
+        assert len(cuts) == 3
 
 
 class TestOutOfRange:
