@@ -287,7 +287,9 @@ class LogMoves:
 
     def _go_on(self) -> None:
         """Have the next pieces read, as many as may be in hand."""
-        self._timer = None
+        if self._timer is not None:
+            self._timer.cancel()  # the rate may be another now
+            self._timer = None
         for _ in range(len(self._queue)):
             if self._closed or self._in_hand >= (self.threads or len(self._manager.dirs)):
                 return

@@ -23,7 +23,7 @@ from fastq.errors import ErrorCode
 from fastq.protocol.frames import decode_response
 from fastq.protocol.messages import FetchRequest, ProduceRequest
 
-SET = 0
+SET, DELETE = 0, 1
 
 
 def run(tmp_path: Path, test: Callable[[Broker], Awaitable[None]]) -> None:
@@ -155,5 +155,47 @@ def test_latest_is_fetched_also_where_an_open_transaction_lost_its_records(tmp_p
         asked.max_wait_ms = 0
         data = decoded(fetch, ask(broker, fetch, asked, 12), 12).responses[0].partitions[0]
         assert (data.error_code, data.log_start_offset, data.last_stable_offset) == (0, 3, 3)
+
+    run(tmp_path, test)
+
+
+def test_replication_quotas_come_and_go(tmp_path: Path) -> None:
+    """A broker's own rate before the cluster's default, and none once both are taken away; a topic's replicas as they are named."""
+    names = ["leader.replication.throttled.rate", "follower.replication.throttled.rate"]
+    names.append("replica.alter.log.dirs.io.max.bytes.per.second")
+
+    async def test(broker: Broker) -> None:
+        rates = [broker.throttles.leader.rate, broker.throttles.follower.rate, broker.logs.moves.rate]
+        none = float("inf")
+
+        async def alter(kind: ResourceType, resource: str, *changes: ConfigChange) -> None:
+            results = broker.controller.alter_configs([ResourceChange(kind, resource, list(changes))])
+            assert [result.error for result in results] == [ErrorCode.NONE]
+            broker.controller.settle()
+            await broker.controller.flushed()
+
+        def bounds() -> list[float]:
+            return [rate.bytes_per_s_max for rate in rates]
+
+        assert bounds() == [none] * 3
+        own = str(broker.config.node_id)
+        for resource, value, expected in (("", "100", 100), (own, "7", 7), (own, None, 100), ("", None, none)):
+            operation = DELETE if value is None else SET
+            await alter(ResourceType.BROKER, resource, *(ConfigChange(name, operation, value) for name in names))
+            assert bounds() == [expected] * 3
+        side = "follower.replication.throttled.replicas"
+        broker.controller.create_topics([NewTopic("t", 3, 1, configs=[(side, f"1:{own}")])])
+        broker.controller.settle()
+        await broker.controller.flushed()
+        throttle = broker.throttles.follower
+        assert [number for _, number in throttle.keys] == [1] and not broker.throttles.leader.keys
+        for operation, value, expected in ((SET, "*", [0, 1, 2]), (SET, f"2:{own},0:9", [2]), (DELETE, None, [])):
+            await alter(ResourceType.TOPIC, "t", ConfigChange(side, operation, value))
+            assert sorted(number for _, number in throttle.keys) == expected
+        await alter(ResourceType.TOPIC, "t", ConfigChange(side, SET, "*"))
+        broker.controller.delete_topics([broker.image.topics_by_name["t"].topic_id])
+        broker.controller.settle()
+        await broker.controller.flushed()
+        assert not throttle.keys
 
     run(tmp_path, test)

@@ -6,7 +6,10 @@ import errno
 import os
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from fastq_broker.log import LogConfig, LogManager, PartitionLog
@@ -332,6 +335,47 @@ def test_the_rate_bounds_what_is_copied(tmp_path: Path) -> None:
     seconds = (clock.now_ms - started) / 1000
     assert 0.5 < log.size_bytes / 5000 / seconds < 1.5
     assert read_all(log) == values
+
+
+def test_while_the_rate_is_exceeded_one_timer_waits_and_a_higher_rate_ends_that(tmp_path: Path) -> None:
+    clock = StandingClock()
+    manager = opened(tmp_path, clock=clock)
+    log = manager.create(*KEY)
+    values = write(log, 1000)
+    timers: list[Any] = []
+
+    def call_later(delay_s: float, call: Callable[[], None]) -> Any:
+        timer = SimpleNamespace(live=True)
+        timer.cancel = lambda: setattr(timer, "live", False)
+        timers.append(timer)
+        return timer
+
+    loop = SimpleNamespace(
+        call_later=call_later, call_soon=lambda call: call(), call_soon_threadsafe=lambda call: call()
+    )
+
+    class AtOnce:
+        def submit(self, work: Callable[[], None]) -> None:
+            work()
+
+        def shutdown(self, cancel_futures: bool) -> None:
+            pass
+
+    manager.moves.attach(loop, lambda count, name: AtOnce())  # type: ignore[arg-type, return-value]
+    manager.moves.rate.bytes_per_s_max = 1
+    manager.moves.begin(log, manager.dirs[1])
+    for _ in range(50):
+        manager.tick()
+        clock.advance(100)
+    (move,) = manager.moves.moves.values()
+    assert 0 < move.future.log_end_offset < log.log_end_offset
+    assert [timer.live for timer in timers].count(True) == 1
+    manager.moves.rate.bytes_per_s_max = float("inf")
+    for _ in range(5):
+        manager.tick()
+        manager.flusher.wait()
+    assert not manager.moves.moves and read_all(log) == values
+    assert not any(timer.live for timer in timers)
 
 
 def test_acknowledged_as_on_disk_stays_so(tmp_path: Path) -> None:

@@ -72,8 +72,12 @@ class Loop:
 class Bench:
     """Node 1 leads at first; the topic lies on all nodes."""
 
-    def __init__(self, directory: Path, nodes: int = 2, config: LogConfig | None = None, min_isr: int = 1) -> None:
+    def __init__(
+        self, directory: Path, nodes: int = 2, config: LogConfig | None = None, min_isr: int = 1, **fetcher: Any
+    ) -> None:
+        """`fetcher`: settings of the followers' fetchers, as FetcherConfig's."""
         self.loop = Loop()
+        self.fetcher = fetcher
         self.config = config or LogConfig()
         self.min_isr = min_isr
         ids = tuple(range(1, nodes + 1))
@@ -137,6 +141,9 @@ class Node:
         self.directory = directory
         self.fetchers: dict[int, ReplicaFetcher] = {}
         self.answers: list[tuple[ReplicaFetcher, int, EncodedRequest, Deferred]] = []
+        settings = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
+        config = BrokerConfig.from_mapping(settings)
+        self.throttles = ReplicationThrottles(config, lambda: int(bench.loop.now * 1000))
         self.replication = Replication(
             node_id,
             lambda node: bench.brokers.get(node),
@@ -157,9 +164,6 @@ class Node:
         loop: Any = bench.loop
         purgatory = Purgatory(loop)
         self.log.on_advance(lambda log: purgatory.advanced(self.replica))
-        settings = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
-        config = BrokerConfig.from_mapping(settings)
-        self.throttles = ReplicationThrottles(config, lambda: int(bench.loop.now * 1000))
         self.ports: Any = SimpleNamespace(
             node_id=node_id,
             loop=loop,
@@ -178,8 +182,9 @@ class Node:
         for fetcher in self.fetchers.values():
             fetcher.remove([partition.key])
         if leader >= 0:
-            config = FetcherConfig(replica_id=self.node_id)
-            fetcher = self.fetchers.setdefault(leader, ReplicaFetcher(config, str(leader), lambda: 0))
+            config = FetcherConfig(replica_id=self.node_id, **self.bench.fetcher)
+            quota = self.throttles.follower
+            fetcher = self.fetchers.setdefault(leader, ReplicaFetcher(config, str(leader), lambda: 0, quota))
             fetcher.add(partition, epoch, self.log, self.bench.loop.now)
 
     def turn(self) -> None:
