@@ -1,18 +1,22 @@
 """Replicas that go to other directories of their nodes, in a cluster that is written to meanwhile: nothing is lost, and where they are is
 told.
 
-Rules: three nodes, each with two directories. A rate of one byte a second keeps a move under way for as long as a test wants."""
+Rules: three nodes, each with two directories. A rate of one byte a second keeps a move under way for as long as a test wants: followers get
+one batch a fetch, and the next one when the rate allows."""
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from fastq import Consumer, Producer
-from fastq.admin import Admin, ConfigResource, NewTopic, ResourceType, TopicPartitionReplica
+from fastq.admin import Admin, ConfigResource, ConfigSource, NewTopic, ResourceType, TopicPartitionReplica
+from fastq.cli import main
 from fastq.metadata import TopicPartition
 from fastq.testing import Cluster
 
@@ -22,7 +26,7 @@ ALL_BROKERS = ConfigResource(ResourceType.BROKER, "")
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    made = Cluster(3, tmp_path_factory.mktemp("cluster"))
+    made = Cluster(3, tmp_path_factory.mktemp("cluster"), {"replica.fetch.max.bytes": 1})
     for node in made.nodes:
         node.config["log.dirs"] = f"{node.data_dir},{node.data_dir}-two"
     with made:
@@ -36,7 +40,7 @@ def admin(cluster: Cluster) -> Iterator[Admin]:
 
 
 def until(happened: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 20
     while not happened():
         assert time.monotonic() < deadline
         time.sleep(0.02)
@@ -130,3 +134,100 @@ def test_a_move_under_load_and_past_a_change_of_leaders_loses_nothing(cluster: C
         with Consumer(bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
             consumer.assign([TopicPartition("moved", 0)])
             assert [record.value for record in consumer.read_to_end()] == load.acknowledged
+
+
+class Shell:
+    """The command, in this process."""
+
+    def __init__(self, capfd: pytest.CaptureFixture[str]) -> None:
+        self._capfd = capfd
+
+    def __call__(self, *arguments: str, code: int = 0) -> str:
+        self._capfd.readouterr()
+        found = main(arguments)
+        out, err = self._capfd.readouterr()
+        assert found == code, out + err
+        return out + err
+
+
+@pytest.fixture
+def fastq(cluster: Cluster, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Shell:
+    monkeypatch.setenv("FASTQ_BOOTSTRAP", cluster.bootstrap_servers)
+    return Shell(capfd)
+
+
+def own_settings(admin: Admin, *resources: ConfigResource) -> dict[str, dict[str, str | None]]:
+    """What is set of throttles, by topic or node."""
+    found = admin.describe_configs(resources).results()
+    own = (ConfigSource.DYNAMIC_BROKER_CONFIG, ConfigSource.DYNAMIC_TOPIC_CONFIG)
+    return {
+        resource.name: {
+            name: entry.value
+            for name, entry in entries.items()
+            if entry.source in own and ("throttled" in name or name == RATE)
+        }
+        for resource, entries in found.items()
+    }
+
+
+def test_log_dirs_move_and_the_list_that_shows_its_copy(cluster: Cluster, admin: Admin, fastq: Shell) -> None:
+    admin.create_topics([NewTopic(name="by-hand", replica_assignments={0: [2]})]).results()
+    with Load(cluster.bootstrap_servers, "by-hand") as load:
+        load.more()
+    ((_, path),) = moves_of({2: places(admin, "by-hand")[2]}, cluster, "by-hand").items()
+    admin.set_configs(ALL_BROKERS, {RATE: "1"})
+    told = fastq("log-dirs", "move", "by-hand:0", "--to", path)
+    assert told == f"begun 1 move to {path}: by-hand-0 of node 2; fastq log-dirs shows the copies\n"
+    rows = json.loads(fastq("log-dirs", "--topic", "by-hand", "--json"))
+    (copy,) = [row for row in rows if row["state"] == "copy"]
+    assert (copy["broker"], copy["directory"], copy["partition"]) == (2, path, "by-hand-0") and copy["lag"] > 0
+    admin.set_configs(ALL_BROKERS, {RATE: None})
+    until(lambda: places(admin, "by-hand")[2] == {path: False})
+    assert "no log directory /nowhere is there" in fastq("log-dirs", "move", "by-hand", "--to", "/nowhere", code=1)
+    elsewhere = str(cluster.node(1).data_dir)
+    told = fastq("log-dirs", "move", "by-hand", "--to", elsewhere, code=1)
+    assert f"by-hand-0 has replicas on nodes 2, and {elsewhere} is a directory of 1" in told
+    assert "by-hand-7 is not there" in fastq("log-dirs", "move", "by-hand:7", "--to", path, code=1)
+
+
+def test_reassign_throttles_what_moves_until_it_is_verified(
+    cluster: Cluster, admin: Admin, fastq: Shell, tmp_path: Path
+) -> None:
+    admin.create_topics([NewTopic(name="bounded", replica_assignments={0: [1, 2]})]).results()
+    with Load(cluster.bootstrap_servers, "bounded") as load:
+        load.more()
+    ((_, path),) = moves_of({2: places(admin, "bounded")[2]}, cluster, "bounded").items()
+    moves = tmp_path / "moves.json"
+    place = {"topic": "bounded", "partition": 0, "replicas": [2, 3], "log_dirs": [path, "any"]}
+    moves.write_text(json.dumps({"partitions": [place]}))
+    bounds = ["--throttle", "1", "--replica-alter-log-dirs-throttle", "1"]
+    resources = [
+        ConfigResource.topic("bounded"),
+        *(ConfigResource(ResourceType.BROKER, str(node)) for node in (1, 2, 3)),
+    ]
+    rates = {"leader.replication.throttled.rate": "1", "follower.replication.throttled.rate": "1"}
+    assert "throttled until --verify" in fastq("partitions", "reassign", "--execute", str(moves), *bounds)
+    throttled = {
+        "bounded": {
+            "leader.replication.throttled.replicas": "0:1,0:2",
+            "follower.replication.throttled.replicas": "0:3",
+        },
+        "1": rates,
+        "2": {**rates, RATE: "1"},
+        "3": rates,
+    }
+    until(lambda: own_settings(admin, *resources) == throttled)  # as each node has heard of it
+    assert "1 under way" in fastq("partitions", "reassign", "--verify", str(moves), code=1)
+    assert own_settings(admin, *resources) == throttled
+    assert admin.list_partition_reassignments()
+    assert "throttles were taken away" in fastq("partitions", "reassign", "--cancel", str(moves))
+    until(lambda: own_settings(admin, *resources) == {resource.name: {} for resource in resources})
+    bounds = ["--throttle", "100000000", "--replica-alter-log-dirs-throttle", "100000000"]
+    fastq("partitions", "reassign", "--execute", str(moves), *bounds)
+    until(lambda: not admin.list_partition_reassignments() and places(admin, "bounded")[2] == {path: False})
+    told = fastq("partitions", "reassign", "--verify", str(moves), "--preserve-throttles")
+    assert "1 done" in told and "taken away" not in told
+    until(lambda: own_settings(admin, *resources)["2"].get(RATE) == "100000000")
+    assert "throttles were taken away" in fastq("partitions", "reassign", "--verify", str(moves))
+    until(lambda: own_settings(admin, *resources) == {resource.name: {} for resource in resources})
+    assert places(admin, "bounded")[3] and not places(admin, "bounded")[1]

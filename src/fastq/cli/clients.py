@@ -27,25 +27,25 @@ CONNECT_TIMEOUT_S = 10.0
 INTERRUPTED_CLOSE_S = 3.0
 
 
-def add_client_options(parser: argparse.ArgumentParser) -> None:
-    """Options of every command that talks to a broker."""
+def add_client_options(parser: argparse.ArgumentParser, *, again: bool = False) -> None:
+    """Options of every command that talks to a broker; `again`: the command above has them too, and what it was given counts."""
     parser.add_argument(
         "--bootstrap",
         metavar="HOST:PORT[,...]",
-        default=os.environ.get("FASTQ_BOOTSTRAP", DEFAULT_BOOTSTRAP),
+        default=argparse.SUPPRESS if again else os.environ.get("FASTQ_BOOTSTRAP", DEFAULT_BOOTSTRAP),
         help=f"broker to start from (default: $FASTQ_BOOTSTRAP or {DEFAULT_BOOTSTRAP})",
     )
     parser.add_argument(
         "--property",
         metavar="KEY=VALUE",
         action="append",
-        default=[],
+        default=argparse.SUPPRESS if again else [],
         help="a client setting under Kafka's name, such as security.protocol=SSL; may be repeated",
     )
     parser.add_argument(
         "--connect-timeout",
         type=seconds,
-        default=CONNECT_TIMEOUT_S,
+        default=argparse.SUPPRESS if again else CONNECT_TIMEOUT_S,
         metavar="SECONDS",
         help=f"give up, with exit code 3, when no broker answers for so long (default: {CONNECT_TIMEOUT_S:.0f})",
     )

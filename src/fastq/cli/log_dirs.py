@@ -1,23 +1,64 @@
-"""`fastq log-dirs`: the log directories of the brokers and what takes room in them."""
+"""`fastq log-dirs`: the log directories of the brokers and what takes room in them; moves of replicas between those of one broker.
+
+Rules: a move goes on in its broker when the command has ended; the list shows its copy, and how far behind that is, until it is over.
+"""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
+import os
+from typing import TYPE_CHECKING, Any
 
 from fastq.cli.clients import add_client_options, opened_admin
-from fastq.cli.output import Subparsers, add_json_option, print_records, shown_bytes
+from fastq.cli.groups import partitions_of
+from fastq.cli.output import (
+    Subparsers,
+    UsageError,
+    add_json_option,
+    complain,
+    counted,
+    print_json,
+    print_records,
+    shown_bytes,
+)
+from fastq.errors import ReplicaNotAvailable
+
+if TYPE_CHECKING:
+    from fastq import Admin, TopicPartition
+    from fastq.admin import TopicPartitionReplica
+
+MOVE_TIMEOUT_S = 10.0
 
 
 def register(commands: Any) -> None:
     parser = Subparsers(commands).add(
-        "log-dirs", "Bytes on disk, by broker, directory and partition.", "fastq log-dirs --topic logs"
+        "log-dirs",
+        "Bytes on disk, by broker, directory and partition; moves between the directories of a broker.",
+        "fastq log-dirs --topic logs",
     )
     add_client_options(parser)
     add_json_option(parser)
     parser.add_argument("--topic", action="append", help="only this topic; may be repeated")
     parser.add_argument("--broker", type=int, action="append", help="only this broker; may be repeated")
     parser.set_defaults(run=run)
+    kinds = Subparsers(parser.add_subparsers(title="actions", metavar="ACTION"))
+    move = kinds.add(
+        "move",
+        "Begin to move replicas to another log directory of their brokers.",
+        "fastq log-dirs move logs:0,1 --to /disk2/kafka --broker 1",
+    )
+    add_client_options(move, again=True)
+    move.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON instead of text")
+    move.add_argument("partitions", nargs="+", metavar="TOPIC[:P,P...]", help="a topic, or some of its partitions")
+    move.add_argument("--to", required=True, metavar="DIR", help="the directory, as log.dirs of the broker has it")
+    move.add_argument(
+        "--broker",
+        dest="node",
+        type=int,
+        metavar="ID",
+        help="its replicas (default: those of all brokers that have DIR)",
+    )
+    move.set_defaults(run=run_move)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -31,15 +72,78 @@ def run(options: argparse.Namespace) -> int:
             offline += directory.error is not None
             replicas = sorted(directory.replicas, key=lambda replica: -replica.size_bytes)
             total = sum(replica.size_bytes for replica in replicas)
-            rows.append(_row(broker, directory.path, "(all)", total, state, options.json))
-            rows += [
-                _row(broker, directory.path, str(replica.topic_partition), replica.size_bytes, "", options.json)
-                for replica in replicas
-            ]
-    print_records(["broker", "directory", "partition", "bytes", "state"], rows, options.json)
+            rows.append(_row(broker, directory.path, "(all)", total, None, state, options.json))
+            for replica in replicas:
+                state = "copy" if replica.is_future else ""
+                name, size, lag = str(replica.topic_partition), replica.size_bytes, replica.offset_lag
+                rows.append(_row(broker, directory.path, name, size, lag, state, options.json))
+    print_records(["broker", "directory", "partition", "bytes", "lag", "state"], rows, options.json)
     return 1 if offline else 0
 
 
-def _row(broker: int, directory: str, partition: str, size: int, state: str, as_json: bool) -> dict[str, object]:
-    shown = size if as_json else shown_bytes(size)
-    return {"broker": broker, "directory": directory, "partition": partition, "bytes": shown, "state": state}
+def _row(
+    broker: int, directory: str, partition: str, size: int, lag: int | None, state: str, as_json: bool
+) -> dict[str, object]:
+    return {
+        "broker": broker,
+        "directory": directory,
+        "partition": partition,
+        "bytes": size if as_json else shown_bytes(size),
+        "lag": lag,
+        "state": state,
+    }
+
+
+def run_move(options: argparse.Namespace) -> int:
+    if options.topic or options.broker:
+        raise UsageError("--topic and --broker before move are about the list: name partitions and --broker after it")
+    if not os.path.isabs(options.to):
+        raise UsageError(f"--to takes an absolute path, not {options.to!r}")
+    with opened_admin(options) as admin:
+        wanted = _replicas(admin, partitions_of(admin, options.partitions), options.to, options.node)
+        outcomes = admin.alter_replica_log_dirs(dict.fromkeys(wanted, options.to), timeout=MOVE_TIMEOUT_S)
+    failed = {
+        replica: error for replica, error in outcomes.errors.items() if not isinstance(error, ReplicaNotAvailable)
+    }
+    begun = [replica for replica in wanted if replica not in failed]
+    if options.json:
+        print_json({"begun": list(map(_text, begun)), "failed": {_text(each): str(failed[each]) for each in failed}})
+    else:
+        told = f"{counted(len(begun), 'move')} to {options.to}: {', '.join(map(_text, begun))}" if begun else "nothing"
+        print(f"begun {told}" + ("; fastq log-dirs shows the copies" if begun else ""))
+    for replica, error in failed.items():
+        complain(str(error.with_context(hint=f"the log of node {replica.broker_id} says why {_text(replica)} stays")))
+    return 1 if failed else 0
+
+
+def _text(replica: TopicPartitionReplica) -> str:
+    return f"{replica.topic}-{replica.partition} of node {replica.broker_id}"
+
+
+def _replicas(
+    admin: Admin, partitions: list[TopicPartition], path: str, node: int | None
+) -> list[TopicPartitionReplica]:
+    """Which replicas are meant; ValueError for a partition that has none of them."""
+    from fastq.admin import TopicPartitionReplica
+
+    directories = admin.describe_log_dirs(None if node is None else [node]).results()
+    having = {broker for broker, found in directories.items() if path in {one.path for one in found}}
+    if not having:
+        there = "; ".join(
+            f"node {broker}: {', '.join(one.path for one in found)}" for broker, found in sorted(directories.items())
+        )
+        raise ValueError(f"no log directory {path} is there: log.dirs are {there}")
+    outcomes = admin.describe_topics(list(dict.fromkeys(tp.topic for tp in partitions))).results()
+    nodes_of = {(name, part.index): part.replicas for name, found in outcomes.items() for part in found.partitions}
+    replicas: list[TopicPartitionReplica] = []
+    for tp in partitions:
+        if tp not in nodes_of:
+            raise ValueError(f"{tp} is not there; fastq topics describe {tp.topic} lists the partitions that are")
+        mine = [TopicPartitionReplica(*tp, broker) for broker in nodes_of[tp] if broker in having]
+        if not mine:
+            raise ValueError(
+                f"{tp} has replicas on nodes {', '.join(map(str, nodes_of[tp]))}, and {path} is a directory of "
+                f"{', '.join(map(str, sorted(having)))}: fastq partitions reassign moves them between nodes"
+            )
+        replicas += mine
+    return replicas

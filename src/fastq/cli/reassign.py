@@ -1,8 +1,8 @@
 """`fastq partitions reassign`: partitions to other replicas, with the JSON files of Kafka's tool.
 
 Rules: nothing is moved while something else moves, unless that is asked for. What is to be moved is checked before anything is begun, and
-where it was is printed first, as a file to go back by. The copying is not throttled, which is said; throttles that another tool has set
-are left as they are.
+where it was is printed first, as a file to go back by. The copying is throttled where that is asked for, as reassign_throttles says, and by
+whomever; --verify and --cancel take throttles away once nothing moves.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from fastq.cli import reassign_throttles
 from fastq.cli.clients import described, opened_admin
-from fastq.cli.output import UsageError, complain, counted, print_json, print_records, seconds
+from fastq.cli.output import UsageError, complain, count, counted, print_json, print_records, seconds
 from fastq.cli.reassignment_files import Placement, assignment_document, on_one_line, read_assignment, read_topics
 from fastq.errors import FastqError, NoReassignmentInProgress, ReplicaNotAvailable
 from fastq.metadata import TopicPartition
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 LOG_DIRS_TIMEOUT_S = 10.0
 NOT_THROTTLED = "the copying is not throttled"
+THROTTLED = "throttled until --verify finds it done"
 LIST = "fastq partitions reassign --list"
 
 
@@ -31,7 +33,7 @@ def register(kinds: Any) -> argparse.ArgumentParser:
     """The action below `fastq partitions`."""
     parser: argparse.ArgumentParser = kinds.add(
         "reassign",
-        "Move partitions to other replicas, with the JSON files of Kafka's tool. Throttles are neither set nor removed.",
+        "Move partitions to other replicas, with the JSON files of Kafka's tool.",
         "fastq partitions reassign --execute moves.json",
     )
     what = parser.add_mutually_exclusive_group(required=True)
@@ -53,6 +55,23 @@ def register(kinds: Any) -> argparse.ArgumentParser:
     parser.add_argument("--additional", action="store_true", help="with --execute: also while others move")
     parser.add_argument(
         "--same-factor", action="store_true", help="with --execute: refuse to change how many replicas there are"
+    )
+    parser.add_argument(
+        "--throttle",
+        type=count,
+        metavar="BYTES",
+        help="with --execute: bytes a second that each broker sends, and takes, of what moves between brokers (default: no bound)",
+    )
+    parser.add_argument(
+        "--replica-alter-log-dirs-throttle",
+        type=count,
+        metavar="BYTES",
+        help="with --execute: bytes a second that each broker copies between its directories (default: no bound)",
+    )
+    parser.add_argument(
+        "--preserve-throttles",
+        action="store_true",
+        help="with --verify and --cancel: leave throttles as they are; else they go once nothing moves",
     )
     parser.add_argument(
         "--timeout",
@@ -78,9 +97,11 @@ def run(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> None:
     if (options.brokers is not None) != (options.generate is not None):
         raise UsageError("--generate TOPICS and --brokers ID,ID go together")
-    for name in ("additional", "same_factor", "timeout"):
+    for name in ("additional", "same_factor", "throttle", "replica_alter_log_dirs_throttle", "timeout"):
         if getattr(options, name) and options.execute is None:
             raise UsageError(f"--{name.replace('_', '-')} is about --execute")
+    if options.preserve_throttles and options.verify is None and options.cancel is None:
+        raise UsageError("--preserve-throttles is about --verify and --cancel")
 
 
 # -- proposing ---------------------------------------------------------------------------------------------------------------
@@ -151,6 +172,8 @@ def _execute(options: argparse.Namespace) -> int:
         moves = {tp: place.replicas for tp, place in wanted.items()}
         if not options.json:
             print(f"replicas before; --execute goes back to them:\n{on_one_line(before)}\n")
+        bounds = options.throttle, options.replica_alter_log_dirs_throttle
+        reassign_throttles.throttle(admin, before, wanted, *bounds)
         failed = begin(admin, moves, allow_other_factor=not options.same_factor)
         waiting = _move_logs(admin, {tp: place for tp, place in wanted.items() if tp not in failed}, options.timeout)
     failed |= waiting
@@ -158,21 +181,19 @@ def _execute(options: argparse.Namespace) -> int:
     if options.json:
         print_json({"before": assignment_document(before), "begun": list(map(str, begun)), "failed": _texts(failed)})
     else:
-        _tell_begun(begun, options.execute)
+        _tell_begun(begun, options.execute, THROTTLED if any(bounds) else NOT_THROTTLED)
     for error in failed.values():
         complain(str(error))
     return 1 if failed else 0
 
 
-def _tell_begun(begun: Sequence[TopicPartition], path: str) -> None:
+def _tell_begun(begun: Sequence[TopicPartition], path: str, how: str) -> None:
     if not begun:
         print("nothing was begun")
         return
     # What was read from standard input cannot be named again.
     look = "--list" if path == "-" else f"--verify {path}"
-    print(
-        f"begun with {counted(len(begun), 'partition')}, {NOT_THROTTLED}; fastq partitions reassign {look} tells how far"
-    )
+    print(f"begun with {counted(len(begun), 'partition')}, {how}; fastq partitions reassign {look} tells how far")
 
 
 def _texts(errors: Mapping[TopicPartition, FastqError]) -> dict[str, str]:
@@ -265,24 +286,27 @@ def _verify(options: argparse.Namespace) -> int:
             for part in outcome.result().partitions
         }
         logs = _logs(admin, wanted)
-    rows: list[dict[str, object]] = []
-    for tp, place in wanted.items():
-        state, detail = progress(place, present.get(tp), moving.get(tp))
-        if state == "done":
-            state, detail = log_progress(tp, place, logs)
-        rows.append(
-            {
-                "topic": tp.topic,
-                "partition": tp.partition,
-                "replicas": list(place.replicas),
-                "state": state,
-                "detail": detail or None,
-            }
-        )
+        rows: list[dict[str, object]] = []
+        for tp, place in wanted.items():
+            state, detail = progress(place, present.get(tp), moving.get(tp))
+            if state == "done":
+                state, detail = log_progress(tp, place, logs)
+            rows.append(
+                {
+                    "topic": tp.topic,
+                    "partition": tp.partition,
+                    "replicas": list(place.replicas),
+                    "state": state,
+                    "detail": detail or None,
+                }
+            )
+        counts = Counter(row["state"] for row in rows)
+        freed = not counts["under way"] and not options.preserve_throttles and _unthrottle(admin, wanted)
     print_records(["topic", "partition", "replicas", "state", "detail"], rows, options.json)
-    counts = Counter(row["state"] for row in rows)
     if not options.json:
         print(f"\n{counts['done']} done, {counts['under way']} under way, {counts['failed']} failed")
+        if freed:
+            print("throttles were taken away")
     return 0 if counts["done"] == len(rows) else 1
 
 
@@ -352,6 +376,7 @@ def _cancel(options: argparse.Namespace) -> int:
     with opened_admin(options) as admin:
         outcomes = admin.alter_partition_reassignments(dict.fromkeys(wanted))
         stayed = _stay(admin, wanted)
+        freed = not options.preserve_throttles and _unthrottle(admin, wanted)
     idle = [tp for tp, error in outcomes.errors.items() if isinstance(error, NoReassignmentInProgress)]
     failed = {tp: error for tp, error in outcomes.errors.items() if tp not in idle} | stayed
     cancelled = [tp for tp in wanted if tp not in outcomes.errors]
@@ -364,9 +389,15 @@ def _cancel(options: argparse.Namespace) -> int:
         print(f"cancelled {moves}")
         if idle:
             print(f"{counted(len(idle), 'partition')} did not move: {', '.join(map(str, idle))}")
+        if freed:
+            print("throttles were taken away")
     for error in failed.values():
         complain(str(error))
     return 1 if failed else 0
+
+
+def _unthrottle(admin: Admin, wanted: Iterable[TopicPartition]) -> bool:
+    return reassign_throttles.unthrottle(admin, sorted({tp.topic for tp in wanted}))
 
 
 def _stay(admin: Admin, wanted: Mapping[TopicPartition, Placement]) -> dict[TopicPartition, FastqError]:
