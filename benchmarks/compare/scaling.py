@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from fastq_broker.__main__ import GC_THRESHOLD
 from fastq_broker.config import BrokerConfig
 from fastq_broker.controller import features
 from fastq_broker.controller.brokers import Sessions, plan_fence, plan_heartbeat
@@ -86,14 +87,13 @@ def measure(size: tuple[int, int]) -> dict[str, float]:
     broker_count, partition_count = size
     found: dict[str, float] = {"brokers": broker_count, "partitions": partition_count}
     registered = brokers(broker_count)
-    gc.freeze()
+    gc.disable()  # as the broker's process does until it is ready
     empty = rss_bytes(os.getpid())
     delta = MetadataDelta(MetadataImage(features=dict(features.BOOTSTRAP), brokers=registered))
     for record in topics(registered, partition_count):
         delta.replay(record)
     image = delta.apply(partition_count, 1, 0)
     del delta
-    gc.collect()
     found["image_MiB"] = (rss_bytes(os.getpid()) - empty) / 2**20
 
     with tempfile.TemporaryDirectory() as folder:
@@ -115,6 +115,10 @@ def measure(size: tuple[int, int]) -> dict[str, float]:
         found["snapshot_load_s"], loaded = timed(load)
         assert loaded.partition_count == partition_count
         del loaded
+
+    gc.freeze()  # and from then on
+    gc.enable()
+    gc.set_threshold(GC_THRESHOLD, 20, 50)
 
     # One partition changes its in-sync replicas.
     topic = next(iter(image.topics_by_id.values()))
