@@ -206,6 +206,12 @@ def test_reassign_throttles_what_moves_until_it_is_verified(
         *(ConfigResource(ResourceType.BROKER, str(node)) for node in (1, 2, 3)),
     ]
     rates = {"leader.replication.throttled.rate": "1", "follower.replication.throttled.rate": "1"}
+    fewer = tmp_path / "fewer.json"
+    fewer.write_text(json.dumps({"partitions": [{"topic": "bounded", "partition": 0, "replicas": [3]}]}))
+    told = fastq("partitions", "reassign", "--execute", str(fewer), "--same-factor", "--throttle", "5", code=1)
+    assert "nothing was begun; --verify takes the throttles away" in told
+    until(lambda: own_settings(admin, resources[3])["3"] == dict.fromkeys(rates, "5"))
+    assert "throttles were taken away" in fastq("partitions", "reassign", "--verify", str(fewer), code=1)
     assert "throttled until --verify" in fastq("partitions", "reassign", "--execute", str(moves), *bounds)
     throttled = {
         "bounded": {

@@ -189,7 +189,7 @@ def _execute(options: argparse.Namespace) -> int:
 
 def _tell_begun(begun: Sequence[TopicPartition], path: str, how: str) -> None:
     if not begun:
-        print("nothing was begun")
+        print("nothing was begun" + ("" if how == NOT_THROTTLED else "; --verify takes the throttles away"))
         return
     # What was read from standard input cannot be named again.
     look = "--list" if path == "-" else f"--verify {path}"
