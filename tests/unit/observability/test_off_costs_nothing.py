@@ -347,7 +347,7 @@ def test_a_request_reads_no_clock_to_be_measured(tmp_path: Path) -> None:
         assert type(broker.router) is Router
         for request, version in REQUESTS:
             # The broker's own clocks, once: for the time of an append, and for the age of a fetch session.
-            own = {ProduceRequest: {"time_ns": 1}, FetchRequest: {"monotonic_ns": 1}}.get(type(request), {})
+            own = {ProduceRequest: {"time_ns": 1}, FetchRequest: {"monotonic": 1}}.get(type(request), {})
             assert clock_calls(serves(broker, request, version)) == own, request
         plain = [serves(broker, request, version) for request, version in REQUESTS]
         broker.router = MeteredRouter(broker)
