@@ -103,7 +103,7 @@ class Member:
         self._begin()
 
     def _begin(self) -> None:
-        self.server = Leader()
+        self.server = Leader(itertools.count(1 + 1_000_000 * self.life))
         self.leading: dict[ReplicaPartition, Leading] = {}
         self.epochs: dict[ReplicaPartition, int] = {}
         self.runners: dict[int, Runner] = {}

@@ -7,7 +7,7 @@ bytes of a request to the bytes of an answer, with fetch sessions.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from fastq_broker.replication.fetcher import (
@@ -185,14 +185,15 @@ class Led:
 class Leader:
     """A broker's answers. `led` has what it leads; `names` its topics. `failures` by key are answered in place of anything else."""
 
-    def __init__(self) -> None:
+    def __init__(self, ids: Iterator[int] | None = None) -> None:
+        """`ids`: of sessions; who restarts has others than before, as real ones are drawn."""
+        self._ids = ids or itertools.count(1)
         self.led: dict[tuple[bytes, int], Led] = {}
         self.names: dict[str, bytes] = {}
         self.failures: dict[tuple[bytes, int], int] = {}
         self.sessions: dict[int, tuple[int, dict[tuple[bytes, int], Any]]] = {}
         self.keeps_sessions = True
         self.requests: list[Any] = []
-        self._ids = itertools.count(1)
 
     def lead(self, partition: ReplicaPartition, log: MemoryLog, epoch: int) -> Led:
         self.names[partition.topic] = partition.topic_id
