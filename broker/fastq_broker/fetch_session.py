@@ -3,8 +3,10 @@
 Rules
 - Epoch 0 asks for a new session, -1 closes one or asks for none, any other continues one and must be the next in turn.
 - An incremental answer leaves out a partition that has no records, no error and nothing new; errors are always resent.
-- Of a partition whose reader has all there is, and has been told so, nothing is read until the log or its leader has moved: a session of
-  hundreds of partitions reads the few that are at work.
+- A partition whose reader has all there is, and has been told so, sleeps: it is not looked at until its log or its metadata has moved,
+  which wakes it. So a fetch of a session of thousands of partitions costs what the few that are at work cost.
+- A sleeping follower goes on fetching all the same: it had what there was as of its session's latest fetch, which the partition is told
+  when it wakes.
 - Partitions that brought records go to the end of the session's order, so that none starves under the size limits.
 - Idleness counts on a monotonic clock.
 - The cache is bounded: the session unused for longest gives way once it has been idle for EVICTION_MS; else there is no
@@ -14,7 +16,7 @@ Rules
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from fastq.errors import ErrorCode
 
@@ -35,56 +37,33 @@ EVICTION_MS = 120_000
 INT32_MAX = 2**31 - 1
 
 
-class Settled:
-    """A partition as it was when its reader had all of it: nothing is new there while `holds` says so."""
+class Waiting(Protocol):
+    """A fetch that waits for something to read."""
 
-    __slots__ = (
-        "_high_watermark",
-        "_last_stable_offset",
-        "_leader_epoch",
-        "_leader_id",
-        "_log",
-        "_log_start_offset",
-        "replica",
-    )
-
-    def __init__(self, replica: Replica) -> None:
-        self.replica = replica
-        self._log = log = replica.log
-        self._high_watermark = log.high_watermark
-        self._last_stable_offset = log.last_stable_offset
-        self._log_start_offset = log.log_start_offset
-        self._leader_epoch = replica.leader_epoch
-        self._leader_id = replica.leader_id
-
-    def holds(self) -> bool:
-        """Whether a read would find what the last one has found. A replica that is gone has no leader."""
-        log, replica = self._log, self.replica
-        return (
-            log.high_watermark == self._high_watermark
-            and log.last_stable_offset == self._last_stable_offset
-            and log.log_start_offset == self._log_start_offset
-            and replica.leader_epoch == self._leader_epoch
-            and replica.leader_id == self._leader_id
-        )
+    def woken(self, request: FetchPartition, replica: Replica) -> None:
+        """This partition does not sleep any more."""
 
 
 class FetchSession:
-    """One client's session. Loop thread only.
+    """One reader's session. Loop thread only.
 
-    Invariants: `answered` has an entry (error, high watermark, log start) for a partition once it was in an answer; `settled` has entries
-    for requests in `partitions` alone, each told to the client, and read under `isolation_level`.
+    Invariants: each of `partitions` is either in `awake` or in `asleep`, where it is among its replica's `sleepers`; `answered` has an
+    entry (error, high watermark, log start) for a partition once it was in an answer; what sleeps was told, and read under
+    `isolation_level` for the reader `replica`. `waiting` is the fetch being served, which hears of what wakes.
     """
 
     __slots__ = (
         "answered",
+        "asleep",
+        "awake",
         "epoch",
         "isolation_level",
         "last_used_ms",
         "partitions",
+        "replica",
         "session_id",
-        "settled",
         "uses_topic_ids",
+        "waiting",
     )
 
     def __init__(
@@ -97,29 +76,63 @@ class FetchSession:
         self.partitions: dict[Key, FetchPartition] = {
             (request.topic, request.partition): request for request in partitions
         }
+        self.awake = dict(self.partitions)
+        self.asleep: dict[Key, Replica] = {}
         self.answered: dict[Key, tuple[int, int, int]] = {}
-        self.settled: dict[FetchPartition, Settled] = {}
         self.isolation_level = 0
+        self.replica = (-1, -1)
+        """Node id and broker epoch of a follower; -1 where it is none."""
+        self.waiting: Waiting | None = None
 
     def update(self, changed: Iterable[FetchPartition], forgotten: Iterable[Key]) -> None:
         """Take over what an incremental request says."""
-        partitions, settled = self.partitions, self.settled
         for request in changed:
             key = request.topic, request.partition
-            settled.pop(partitions.get(key, request), None)
-            partitions[key] = request
+            self._rouse(key)
+            self.partitions[key] = self.awake[key] = request
         for key in forgotten:
-            known = partitions.pop(key, None)
-            if known is not None:
-                settled.pop(known, None)
+            self._rouse(key)
+            self.partitions.pop(key, None)
+            self.awake.pop(key, None)
             self.answered.pop(key, None)
 
-    def settled_under(self, isolation_level: int) -> dict[FetchPartition, Settled]:
-        """What need not be read again by a request of this isolation level."""
-        if isolation_level != self.isolation_level:
-            self.isolation_level = isolation_level
-            self.settled.clear()
-        return self.settled
+    def begin(self, isolation_level: int, replica: tuple[int, int]) -> None:
+        """A fetch of this reader: to another than before all may be news."""
+        if (isolation_level, replica) != (self.isolation_level, self.replica):
+            self.wake_all()
+            self.isolation_level, self.replica = isolation_level, replica
+
+    # -- sleep
+
+    def sleep(self, request: FetchPartition, replica: Replica) -> None:
+        """Its reader has all there is and knows it."""
+        key = request.topic, request.partition
+        if self.awake.pop(key, None) is not None:
+            self.asleep[key] = replica
+            replica.sleepers[self] = key
+
+    def woken(self, key: Key, replica: Replica) -> None:
+        """Something is new, or may be: called by the replica, which has taken this session out of its sleepers."""
+        del self.asleep[key]
+        request = self.awake[key] = self.partitions[key]
+        if self.replica[0] >= 0 and replica.shared is not None:
+            replica.shared.slept(self.replica[0], self.last_used_ms)
+        if self.waiting is not None:
+            self.waiting.woken(request, replica)
+
+    def _rouse(self, key: Key) -> None:
+        """Let a partition sleep no more, without a word to anybody but its replica."""
+        replica = self.asleep.get(key)
+        if replica is not None:
+            del replica.sleepers[self]
+            self.woken(key, replica)
+
+    def wake_all(self) -> None:
+        """Look at everything with the next fetch."""
+        for key in list(self.asleep):
+            self._rouse(key)
+
+    # -- answers
 
     def remember(self, results: Iterable[PartitionData]) -> None:
         """Note what a full answer says, to leave out what does not change."""
@@ -133,9 +146,9 @@ class FetchSession:
             key = (result.topic, result.partition)
             state = _state(result)
             if result.records is not None:
-                request = self.partitions.pop(key, None)
+                request = self.awake.pop(key, None)
                 if request is not None:
-                    self.partitions[key] = request
+                    self.awake[key] = request
             elif result.error_code == 0 and result.diverging_epoch is None and self.answered.get(key) == state:
                 continue
             self.answered[key] = state
@@ -199,6 +212,14 @@ class FetchContext:
         self.uses_topic_ids = uses_topic_ids
         self.error_code = error_code
 
+    def look(self, isolation_level: int, replica: tuple[int, int]) -> None:
+        """See what is to be read now for this reader (a follower's node id and broker epoch, -1 where it is none): in a session what is
+        awake."""
+        session = self.session
+        if session is not None:
+            session.begin(isolation_level, replica)
+            self.partitions = list(session.awake.values())
+
     def answer(self, results: list[PartitionData]) -> tuple[int, list[PartitionData]]:
         """The session id and the results to send; called once, when the answer goes out."""
         if self.session is not None:
@@ -233,8 +254,8 @@ class FetchSessionCache:
     ) -> FetchContext:
         """Classify a request as Kafka's FetchManager does, and update its session."""
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            if session_id != NO_SESSION:
-                self.sessions.pop(session_id, None)
+            if session_id in self.sessions:
+                self._end(session_id)
             wants = epoch == INITIAL_EPOCH and bool(partitions)
             return FetchContext(self, partitions, wants_session=wants, uses_topic_ids=uses_topic_ids, now_ms=now_ms)
         session = self.sessions.get(session_id)
@@ -248,10 +269,10 @@ class FetchSessionCache:
         session.epoch = 1 if epoch == INT32_MAX else epoch + 1
         session.last_used_ms = now_ms
         del self.sessions[session_id]
-        if not session.partitions:
+        if not session.partitions:  # and so nothing sleeps
             return FetchContext(self, [])  # nothing is left of it: closed, as Kafka does
         self.sessions[session_id] = session
-        return FetchContext(self, list(session.partitions.values()), session=session, incremental=True)
+        return FetchContext(self, list(session.awake.values()), session=session, incremental=True)
 
     def create(self, uses_topic_ids: bool, partitions: list[FetchPartition], now_ms: int) -> FetchSession | None:
         """A new session, or None when the cache is full of sessions in use."""
@@ -261,10 +282,15 @@ class FetchSessionCache:
             oldest = next(iter(self.sessions.values()))
             if now_ms - oldest.last_used_ms < EVICTION_MS:
                 return None
-            del self.sessions[oldest.session_id]
+            self._end(oldest.session_id)
         session_id = self._random_id()
         while session_id in self.sessions:
             session_id = self._random_id()
         session = FetchSession(session_id, uses_topic_ids, partitions, now_ms)
         self.sessions[session_id] = session
         return session
+
+    def _end(self, session_id: int) -> None:
+        session = self.sessions.pop(session_id)
+        session.waiting = None
+        session.wake_all()  # no replica knows it any more

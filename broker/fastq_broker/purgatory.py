@@ -64,6 +64,11 @@ class Purgatory:
         self._count += 1
         fetch.timer = self._loop.call_later(max_wait_s, self._expire, fetch)
 
+    def watch(self, fetch: WaitingFetch, key: Hashable) -> None:
+        """Have a fetch that waits watch one more partition, which is among its keys by now."""
+        if not fetch.done:
+            self._watchers.setdefault(key, {})[fetch] = None
+
     def advanced(self, key: Hashable, _source: object = None) -> None:
         """A partition's log has moved on. A listener of that log, which says which one it is (`_source`)."""
         watchers = self._watchers.get(key)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from fastq.errors import ErrorCode
 
+from .controller.image import MetadataImage
 from .controller.topics import INTERNAL_TOPICS
 from .replication.shared import Acknowledgement, Replication, SharedPartition
 
@@ -19,17 +20,21 @@ if TYPE_CHECKING:
     from fastq.errors import KafkaError
 
     from .controller.image import PartitionImage
+    from .fetch_session import FetchSession
     from .log import LogConfig, PartitionLog
 
 
 class Replica:
     """One hosted partition: its log, and what the metadata says about it. Loop thread only.
 
+    `sleepers` are the fetch sessions that need not look at it, with its key in each, until something here moves.
+
     Invariant: it is `shared` while the metadata places the partition on other nodes too, on a node that is one among others. One that is
     not takes what a foreign directory says of other nodes as it stands: nobody fetches from it, and who is in sync does not change.
     """
 
     __slots__ = (
+        "_image",
         "_in_sync",
         "_replication",
         "_wanted_in_sync",
@@ -40,6 +45,7 @@ class Replica:
         "log",
         "partition",
         "shared",
+        "sleepers",
         "synchronous",
         "topic",
         "topic_id",
@@ -66,6 +72,9 @@ class Replica:
         """Whether fewer are in sync than who asks for all demands."""
         self.answers_later = False
         """Whether a produce has to look at who has to have its records before it is answered."""
+        self._image: PartitionImage | None = None
+        self.sleepers: dict[FetchSession, tuple[bytes, int]] = {}
+        log.on_advance(self.wake)
 
     @property
     def min_insync_replicas(self) -> int:
@@ -87,6 +96,9 @@ class Replica:
 
         Raises KafkaStorageError when the epoch cannot be written down, or a log with followers cannot be read.
         """
+        if image is not self._image:  # another partition of the topic has changed
+            self.wake()
+            self._image = image
         self._share(self._replication if len(image.replicas) > 1 else None)
         new_epoch = image.leader_epoch != self.leader_epoch
         if self.shared is None:
@@ -99,6 +111,13 @@ class Replica:
         self.leader_epoch, self.leader_id = image.leader_epoch, image.leader
         self.shared.apply(image)
         return new_epoch
+
+    def wake(self, _log: object = None) -> None:
+        """What is here has moved, or who leads it, or who is in sync: sessions look at it again. A listener of the log."""
+        if self.sleepers:
+            sleepers, self.sleepers = self.sleepers, {}
+            for session, key in sleepers.items():
+                session.woken(key, self)
 
     def _share(self, replication: Replication | None) -> None:
         if replication is not None:
@@ -117,6 +136,8 @@ class Replica:
 
     def retire(self) -> None:
         """The partition is not here any more: whoever still holds the replica sees that."""
+        self.wake()
+        self.log.remove_listener(self.wake)
         self.leader_id = -1
         if self.shared is not None:
             self.shared.end(shared=True)
@@ -143,11 +164,18 @@ class Replica:
 
 
 class ReplicaTable:
-    """All replicas of a node. Loop thread only. Invariant: both tables hold the same replicas."""
+    """All replicas of a node. Loop thread only. Invariant: both tables hold the same replicas. `image` answers the metadata as of now,
+    which knows what other nodes have."""
 
-    def __init__(self, node_id: int, replication: Replication | None = None) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        replication: Replication | None = None,
+        image: Callable[[], MetadataImage] = MetadataImage,
+    ) -> None:
         self.node_id = node_id
         self.replication = replication
+        self._image = image
         self.by_name: dict[bytes, dict[int, Replica]] = {}
         self.by_id: dict[bytes, dict[int, Replica]] = {}
         self._without_log: set[tuple[bytes, int]] = set()
@@ -198,9 +226,16 @@ class ReplicaTable:
         return replica if replica.leader_id == self.node_id else ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     def missing_error(self, topic: bytes, partition: int, by_id: bool) -> int:
-        """Why a lookup by name or id found nothing."""
+        """Why a lookup by name or id found nothing: what other nodes have is led elsewhere (ReplicaManager.getPartitionOrError)."""
         if (topic, partition) in self._without_log:
             return ErrorCode.KAFKA_STORAGE_ERROR
-        if by_id and topic not in self.by_id:
-            return ErrorCode.UNKNOWN_TOPIC_ID
+        image = self._image()
+        if by_id:
+            known = image.topic_of_id(topic)
+            if known is None and topic not in self.by_id:
+                return ErrorCode.UNKNOWN_TOPIC_ID
+        else:
+            known = image.topic(topic.decode("utf-8", "replace"))
+        if known is not None and 0 <= partition < len(known.partitions):
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

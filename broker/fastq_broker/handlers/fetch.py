@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastq._native.fetch_path import FetchBody, FetchPartition, PartitionData, decode_fetch, encode_fetch_response
 from fastq.errors import ErrorCode, KafkaError
-from fastq_broker.fetch_session import FetchContext, Settled, group_by_topic
+from fastq_broker.fetch_session import FetchContext, FetchSession, group_by_topic
 from fastq_broker.leaders import current_leader, endpoints
 from fastq_broker.log import failures
 from fastq_broker.log.scan import CorruptSegment
@@ -44,8 +44,6 @@ NO_REPLICA = -1
 FIRST_VERSION_WITH_RACKS = 11
 """From it on consumers may read from followers."""
 RACK_AWARE = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
-SETTLED_FROM = 4
-"""Partitions of a session from which on those that have not moved are left out of the reads."""
 
 LED_ELSEWHERE = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 """Errors that tell the leader along (KIP-951)."""
@@ -63,6 +61,7 @@ def handle_frame(connection: Connection, ports: Ports, buffer: bytearray, header
     )
     if context.error_code != 0:
         return encode_fetch_response(version, header[2], 0, context.error_code, 0, [])
+    context.look(body.isolation_level, (body.replica_id, body.replica_epoch))
     fetch = _Fetch(ports, connection, header, body, context)
     ready = fetch.read()
     if body.replica_id > NO_REPLICA:
@@ -77,8 +76,8 @@ def handle_frame(connection: Connection, ports: Ports, buffer: bytearray, header
 class _Fetch:
     """One request being served. Loop thread only.
 
-    `results` are those of the latest read, and `asked` whose they are, where `settled` is kept; of partitions in it there is none while
-    they hold.
+    `results` are those of the latest read, and `asked` whose they are, in a session: of what sleeps there is none.
+    `late` are partitions that have woken before the wait began.
     """
 
     __slots__ = (
@@ -89,12 +88,13 @@ class _Fetch:
         "connection",
         "context",
         "header",
+        "late",
         "leaders",
         "ports",
         "rack",
         "results",
-        "settled",
         "table",
+        "waits",
         "warmed",
         "watched",
     )
@@ -112,10 +112,10 @@ class _Fetch:
         self.results: list[PartitionData] = []
         self.asked: list[tuple[FetchPartition, Replica | int]] = []
         session = context.session
-        self.settled: dict[FetchPartition, Settled] | None = None
-        # Followers read further than consumers; and a few partitions are read sooner than they are compared.
-        if session is not None and len(context.partitions) >= SETTLED_FROM and body.replica_id <= NO_REPLICA:
-            self.settled = session.settled_under(body.isolation_level)
+        self.waits: WaitingFetch | None = None
+        self.late: list[Replica] = []
+        if session is not None:
+            session.waiting = self
         # Consumers that say where they are, if it is looked at.
         looked_at = ports.config.replica_selector_class == RACK_AWARE and body.replica_id == NO_REPLICA
         self.rack = body.rack_id if looked_at and header[1] >= FIRST_VERSION_WITH_RACKS else ""
@@ -126,22 +126,18 @@ class _Fetch:
         self.warmed: dict[Replica, LogSlice] = {}
 
     def read(self) -> bool:
-        """Read every partition that is not settled; True when the answer can go out now. What a thread has to look at is in `cold`."""
+        """Read every partition that is awake; True when the answer can go out now. What a thread has to look at is in `cold`."""
         left = min(self.body.max_bytes, self.ports.config.fetch_max_bytes)
         nothing_yet = True
         total = 0
-        urgent = not self.context.partitions
+        in_session = self.context.session is not None
+        urgent = not in_session and not self.context.partitions
         self.results = []
         self.asked = []
         self.cold = {}
-        settled = self.settled
         for request in self.context.partitions:
-            if settled and (known := settled.get(request)) is not None:
-                if known.holds():
-                    continue
-                del settled[request]
             replica = self._find(request)
-            if settled is not None:
+            if in_session:
                 self.asked.append((request, replica))
             if isinstance(replica, int):
                 result = _error(request, replica)
@@ -165,9 +161,12 @@ class _Fetch:
 
     def answer(self) -> list[Part]:
         """The response of the latest read."""
+        session = self.context.session
         session_id, results = self.context.answer(self.results)
-        if self.settled is not None:
-            self._settle(self.settled)
+        if session is not None:
+            if session.waiting is self:
+                session.waiting = None
+            self._put_to_sleep(session)
         if self.body.replica_id > NO_REPLICA:
             self._count(results)
         for result in results:
@@ -185,8 +184,9 @@ class _Fetch:
             if result.records is not None:  # replicas fetch by topic id
                 leader.record((result.topic, result.partition), result.records.size)
 
-    def _settle(self, settled: dict[FetchPartition, Settled]) -> None:
-        """Note the partitions of which the client has all there is and, with this answer, knows it."""
+    def _put_to_sleep(self, session: FetchSession) -> None:
+        """Let those sleep of which the reader has all there is and, with this answer, knows it."""
+        node_id = self.body.replica_id
         for (request, replica), result in zip(self.asked, self.results, strict=True):
             if (
                 not isinstance(replica, int)
@@ -195,27 +195,40 @@ class _Fetch:
                 and result.diverging_epoch is None
                 and result.preferred_read_replica < 0
                 and request.fetch_offset >= self._upper_offset(replica)
+                and result.high_watermark == replica.log.high_watermark  # it may have moved by this very fetch
+                and (node_id <= NO_REPLICA or (replica.shared is not None and replica.shared.is_settled(node_id)))
             ):
-                settled[request] = Settled(replica)
+                session.sleep(request, replica)
+
+    def woken(self, request: FetchPartition, replica: Replica) -> None:
+        """A partition of the session sleeps no more: it is waited for as the others are."""
+        self.watched[replica] = request
+        if replica not in self.available:
+            self.available[replica] = 0
+            if self.waits is not None:
+                self.ports.purgatory.watch(self.waits, replica)
+            else:
+                self.late.append(replica)
 
     def wait(self) -> Deferred:
         """Wait for bytes; read again and answer at the end of the wait."""
         self.results = []  # hold no segment file open meanwhile
         self.asked = []
-        if self.settled:  # those were not read, and are waited for all the same
-            for request, known in self.settled.items():
-                if known.replica not in self.watched:
-                    self.available[known.replica] = 0
-                    self.watched[known.replica] = request
         purgatory = self.ports.purgatory
 
         def finish() -> None:
             self._finish(deferred)
 
-        waiting = WaitingFetch(self.available, self.body.min_bytes, self._estimate, finish)
-        deferred = Deferred(self.connection, on_cancel=lambda: purgatory.cancel(waiting))
+        def cancel() -> None:
+            self._wait_no_more()
+            purgatory.cancel(waiting)
+
+        waiting = self.waits = WaitingFetch(self.available, self.body.min_bytes, self._estimate, finish)
+        deferred = Deferred(self.connection, on_cancel=cancel)
         deferred.on_hurry = lambda: purgatory.end(waiting)
         purgatory.wait(waiting, self.body.max_wait_ms / 1000)
+        for late in self.late:
+            purgatory.advanced(late)
         if self.body.replica_id > NO_REPLICA:
             # What it has may have had a produce acknowledged, and the next one of that connection appended, since this was read.
             for request in list(self.watched.values()):
@@ -224,8 +237,17 @@ class _Fetch:
                     purgatory.advanced(replica)
         return deferred
 
+    def _wait_no_more(self) -> None:
+        """What wakes from now on, the session's next fetch sees."""
+        self.waits = None
+        session = self.context.session
+        if session is not None and session.waiting is self:
+            session.waiting = None
+
     def _finish(self, deferred: Deferred) -> None:
         """Read again and answer as promised; where that fails the client is not left waiting."""
+        self._wait_no_more()
+        self.context.look(self.body.isolation_level, (self.body.replica_id, self.body.replica_epoch))
         try:
             self.read()
             if self.cold:

@@ -5,7 +5,7 @@ Rules
 - A log that this node alone has moves its high watermark itself: at the append, or with durability "fsync" once the data is on disk.
 - One that others have too (`shared`) is told it: by the leader of the partition, or on the leader's node by who counts the followers.
   It begins with what was written down of it, as what lies above may be in no other log.
-- Who listens hears of each move of the log's end, of what is on disk, and of the high watermark.
+- Who listens hears of each move of the log's start and end, of what is on disk, and of the high watermark.
 Source: UnifiedLog.
 """
 
@@ -158,7 +158,7 @@ class Visibility:
     # -- who waits
 
     def on_advance(self, callback: Callable[[PartitionLog], None]) -> None:
-        """Have `callback(log)` called after each move of the log end, of what is on disk or of the high watermark, until
+        """Have `callback(log)` called after each move of the log's start or end, of what is on disk or of the high watermark, until
         `remove_listener`."""
         self._listeners = (*self._listeners, callback)
 

@@ -194,10 +194,13 @@ class ReplicaFetcher:
         """Whether a request is on its way."""
         return self._in_flight
 
-    def add(self, partition: ReplicaPartition, leader_epoch: int, log: FollowerLog, now: float) -> None:
+    def add(
+        self, partition: ReplicaPartition, leader_epoch: int, log: FollowerLog, now: float, *, in_sync: bool = False
+    ) -> None:
         """Follow a partition of this leader from its log's end on; a log that knows no epoch goes back to its high watermark first.
 
-        One that is followed already in this leader epoch goes on as it is, unless it was stopped.
+        `in_sync`: the replica is, as far as anybody knows: no quota holds its first fetch back, or it would fall out for that. One that is
+        followed already in this leader epoch goes on as it is, unless it was stopped.
         """
         key = partition.key
         known = self.partitions.pop(key, None)
@@ -211,6 +214,7 @@ class ReplicaFetcher:
             return
         self._forget(key)
         state = self.partitions[key] = Followed(partition, log)
+        state.lag = 0 if in_sync else None
         self._begin(state, leader_epoch, now)
 
     def _begin(self, state: Followed, leader_epoch: int, now: float) -> None:

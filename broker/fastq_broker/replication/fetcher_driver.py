@@ -43,12 +43,14 @@ logger = logging.getLogger(__name__)
 
 
 class Assignment(NamedTuple):
-    """Whom to follow: the leader of a partition, at the listener for other brokers, in its epoch."""
+    """Whom to follow: the leader of a partition, at the listener for other brokers, in its epoch. `in_sync`: what the metadata says of this
+    replica."""
 
     partition: ReplicaPartition
     leader: Node
     leader_epoch: int
     log: FollowerLog
+    in_sync: bool = False
 
 
 class NodeState(NamedTuple):
@@ -161,17 +163,23 @@ class ReplicaFetchers:
         """The leaders that are followed."""
         return {key: runner.leader.node_id for key, runner in self._runner_of.items()}
 
+    @property
+    def lag_max(self) -> int:
+        """Records that the replica lacks which is furthest behind, as far as leaders have told."""
+        lags = (one.lag or 0 for runner in self._runners.values() for one in runner.machine.partitions.values())
+        return max(lags, default=0)
+
     def follow(self, assignments: Iterable[Assignment]) -> None:
         """Follow these leaders from now on; partitions of other leaders go over. What is said in one pass of the loop is asked for in one
         fetch, so that none has to wait for the answer to another's."""
-        for partition, leader, leader_epoch, log in assignments:
+        for partition, leader, leader_epoch, log, in_sync in assignments:
             runner = self._runner(leader, self._number(partition))
             before = self._runner_of.get(partition.key)
             if before is not None and before is not runner:
                 before.machine.remove((partition.key,))
                 before.turns.soon()
             self._runner_of[partition.key] = runner
-            runner.machine.add(partition, leader_epoch, log, runner.now())
+            runner.machine.add(partition, leader_epoch, log, runner.now(), in_sync=in_sync)
             runner.hurry()
 
     def unfollow(self, keys: Iterable[Key]) -> None:

@@ -260,6 +260,24 @@ class Partition:
             effects.append(StartMoved())
         return effects
 
+    def is_settled(self, node_id: int) -> bool:
+        """Whether this follower's next fetch would change nothing here while it asks for the log's end: it is in sync, as the controller
+        has it, and no change is under way that may have to be asked for again."""
+        follower = self._followers.get(node_id)
+        return (
+            follower is not None
+            and follower.log_end == self._log.log_end
+            and self.isr.pending is None
+            and node_id in self.isr.committed
+        )
+
+    def slept(self, node_id: int, fetched_ms: int) -> None:
+        """A settled follower has asked for the log's end in all its fetches until then, of which this was not told."""
+        follower = self._followers.get(node_id)
+        if follower is not None:
+            follower.fetched_at_ms = max(follower.fetched_at_ms, fetched_ms)
+            follower.caught_up_ms = max(follower.caught_up_ms, fetched_ms)
+
     def count(self, now_ms: int) -> list[Effect]:
         """Move the high watermark to what everyone has who counts."""
         if not self.leads or len(self.isr.committed) < self.min_isr:

@@ -80,6 +80,8 @@ class Replication:
         self.follow = follow
         self.ask: Callable[[], None] = lambda: None
         self.alter = AlterPartitions()
+        self.shrunk = self.expanded = 0
+        """Replicas that have left and joined those in sync, of partitions led here."""
         self.partitions: dict[PartitionKey, SharedPartition] = {}
 
     def check(self) -> None:
@@ -141,7 +143,9 @@ class SharedPartition:
         """Follow the metadata. Raises KafkaStorageError when this node is to lead and the log cannot be read."""
         leads = image.leader == self._replication.node_id
         ends = self._ends() if leads else NOT_LOADED
+        before = self.machine.isr.committed
         effects = self.machine.apply(image, ends, self._replication.monotonic_ms())
+        self._count_moves(before)
         if self.machine.isr.pending is None:
             self._replication.alter.forget(self._key)  # the metadata was faster than the question
         self._do(effects)
@@ -154,11 +158,25 @@ class SharedPartition:
         now_ms = self._replication.monotonic_ms()
         self._do(self.machine.fetched(node_id, offset, log_start, broker_epoch, now_ms))
 
+    def slept(self, node_id: int, fetched_ms: int) -> None:
+        """A follower that had all there was has fetched since, lastly then: see Partition.slept."""
+        self.machine.slept(node_id, fetched_ms)
+
     def check(self) -> None:
         self._do([*self.machine.check(self._replication.monotonic_ms()), StartMoved()])  # who was fenced counts no more
 
     def answered(self, change: IsrChange, answer: IsrAnswer) -> None:
-        self._do(self.machine.answered(change, answer, self._replication.monotonic_ms()))
+        before = self.machine.isr.committed
+        effects = self.machine.answered(change, answer, self._replication.monotonic_ms())
+        self._count_moves(before)
+        self._do(effects)
+
+    def _count_moves(self, before: frozenset[int]) -> None:
+        """Count who has left and joined those in sync. A leader that begins has nobody before it."""
+        if before and self.machine.leads:
+            now = self.machine.isr.committed
+            self._replication.shrunk += len(before - now)
+            self._replication.expanded += len(now - before)
 
     def _log_moved(self, log: PartitionLog) -> None:
         machine = self.machine
@@ -226,6 +244,10 @@ class SharedPartition:
         for offset, callback in deletions:
             detail = f"this node stopped leading before all replicas had deleted what is below {offset}"
             self._call(callback, self._error(ErrorCode.NOT_LEADER_OR_FOLLOWER, detail))
+
+    def is_settled(self, node_id: int) -> bool:
+        """Whether a fetch of this follower says nothing new while it has all there is: see Partition.is_settled."""
+        return self.machine.is_settled(node_id)
 
     @property
     def low_watermark(self) -> int:

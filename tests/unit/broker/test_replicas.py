@@ -6,11 +6,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fastq_broker.controller.image import PartitionImage
+from fastq_broker.controller.image import MetadataImage, PartitionImage, TopicImage
+from fastq_broker.handlers import describe_producers
 from fastq_broker.partitions import Partitions
 from fastq_broker.replicas import Replica, ReplicaTable
 
 from fastq.errors import KafkaStorageError
+from fastq.protocol.messages import DescribeProducersRequest
 
 ID = bytes(range(16))
 
@@ -18,7 +20,7 @@ ID = bytes(range(16))
 def table() -> ReplicaTable:
     replicas = ReplicaTable(node_id=1)
     for partition in range(3):
-        log: Any = SimpleNamespace()
+        log: Any = SimpleNamespace(on_advance=lambda callback: None, remove_listener=lambda callback: None)
         replica = Replica(log, "topic", ID, partition)
         replica.leader_id, replica.leader_epoch = (1, 4) if partition < 2 else (2, 4)
         replicas.add(replica)
@@ -43,6 +45,30 @@ def test_a_lookup_answers_the_leader_or_why_not() -> None:
     assert replicas.leader("other", 0) == 3
     assert replicas.missing_error(b"\1" * 16, 0, by_id=True) == 100
     assert replicas.missing_error(ID, 9, by_id=True) == 3
+
+
+def test_what_other_nodes_have_is_led_elsewhere() -> None:
+    """A partition that has moved away is not unknown: who asks is told to look for its leader, and from some versions on where."""
+    elsewhere = PartitionImage(2, 7, 0, (2, 3), (2, 3), ())
+    topic = TopicImage("topic", ID, (elsewhere,))
+    image = MetadataImage(topics_by_name={"topic": topic}, topics_by_id={ID: topic})
+    replicas = ReplicaTable(node_id=1, image=lambda: image)
+    assert replicas.leader("topic", 0) == replicas.missing_error(ID, 0, by_id=True) == 6
+    for missing in (1, -1):
+        assert replicas.leader("topic", missing) == replicas.missing_error(ID, missing, by_id=True) == 3
+    assert replicas.missing_error(b"\1" * 16, 0, by_id=True) == 100
+    assert replicas.leader("other", 0) == 3
+
+
+def test_every_replica_tells_of_its_producers() -> None:
+    """Administrators look for hanging transactions node by node (kafka-transactions find-hanging --broker-id)."""
+    replicas = table()
+    for replica in replicas:
+        replica.log.producers = {}
+    context: Any = SimpleNamespace(replicas=replicas)
+    asked = DescribeProducersRequest.TopicRequest(name="topic", partition_indexes=[0, 2, 9])
+    (answer,) = describe_producers.handle(context, DescribeProducersRequest(topics=[asked])).topics
+    assert [partition.error_code for partition in answer.partitions] == [0, 0, 3]
 
 
 def test_a_partition_whose_log_cannot_be_opened_says_so_until_it_is_deleted() -> None:
@@ -72,7 +98,9 @@ def test_a_node_alone_takes_who_is_in_sync_as_the_metadata_has_it(
     replicas: tuple[int, ...], isr: tuple[int, ...], wanted: int, under: bool
 ) -> None:
     """A directory may come from a cluster."""
-    log: Any = SimpleNamespace(share=lambda shared: None, assign_leader_epoch=lambda epoch: None)
+    log: Any = SimpleNamespace(
+        share=lambda shared: None, assign_leader_epoch=lambda epoch: None, on_advance=lambda callback: None
+    )
     replica = Replica(log, "topic", ID, 0)
     config: Any = SimpleNamespace(synchronous=False)
     replica.apply_config(config, wanted)

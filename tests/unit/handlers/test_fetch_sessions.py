@@ -39,6 +39,7 @@ class World:
             config=BrokerConfig.from_mapping({}),
             replicas=self.replicas,
             fetch_sessions=FetchSessionCache(10),
+            read_ahead=SimpleNamespace(run=lambda work, done: (work(), done())),  # memory may be short, and pages cold
             router=SimpleNamespace(partition_failed=lambda api, code: None),
         )
         self.isolation_level = isolation_level

@@ -29,7 +29,7 @@ def broker() -> Any:
     image = MetadataImage(brokers={2: NODE_2}, topics_by_name={"logs": topic}, topics_by_id={ID: topic})
     replicas = ReplicaTable(node_id=1)
     for number, partition in enumerate(partitions):
-        log: Any = SimpleNamespace()
+        log: Any = SimpleNamespace(on_advance=lambda callback: None)
         replica = Replica(log, "logs", ID, number)
         replica.leader_id, replica.leader_epoch = partition.leader, 7
         replicas.add(replica)

@@ -376,7 +376,7 @@ def test_states_are_read_when_asked_for(tmp_path: Path) -> None:
     async def talk(broker: Broker) -> None:
         (replica,) = broker.replicas
         listeners = replica.log._listeners, list(broker.controller._listeners)
-        assert len(replica.log._listeners) == 1  # the long polls that wait for records
+        assert len(replica.log._listeners) == 2  # the sessions that sleep, and the long polls that wait for records
         router = MeteredRouter(broker)
         metrics = BrokerMetrics(broker, router)
         assert 'fastq_topic_high_watermark_sum{topic="logs"} 0' in metrics.text()

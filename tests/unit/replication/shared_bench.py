@@ -174,6 +174,7 @@ class Node:
             replicas=self.table,
             purgatory=purgatory,
             fetch_sessions=FetchSessionCache(10),
+            read_ahead=SimpleNamespace(run=lambda work, done: (work(), done())),  # memory may be short, and pages cold
             router=SimpleNamespace(partition_failed=lambda api, code: None),
         )
 

@@ -460,6 +460,19 @@ class TestQuota:
         follower.steps(2)
         assert mine.data == leader_log.data
 
+    def test_a_replica_in_sync_is_not_throttled_before_the_leader_has_said_how_far_it_is(self) -> None:
+        """As after each election: the topic's throttle, `*` say, is there before the first fetch."""
+        quota, leader_log, mine = Quota(), log_of(0), MemoryLog()
+        follower = pair(leader_log, mine, 0, quota=quota)
+        follower.step()
+        quota.held = {T0.key}
+        leader_log.append(0, b"more")
+        for in_sync, end in ((False, 1), (True, 2)):
+            follower.machine.remove([T0.key])
+            follower.machine.add(T0, 0, mine, follower.now, in_sync=in_sync)
+            follower.step()
+            assert mine.log_end_offset == end
+
     def test_a_replica_above_the_high_watermark_is_in_sync(self) -> None:
         quota, leader_log, mine = Quota(), log_of(0), MemoryLog()
         follower = pair(leader_log, mine, 0, quota=quota)
