@@ -73,16 +73,26 @@ class ForgetfulFiles(FaultyFiles):
 
     def lose_power(self, root: Path, target: Path) -> None:
         """Make `target` what is left of `root`."""
-        self._restore(os.stat(root).st_ino, _inodes(root), target)
+        self._restore(os.stat(root).st_ino, inodes_below(root), target)
 
     def _restore(self, inode: int, paths: dict[int, str], target: Path) -> None:
         target.mkdir(parents=True)
-        for name, child in self._names[inode].items():
+        for name, child in self._names_left(inode, paths.get(inode)).items():
             if child in self._names:
                 self._restore(child, paths, target / name)
             else:
-                content = self._data.get(child)
-                (target / name).write_bytes(Path(paths[child]).read_bytes() if content is None else content)
+                (target / name).write_bytes(self._data_left(child, paths.get(child)))
+
+    def _names_left(self, inode: int, path: str | None) -> dict[str, int]:
+        return self._names[inode]
+
+    def _data_left(self, inode: int, path: str | None) -> bytes:
+        """Of a file that others have written: all of it. What has no path any more was removed, and that was not synced."""
+        content = self._data.get(inode)
+        if content is None:
+            assert path is not None
+            return Path(path).read_bytes()
+        return content
 
 
 def kill(root: Path, target: Path) -> None:
@@ -94,8 +104,8 @@ def _entries(folder: str) -> dict[str, int]:
     return {entry.name: entry.inode() for entry in os.scandir(folder)}
 
 
-def _inodes(root: Path) -> dict[int, str]:
-    found = {}
+def inodes_below(root: Path) -> dict[int, str]:
+    found = {os.stat(root).st_ino: str(root)}
     for folder, folders, names in os.walk(root):
         for name in [*folders, *names]:
             path = os.path.join(folder, name)

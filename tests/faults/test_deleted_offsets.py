@@ -25,6 +25,7 @@ from fastq_broker.output import ReadAhead
 from fastq_broker.partitions import Partitions
 from fastq_broker.purgatory import Purgatory
 from fastq_broker.replicas import ReplicaTable
+from fastq_broker.surroundings import Surroundings
 from fastq_broker.throttles import ReplicationThrottles
 from forgetful_disk import ForgetfulFiles, kill
 
@@ -78,6 +79,7 @@ class Node:
             logs=self.logs,
             replicas=replicas,
             read_ahead=ReadAhead(loop),
+            surroundings=Surroundings(),
         )
         self.groups = GroupCoordinator(parts)
         throttles = ReplicationThrottles(config, lambda: NOW)

@@ -4,6 +4,8 @@ world.py      time, and the event loops of the hosts
 network.py    connections between the hosts
 node.py       a host with a real broker on it, and its disk
 client.py     a Kafka client of a few lines, and what clients do: produce, consume
+operator.py   who has nodes join and go, moves partitions and changes features
+transactions.py  who reads, processes and writes in transactions
 checks.py     what always holds
 scenario.py   one seed: a cluster, its clients, and the faults that befall it
 mutations.py  mistakes put into the broker's own code, which the checks have to find

@@ -17,6 +17,7 @@ from simulation.world import Violation, World
 if TYPE_CHECKING:
     from simulation.client import Producer
     from simulation.node import Node
+    from simulation.transactions import CommittedReader
 
 READ_BYTES = 4 << 20
 
@@ -126,8 +127,9 @@ class Checks:
             start = max(start, log.log_start_offset)
             self._read[place] = history.take(node, start, _batches(log, start, watermark))
 
-    def at_rest(self, producers: Sequence[Producer]) -> None:
-        """All is well again, and nobody writes: every replica has the same, and all that was acknowledged is there once, in order."""
+    def at_rest(self, producers: Sequence[Producer], readers: Sequence[CommittedReader]) -> None:
+        """All is well again, and nobody writes: every replica has the same, no transaction is open, all that was acknowledged is there
+        once, in order, and what transactions made of it too."""
         for node in self.nodes:  # from the beginning: nothing that was committed may have changed since
             for place in [place for place in self._read if place[0] == node.node_id]:
                 del self._read[place]
@@ -138,6 +140,9 @@ class Checks:
             for node in self.nodes:
                 assert node.broker is not None
                 replica = node.broker.replicas.get(*key)
+                placed = node.broker.image.partition(*key)
+                if placed is not None and node.node_id not in placed.replicas:
+                    continue
                 if replica is None:
                     raise Violation(f"{node} has no replica of {key}")
                 ends[str(node)] = replica.log.log_end_offset, replica.log.high_watermark
@@ -146,6 +151,31 @@ class Checks:
                 raise Violation(f"{key} does not end alike: (log end, high watermark) are {ends}")
             for node_id, found in values.items():
                 self._account(key, node_id, found, [each for each in producers if (each.topic, each.partition) == key])
+
+        for node in self.nodes:
+            assert node.broker is not None
+            for replica in node.broker.replicas:
+                log = replica.log
+                if log.loaded and log.last_stable_offset != log.high_watermark:
+                    raise Violation(
+                        f"{replica.topic}-{replica.partition} on {node} has a transaction open at {log.last_stable_offset}, below its "
+                        f"high watermark {log.high_watermark}, with nobody who writes"
+                    )
+        for reader in readers:
+            self._account_for_output(reader)
+
+    def _account_for_output(self, reader: CommittedReader) -> None:
+        """The input's records, each once, in order."""
+        found = [node.broker.replicas.get(reader.source, reader.partition) for node in self.nodes if node.broker]
+        expected = list(_values(next(replica for replica in found if replica is not None).log))
+        if reader.values != expected:
+            at = next(
+                (at for at, pair in enumerate(zip(reader.values, expected, strict=False)) if pair[0] != pair[1]), -1
+            )
+            raise Violation(
+                f"{reader.topic}-{reader.partition} has {len(reader.values)} committed records of {len(expected)} of {reader.source}, and "
+                f"differs at {at}: {reader.values[at : at + 3]} in place of {expected[at : at + 3]}"
+            )
 
     @staticmethod
     def _account(key: Any, node_id: int, found: list[bytes], producers: Sequence[Producer]) -> None:

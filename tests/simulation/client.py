@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 from raw_kafka import batch, produce_request
@@ -124,12 +125,14 @@ class Client:
 
 
 class Producer:
-    """Sends numbered records with acks=all. `acknowledged` has their values, in order; `doubtful` the batch whose fate is not known."""
+    """Sends numbered records with acks=all, `most` batches of them. `acknowledged` has their values, in order; `doubtful` the batch whose
+    fate is not known."""
 
-    def __init__(self, client: Client, name: str, topic: str, partition: int) -> None:
+    def __init__(self, client: Client, name: str, topic: str, partition: int, most: float = inf) -> None:
         self.client, self.name, self.topic, self.partition = client, name, topic, partition
         self.acknowledged: list[bytes] = []
         self.doubtful: list[bytes] = []
+        self.most = most
         self.stopping = False
         self.ended = False
         self._lost_since = 0.0
@@ -138,7 +141,8 @@ class Producer:
         client = self.client
         producer_id = await self._identity()
         number = leader = 0
-        while not self.stopping:
+        while not self.stopping and self.most > 0:
+            self.most -= 1
             count = client.random.choice((1, 1, 2, 5))
             values = [b"%s:%d" % (self.name.encode(), number + at) for at in range(count)]
             records = batch(
@@ -192,6 +196,8 @@ class Producer:
 class Reader:
     """Reads one partition from its beginning on. `values` are what it has read: no offset twice, none left out."""
 
+    isolation_level = 0
+
     def __init__(self, client: Client, topic: str, partition: int) -> None:
         self.client, self.topic, self.partition = client, topic, partition
         self.position = 0
@@ -219,16 +225,19 @@ class Reader:
                 await self.client.pause(0.1)
                 continue
             lost_since = 0.0
-            self._take(bytes(results[0].records or b""))
+            self._take(results[0])
 
     def _request(self) -> FetchRequest:
         partition = FetchRequest.FetchPartition(
             partition=self.partition, fetch_offset=self.position, partition_max_bytes=1 << 20
         )
         topic = FetchRequest.FetchTopic(topic=self.topic, partitions=[partition])
-        return FetchRequest(max_wait_ms=500, min_bytes=1, max_bytes=1 << 20, topics=[topic])
+        return FetchRequest(
+            max_wait_ms=500, min_bytes=1, max_bytes=1 << 20, isolation_level=self.isolation_level, topics=[topic]
+        )
 
-    def _take(self, data: bytes) -> None:
+    def _take(self, result: Any) -> None:
+        data = bytes(result.records or b"")
         for position, header in iter_headers(data):
             if header.last_offset < self.position:
                 continue

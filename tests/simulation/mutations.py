@@ -16,6 +16,7 @@ from fastq_broker.log.visibility import Visibility
 from fastq_broker.raft.answers import Answers
 from fastq_broker.raft.leader import Leadership
 from fastq_broker.raft.roles import Role
+from fastq_broker.replicas import Replica
 from fastq_broker.replication.fetcher import ReplicaFetcher
 from fastq_broker.replication.isr import Follower
 from fastq_broker.replication.partition import Advanced, Partition
@@ -98,13 +99,6 @@ def _takes_duplicates(original: Any) -> Any:
     return lambda self, header, transaction_version=-1: None
 
 
-def _begins_with_its_end(original: Any) -> Any:
-    def lead(self: Partition, image: Any, log: Any, now_ms: int) -> Any:
-        return original(self, image, log._replace(high_watermark=log.kept), now_ms)
-
-    return lead
-
-
 def _takes_its_end_for_committed(original: Any) -> Any:
     def advance(self: Visibility, high_watermark: int, log_start_offset: int) -> None:
         original(self, self.log_end_offset, log_start_offset)
@@ -112,21 +106,48 @@ def _takes_its_end_for_committed(original: Any) -> Any:
     return advance
 
 
+def _joins_with_less(original: Any) -> Any:
+    def may_join(self: Partition, follower: Follower) -> bool:
+        idle = self.isr.pending is None and follower.node_id not in self.isr.committed
+        return idle and self._is_eligible(follower)
+
+    return may_join
+
+
+def _whole_log(original: Any) -> Any:
+    return property(lambda self: self.log_end_offset)
+
+
+def _stable_is_committed(original: Any) -> Any:
+    return lambda self: self.high_watermark
+
+
+def _sleeps_through_records(original: Any) -> Any:
+    def wake(self: Replica, log: object = None) -> None:
+        if log is None:
+            original(self, log)
+
+    return wake
+
+
 MUTATIONS = {
     "the leader alone moves the high watermark": Mutation(Partition, "count", _watermark_of_the_leader, 0),
-    "acks=all is answered at the append": Mutation(Partition, "acknowledgement", _answered_at_the_append, 1),
+    "acks=all is answered at the append": Mutation(Partition, "acknowledgement", _answered_at_the_append, 0),
     "a follower counts before its write": Mutation(Follower, "fetched", _counts_what_is_on_its_way, 0),
-    "a new leader takes its log's end for committed": Mutation(Partition, "_lead", _begins_with_its_end, 4),
-    "a follower does not truncate at a new epoch": Mutation(ReplicaFetcher, "_truncate_to", _does_nothing, 1),
+    "a follower does not truncate at a new epoch": Mutation(ReplicaFetcher, "_truncate_to", _does_nothing, 0),
     "a follower takes its log's end for committed": Mutation(
-        Visibility, "advance_as_follower", _takes_its_end_for_committed, 1
+        Visibility, "advance_as_follower", _takes_its_end_for_committed, 8
     ),
     "who is not in sync is elected": Mutation(PartitionChange, "_has_everything", _leads_though_not_in_sync, 0),
-    "producers are forgotten at a fail-over": Mutation(SharedPartition, "apply", _forgets_producers, 0),
-    "a batch that is sent again is appended again": Mutation(ProducerState, "check", _takes_duplicates, 0),
+    "producers are forgotten at a fail-over": Mutation(SharedPartition, "apply", _forgets_producers, 1),
+    "a batch that is sent again is appended again": Mutation(ProducerState, "check", _takes_duplicates, 1),
     "a controller votes twice in an epoch": Mutation(Answers, "_grants", _votes_for_everybody, 0),
-    "a controller votes for who has less": Mutation(Answers, "_grants", _votes_for_who_has_less, 1),
-    "metadata is committed without a majority": Mutation(Leadership, "majority_has", _commits_alone, 1),
+    "a controller votes for who has less": Mutation(Answers, "_grants", _votes_for_who_has_less, 0),
+    "metadata is committed without a majority": Mutation(Leadership, "majority_has", _commits_alone, 4),
+    "who has less joins the in-sync replicas": Mutation(Partition, "_may_join", _joins_with_less, 0),
+    "what is not synced counts as kept": Mutation(Visibility, "durable_end", _whole_log, 17),
+    "the last stable offset ignores open transactions": Mutation(Visibility, "_stable_offset", _stable_is_committed, 0),
+    "a sleeping partition sleeps through records": Mutation(Replica, "wake", _sleeps_through_records, 0),
 }
 
 

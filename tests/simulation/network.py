@@ -78,8 +78,9 @@ class Network:
             for end in link.ends:
                 if end.host is host:
                     end.release()
-                    if not power:
-                        end.peer.later(end.peer.lost, ConnectionResetError("its process has ended"))
+                    if not power:  # what it has sent still comes
+                        at, error = end.arrives_at, ConnectionResetError("its process has ended")
+                        end.peer.host.loop.call_at(at, end.peer.lost, error)
         self.links = [link for link in self.links if not all(end.closed for end in link.ends)]
 
     # -- listeners
@@ -232,7 +233,7 @@ class End(asyncio.Transport):
         self._protocol: Any = None
         self._paused = self._said_eof = self._closing = False
         self._outgoing: deque[tuple[float, bytes | None]] = deque()
-        self._arrives_at = 0.0
+        self.arrives_at = 0.0
         self._inbox: deque[bytes | None] = deque()
 
     # -- for protocols
@@ -321,9 +322,9 @@ class End(asyncio.Transport):
                 pieces = data[:at], data[at:]
         for piece in pieces:
             delay = network._delay(self.host, target.ip, self._random)
-            self._arrives_at = max(self._arrives_at, self._world.now + delay)
-            self._outgoing.append((self._arrives_at, piece))
-            target.loop.call_at(self._arrives_at, self._arrived)
+            self.arrives_at = max(self.arrives_at, self._world.now + delay)
+            self._outgoing.append((self.arrives_at, piece))
+            target.loop.call_at(self.arrives_at, self._arrived)
 
     def push(self) -> None:
         """Try again what was held up."""

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from fastq_broker.broker import Broker
@@ -22,7 +23,7 @@ from fastq_broker.descriptors import DescriptorPlan
 from fastq_broker.log.files import FileHandle
 from fastq_broker.log.flusher import Done, ManualFlusher
 from fastq_broker.surroundings import Surroundings
-from forgetful_disk import ForgetfulFiles
+from forgetful_disk import ForgetfulFiles, inodes_below
 
 from fastq.protocol.uuid import random_uuid
 from simulation.network import Network
@@ -30,6 +31,8 @@ from simulation.world import FIRST_MS, Host, World
 
 CLUSTER = "c" * 22
 PORT, CONTROLLER_PORT = 9092, 9093
+PAGE_BYTES = 4096
+"""What a disk writes at once."""
 SETTINGS = {
     "controller.listener.names": "CONTROLLER",
     "process.roles": "broker,controller",
@@ -43,6 +46,9 @@ SETTINGS = {
     "controller.quorum.election.timeout.ms": "400",
     "controller.quorum.fetch.timeout.ms": "1200",
     "replica.lag.time.max.ms": "3000",
+    "group.initial.rebalance.delay.ms": "200",
+    "group.min.session.timeout.ms": "1000",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
 }
 
 
@@ -51,30 +57,83 @@ def ip_of(node_id: int) -> str:
 
 
 class Disk(ForgetfulFiles):
-    """The files of one process. One that has ended reaches them no more."""
+    """The files of one process, on a disk that the process before it has used. One that has ended reaches them no more.
 
-    def __init__(self) -> None:
+    A disk that is full takes no bytes and no names. What a sync fails for is gone, and a later sync of it says that all is well: the
+    system has dropped the pages. What was not synced may be there after a loss of power all the same: whole, up to a byte, or, but in
+    the metadata log, in part of its pages; the names of a directory are all there or none.
+    """
+
+    def __init__(self, before: Disk | None, is_full: Callable[[], bool]) -> None:
         super().__init__()
         self.gone = False
+        self._is_full = is_full
+        self._dropped: dict[int, list[tuple[int, int]]] = {}
+        self._random: Random | None = None
+        if before is not None:
+            self._data, self._names, self._kept = before._data, before._names, before._kept
+
+    def _strike(self, operation: Any, path: str) -> Any:
+        self._check_there()
+        if operation == "write" and self._is_full():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        return super()._strike(operation, path)
 
     def _check_there(self) -> None:
         if self.gone:
             raise OSError(errno.EIO, "its process has ended")
 
-    def _strike(self, operation: Any, path: str) -> Any:
-        self._check_there()
-        return super()._strike(operation, path)
+    def open(self, path: str, flags: int) -> int:
+        if flags & os.O_CREAT and not os.path.exists(path):
+            self._check_room(path)
+        return super().open(path, flags)
+
+    def _check_room(self, path: str) -> None:
+        if self._is_full():
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
 
     def mkdir(self, path: str) -> None:  # type: ignore[override]
         self._check_there()
+        self._check_room(path)
         super().mkdir(path)
 
     def rmdir(self, path: str) -> None:  # type: ignore[override]
         self._check_there()
         super().rmdir(path)
 
-    def lose_power(self, root: Path, target: Path) -> None:
-        """What others than these files have written (votes, snapshots, identities) they have synced, with its name."""
+    def sync_data(self, fd: int) -> None:
+        inode = os.fstat(fd).st_ino
+        known = self._data.get(inode)
+        try:
+            super().sync_data(fd)
+        except OSError:
+            if known is not None and not self.gone:
+                self._dropped.setdefault(inode, []).append((len(known), os.fstat(fd).st_size))
+            raise
+        for start, end in self._dropped.get(inode, ()):
+            data = self._data[inode]
+            self._data[inode] = data[:start] + bytes(min(end, len(data)) - start) + data[end:]
+
+    def sync_filesystem(self, fd: int) -> None:
+        """All that is in the directory of this file is on disk."""
+        self._check("sync", self._paths.get(fd, ""))
+        dropped = {inode: self._data[inode] for inode in self._dropped}
+        self.all_on_disk(Path(os.readlink(f"/proc/self/fd/{fd}")).parent)
+        self._data.update(dropped)
+
+    def end(self, root: Path) -> None:
+        """The process has ended: what its syncs have failed for is gone."""
+        self.gone = True
+        if self._dropped:
+            paths = inodes_below(root)
+            for inode in self._dropped:
+                if inode in paths:
+                    Path(paths[inode]).write_bytes(self._data[inode])
+
+    def lose_power(self, root: Path, target: Path, random: Random | None = None) -> None:
+        """What others than these files have written (votes, snapshots, identities) they have synced, with its name. Without `random`
+        nothing else is left but what was synced."""
+        self._random = random
         for folder, folders, names in os.walk(root):
             known = self._names.setdefault(os.stat(folder).st_ino, {})
             entries = {name: os.stat(os.path.join(folder, name)).st_ino for name in [*folders, *names]}
@@ -87,6 +146,33 @@ class Disk(ForgetfulFiles):
 
     def _is_known(self, inode: int, entries: dict[str, int]) -> bool:
         return inode in self._data or inode in self._names or inode in entries.values()
+
+    def _names_left(self, inode: int, path: str | None) -> dict[str, int]:
+        if path is None or self._random is None or self._random.random() < 0.5:
+            return super()._names_left(inode, path)
+        return dict(sorted((name, os.stat(os.path.join(path, name)).st_ino) for name in os.listdir(path)))
+
+    def _data_left(self, inode: int, path: str | None) -> bytes:
+        synced, random = super()._data_left(inode, path), self._random
+        if path is None or random is None or inode in self._dropped:
+            return synced
+        written = Path(path).read_bytes()
+        kind = random.choice(("synced", "all", "torn", "pages"))
+        if kind == "synced" or written == synced:
+            return synced
+        if kind == "all":
+            return written
+        if kind == "torn" or "__cluster_metadata" in path:
+            at = random.randint(min(len(synced), len(written)), len(written))
+            return written[:at] if written.startswith(synced[:at]) else synced
+        size = random.choice((len(synced), len(written)))
+        left = bytearray(synced[:size].ljust(size, b"\0"))
+        for at in range(0, size, PAGE_BYTES):
+            if random.random() < 0.5:
+                left[at : at + PAGE_BYTES] = written[at : min(size, at + PAGE_BYTES)].ljust(
+                    min(PAGE_BYTES, size - at), b"\0"
+                )
+        return bytes(left)
 
 
 class SlowFlusher(ManualFlusher):
@@ -136,7 +222,7 @@ class AtOnce(Executor):
 
 
 class Node:
-    """One node of the cluster, through all its lives."""
+    """One node of the cluster, through all its lives; the first `count` of them are controllers too."""
 
     def __init__(self, world: World, network: Network, node_id: int, count: int, root: Path, **settings: str) -> None:
         self.world, self.network, self.node_id = world, network, node_id
@@ -145,7 +231,8 @@ class Node:
         self.skew_ms = 0
         self.sync_s = (0.0001, 0.002)
         self.host: Host
-        self.disk: Disk
+        self.disk: Disk | None = None
+        self.full_until = 0.0
         self.broker: Broker | None = None
         self.stopping = False
         self.ended = ""
@@ -156,9 +243,13 @@ class Node:
             **settings,
             "node.id": str(node_id),
             "log.dirs": str(self.path),
-            "listeners": f"PLAINTEXT://{ip_of(node_id)}:{PORT},CONTROLLER://{ip_of(node_id)}:{CONTROLLER_PORT}",
+            "listeners": f"PLAINTEXT://{ip_of(node_id)}:{PORT}",
             "controller.quorum.voters": voters,
         }
+        if node_id <= count:
+            self._settings["listeners"] += f",CONTROLLER://{ip_of(node_id)}:{CONTROLLER_PORT}"
+        else:
+            self._settings["process.roles"] = "broker"
         self.path.mkdir()
         MetaProperties(CLUSTER, node_id, random_uuid(world.random_of(f"directory {node_id}"))).write(self.path)
 
@@ -171,8 +262,9 @@ class Node:
         self.lives += 1
         self.host = host = Host(world, str(self), ip_of(self.node_id))
         self.network.add(host)
-        self.disk = Disk()
-        self.disk.all_on_disk(self.path)
+        before, self.disk = self.disk, Disk(self.disk, lambda: world.now < self.full_until)
+        if before is None:
+            self.disk.all_on_disk(self.path)
         random = world.random_of(f"{self} {self.lives}")
         here = Surroundings(
             clock=lambda: FIRST_MS + self.skew_ms + int(world.now * 1000),
@@ -210,6 +302,11 @@ class Node:
             self.ended = reason
             host.loop.call_soon(self.kill)
 
+    def restart(self) -> None:
+        """It is killed, and there is another process at once."""
+        self.kill()
+        self.start()
+
     def stop(self) -> None:
         """End in good order."""
         broker, host = self.broker, self.host
@@ -227,14 +324,16 @@ class Node:
             return
         self.broker = None
         self.host.dead = True
-        self.disk.gone = True
+        assert self.disk is not None
+        self.disk.end(self.path)
         broker.logs.release_locks()  # as the system does
         self.network.died(self.host, power=power)
         if power:
             left = self.path.with_name(f"{self.path.name}-left")
-            self.disk.lose_power(self.path, left)
+            self.disk.lose_power(self.path, left, self.world.random_of(f"what is left of {self} {self.lives}"))
             shutil.rmtree(self.path)
             left.rename(self.path)
+            self.disk = None
 
     @property
     def ready(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import logging
 import shutil
@@ -10,23 +11,36 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
 
+from fastq_broker.controller.image import PartitionImage
 from fastq_broker.log.failures import failures
+from fastq_broker.log.faults import Fault as DiskFault
+from fastq_broker.log.faults import Operation
 
 from fastq.protocol.messages import CreateTopicsRequest
 from simulation.checks import Checks
 from simulation.client import Client, Producer, Reader, Unreachable
 from simulation.network import Network
 from simulation.node import Node, ip_of
+from simulation.operator import Operator, Places
+from simulation.transactions import CommittedReader, Ledger, Worker
 from simulation.world import Violation, World
 
 NODES = 3
+WORKERS = 2
 LOOK_S = 0.02
 """How often the checks look."""
 UP_S, WELL_S = 30.0, 60.0
+LATE_S = 3.0
+"""A request that nobody waits for any more has been seen to by then."""
+IDLE_S = 5.0
+"""Longer than a follower may lag behind."""
+IDLE_DELAY_S = 0.1
+"""So that a follower does not have at once what comes then."""
 FAULTS_S = 12.0
 """How long faults befall a cluster."""
 RELIEF = 0.35
@@ -40,13 +54,20 @@ KINDS = {
     "isolate": 3,
     "isolate from nodes": 3,
     "one way": 4,
+    "part": 2,
     "slow": 2,
     "resets": 2,
     "clock": 1,
     "client away": 1,
+    "disk error": 2,
+    "disk full": 1,
+    "restart": 2,
+    "restart at a vote": 2,
+    "power at a commit": 1,
 }
-"""What may befall it, and how often. A node that lost power lost what was not synced, where the topic's records are synced before they are
-acknowledged; else its process was killed."""
+"""What may befall it, and how often. What comes "at" something waits for that: the others reach one node alone, which votes, is killed and
+started at once; all lose power where something was just committed. A node that lost power lost what was not synced, where the topic's
+records are synced before they are acknowledged; else its process was killed."""
 
 
 class Fault(NamedTuple):
@@ -60,6 +81,47 @@ class Fault(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.at:.2f} s {self.kind} (node {self.first}, node {self.second}, {self.seconds:.2f} s)"
+
+
+class Moment:
+    """A while after what `look` sees changes; None is nothing seen."""
+
+    def __init__(self, look: Callable[[], Any], delay_s: float) -> None:
+        self._look, self._delay_s = look, delay_s
+        self._seen: Any = None
+        self._at = inf
+
+    def has_come(self, now: float) -> bool:
+        seen = self._look()
+        if seen is not None and self._seen is not None and seen != self._seen and self._at == inf:
+            self._at = now + self._delay_s
+        self._seen = seen
+        return now >= self._at
+
+
+def _vote(node: Node) -> Any:
+    """In which epoch it has voted for another, and for whom."""
+    broker = node.broker
+    if broker is None or not hasattr(broker.controller, "quorum"):
+        return None
+    machine = broker.controller.quorum.driver.machine
+    voted = machine.voted
+    return (-1, None) if voted is None or voted.node_id == node.node_id else (machine.epoch, voted)
+
+
+def _watermarks(node: Node) -> Any:
+    """What it knows of as committed, of the metadata and of all that it leads."""
+    broker = node.broker
+    if broker is None or not hasattr(broker.controller, "quorum"):
+        return None
+    led = [each.log.high_watermark for each in broker.replicas if each.shared is not None and each.shared.machine.leads]
+    return broker.controller.quorum.driver.machine.high_watermark, sum(led)
+
+
+def _is_whole(partition: PartitionImage) -> bool:
+    """Whether it has all its replicas in sync, one that leads, and stays where it is."""
+    moves = partition.adding_replicas or partition.removing_replicas
+    return len(partition.replicas) == len(partition.isr) == NODES and partition.leader >= 0 and not moves
 
 
 class Outcome(NamedTuple):
@@ -83,22 +145,38 @@ class Cluster:
         random = world.random_of("cluster")
         self.durable = random.random() < 0.5
         """Whether records are on disk before they are acknowledged; only then does power go."""
-        self.nodes = [Node(world, self.network, number, NODES, root) for number in range(1, NODES + 1)]
+        self.moving = random.random() < 0.4
+        self._root = root
+        self._settings = settings = {"durability": "fsync"} if self.durable else {}
+        settings["replica.lag.time.max.ms"] = random.choice(("1000", "3000"))
+        size = random.choice(("1000", "1048576"))
+        settings |= {"replica.fetch.max.bytes": size, "replica.fetch.response.max.bytes": size}
+        self.nodes = [Node(world, self.network, number, NODES, root, **settings) for number in range(1, NODES + 1)]
         self.checks = Checks(world, self.nodes)
         self.clients: list[Client] = []
         self.producers: list[Producer] = []
+        self.operator: Operator | None = None
+        self.ledger = Ledger()
+        self.workers: list[Worker] = []
+        self.outputs: list[CommittedReader] = []
         self._look_at = 0.0
+        self._armed: list[Callable[[], bool]] = []
+        """What befalls the cluster once something happens: asked after each step until it says that it has."""
         world.after_step = self._stepped
+        self.transactional = random.random() < 0.5
         self.network.delay_s = 0.0001, random.choice((0.001, 0.005, 0.05))
-        disk_s = random.choice((0.0005, 0.002, 0.02))
+        disk_s = random.choice((0.0005, 0.002, 0.02, 0.1))
+        self._sync_s = disk_s / 10, disk_s
         for node in self.nodes:
-            node.sync_s = disk_s / 10, disk_s
+            node.sync_s = self._sync_s
 
     def _stepped(self, host: Any) -> None:
         self.network.sweep()
         if self.world.now >= self._look_at:
             self._look_at = self.world.now + LOOK_S
             self.checks.look()
+        if self._armed:
+            self._armed = [each for each in self._armed if not each()]
 
     def client(self) -> Client:
         made = Client(self.world, self.network, len(self.clients) + 1, [node.node_id for node in self.nodes])
@@ -123,8 +201,6 @@ class Cluster:
     def make_topic(self, name: str, partitions: int) -> None:
         async def make() -> None:
             configs = [CreateTopicsRequest.CreatableTopicConfig(name="min.insync.replicas", value="2")]
-            if self.durable:
-                configs.append(CreateTopicsRequest.CreatableTopicConfig(name="durability", value="fsync"))
             topic = CreateTopicsRequest.CreatableTopic(
                 name=name, num_partitions=partitions, replication_factor=NODES, configs=configs
             )
@@ -141,9 +217,9 @@ class Cluster:
         task = self.go(client, make())
         self.until(20.0, task.done, f"topic {name} is not made")
 
-    def produce(self, topic: str, partition: int) -> Producer:
+    def produce(self, topic: str, partition: int, most: float = inf) -> Producer:
         client = self.client()
-        producer = Producer(client, f"p{len(self.producers)}", topic, partition)
+        producer = Producer(client, f"p{len(self.producers)}", topic, partition, most)
         self.producers.append(producer)
         self.go(client, producer.run())
         return producer
@@ -152,12 +228,79 @@ class Cluster:
         client = self.client()
         self.go(client, Reader(client, topic, partition).run())
 
+    def process(self, source: str, target: str) -> None:
+        """Members of a group read one topic and write another, in transactions."""
+        version = self.world.random_of("transactions").choice((1, 2))
+        for number in range(WORKERS):
+            self._work(Worker(self.client(), f"w{number}", 1, source, target, version, self.ledger))
+        for partition in range(2):
+            self.outputs.append(CommittedReader(self.client(), source, target, partition, self.ledger))
+            self.go(self.outputs[-1].client, self.outputs[-1].run())
+
+    def _work(self, worker: Worker) -> None:
+        self.workers.append(worker)
+        worker.replace = self._replace
+        self.go(worker.client, worker.run())
+
+    def _replace(self, worker: Worker) -> None:
+        """Another begins with its transactional id."""
+        self._work(
+            Worker(
+                self.client(), worker.name, worker.life + 1, worker.source, worker.target, worker.version, self.ledger
+            )
+        )
+
+    # -- a node more, and one less
+
+    def operate(self, topics: dict[str, int]) -> None:
+        """Have partitions moved about, and a node join a while later."""
+        random = self.world.random_of("operator")
+        self.operator = Operator(
+            self.client(), topics, lambda: [node.node_id for node in self.nodes], random.choice((0.2, 1.0))
+        )
+        self.go(self.operator.client, self.operator.run())
+        self.operator.client.host.loop.call_later(random.uniform(0.0, FAULTS_S / 2), self._join)
+
+    def _join(self) -> None:
+        node = Node(self.world, self.network, NODES + 1, NODES, self._root, **self._settings)
+        node.sync_s = self._sync_s
+        self.nodes.append(node)
+        node.start()
+
+    def _let_go(self, operator: Operator) -> None:
+        """The node that came last goes."""
+        operator.stopping = True
+        self.until(WELL_S, lambda: operator.ended, "the operator still waits for an answer")
+        self.world.run(LATE_S)
+        node = self.nodes[-1]
+        task = self.go(operator.client, operator.drain(node.node_id, partial(self._placed_on, node.node_id)))
+        self.until(WELL_S, task.done, f"{node} is not drained")
+        self.until(WELL_S, self.is_well, "partitions are still moved, with all nodes up")
+        node.stop()
+        self.until(WELL_S, lambda: node.broker is None, f"{node} does not end")
+        self.nodes.remove(node)
+        task = self.go(operator.client, operator.unregister(node.node_id))
+        self.until(WELL_S, task.done, f"{node} is not unregistered")
+
+    def _placed_on(self, node_id: int) -> Places:
+        """What is on a node, and where it is to be instead."""
+        first = self.nodes[0].broker
+        assert first is not None
+        return {
+            (topic.name, number): [each.node_id for each in self.nodes[:NODES]]
+            for topic in first.image.topics_by_name.values()
+            for number, partition in enumerate(topic.partitions)
+            if node_id in partition.replicas
+        }
+
     # -- faults
 
     def befall(self, fault: Fault) -> None:
         world, network = self.world, self.network
         node, other = self.nodes[fault.first - 1], self.nodes[fault.second - 1]
-        client = self.clients[fault.second % len(self.clients)]
+        if len(self.nodes) > NODES and fault.first == fault.second:
+            node = self.nodes[-1]
+        client = self.clients[fault.second]
         here, there = ip_of(node.node_id), ip_of(other.node_id)
         kind = fault.kind
         world.tell("FAULT", str(fault))
@@ -166,8 +309,7 @@ class Cluster:
         elif kind == "power":
             node.kill(power=self.durable)
         elif kind == "kill all":
-            for each in self.nodes:
-                each.kill(power=self.durable)
+            self._kill_all()
         elif kind == "stand still" and node.broker is not None:
             node.host.stands_until = max(node.host.stands_until, world.now + fault.seconds)
         elif kind == "isolate":
@@ -178,6 +320,8 @@ class Cluster:
             network.cut |= {(here, each) for each in others} | {(each, here) for each in others}
         elif kind == "one way" and here != there:
             network.cut.add((here, there))
+        elif kind == "part":
+            network.cut |= {(here, there), (there, here)} if here != there else set()
         elif kind == "slow":
             network.slow[here, there] = fault.seconds / 10
         elif kind == "resets":
@@ -188,12 +332,46 @@ class Cluster:
             node.skew_ms += int((fault.seconds - 2.0) * 100_000)
         elif kind == "client away":
             network.cut |= {(here, client.host.ip), (client.host.ip, here)}
+        elif kind == "disk error" and node.disk is not None:
+            operation: Operation = ("sync", "write", "truncate")[fault.second - 1]
+            node.disk.plan(DiskFault(operation, errno.EIO, passes=int(fault.seconds * 5), repeat=False))
+        elif kind == "disk full":
+            node.full_until = max(node.full_until, world.now + fault.seconds)
+        elif kind == "restart":
+            node.restart()
+        elif kind == "restart at a vote":
+            one, two = [ip_of(each.node_id) for each in self.nodes[:NODES] if each is not node][:2]
+            network.cut |= {(one, two), (two, one)}  # both may ask it alone
+            node.restart()
+            self._armed.append(
+                partial(self._restarts_after, Moment(partial(_vote, node), fault.seconds / 10_000), node)
+            )
+        elif kind == "power at a commit":
+            self._armed.append(partial(self._power_goes_at, Moment(partial(_watermarks, node), fault.seconds / 1000)))
         elif kind == "stop" and node.ready:
             node.stop()
         elif kind == "mend":
             network.mend()
         elif kind == "start":
             self.revive()
+
+    def _restarts_after(self, moment: Moment, node: Node) -> bool:
+        if moment.has_come(self.world.now):
+            self.world.tell("FAULT", f"{node} has voted, and is killed")
+            node.restart()
+            return True
+        return False
+
+    def _power_goes_at(self, moment: Moment) -> bool:
+        if moment.has_come(self.world.now):
+            self.world.tell("FAULT", "something was committed, and power goes")
+            self._kill_all()
+            return True
+        return False
+
+    def _kill_all(self) -> None:
+        for each in self.nodes:
+            each.kill(power=self.durable)
 
     def revive(self) -> None:
         for node in self.nodes:
@@ -206,6 +384,11 @@ class Cluster:
         """No more faults: all comes back, what is on its way ends, and everything is accounted for."""
         self.world.tell("FAULT", "no more: all is mended")
         self.network.mend()
+        self._armed.clear()
+        for node in self.nodes:
+            node.full_until = 0.0
+            if node.disk is not None:
+                node.disk.heal()
         end = self.world.now + WELL_S
         while True:
             self.revive()
@@ -213,20 +396,58 @@ class Cluster:
                 break
             if self.world.now > end:
                 raise Violation(f"{WELL_S} s after the last fault the cluster is not well: {self._what_is_wrong()}")
+        if self.operator is not None:
+            self._let_go(self.operator)
         for producer in self.producers:
             producer.stopping = True
         self.until(
             WELL_S, lambda: all(producer.ended for producer in self.producers), "producers still wait for an answer"
         )
-        self.until(WELL_S, self.is_even, "replicas are not alike, with nobody who writes")
-        self.checks.at_rest(self.producers)
+        self._idle()
+        if not self.world.run(WELL_S, self.is_processed):
+            raise Violation(
+                f"not all was processed in transactions, {WELL_S} s after the last write: {self._what_workers_do()}"
+            )
+        for worker in self.workers:
+            worker.stopping = True
+        self.until(WELL_S, lambda: all(worker.ended for worker in self.workers), "a worker still waits for an answer")
+        if not self.world.run(WELL_S, self.is_even):
+            raise Violation(f"replicas are not alike, {WELL_S} s after the last write: {self._uneven()}")
+        self.checks.at_rest(self.producers, self.outputs)
+
+    def _idle(self) -> None:
+        """Who has had nothing to fetch for long is in sync all the same, when there is something again."""
+        places = sorted({(producer.topic, producer.partition) for producer in self.producers})
+        self.world.run(IDLE_S)
+        ips = [ip_of(node.node_id) for node in self.nodes]
+        self.network.slow = {(here, there): IDLE_DELAY_S for here in ips for there in ips}
+        before = [self._in_sync_epoch(place) for place in places]
+        for place in places:
+            self.produce(*place, most=3)
+        self.until(WELL_S, lambda: all(each.ended for each in self.producers), "producers still wait for an answer")
+        self.network.slow = {}
+        after = [self._in_sync_epoch(place) for place in places]
+        if before != after:
+            raise Violation(
+                f"the in-sync replicas of {places} have changed after an idle time: {before} became {after}"
+            )
+
+    def _in_sync_epoch(self, place: tuple[str, int]) -> int:
+        """The latest partition epoch that a node knows of."""
+        images = [node.broker.image.partition(*place) for node in self.nodes if node.broker is not None]
+        return max(image.partition_epoch for image in images if image is not None)
 
     def _what_is_wrong(self) -> str:
         found = [f"{node} is down: {node.ended}" for node in self.nodes if not node.ready]
         for node in self.nodes:
             for topic, image in [] if node.broker is None else node.broker.image.topics_by_name.items():
-                found += [f"{topic}-{n} on {node}: {p}" for n, p in enumerate(image.partitions) if len(p.isr) < NODES]
+                found += [f"{topic}-{n} on {node}: {p}" for n, p in enumerate(image.partitions) if not _is_whole(p)]
         return "; ".join(found)
+
+    def _what_workers_do(self) -> str:
+        read = {each.partition: len(each.values) for each in self.outputs}
+        workers = [f"{each}: {each.last}" for each in self.workers if not each.ended]
+        return f"{read} read, {self.ledger.committed} committed; {'; '.join(workers)}"
 
     def is_well(self) -> bool:
         """Whether every node is up, and in sync with all partitions."""
@@ -235,23 +456,32 @@ class Cluster:
         for node in self.nodes:
             assert node.broker is not None
             for topic in node.broker.image.topics_by_name.values():
-                if any(len(partition.isr) < NODES or partition.leader < 0 for partition in topic.partitions):
+                if not all(map(_is_whole, topic.partitions)):
                     return False
         return True
 
-    def is_even(self) -> bool:
-        if not self.is_well():
-            return False
-        for producer in self.producers:
-            ends = set()
-            for node in self.nodes:
-                replica = None if node.broker is None else node.broker.replicas.get(producer.topic, producer.partition)
-                if replica is None:
-                    return False
-                ends |= {replica.log.log_end_offset, replica.log.high_watermark}
-            if len(ends) > 1:
+    def is_processed(self) -> bool:
+        """Whether the group has committed all of its input, and all output is read."""
+        for reader in self.outputs:
+            count = sum(len(each.acknowledged) for each in self.producers if each.partition == reader.partition)
+            if len(reader.values) < count or self.ledger.committed.get(reader.partition, 0) < count:
                 return False
         return True
+
+    def is_even(self) -> bool:
+        """Whether every replica of every partition ends alike."""
+        if not self.is_well():
+            return False
+        return not self._uneven()
+
+    def _uneven(self) -> dict[Any, Any]:
+        """Partitions whose replicas differ: log end and high watermark on each node."""
+        ends: dict[Any, dict[int, tuple[int, int]]] = {}
+        for node in self.nodes:
+            for replica in [] if node.broker is None else node.broker.replicas:
+                found = ends.setdefault((replica.topic, replica.partition), {})
+                found[node.node_id] = replica.log.log_end_offset, replica.log.high_watermark
+        return {key: found for key, found in ends.items() if len({end for pair in found.values() for end in pair}) > 1}
 
 
 def _raise(client: Client, task: Any) -> None:
@@ -367,6 +597,11 @@ def live_through(faults: list[Fault], cluster: Cluster) -> None:
     """Clients at work while faults befall the cluster; then none any more, and all is accounted for."""
     cluster.start()
     cluster.make_topic("t", 2)
+    if cluster.transactional:
+        cluster.make_topic("out", 2)
+        cluster.process("t", "out")
+    if cluster.moving:
+        cluster.operate({"t": 2, "out": 2} if cluster.transactional else {"t": 2})
     for partition in (0, 0, 1):
         cluster.produce("t", partition)
     for partition in (0, 1):

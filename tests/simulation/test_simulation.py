@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from simulation.mutations import MUTATIONS, mistaken
@@ -20,6 +25,24 @@ def test_a_cluster_is_well_after_all_that_befell_it(seed: int) -> None:
     outcome = run_seed(seed)
     assert outcome.problem is None, f"make simulate SEED={seed} SEEDS=1\n" + "\n".join(outcome.story)
     assert outcome.records > 0
+
+
+def test_a_seed_is_the_same_whatever_texts_hash_to() -> None:
+    """Seed 1 has transactions and a group."""
+    script = "from simulation.scenario import run_seed; print(run_seed(1).print)"
+    folder = Path(__file__).parents[1]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", script],
+            cwd=folder,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        for seed in ("1", "2")
+    ]
+    first, second = (process.communicate(timeout=60)[0] for process in processes)
+    assert first == second != b""
 
 
 @pytest.mark.soak

@@ -13,6 +13,7 @@ Source: ClusterControlManager, BrokerHeartbeatManager, BrokerHeartbeatTracker, R
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -283,7 +284,7 @@ def plan_offline_directories(view: ControlView, broker_id: int, offline: list[by
     gone = {directory for directory in broker.directories if directory in offline}
     if not gone:
         return []
-    hit = (found for found in view.partitions() if gone & set(found.partition.directories))
+    hit = view.where(lambda partition: not gone.isdisjoint(partition.directories))
     left = [directory for directory in broker.directories if directory not in gone]
     change = BrokerRegistrationChangeRecord(broker_id=broker_id, broker_epoch=broker.epoch, log_dirs=left)
     return [*elections.partition_changes(view, hit, leaving=broker_id), change]
@@ -320,18 +321,26 @@ class _Session:
     metadata_offset: int = -1
     shutdown_at: int = -1
 
+    @property
+    def is_active(self) -> bool:
+        """Not fenced, and not shutting down."""
+        return not self.is_fenced and self.shutdown_at < 0
+
 
 @dataclass
 class Sessions:
     """Who of the registered brokers was heard when, and how far their shutdowns are. The leader of the quorum has one, made anew each time.
 
     Invariants: a session for each registered broker, of its present epoch; one that is not fenced has a time at which it ends. What came
-    in an older epoch, or in one that never was, counts for nothing. Thread rule: one thread. Times are ms of one monotonic clock.
+    in an older epoch, or in one that never was, counts for nothing. `_active` counts the sessions that are. Thread rule: one thread. Times
+    are ms of one monotonic clock.
     """
 
     timeout_ms: int
     """broker.session.timeout.ms."""
     _brokers: dict[int, _Session] = field(default_factory=dict)
+    _active: Counter[int] = field(default_factory=Counter)
+    """How many active brokers are at each metadata offset: their least is asked for with every heartbeat."""
 
     @property
     def tick_ms(self) -> int:
@@ -359,6 +368,7 @@ class Sessions:
                 session.shutdown_at = -1
             elif session.contact_ms is None:
                 session.contact_ms = now_ms
+        self._active = Counter(session.metadata_offset for session in self._brokers.values() if session.is_active)
 
     def heard(self, broker_id: int, epoch: int, now_ms: int, link: object = None) -> None:
         """A heartbeat came in, whatever is made of it: also before it is handled, or where that takes too long. `link` is what it came
@@ -383,24 +393,25 @@ class Sessions:
 
     def state(self, broker_id: int) -> BrokerState:
         """What a heartbeat of a registered broker is judged by; for one that is not registered, nothing that matters."""
-        active = [
-            session.metadata_offset
-            for session in self._brokers.values()
-            if not session.is_fenced and session.shutdown_at < 0
-        ]
         session = self._brokers.get(broker_id)
         if session is None:
             return BrokerState(EVERY_OFFSET, -1, EVERY_OFFSET)
-        return BrokerState(session.registered_at, session.shutdown_at, min(active, default=EVERY_OFFSET))
+        return BrokerState(session.registered_at, session.shutdown_at, min(self._active, default=EVERY_OFFSET))
 
     def heartbeat(self, request: BrokerHeartbeatRequest, result: HeartbeatResult, end_offset: int) -> None:
         """A heartbeat was granted, and the records of it (if there were any) end at this offset: the log's end after them."""
         session = self._brokers.get(request.broker_id)
         if result.error or session is None or session.epoch != request.broker_epoch:
             return
+        if session.is_active:
+            self._active[session.metadata_offset] -= 1
+            if not self._active[session.metadata_offset]:
+                del self._active[session.metadata_offset]
         session.metadata_offset = request.current_metadata_offset
         if result.in_controlled_shutdown and session.shutdown_at < 0:
             session.shutdown_at = end_offset
+        if session.is_active:
+            self._active[session.metadata_offset] += 1
         if result.should_shut_down:  # it stops now, and may be back before a session's time
             session.contact_ms = None
 

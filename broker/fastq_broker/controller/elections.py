@@ -254,10 +254,8 @@ def broker_lost_records(view: ControlView, broker_id: int) -> list[Record]:
     """A broker that stopped uncleanly, or is gone for good: it is out of every ISR and every ELR."""
     if not view.elr:
         return broker_leaves(view, broker_id)
-    partitions = (
-        found
-        for found in view.partitions()
-        if broker_id in found.partition.isr or broker_id in found.partition.eligible_leader_replicas
+    partitions = view.where(
+        lambda partition: broker_id in partition.isr or broker_id in partition.eligible_leader_replicas
     )
     return partition_changes(view, partitions, unclean=broker_id)
 
@@ -268,7 +266,7 @@ def broker_joins(view: ControlView, broker_id: int) -> list[Record]:
 
 
 def _leaderless(view: ControlView) -> Iterable[Located]:
-    return (found for found in view.partitions() if found.partition.leader == NO_LEADER)
+    return view.where(lambda partition: partition.leader == NO_LEADER)
 
 
 # Plans: elections that are asked for, and those that come by themselves

@@ -103,8 +103,8 @@ def _problem(node_id: int, update: FeatureUpdate, current: int) -> str:
         or (level == 0 and name == features.METADATA_VERSION),
         "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe downgrade.": down
         and upgrade_type == UPGRADE,
-        f"Unsupported {name} downgrade from {current} to {level}: it might delete metadata.": down
-        and name in (features.METADATA_VERSION, features.KRAFT_VERSION),
+        f"Unsupported {name} downgrade from {current} to {level}. Refusing to perform the requested downgrade because it might delete "
+        "metadata information.": down and name in (features.METADATA_VERSION, features.KRAFT_VERSION),
         f"Unsupported {name} upgrade from {current} to {level}: format a new directory.": level > current
         and name == features.KRAFT_VERSION,
         f"It is {current} here: {_NOT_SERVED.get(name, '')}.": level != current and name in _NOT_SERVED,

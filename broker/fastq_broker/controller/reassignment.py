@@ -92,7 +92,7 @@ def _check_factor(found: Located, target: Sequence[int]) -> None:
     if factor != len(target):
         raise Refused(
             ErrorCode.INVALID_REPLICATION_FACTOR,
-            f"The replication factor of {found} would change from {factor} to {len(target)}, which the request does not allow.",
+            f"The replication factor is changed from {factor} to {len(target)}, which the request does not allow for {found}",
         )
 
 

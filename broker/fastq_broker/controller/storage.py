@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from fastq.errors import ConfigError
+from fastq.properties import parse_properties
 from fastq.protocol.uuid import ZERO_UUID, random_uuid, uuid_from_str, uuid_to_str
-from fastq_broker.config import parse_properties
 from fastq_broker.log.log_dir import advice_for
 
 META_PROPERTIES = "meta.properties"

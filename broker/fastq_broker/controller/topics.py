@@ -404,10 +404,12 @@ def _grown(
     return [tuple(replicas) for replicas in item.assignments]
 
 
-def internal_topic(config: BrokerConfig, name: str, live_brokers: int) -> NewTopic:
-    """The topic `name` as its configuration wants it, with as many replicas as there are brokers for."""
+def internal_topic(config: BrokerConfig, name: str, image: MetadataImage) -> NewTopic:
+    """The topic `name` as its configuration wants it, with as many replicas as there are brokers for: those that are down for now too, as
+    nobody gives it more once they are back."""
+    brokers = len(image.brokers)
     if name == OFFSETS_TOPIC:
-        factor = min(config.offsets_topic_replication_factor, live_brokers)
+        factor = min(config.offsets_topic_replication_factor, brokers)
         configs = {
             "cleanup.policy": "compact",
             "compression.type": "producer",
@@ -415,7 +417,7 @@ def internal_topic(config: BrokerConfig, name: str, live_brokers: int) -> NewTop
         }
         return NewTopic(name, config.offsets_topic_num_partitions, factor, configs=tuple(configs.items()))
     if name == TRANSACTIONS_TOPIC:
-        factor = min(config.transaction_state_log_replication_factor, live_brokers)
+        factor = min(config.transaction_state_log_replication_factor, brokers)
         configs = {
             "cleanup.policy": "compact",
             "compression.type": "uncompressed",

@@ -7,7 +7,7 @@ ConfigurationControlManager.getTopicConfig.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from fastq.errors import ErrorCode
@@ -139,14 +139,19 @@ class ControlView:
 
     def partitions(self) -> Iterator[Located]:
         """Every partition, topic by topic."""
+        return self.where(lambda partition: True)
+
+    def where(self, wanted: Callable[[PartitionImage], bool]) -> Iterator[Located]:
+        """The partitions of which this is so; of a million others nothing is made."""
         for topic in self.image.topics_by_name.values():
-            for number in range(len(topic.partitions)):
-                yield Located(topic, number)
+            for number, partition in enumerate(topic.partitions):
+                if wanted(partition):
+                    yield Located(topic, number)
 
     def in_sync(self, broker_id: int) -> Iterator[Located]:
         """Partitions that have the broker in their ISR."""
-        return (found for found in self.partitions() if broker_id in found.partition.isr)
+        return self.where(lambda partition: broker_id in partition.isr)
 
     def leads(self, broker_id: int) -> bool:
         """Whether the broker leads anything."""
-        return any(found.partition.leader == broker_id for found in self.partitions())
+        return any(self.where(lambda partition: partition.leader == broker_id))

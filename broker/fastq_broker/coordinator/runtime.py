@@ -186,7 +186,7 @@ class CoordinatorRuntime(Generic[S]):
         self._waiting.remove(partition)
         if replica is None:
             return
-        context = ShardContext(replica, self._ports.loop, self._ports.clock)
+        context = ShardContext(replica, self._ports.loop, self._ports.surroundings)
         shard = self._make_shard(context)
         context.shard = shard
         self._loading[partition] = (context, shard)
@@ -226,13 +226,14 @@ def create_topic(ports: Ports, name: str) -> Awaitable[object] | None:
     It need not be awaited for the topic to come. Raises, when awaited, KafkaStorageError.
     """
     controller = ports.controller
-    live = sum(1 for _ in controller.image.live_brokers())
+    image = controller.image
+    live = any(image.live_brokers())
     if ports.cluster is not None:
-        return ports.cluster.topics.create([internal_topic(controller.config, name, live)]) if live else None
+        return ports.cluster.topics.create([internal_topic(controller.config, name, image)]) if live else None
     if controller.pending.topic(name) is None:
         if not live:
             return None
-        (created,) = controller.create_topics([internal_topic(controller.config, name, live)])
+        (created,) = controller.create_topics([internal_topic(controller.config, name, image)])
         if created.error:
             if created.error != ErrorCode.KAFKA_STORAGE_ERROR:  # that the disk failed has been said
                 logger.error("cannot create %s: %s", name, created.message)

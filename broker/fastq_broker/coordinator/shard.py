@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from fastq_broker.replicas import Replica
+    from fastq_broker.surroundings import Surroundings
 
 logger = logging.getLogger(__name__)
 
@@ -54,17 +55,18 @@ class ShardContext:
     Invariant: while `closed` is false the shard is the current state of the partition under `leader_epoch`.
     """
 
-    __slots__ = ("_clock", "_loop", "_timers", "closed", "leader_epoch", "partition", "replica", "shard")
+    __slots__ = ("_clock", "_loop", "_timers", "closed", "leader_epoch", "new_name", "partition", "replica", "shard")
 
     shard: Shard
 
-    def __init__(self, replica: Replica, loop: asyncio.AbstractEventLoop, clock: Callable[[], int]) -> None:
+    def __init__(self, replica: Replica, loop: asyncio.AbstractEventLoop, here: Surroundings) -> None:
         self.replica = replica
         self.partition = replica.partition
         self.leader_epoch = replica.leader_epoch
         self.closed = False
         self._loop = loop
-        self._clock = clock
+        self._clock = here.clock
+        self.new_name = here.new_name
         self._timers: set[Timer] = set()
 
     @property

@@ -57,7 +57,7 @@ class ClassicGroup(GroupState):
             self._join_dynamic(request, waiter, now_ms)
 
     def _join_dynamic(self, request: JoinRequest, waiter: Waiter, now_ms: int) -> None:
-        member_id = f"{request.client_id}-{self._new_id()}"
+        member_id = f"{request.client_id}-{self._new_name()}"
         if not request.requires_member_id:
             self._add_and_rebalance(member_id, request, waiter, now_ms)
             return
@@ -67,7 +67,7 @@ class ClassicGroup(GroupState):
 
     def _join_static(self, request: JoinRequest, instance_id: str, waiter: Waiter, now_ms: int) -> None:
         """A static member that has started (again): it gets a new id, which fences the old one."""
-        member_id = f"{instance_id}-{self._new_id()}"
+        member_id = f"{instance_id}-{self._new_name()}"
         old_id = self.instances.get(instance_id)
         if old_id is None:
             self._add_and_rebalance(member_id, request, waiter, now_ms)

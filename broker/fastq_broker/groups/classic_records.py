@@ -49,10 +49,12 @@ def group_record(group: ClassicGroup, assignments: Mapping[str, bytes]) -> Coord
     return group_key(group.group_id), encode_value(value, VALUE_VERSION)
 
 
-def read_group(group_id: str, value: bytes, settings: Settings, wall_clock: Callable[[], int]) -> ClassicGroup:
+def read_group(
+    group_id: str, value: bytes, settings: Settings, wall_clock: Callable[[], int], new_name: Callable[[], str]
+) -> ClassicGroup:
     """The group that a record's value says. Raises DecodeError."""
     parsed = decode_value(GroupMetadataValue, value)
-    group = ClassicGroup(group_id, settings, wall_clock=wall_clock)
+    group = ClassicGroup(group_id, settings, wall_clock=wall_clock, new_name=new_name)
     for stored in parsed.members:
         member = Member(
             stored.member_id,

@@ -6,7 +6,6 @@ Source: ClassicGroup.
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
@@ -103,7 +102,7 @@ class GroupState:
         settings: Settings = DEFAULTS,
         *,
         wall_clock: Callable[[], int],
-        new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
+        new_name: Callable[[], str],
     ) -> None:
         self.group_id = group_id
         self.settings = settings
@@ -126,7 +125,7 @@ class GroupState:
         self.awaiting_join = 0
         self.effects: list[Answer | Store | Wake] = []
         self._wall_clock = wall_clock
-        self._new_id = new_id
+        self._new_name = new_name
         self._join_deadline_ms: int | None = None
         self._sync_deadline_ms: int | None = None
         self._initial_remaining_ms: int | None = None

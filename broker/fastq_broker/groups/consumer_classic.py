@@ -13,7 +13,6 @@ Source: GroupMetadataManager.classicGroupJoinToConsumerGroup and its neighbours.
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +47,7 @@ class ClassicMembers:
 
     def join(self, group: ConsumerGroup, request: JoinRequest, answer: Callable[[JoinResult], None]) -> None:
         """A JoinGroup: `answer` is called once, when the change is durable."""
-        member_id = request.member_id or f"{request.client_id}-{uuid.uuid4()}"
+        member_id = request.member_id or f"{request.client_id}-{self._consumers.new_name()}"
         error = self._refusal(group, member_id, request)
         if error:
             answer(JoinResult(error, member_id if error == ErrorCode.MEMBER_ID_REQUIRED else request.member_id))

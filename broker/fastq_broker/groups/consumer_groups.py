@@ -20,7 +20,6 @@ Source: GroupMetadataManager.consumerGroupHeartbeat, KIP-848.
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
@@ -97,6 +96,7 @@ class ConsumerGroups:
         self.settings_of = settings_of or (lambda _: self.settings)
         self.image = image
         self.monotonic_ms = context.monotonic_ms
+        self.new_name = context.new_name
         self.upgrading = False
         """The tombstone that is replayed now is that of a classic group on its way to a consumer group."""
         self._context = context
@@ -207,7 +207,7 @@ class ConsumerGroups:
     def _beat(self, request: ConsumerGroupHeartbeatRequest, client: Client, answer: Answer) -> None:
         """Create or update the member, then its group's target, then reconcile it."""
         change, upgraded = self._change_for(request)
-        member_id = request.member_id or str(uuid.uuid4())
+        member_id = request.member_id or self.new_name()
         draft = change.draft
         if len(draft.members) >= self.settings.max_size and member_id not in draft.members:
             raise draft.error(GroupMaxSizeReached, f"it has the {self.settings.max_size} members that it may have")
@@ -395,7 +395,7 @@ class ConsumerGroups:
         written: Callable[[KafkaError | None], None],
     ) -> bool:
         """Make a group that has only members of the classic protocol left a classic one. Whether that could be written."""
-        change.records = downgrade(group, change.draft, self.image(), self._context.now_ms)
+        change.records = downgrade(group, change.draft, self.image(), self._context)
         if not self.commit(change, written):
             return False
         logger.info("group %s is a classic group now", group.group_id)

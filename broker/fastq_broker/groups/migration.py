@@ -30,7 +30,7 @@ from .subscriptions import CONSUMER_PROTOCOL_TYPE, decode_subscription
 
 if TYPE_CHECKING:
     from fastq_broker.controller import MetadataImage
-    from fastq_broker.coordinator.shard import CoordinatorRecord
+    from fastq_broker.coordinator.shard import CoordinatorRecord, ShardContext
 
     from .consumer_change import ConsumerGroupSettings
     from .consumer_member import Epochs
@@ -156,10 +156,10 @@ def can_downgrade(draft: ConsumerGroup, settings: ConsumerGroupSettings) -> bool
 
 
 def downgrade(
-    group: ConsumerGroup, draft: ConsumerGroup, image: MetadataImage, wall_clock: Callable[[], int]
+    group: ConsumerGroup, draft: ConsumerGroup, image: MetadataImage, context: ShardContext
 ) -> list[CoordinatorRecord]:
     """The records that make a consumer group the classic one that `draft` describes."""
-    classic = ClassicGroup(group.group_id, wall_clock=wall_clock)
+    classic = ClassicGroup(group.group_id, wall_clock=context.now_ms, new_name=context.new_name)
     assignments: dict[str, bytes] = {}
     for member in draft.members.values():
         assert member.classic is not None

@@ -134,7 +134,9 @@ class GroupShard:
 
     def _replay_classic(self, group_id: str, value: bytes | None) -> None:
         if value is not None:
-            self.groups[group_id] = read_group(group_id, value, self.settings.classic, self.context.now_ms)
+            self.groups[group_id] = read_group(
+                group_id, value, self.settings.classic, self.context.now_ms, self.context.new_name
+            )
         else:
             group = self.groups.get(group_id)
             if isinstance(group, ClassicGroup):
@@ -185,7 +187,9 @@ class GroupShard:
                 answer(JoinResult(ErrorCode.UNKNOWN_MEMBER_ID, request.member_id))
                 return
             left = [] if group is None else group.tombstones()
-            group = ClassicGroup(group_id, self.settings.classic, wall_clock=self.context.now_ms)
+            group = ClassicGroup(
+                group_id, self.settings.classic, wall_clock=self.context.now_ms, new_name=self.context.new_name
+            )
         if created:
             # A group that nobody has heard of is stored before it has members, so that it can be found and deleted.
             error = self._append_now([*left, group_record(group, {})])
@@ -382,7 +386,9 @@ class GroupShard:
     # --- the world ---
 
     def _create(self, group_id: str) -> ClassicGroup:
-        group = ClassicGroup(group_id, self.settings.classic, wall_clock=self.context.now_ms)
+        group = ClassicGroup(
+            group_id, self.settings.classic, wall_clock=self.context.now_ms, new_name=self.context.new_name
+        )
         self.groups[group_id] = group
         return group
 

@@ -113,7 +113,7 @@ class Durability:
         self._settled_from = min(self._settled_from, offset)
 
     def name_is_synced(self) -> None:
-        """The log's directory was there before this broker started."""
+        """The log's directory was there before this broker started, and whoever made it has not been killed before it was synced."""
         self._name_synced = True
 
     def renamed(self) -> None:

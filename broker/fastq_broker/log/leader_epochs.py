@@ -18,7 +18,8 @@ NO_EPOCH = -1
 
 class LeaderEpochs:
     """Epochs with their start offsets, both growing. Changes are written at once, but synced only with the log's next full flush:
-    `unsynced` says that there are some. A file lost in a crash is rebuilt from the batches, which carry their epochs.
+    `unsynced` says that there are some. A file lost in a crash is rebuilt from the batches, which carry their epochs. One that a crash
+    has left of another time than the log, as the log was cut back and that is undone, gives way to the batches that are recovered.
     What goes at the start, as retention deletes, is written with that flush too: loading a log takes it away once more.
 
     Event-loop thread only.
@@ -112,6 +113,11 @@ class LeaderEpochs:
             del self._epochs[keep:], self._offsets[keep:]
             if write:
                 self.write()
+
+    def truncate_epochs_above(self, epoch: int) -> None:
+        """Forget epochs later than `epoch`, in memory: a batch of `epoch` lies where they should be."""
+        keep = bisect_right(self._epochs, epoch)
+        del self._epochs[keep:], self._offsets[keep:]
 
     def truncate_from_start(self, start_offset: int) -> None:
         """Forget epochs that end at or before `start_offset`; the one that covers it begins there now."""

@@ -294,7 +294,7 @@ class LogManager:
             raise next(iter(self.offline_dirs.values()))
 
     def _recover(self, log_dir: LogDir, logs: list[PartitionLog]) -> None:
-        started = time.monotonic()
+        started_ms = self.monotonic_ms()
         for log in logs:
             self.recovery.begin(log.name)
             with contextlib.suppress(
@@ -308,7 +308,7 @@ class LogManager:
                 "%s had not been closed cleanly: %d logs recovered in %.2f s, %d bytes read, %d places cut",
                 log_dir.path,
                 len(logs),
-                time.monotonic() - started,
+                (self.monotonic_ms() - started_ms) / 1000,
                 sum(log.recovery.bytes_read for log in logs),
                 sum(len(log.recovery.cut) for log in logs),
             )
@@ -528,13 +528,23 @@ class LogManager:
         self.files.write_file(path, format_partition_metadata(topic_id), sync=sync)
 
     def _set_aside(self, log: PartitionLog, topic_id: bytes | None) -> None:
-        """Rename the directory of a log whose topic is gone to `-stray`, as Kafka does; its records stay for the operator.
+        """Rename the directory of a log whose topic is gone, or that has moved to another directory when the power went, to `-stray`, as
+        Kafka does; its records stay for the operator.
 
         Raises KafkaStorageError.
         """
         if log.dir.offline is not None:
             raise log.dir.offline.with_traceback(None)
         target = self._out_of_use(log, "stray", "setting a stray log aside")
+        if topic_id is not None and log.topic_id == topic_id:
+            logger.warning(
+                "%s is a second log of %s, which is in another directory now: its move there was cut short. It is kept as %s; "
+                "delete that directory when the partition has all its records",
+                log.path,
+                log.name,
+                target,
+            )
+            return
         logger.warning(
             "%s belongs to topic id %s, which is not the one of topic %s now (%s): it was left from a deleted topic and is kept as %s; "
             "delete that directory when its records are not needed",

@@ -141,9 +141,8 @@ class LogSegments(Visibility):
         """The log starts at `offset`, which lies above its start and not above its high watermark."""
         self.log_start_offset = offset
         self.epochs.truncate_from_start(offset)
-        stable, self.last_stable_offset = self.last_stable_offset, self._stable_offset()
-        if stable != self.last_stable_offset:
-            self._announce()
+        self.last_stable_offset = self._stable_offset()
+        self._announce()
 
     # -- files
 

@@ -600,6 +600,7 @@ class PartitionLog(LogReads, LogSegments):
         except OSError as error:
             raise self.dir.fail("truncating", error.filename or self.path, error) from error
         self._cut_future(offset)
+        self._announce()
         return True
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
@@ -609,6 +610,7 @@ class PartitionLog(LogReads, LogSegments):
         except OSError as error:
             raise self.dir.fail("truncating", error.filename or self.path, error) from error
         self._cut_future(0)
+        self._announce()
 
     def _cut_future(self, offset: int) -> None:
         """The copy on its way has what this log has. Where its disk fails it is given up, which concerns nobody else."""

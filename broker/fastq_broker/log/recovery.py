@@ -104,7 +104,7 @@ def load_log(log: PartitionLog) -> RecoveryReport:
     _name_emptied(log, segments)
     _name_missing(log, segments, names)
     if segments:
-        if not log.durability.is_new:
+        if log.clean and not log.durability.is_new:
             log.durability.name_is_synced()
     else:
         segment = log.make_segment(log.checkpointed_start_offset, size=0, created_ms=log.clock())
@@ -174,12 +174,14 @@ def load_log(log: PartitionLog) -> RecoveryReport:
 
 
 def _sync_recovered(log: PartitionLog) -> None:
-    """With durability "fsync" nothing is visible that is not on disk: sync what a crash may have left in the page cache."""
+    """With durability "fsync" nothing is visible that is not on disk: sync what a crash may have left in the page cache, names too."""
     ends = [segment.base_offset for segment in log.segments[1:]] + [log.log_end_offset]
     for segment, end in zip(log.segments, ends, strict=True):
         if end > log.recovery_point:
             log.files.sync_data(segment.log.handle().fd)
     log.files.sync_directory(log.path)
+    log.files.sync_directory(log.dir.path)
+    log.durability.name_is_synced()
     log.durability.on_disk_offset = log.log_end_offset
 
 
@@ -303,7 +305,7 @@ def _recover(
     if producers.end_offset < offset:
         replay(log, producers, segments, producers.end_offset, offset)
     end = offset
-    known_epochs = len(epochs)
+    known_epochs = epochs.entries()
     while number < len(segments):
         segment = segments[number]
         if position == 0 and segment.base_offset < end:
@@ -319,7 +321,7 @@ def _recover(
             break
         position = 0
     end = max(end, segments[-1].base_offset)
-    if len(epochs) != known_epochs:
+    if epochs.entries() != known_epochs:
         epochs.write()
     producers.end_offset = end
     return end
@@ -371,6 +373,8 @@ def _recover_segment(
                 )
             _check_range(segment, at, header)
             segment.note_batch(at, len(data), header.last_offset, header.max_timestamp)
+            if header.partition_leader_epoch < epochs.epoch_for_offset(header.base_offset):
+                epochs.truncate_epochs_above(header.partition_leader_epoch)
             epochs.assign(header.partition_leader_epoch, header.base_offset, write=False)
             if header.producer_id >= 0 and header.base_offset >= producers.end_offset:
                 replay_batch(producers, header, data, segment, log.clock())

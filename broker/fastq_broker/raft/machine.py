@@ -225,12 +225,8 @@ class RaftMachine(Membership):
         """Where somebody may know the leader."""
         if self.config.bootstrap:
             return self.config.bootstrap
-        me, listener = self.config.key.node_id, self.config.listener
-        return [
-            place
-            for node_id in self.voters.ids - {me}
-            if (place := self.voters.endpoint(node_id, listener)) is not None
-        ]
+        others = self.voters.ids - {self.config.key.node_id}
+        return [place for node_id in others if (place := self._endpoint_of(node_id)) is not None]
 
     def answered(
         self,
@@ -321,7 +317,7 @@ class RaftMachine(Membership):
                 answer.epoch,
             )
         if known and endpoint is None:
-            endpoint = self.voters.endpoint(answer.leader_id, self.config.listener)
+            endpoint = self._endpoint_of(answer.leader_id)
         if answer.epoch > self.epoch:
             if known and endpoint is not None:
                 self._follow(answer.epoch, answer.leader_id, endpoint, now)
@@ -444,7 +440,7 @@ class RaftMachine(Membership):
 
     def _tell_due(self, key: ReplicaKey) -> float:
         assert self.leadership is not None
-        if self.voters.endpoint(key.node_id, self.config.listener) is None:
+        if self._endpoint_of(key.node_id) is None:
             return NEVER
         link = self._links.get(key.node_id)
         tell_at = self.leadership.tell_at(key, self.config.fetch_timeout_s / 2)

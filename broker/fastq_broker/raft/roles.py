@@ -54,7 +54,8 @@ ELECTABLE = (Role.PROSPECTIVE, Role.CANDIDATE)
 @dataclass(frozen=True, kw_only=True)
 class RaftConfig:
     """Who this replica is, and its patience, in seconds. `listener`: by which voters reach each other; `bootstrap`: where to ask for a
-    leader; `may_vote`: whether it is a controller; `joins`: whether it becomes a voter by itself; `versions`: of kraft.version."""
+    leader; `may_vote`: whether it is a controller; `joins`: whether it becomes a voter by itself; `versions`: of kraft.version;
+    `addresses`: where voters are by now, whatever the log says."""
 
     key: ReplicaKey
     cluster_id: str
@@ -64,6 +65,7 @@ class RaftConfig:
     may_vote: bool = True
     joins: bool = False
     versions: tuple[int, int] = (0, 1)
+    addresses: Mapping[int, Endpoint] = field(default_factory=dict)
     election_timeout_s: float = 1.0
     fetch_timeout_s: float = 2.0
     election_backoff_max_s: float = 1.0
@@ -199,7 +201,12 @@ class Roles:
             return None
         if self.leader_id == self.config.key.node_id:
             return self.config.endpoints.get(self.config.listener)
-        return self.voters.endpoint(self.leader_id, self.config.listener) or self._leader_endpoint
+        return self._endpoint_of(self.leader_id) or self._leader_endpoint
+
+    def _endpoint_of(self, node_id: int) -> Endpoint | None:
+        """Where a voter listens; None for a node that is none, or whose endpoint nothing says."""
+        moved = self.config.addresses.get(node_id) if node_id in self.voters.ids else None
+        return moved or self.voters.endpoint(node_id, self.config.listener)
 
     def start(self, now: float) -> None:
         """Begin with what the disk has."""
@@ -213,7 +220,7 @@ class Roles:
             self._resigned(now)
         elif kept.voted is not None and kept.voted.is_of(me) and kept.leader_id == NOBODY and self.may_stand:
             self._stand(now)
-        elif kept.leader_id != NOBODY and self.voters.endpoint(kept.leader_id, self.config.listener) is not None:
+        elif kept.leader_id != NOBODY and self._endpoint_of(kept.leader_id) is not None:
             self._follow(kept.epoch, kept.leader_id, None, now)
         else:
             self._wait_for_leader(now)
@@ -357,7 +364,7 @@ class Roles:
 
     def _send(self, number: int, endpoint: Endpoint | None, ask: Ask, now: float) -> bool:
         """Ask, where the link is free and it is known where to."""
-        place = endpoint or self.voters.endpoint(number, self.config.listener)
+        place = endpoint or self._endpoint_of(number)
         if place is None:
             return False
         link = self._links.get(number)

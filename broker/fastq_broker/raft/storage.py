@@ -140,7 +140,7 @@ class DiskLog:
                 if batch.records:
                     break  # they come first
                 for key, value in batch.controls:
-                    said = _said(-1, key, value)
+                    said = said_by(-1, key, value)
                     if said is not None:
                         version = version if said.kraft_version is None else said.kraft_version
                         voters = voters if said.voters is None else said.voters
@@ -152,7 +152,7 @@ class DiskLog:
             for position, header in iter_headers(data):
                 if header.is_control and header.last_offset >= offset:
                     for record in decode_records(data, position):
-                        said = _said(record.offset, record.key or b"", record.value or b"")
+                        said = said_by(record.offset, record.key or b"", record.value or b"")
                         if said is not None and said.offset >= offset:
                             yield said
                 at = header.next_offset
@@ -272,7 +272,7 @@ def _voter_controls(voters: VoterSet, kraft_version: int | None) -> list[tuple[b
     return [encode_control(ControlType.KRAFT_VERSION, KRaftVersionRecord(kraft_version=kraft_version)), named]
 
 
-def _said(offset: int, key: bytes, value: bytes) -> Said | None:
+def said_by(offset: int, key: bytes, value: bytes) -> Said | None:
     """What a control record says of voters and of kraft.version."""
     kind = int.from_bytes(key[2:4], "big")
     if kind == ControlType.KRAFT_VERSION:

@@ -246,6 +246,9 @@ async def described(cluster: Cluster, first: Node) -> None:
             continue
         assert (told.error_code, told.leader_id, told.observers) == (0, first.node_id, [])
         assert {voter.replica_id for voter in told.current_voters} == {1, 2, 3}
+        assert {voter.replica_directory_id for voter in told.current_voters} == {bytes(16)}, (
+            "voters of the configuration"
+        )
         ends = {voter.replica_id: voter.log_end_offset for voter in told.current_voters}
         assert 0 < told.high_watermark <= ends[first.node_id]
         assert all(voter.last_fetch_timestamp > 0 for voter in told.current_voters)

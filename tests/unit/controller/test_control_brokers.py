@@ -4,6 +4,7 @@ BrokerHeartbeatManagerTest and ReplicationControlManagerTest, and those of its b
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from random import Random
 from typing import Any
 
 import pytest
@@ -561,3 +562,34 @@ def test_every_broker_of_a_sequence_is_fenced_within_a_session_and_its_ticks() -
     found = sessions(cluster)
     fenced: Sequence[int | None] = [found.expired(now) for now in range(0, 2 * TIMEOUT, found.tick_ms)]
     assert sorted(filter(None, fenced)) == [1, 2, 3, 4, 5]
+
+
+def test_the_least_offset_of_active_brokers_is_that_of_all_sessions_looked_at() -> None:
+    """Against the slow way, through heartbeats, fences, shutdowns, new epochs and removals."""
+    random = Random(7)
+    cluster = Cluster()
+    cluster.brokers(1, 2, 3, 4)
+    found, image = sessions(cluster), cluster.image
+    for turn in range(400):
+        broker_id = random.choice((1, 2, 3, 4))
+        known = image.brokers.get(broker_id)
+        what = random.random()
+        if what < 0.7 and known is not None:
+            request = m.BrokerHeartbeatRequest(
+                broker_id=broker_id, broker_epoch=known.epoch, current_metadata_offset=random.randrange(40)
+            )
+            leaves = random.random() < 0.1
+            found.heartbeat(request, HeartbeatResult(in_controlled_shutdown=leaves), turn)
+        else:
+            brokers = dict(image.brokers)
+            if known is None:
+                brokers[broker_id] = cluster.image.brokers[broker_id]._replace(epoch=1000 + turn)
+            elif what < 0.75:
+                del brokers[broker_id]
+            else:
+                brokers[broker_id] = known._replace(fenced=not known.fenced)
+            image = image._replace(brokers=brokers)
+            found.follow(image, turn)
+        active = [s.metadata_offset for s in found._brokers.values() if not s.is_fenced and s.shutdown_at < 0]
+        for each in image.brokers:
+            assert found.state(each).lowest_active == min(active, default=EVERY_OFFSET)

@@ -15,7 +15,7 @@ from fastq_broker.config import BrokerConfig
 from fastq_broker.controller import NewPartitions, NewTopic
 from fastq_broker.controller.image import UNASSIGNED_DIRECTORY
 from fastq_broker.controller.placement import CannotPlace, place
-from fastq_broker.controller.topics import CreatedTopic, plan_create, plan_partitions
+from fastq_broker.controller.topics import CreatedTopic, internal_topic, plan_create, plan_partitions
 
 from fastq.errors import ErrorCode
 from fastq.protocol import messages as m
@@ -200,3 +200,17 @@ def test_placement_draws_from_what_it_is_given() -> None:
     ]
     replicas = [[record.replicas for record in records] for records in found]
     assert replicas[0] == replicas[1] != replicas[2]
+
+
+@pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
+@pytest.mark.parametrize(("registered", "factor"), [(1, 1), (3, 3), (4, 3)])
+def test_internal_topics_count_on_brokers_that_are_down_for_now(name: str, registered: int, factor: int) -> None:
+    cluster = Cluster()
+    cluster.broker(1)
+    for broker_id in range(2, registered + 1):
+        cluster.broker(broker_id, fenced=True)
+    made = internal_topic(BrokerConfig.from_mapping({}), name, cluster.image)
+    assert made.replication_factor == factor
+    assert {len(replicas) for replicas in place(cluster.image.brokers.values(), 3, factor, random.Random(1))} == {
+        factor
+    }

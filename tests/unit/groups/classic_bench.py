@@ -52,7 +52,7 @@ class GroupBench:
         self.now_ms = 1_000_000
         self.ids = 0
         self.settings = Settings(delay_ms, size_max)
-        self.group = ClassicGroup("g", self.settings, wall_clock=self.wall_clock, new_id=self.new_id)
+        self.group = ClassicGroup("g", self.settings, wall_clock=self.wall_clock, new_name=self.new_name)
         self.stored: list[bytes] = []
         self.store_error = 0
         self.hold_stores = False
@@ -63,7 +63,7 @@ class GroupBench:
     def wall_clock(self) -> int:
         return WALL_MS + self.now_ms
 
-    def new_id(self) -> str:
+    def new_name(self) -> str:
         self.ids += 1
         return f"id{self.ids}"
 
@@ -125,8 +125,7 @@ class GroupBench:
 
     def reload(self) -> None:
         """Lose the group and read back what was stored last."""
-        self.group = read_group("g", self.stored[-1], self.settings, self.wall_clock)
-        self.group._new_id = self.new_id
+        self.group = read_group("g", self.stored[-1], self.settings, self.wall_clock, self.new_name)
         self._due.clear()
         self.group.start_sessions(self.now_ms)
         self.run()

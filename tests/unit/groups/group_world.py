@@ -12,6 +12,7 @@ from fastq_broker.groups.consumer_change import ConsumerGroupSettings
 from fastq_broker.groups.consumer_group import ConsumerGroup
 from fastq_broker.groups.consumer_groups import Client
 from fastq_broker.groups.shard import GroupShard, ShardSettings
+from fastq_broker.surroundings import Surroundings
 
 from fastq.errors import FencedMemberEpoch, KafkaError, MessageTooLarge, UnknownMemberId
 from fastq.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
@@ -58,6 +59,8 @@ class World:
         return GroupShard(self, settings, lambda: self.image)  # type: ignore[arg-type]
 
     # what a shard's context does
+
+    new_name = staticmethod(Surroundings().new_name)
 
     @property
     def record_bytes_max(self) -> int:

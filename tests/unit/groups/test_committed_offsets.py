@@ -155,7 +155,7 @@ def expired(group: ClassicGroup, committed: CommittedOffset, now_ms: int) -> boo
 
 
 def make_group(protocol_type: str | None, state: State = State.EMPTY, since_ms: int | None = 0) -> ClassicGroup:
-    group = ClassicGroup("g", wall_clock=lambda: 0)
+    group = ClassicGroup("g", wall_clock=lambda: 0, new_name=str)
     group.protocol_type, group.state, group.state_since_ms = protocol_type, state, since_ms
     group.subscribed = frozenset() if protocol_type == "consumer" else None
     return group

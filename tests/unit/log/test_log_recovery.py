@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from fastq_broker.log import LogConfig, LogManager, PartitionLog
+from forgetful_disk import ForgetfulFiles
 from log_support import START_MS, crash, one_batch, open_manager, records_of
 
 from fastq.errors import KafkaStorageError
@@ -175,6 +176,45 @@ def test_an_empty_file_of_leader_epochs_is_lost_where_there_are_records(
     assert log.epochs.entries() == epochs
     told = f"{log.epochs.path} is missing or empty; the leader epochs are rebuilt from the log"
     assert [record.message for record in caplog.records] == [told][:count]
+
+
+def test_epochs_of_another_time_give_way_to_the_batches_that_are_recovered(tmp_path: Path) -> None:
+    """The log was cut back and went on in a new epoch; a crash has undone that, but for the file of the epochs."""
+    manager = open_manager(tmp_path, CONFIG)
+    log = fill(manager, 0, 80)
+    expected = log.epochs.entries()
+    crash(manager)
+    kept = (tmp_path / "t-0" / f"{0:020d}.log").read_bytes()
+    manager = open_manager(tmp_path, CONFIG)
+    log = manager.create("t", 0, bytes(16))
+    log.truncate_to(60)
+    log.append(one_batch([b"other"], timestamp_ms=START_MS), leader_epoch=2, now_ms=START_MS)
+    crash(manager)
+    (tmp_path / "t-0" / f"{0:020d}.log").write_bytes(kept)
+    log = reopen(tmp_path)
+    log.load()
+    assert (log.log_end_offset, log.epochs.entries()) == (80, expected)
+
+
+@pytest.mark.parametrize("durability", ["fsync", "page-cache"])
+def test_a_name_that_a_killed_process_has_left_is_synced_by_the_next(tmp_path: Path, durability: str) -> None:
+    files = ForgetfulFiles()
+    root, left = tmp_path / "d", tmp_path / "left"
+    open_manager(root, CONFIG, files=files).close()
+    files.all_on_disk(root)
+    config = replace(CONFIG, flush_messages=1 if durability == "fsync" else CONFIG.flush_messages)
+    manager = open_manager(root, config, files=files)
+    manager.create("t", 0, bytes(16))
+    crash(manager)
+    manager = open_manager(root, config, files=files)
+    log = manager.create("t", 0, bytes(16))
+    log.append(one_batch([b"kept"], timestamp_ms=START_MS), leader_epoch=0, now_ms=START_MS)
+    log.flush()
+    manager.flusher.wait()
+    assert log.on_disk_offset == 1
+    crash(manager)
+    files.lose_power(root, left)
+    assert (left / "t-0" / f"{0:020d}.log").stat().st_size > 0
 
 
 def test_leftovers_of_an_interrupted_deletion_go(tmp_path: Path) -> None:

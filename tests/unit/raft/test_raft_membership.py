@@ -286,6 +286,19 @@ def test_a_controller_joins_by_itself_where_it_may() -> None:
     assert send.ask == RemoveVoter("c", other.key)
 
 
+def test_voters_that_have_all_moved_find_each_other_and_have_the_log_know() -> None:
+    moved = {key.node_id: Endpoint("new", key.node_id) for key in (ME, B, C)}
+    setting = Setting(1, 4, voters=VoterSet(), addresses={**moved, 9: Endpoint("no voter", 9)})
+    setting.log.entries.append(Entry(2, 4, None, KNOWN, 1))
+    setting.log.durable_end = 3
+    setting.machine.history.take_in(setting.log.said_from(0))
+    sends = [send for at in range(1, 5) for send in setting.sent(T + at)]
+    assert sends and {send.endpoint for send in sends} == {moved[2], moved[3]}
+    assert setting.machine._endpoint_of(9) is None
+    setting = following(addresses=moved)
+    assert setting.machine.leader_endpoint == moved[setting.machine.leader_id]
+
+
 def test_without_kraft_version_1_a_voter_tells_each_leader_once() -> None:
     setting = Setting(1, 4)
     setting.follow(5)
