@@ -35,7 +35,7 @@ def free_ports(count: int) -> int:
 class Nodes:
     """The command at work."""
 
-    def __init__(self, root: Path, port: int, session_ms: int = 1000) -> None:
+    def __init__(self, root: Path, port: int, session_ms: int = 1000, *more: str) -> None:
         self.bootstrap = f"127.0.0.1:{port}"
         """The first node."""
         self.servers = ",".join(f"127.0.0.1:{port + at}" for at in range(COUNT))
@@ -43,7 +43,7 @@ class Nodes:
         for setting in ("broker.heartbeat.interval.ms=200", f"broker.session.timeout.ms={session_ms}"):
             command += ["--set", setting]
         self.process = subprocess.Popen(
-            [*command, "--listen", self.bootstrap], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [*command, "--listen", self.bootstrap, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
         self.log: list[str] = []
         self._heard = threading.Condition()
@@ -85,8 +85,8 @@ class Nodes:
 
 
 @contextmanager
-def running(root: Path, port: int, session_ms: int = 1000) -> Iterator[Nodes]:
-    nodes = Nodes(root, port, session_ms)
+def running(root: Path, port: int, session_ms: int = 1000, *more: str) -> Iterator[Nodes]:
+    nodes = Nodes(root, port, session_ms, *more)
     try:
         yield nodes
     finally:

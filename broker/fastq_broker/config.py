@@ -16,9 +16,9 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
 
 from fastq.errors import ConfigError
+from fastq.properties import flattened, parse_properties
 from fastq_broker import config_cluster, config_listeners, fail_closed
 from fastq_broker.config_cluster import HostPort
 from fastq_broker.config_keys import ConfigKey, ConfigSource, Status, Value, is_count, unknown_key
@@ -154,6 +154,7 @@ class BrokerConfig:
     metadata_log_segment_ms: int
     controller_quorum_voters: Mapping[int, HostPort]
     controller_quorum_bootstrap_servers: Sequence[HostPort]
+    controller_quorum_voter_addresses: Mapping[int, HostPort]
     controller_quorum_auto_join_enable: bool
     controller_quorum_election_timeout_ms: int
     controller_quorum_election_backoff_max_ms: int
@@ -251,7 +252,7 @@ def read_file(path: Path) -> dict[str, Value]:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not a TOML document: {error}") from error
-    return _known(_flatten(document))
+    return _known(flattened(document))
 
 
 def parse_assignments(texts: Iterable[str]) -> dict[str, Value]:
@@ -262,18 +263,6 @@ def parse_assignments(texts: Iterable[str]) -> dict[str, Value]:
         if not separator:
             raise ValueError(f"--set {text!r}: it takes KEY=VALUE")
         found[key.strip()] = value
-    return found
-
-
-def parse_properties(text: str) -> dict[str, str]:
-    """Java's properties: `#` and `!` comments, `=`, `:` or blank after the key, `\\` escapes and continues a line."""
-    found: dict[str, str] = {}
-    for line in _logical_lines(text):
-        key, position = _take_key(line)
-        rest = line[position:].lstrip(" \t\f")
-        if rest[:1] in ("=", ":"):
-            rest = rest[1:].lstrip(" \t\f")
-        found[_unescape(key)] = _unescape(rest)
     return found
 
 
@@ -309,68 +298,6 @@ def _known(settings: Mapping[str, Value]) -> dict[str, Value]:
             raise unknown_key(name, BROKER_KEYS, "broker setting")
         known[name] = value
     return known
-
-
-def _flatten(document: Mapping[str, Any], prefix: str = "") -> dict[str, Value]:
-    flat: dict[str, Value] = {}
-    for key, value in document.items():
-        if isinstance(value, dict):
-            flat.update(_flatten(value, f"{prefix}{key}."))
-        else:
-            flat[prefix + key] = value
-    return flat
-
-
-def _logical_lines(text: str) -> list[str]:
-    """Lines with continuations joined, without comments and blank lines."""
-    lines: list[str] = []
-    pending = ""
-    for raw in text.splitlines():
-        line = raw.lstrip(" \t\f")
-        if not pending and (not line or line[0] in "#!"):
-            continue
-        slashes = len(line) - len(line.rstrip("\\"))
-        if slashes % 2:
-            pending += line[:-1]
-            continue
-        lines.append(pending + line)
-        pending = ""
-    return [*lines, pending] if pending else lines
-
-
-def _take_key(line: str) -> tuple[str, int]:
-    position = 0
-    while position < len(line) and line[position] not in "=: \t\f":
-        position += 2 if line[position] == "\\" else 1
-    return line[:position], min(position, len(line))
-
-
-_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
-_HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
-
-
-def _unescape(text: str) -> str:
-    if "\\" not in text:
-        return text
-    out: list[str] = []
-    position = 0
-    while position < len(text):
-        char = text[position]
-        position += 1
-        if char != "\\" or position == len(text):
-            out.append(char)
-            continue
-        escape = text[position]
-        position += 1
-        if escape == "u":
-            digits = text[position : position + 4]
-            if len(digits) < 4 or not set(digits) <= _HEXADECIMAL:
-                raise ConfigError(f"\\u{digits} is not a character: four hexadecimal digits must follow \\u")
-            out.append(chr(int(digits, 16)))
-            position += 4
-        else:
-            out.append(_ESCAPES.get(escape, escape))
-    return "".join(out)
 
 
 class _Builder:
@@ -439,7 +366,15 @@ class _Builder:
         voters = config_cluster.parse_voters(values["controller_quorum_voters"])
         bootstrap = config_cluster.parse_bootstrap(values["controller_quorum_bootstrap_servers"])
         config_cluster.check_quorum(node_id, roles, voters, bootstrap)
-        values |= {"controller_quorum_voters": voters, "controller_quorum_bootstrap_servers": bootstrap}
+        addresses = config_cluster.parse_voters(
+            values["controller_quorum_voter_addresses"], key=config_cluster.ADDRESSES
+        )
+        config_cluster.check_addresses(voters, addresses)
+        values |= {
+            "controller_quorum_voters": voters,
+            "controller_quorum_bootstrap_servers": bootstrap,
+            "controller_quorum_voter_addresses": addresses,
+        }
         controller_names = [name.upper() for name in values["controller_listener_names"]]
         if not controller_names:
             raise ConfigError("controller.listener.names = '' is not allowed: it takes at least one name")

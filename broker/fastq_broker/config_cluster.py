@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 VOTERS = "controller.quorum.voters"
 BOOTSTRAP = "controller.quorum.bootstrap.servers"
+ADDRESSES = "controller.quorum.voter.addresses"
 ROLES = ("broker", "controller")
 
 
@@ -28,16 +29,16 @@ class HostPort(NamedTuple):
     port: int
 
 
-def parse_voters(texts: Sequence[str]) -> dict[int, HostPort]:
+def parse_voters(texts: Sequence[str], key: str = VOTERS) -> dict[int, HostPort]:
     """`id@host:port` of each controller. ConfigError."""
     voters: dict[int, HostPort] = {}
     for text in texts:
         number, at, address = text.partition("@")
         place = _address(address)
         if not at or not is_count(number.strip()) or place is None:
-            raise ConfigError(f"{VOTERS} = {shown(text)} is not allowed: it takes id@host:port of all controllers")
+            raise ConfigError(f"{key} = {shown(text)} is not allowed: it takes id@host:port of all controllers")
         if int(number) in voters:
-            raise ConfigError(f"{VOTERS} names node {int(number)} twice; it takes each controller once")
+            raise ConfigError(f"{key} names node {int(number)} twice; it takes each controller once")
         voters[int(number)] = place
     return voters
 
@@ -85,6 +86,14 @@ def check_quorum(
             f"{VOTERS} names the nodes {named}, and not node {node_id}, which is a controller (process.roles = {names}): add it"
             if "controller" in roles
             else f"{VOTERS} names node {node_id}, which is no controller (process.roles = {names}): remove it there, or give it that role"
+        )
+
+
+def check_addresses(voters: Mapping[int, HostPort], addresses: Mapping[int, HostPort]) -> None:
+    """Voters have one list of addresses. ConfigError."""
+    if voters and addresses:
+        raise ConfigError(
+            f"{ADDRESSES} does not go with {VOTERS}, which says where controllers are that never change: remove one of them"
         )
 
 

@@ -101,7 +101,11 @@ TOPICS = (
     row("delete.topic.enable", BOOLEAN, True, doc="Topics may be deleted."),
     row("offsets.topic.num.partitions", INT, 50, at_least(1), "Partitions of __consumer_offsets."),
     row(
-        "offsets.topic.replication.factor", SHORT, 3, at_least(1), "Replicas of __consumer_offsets, where brokers are."
+        "offsets.topic.replication.factor",
+        SHORT,
+        3,
+        at_least(1),
+        "Replicas of __consumer_offsets, where brokers are registered.",
     ),
     row("offsets.topic.segment.bytes", INT, 104857600, at_least(1048576), "Segment size of __consumer_offsets."),
     row("transaction.state.log.num.partitions", INT, 50, at_least(1), "Partitions of __transaction_state."),
@@ -452,6 +456,15 @@ REMOVED = tuple(
     for note, names in _REMOVED
     for name in names.split()
 )
+
+THROTTLES = frozenset(
+    (
+        "leader.replication.throttled.rate",
+        "follower.replication.throttled.rate",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+    )
+)
+"""What kafka-reassign-partitions sets while partitions move (Kafka's DynamicConfig.Broker)."""
 
 # Names that Kafka 4.3 no longer has; DescribeConfigs tells of them only where they are set.
 RETIRED = frozenset(key.name for key in REMOVED + MAPPED) - {

@@ -36,6 +36,14 @@ def row(
 QUORUM = (
     row("controller.quorum.voters", LIST, [], None, "id@host:port of all controllers, where they never change."),
     row("controller.quorum.bootstrap.servers", LIST, [], None, "host:port of controllers to ask for the leader."),
+    row(
+        "controller.quorum.voter.addresses",
+        LIST,
+        [],
+        None,
+        "id@host:port of voters that are not where the log has them, as when a whole quorum has moved: it is started with these, says so "
+        "in its log, and needs them no more. fastq's own.",
+    ),
     row("controller.quorum.auto.join.enable", BOOLEAN, False, None, "A controller becomes a voter by itself."),
     row("controller.quorum.election.timeout.ms", INT, 1000, NOT_NEGATIVE, "An election without a winner is over."),
     row("controller.quorum.election.backoff.max.ms", INT, 1000, NOT_NEGATIVE, "The longest wait for the next one."),

@@ -46,9 +46,13 @@ def main(arguments: Sequence[str]) -> int:
         print(uuid_to_str(random_uuid()))
         return EXIT_OK
     try:
-        config = BrokerConfig.from_mapping(
-            {**read_file(Path(parsed.config)), **parse_assignments(parsed.set)}, insecure_ignore=parsed.insecure_ignore
-        )
+        given = {} if parsed.config is None else read_file(Path(parsed.config))
+        if parsed.data_dir is not None:
+            given["log.dirs"] = parsed.data_dir
+        given |= parse_assignments(parsed.set)
+        if parsed.config is None and not {"log.dirs", "log.dir"} & given.keys():
+            raise ConfigError("which directories? Give --config FILE, or --set log.dirs=DIR")
+        config = BrokerConfig.from_mapping(given, insecure_ignore=parsed.insecure_ignore)
         if parsed.command == "info":
             return _info(config)
         plan = _plan(config, parsed)
@@ -208,8 +212,12 @@ def _parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    made.set_defaults(data_dir=None)
+    made.add_argument("--config", "-c", metavar="FILE", help="the node's configuration, unless --set says all of it")
+    where = info.add_mutually_exclusive_group(required=True)
+    where.add_argument("--config", "-c", metavar="FILE", help="the node's configuration")
+    where.add_argument("--data-dir", metavar="DIR", help="its directory, or several with commas")
     for command in (made, info):
-        command.add_argument("--config", "-c", metavar="FILE", required=True, help="the node's configuration")
         command.add_argument(
             "--set",
             metavar="KEY=VALUE",

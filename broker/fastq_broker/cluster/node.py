@@ -465,6 +465,11 @@ class ClusterNode:
 
     # -- whom to follow
 
+    @property
+    def lag_max(self) -> int:
+        """Records that the replica of this node lacks which is furthest behind its leader."""
+        return 0 if self._fetchers is None else self._fetchers.lag_max
+
     def _follow(self, replica: Replica, leader: int, epoch: int) -> None:
         key = replica.topic_id, replica.partition
         if leader == NOBODY or replica.log.dir.offline is not None:  # who fetches is in sync, until it fails to write
@@ -473,6 +478,11 @@ class ClusterNode:
             return
         self._followed[key] = followed = _Followed(replica, leader, epoch)
         self._fetch([followed])
+
+    def _is_in_sync(self, replica: Replica) -> bool:
+        topic = self._ports.image.topics_by_id.get(replica.topic_id)
+        partition = None if topic is None else topic.partitions[replica.partition]
+        return partition is not None and self._config.node_id in partition.isr
 
     def _fetch(self, all_followed: Iterable[_Followed]) -> None:
         if self._fetchers is None or self._closed:
@@ -492,7 +502,7 @@ class ClusterNode:
                 )
                 continue
             partition = ReplicaPartition(replica.topic, replica.topic_id, replica.partition)
-            assignments.append(Assignment(partition, place, epoch, replica.log))
+            assignments.append(Assignment(partition, place, epoch, replica.log, self._is_in_sync(replica)))
         self._fetchers.follow(assignments)
 
     # -- what clients ask of the active controller

@@ -6,6 +6,8 @@ Rules
 - The first three nodes are brokers and controllers, the others brokers only.
 - The controllers are named by controller.quorum.voters, not in the log: their ports follow from the arguments, which may change from one
   start to the next. They are reached at the loopback address alone.
+- The first node may have been alone before: its directory is moved to where it belongs (`lone_node`). The voters of such a cluster are in
+  its log, so the other controllers join by themselves, and what the log says of ports is overruled (controller.quorum.voter.addresses).
 - N may grow. It does not shrink: what is on the nodes that are left out would be missing.
 - What the arguments decide for each node is not to be set for all of them, and a configuration file holds such settings: it is refused.
 - Nodes are stopped in SHUTDOWN_S at most: longer than a broker tries to hand over what it leads (`shutdown_timeout_s`, Kafka's five
@@ -20,12 +22,13 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastq.errors import ConfigError, FastqError
 from fastq.protocol.uuid import random_uuid, uuid_to_str
+from fastq_broker.cluster import lone_node
 from fastq_broker.cluster.supervisor import (
     CONTROLLERS_MAX,
     EXIT_BAD_CONFIG,
@@ -39,6 +42,8 @@ from fastq_broker.cluster.supervisor import (
 )
 from fastq_broker.config import BrokerConfig, parse_assignments
 from fastq_broker.config_listeners import parse_listener
+from fastq_broker.controller.storage import META_PROPERTIES, METADATA_DIRECTORY, MetaProperties, QuorumState
+from fastq_broker.raft.messages import SnapshotId
 
 if TYPE_CHECKING:
     from fastq_broker.config_keys import Value
@@ -52,6 +57,7 @@ DECIDED = frozenset(
         *("node.id", "broker.id", "process.roles", "log.dir", "log.dirs", "metadata.log.dir"),
         *("listeners", "advertised.listeners", "host.name", "port", "advertised.host.name", "advertised.port"),
         *("controller.listener.names", "controller.quorum.voters", "controller.quorum.bootstrap.servers"),
+        *("controller.quorum.voter.addresses", "controller.quorum.auto.join.enable"),
     )
 )
 """Settings that are each node's own."""
@@ -74,10 +80,20 @@ def run(parsed: argparse.Namespace) -> int:
     except (FastqError, ValueError) as error:
         print(f"fastq-broker: {error}", file=sys.stderr)
         return EXIT_BAD_CONFIG
+    root = _root(parsed)
     try:
         check_ports(plans)
+        if lone_node.is_there(root):
+            lone_node.move(root)
+            logger.info(
+                "the node of %s is %s now. Its topics keep the replicas that they have: "
+                "`fastq partitions rebalance --replication-factor %d` gives them more",
+                root,
+                root / lone_node.FIRST,
+                min(len(plans), 3),
+            )
         check_locks(configs)
-        prepare(Path(parsed.data_dir or "data"), configs)
+        prepare(root, configs)
     except (FastqError, OSError) as error:
         print(f"fastq-broker: {error}", file=sys.stderr)
         return EXIT_UNCLEAN
@@ -111,17 +127,61 @@ def plan(parsed: argparse.Namespace) -> tuple[list[NodePlan], dict[int, dict[str
             f"--listen {address!r} does not go with --nodes: it takes HOST:PORT, the address of the first node"
         )
     listener = parse_listener(address, key="--listen")
-    plans = plan_nodes(parsed.nodes, parsed.data_dir or "data", listener.host, listener.port)
-    return plans, {each.node_id: _settings(each, plans, shared) for each in plans}
+    root = _root(parsed)
+    plans = plan_nodes(parsed.nodes, str(root), listener.host, listener.port)
+    dynamic = has_dynamic_voters(root)
+    return plans, {each.node_id: _settings(each, plans, shared, dynamic=dynamic) for each in plans}
 
 
-def _settings(own: NodePlan, plans: Sequence[NodePlan], shared: Mapping[str, Value]) -> dict[str, Value]:
+def _root(parsed: argparse.Namespace) -> Path:
+    return Path(parsed.data_dir or "data")
+
+
+def has_dynamic_voters(root: Path) -> bool:
+    """Whether the log of this cluster names its voters, as that of a node that began alone does. ConfigError where nothing says so.
+
+    A controller that is to join must never be started as one of a static quorum: two such would elect each other, and begin anew.
+    """
+    if lone_node.is_there(root):
+        return True
+    problem: ConfigError | None = None
+    static = False
+    for directory in root.glob(f"node-[1-9]*/{METADATA_DIRECTORY}"):
+        try:
+            state = QuorumState.read(directory)
+        except ConfigError as error:
+            problem = error
+            continue
+        if (directory / SnapshotId(0, 0).file_name).exists():
+            return True
+        if state is not None:
+            if state.data_version > 0 or not state.voters:
+                return True
+            static = True
+    if problem is not None and not static:
+        raise problem
+    return False
+
+
+def _settings(
+    own: NodePlan, plans: Sequence[NodePlan], shared: Mapping[str, Value], *, dynamic: bool
+) -> dict[str, Value]:
     """The settings of one node."""
     controllers = [each for each in plans if each.controller_port is not None]
     listeners, roles = f"PLAINTEXT://{own.address}", "broker"
     if own.controller_port is not None:
         listeners += f",CONTROLLER://{LOOPBACK}:{own.controller_port}"
         roles += ",controller"
+    voters = ",".join(f"{each.node_id}@{LOOPBACK}:{each.controller_port}" for each in controllers)
+    quorum: dict[str, Value] = {"controller.quorum.voters": voters}
+    if dynamic:
+        quorum = {
+            "controller.quorum.bootstrap.servers": ",".join(
+                f"{LOOPBACK}:{each.controller_port}" for each in controllers
+            ),
+            "controller.quorum.voter.addresses": voters,
+            "controller.quorum.auto.join.enable": "true",
+        }
     few: dict[str, Value] = {}
     if len(plans) < 3:  # Kafka's defaults take three brokers
         few = {
@@ -137,9 +197,7 @@ def _settings(own: NodePlan, plans: Sequence[NodePlan], shared: Mapping[str, Val
         "log.dirs": own.data_dir,
         "listeners": listeners,
         "controller.listener.names": "CONTROLLER",
-        "controller.quorum.voters": ",".join(
-            f"{each.node_id}@{LOOPBACK}:{each.controller_port}" for each in controllers
-        ),
+        **quorum,
     }
 
 
@@ -200,13 +258,6 @@ def check_locks(configs: Sequence[BrokerConfig]) -> None:
 
 def prepare(root: Path, configs: Sequence[BrokerConfig]) -> None:
     """Format what is not formatted yet, as one cluster. ConfigError where the directories do not allow it, OSError."""
-    from fastq_broker.controller.storage import META_PROPERTIES, METADATA_DIRECTORY, MetaProperties
-
-    if (root / META_PROPERTIES).exists():
-        raise ConfigError(
-            f"{root} holds a node of its own, one without --nodes: choose another --data-dir; that node becomes the first of several "
-            "with a configuration of its own (docs/operations.md, One node to three)"
-        )
     formatted = {
         int(place.parent.name.removeprefix("node-"))
         for place in root.glob(f"node-[1-9]*/{META_PROPERTIES}")
@@ -221,7 +272,10 @@ def prepare(root: Path, configs: Sequence[BrokerConfig]) -> None:
     if not new:
         return
     known = next((MetaProperties.read(root / f"node-{number}") for number in sorted(formatted)), None)
-    if any(any((root / f"node-{number}" / METADATA_DIRECTORY).glob("*.log")) for number in formatted):
+    dynamic = has_dynamic_voters(root)
+    if dynamic:
+        _refuse_lost_voters(root, formatted)
+    elif any(any((root / f"node-{number}" / METADATA_DIRECTORY).glob("*.log")) for number in formatted):
         _refuse_lost_quorum(root, new, len(configs))
     from fastq_broker.controller.formatting import Plan, format_node
     from fastq_broker.controller.releases import levels_of
@@ -234,7 +288,7 @@ def prepare(root: Path, configs: Sequence[BrokerConfig]) -> None:
             node_id=config.node_id,
             directories=[directory],
             metadata_directory=directory,
-            levels=levels_of({}, dynamic_quorum=False),
+            levels=levels_of({}, dynamic_quorum=dynamic and "controller" in config.process_roles),
         )
         format_node(node, ignore_formatted=False, now_ms=time.time_ns() // 1_000_000)
     logger.info("%d nodes are new in cluster %s, %s", len(new), cluster_id, root)
@@ -251,3 +305,27 @@ def _refuse_lost_quorum(root: Path, new: Sequence[BrokerConfig], count: int) -> 
         )
     for number in empty:
         logger.warning("node-%d has no directory in %s: it begins with an empty one", number, root)
+
+
+def _refuse_lost_voters(root: Path, formatted: Iterable[int]) -> None:
+    """ConfigError where most voters that the log names have lost their directories: nobody would be elected."""
+    known = [(number, root / f"node-{number}" / METADATA_DIRECTORY) for number in sorted(formatted)]
+    logs = [lone_node.read_metadata(directory) for _, directory in known if directory.is_dir()]
+    voters, _ = max(logs, key=lambda found: found[1].offset, default=(None, None))
+    if voters is None:
+        return
+    here = {number: MetaProperties.read(directory.parent) for number, directory in known}
+    lost = [
+        voter.key.node_id
+        for voter in voters
+        if (found := here.get(voter.key.node_id)) is None or found.directory_id != voter.key.directory_id
+    ]
+    if len(voters) - len(lost) < voters.majority:
+        names = ", ".join(f"node-{number}" for number in lost)
+        raise ConfigError(
+            f"{root} has lost {names}, most of the controllers that its log names: no leader would be elected; bring the directories back"
+        )
+    for number in lost:
+        logger.warning(
+            "node-%d has no directory in %s: it begins with an empty one, and joins the quorum anew", number, root
+        )

@@ -48,6 +48,7 @@ def raft_config(config: BrokerConfig, directory_id: bytes, cluster_id: str, port
         may_vote=is_controller,
         joins=is_controller and config.controller_quorum_auto_join_enable,
         versions=SUPPORTED[KRAFT_VERSION],
+        addresses={node_id: Endpoint(*place) for node_id, place in config.controller_quorum_voter_addresses.items()},
         election_timeout_s=config.controller_quorum_election_timeout_ms / 1000,
         fetch_timeout_s=config.controller_quorum_fetch_timeout_ms / 1000,
         election_backoff_max_s=config.controller_quorum_election_backoff_max_ms / 1000,

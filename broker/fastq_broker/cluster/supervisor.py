@@ -33,6 +33,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import BinaryIO, NamedTuple, Protocol
 
+from fastq_broker.service_manager import ServiceManager
 from fastq_broker.turns import NEVER, Turns
 
 logger = logging.getLogger(__name__)
@@ -352,8 +353,10 @@ class Supervisor:
         mark: Callable[[NodePlan, bytes], bytes] = marked,
         out: BinaryIO | None = None,
         err: BinaryIO | None = None,
+        manager: ServiceManager | None = None,
     ) -> None:
         self.supervision = supervision
+        self._manager = manager or ServiceManager({}, 0)
         self._argv = {plan.node_id: list(argv(plan)) for plan in supervision.plans}
         self._start = start
         self._signals = signals
@@ -372,15 +375,19 @@ class Supervisor:
         self._finished = loop.create_future()
         self._turns = Turns(loop, self._clock, self._work, lambda now: self.supervision.next_wakeup())
         self._signals(self._signalled)
+        self._manager.starting(loop, lambda: "starting")
         self._turns.turn()
         try:
             return await self._finished
         finally:
+            self._manager.close()
             self._turns.close()
             for plan in self.supervision.plans:  # none is left but after a mistake of ours
                 self._send_signal(plan, signal.SIGTERM)
 
     def _signalled(self, number: signal.Signals) -> None:
+        if number in ENDING:
+            self._manager.stopping(asyncio.get_running_loop())
         self.supervision.signalled(number)
         self._turns.turn()
 
@@ -397,7 +404,9 @@ class Supervisor:
             self._send_signal(effect.plan, effect.number)
         elif isinstance(effect, AllReady):
             addresses = ", ".join(plan.address for plan in self.supervision.plans)
-            self._write(self._out, f"fastq-broker ready: {len(self.supervision.plans)} nodes on {addresses}\n".encode())
+            ready = f"ready: {len(self.supervision.plans)} nodes on {addresses}"
+            self._write(self._out, f"fastq-broker {ready}\n".encode())
+            self._manager.ready(asyncio.get_running_loop(), ready)
         elif self._finished is not None and not self._finished.done():
             self._finished.set_result(effect.code)
 
@@ -469,4 +478,7 @@ def run_nodes(
 ) -> int:
     """Run nodes until a signal ends them. `argv(plan)` is the command of a node, which says that it is ready with a line on its standard
     output; `mark` makes lines of its log those of all nodes. Answers the exit code: 0 when all ended well."""
-    return asyncio.run(Supervisor(Supervision(plans, config or SupervisorConfig()), argv, mark=mark).run())
+    manager = ServiceManager(os.environ, os.getpid())
+    return asyncio.run(
+        Supervisor(Supervision(plans, config or SupervisorConfig()), argv, mark=mark, manager=manager).run()
+    )

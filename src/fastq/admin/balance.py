@@ -6,7 +6,8 @@ Rules of this file:
 - Who can stay stays: a replica that comes takes the place in the list of the one that goes. Leaders change by the order of the list alone,
   which copies nothing; of two replicas that could go, the one goes that this plan brings anyway.
 - Racks count once every node has one. A node that holds replicas and can take none (it is down) keeps what it has, unless it is drained.
-- The number of a partition's replicas stays.
+- The number of a partition's replicas stays, unless another is asked for: what goes then is never the preferred leader where another
+  can go; what comes is last in the list.
 - Evening out goes along chains (a to b to c, where a to c is not possible) from a node to one that has at least two fewer, until
   there is none: then no choice among the same places is more even.
 """
@@ -33,13 +34,20 @@ def plan_balance(
     partitions: Mapping[TopicPartition, Sequence[int]],
     racks: Mapping[int, str | None],
     drained: Collection[int] = (),
+    *,
+    replication_factor: int | None = None,
 ) -> dict[TopicPartition, tuple[int, ...]]:
     """The partitions that change, with their new replicas, the preferred leader first.
 
-    `racks`: the nodes that may take replicas, and the rack of each. ValueError where too few nodes are left for a partition's replicas.
+    `racks`: the nodes that may take replicas, and the rack of each; `replication_factor`: how many replicas each partition is to have,
+    None: as many as it has. ValueError where too few nodes are left for a partition's replicas.
     """
     plan = _Plan(partitions, racks, drained)
+    if replication_factor is not None:
+        plan.shrink(replication_factor)
     plan.drain()
+    if replication_factor is not None:
+        plan.grow(replication_factor)
     plan.spread()
     plan.even_replicas()
     plan.even_leaders()
@@ -116,6 +124,38 @@ class _Plan:
         """All ways to have another node in the place of one of some."""
         others = [node for node in self.nodes if node not in self.replicas[tp]]
         return [_Move(tp, source, target) for source in sources for target in others]
+
+    def shrink(self, count: int) -> None:
+        """No partition has more replicas: those go that have to anyway, or share a rack, or are on the fullest node."""
+        for tp, replicas in self.replicas.items():
+            while len(replicas) > count:
+
+                def rank(node: int, replicas: Sequence[int] = replicas) -> tuple[bool, bool, int, int]:
+                    held = len(self.on.get(node, ()))
+                    return node not in self.on, node != replicas[0], self._in_rack_of(node, replicas), held
+
+                node = max(replicas, key=rank)
+                replicas.remove(node)
+                if node in self.on:
+                    del self.on[node][tp]
+                    self.left[node][tp] = None
+
+    def grow(self, count: int) -> None:
+        """No partition has fewer replicas: they come where the fewest share a rack, and on the emptiest of these nodes."""
+        if count > len(self.nodes):
+            raise ValueError(
+                f"{count} replicas take {count} nodes, and only {len(self.nodes)} of the nodes can have any"
+            )
+        for tp, replicas in self.replicas.items():
+            while len(replicas) < count:
+                others = [node for node in self.nodes if node not in replicas]
+                node = min(others, key=lambda node: (self._in_rack_of(node, replicas), len(self.on[node])))
+                replicas.append(node)
+                self.on[node][tp] = None
+                if node in self.before[tp]:
+                    del self.left[node][tp]
+                else:
+                    self.brought[node][tp] = None
 
     def drain(self) -> None:
         """Every replica of a drained node goes to where it is least crowded, and to the emptiest of these."""

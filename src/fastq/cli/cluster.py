@@ -128,7 +128,7 @@ def run_unregister(options: argparse.Namespace) -> int:
             raise error.with_context(hint="fastq cluster nodes lists those that are") from None
         held = sum(node in part.replicas for topic in described(admin).values() for part in topic.partitions)
     if options.json:
-        print_json({"unregistered": node, "replicas_left": held})
+        print_json({"unregistered": node, "replicas_left": held}, options.json)
         return 0
     print(f"node {node} is not registered any more")
     if held:
@@ -156,7 +156,7 @@ def run_features(options: argparse.Namespace) -> int:
     if updates:
         levels = {name: update.level for name, update in updates.items()}
         if options.json:
-            print_json({"features": levels, "validate_only": options.validate_only})
+            print_json({"features": levels, "validate_only": options.validate_only}, options.json)
         else:
             verb = "would be" if options.validate_only else "is"
             for name, level in levels.items():

@@ -7,13 +7,15 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fastq.cli import reassign
+from fastq.cli import reassign, reassign_throttles
 from fastq.cli.clients import add_client_options, described, opened_admin
 from fastq.cli.groups import add_topic_option, partitions_of
 from fastq.cli.output import (
     Subparsers,
+    UsageError,
     add_json_option,
     complain,
+    count,
     counted,
     print_json,
     print_records,
@@ -66,7 +68,20 @@ def register(commands: Any) -> None:
         metavar="NODE",
         help="take all from this node; may be repeated",
     )
-    rebalance.add_argument("--execute", action="store_true", help="begin the moves; without it nothing is changed")
+    rebalance.add_argument(
+        "--replication-factor",
+        type=count,
+        metavar="N",
+        help="how many replicas each partition is to have (default: as many as it has)",
+    )
+    what = rebalance.add_mutually_exclusive_group()
+    what.add_argument("--execute", action="store_true", help="begin the moves; without it nothing is changed")
+    what.add_argument(
+        "--verify",
+        action="store_true",
+        help="whether anything still moves, exit code 1 until nothing does; then take throttles away",
+    )
+    rebalance.add_argument("--throttle", type=count, metavar="BYTES", help=reassign.THROTTLE_HELP)
     rebalance.set_defaults(run=run_rebalance)
 
     for action in (moves, elect, rebalance):
@@ -109,19 +124,26 @@ def run_elect(options: argparse.Namespace) -> int:
 def run_rebalance(options: argparse.Namespace) -> int:
     from fastq.admin.balance import plan_balance
 
+    if options.throttle is not None and not options.execute:
+        raise UsageError("--throttle is about --execute")
+    if options.verify:
+        return _verify_moves(options)
     with opened_admin(options) as admin:
         racks = reassign.racks_of(admin)
         before, leaderless = _movable(described(admin, options.topic or None))
         _check_drained(options.drain, racks, {**before, **leaderless})
         # While partitions move, their lists have the old replicas and the new ones: no state to plan from.
         reassign.check_nothing_moves(admin, "a plan takes what is at rest")
-        moves = plan_balance(before, racks, options.drain)
-        failed = reassign.begin(admin, moves) if options.execute and moves else {}
+        moves = plan_balance(before, racks, options.drain, replication_factor=options.replication_factor)
+        failed = {}
+        if options.execute and moves:
+            reassign_throttles.throttle(admin, before, moves, options.throttle)
+            failed = reassign.begin(admin, moves)
     after = {**before, **moves}
     for tp in leaderless:
         complain(f"{tp} has no leader, so there is nothing to copy: it stays as it is")
     if options.json:
-        print_json(assignment_document(moves))
+        print_json(assignment_document(moves), options.json)
     elif not moves:
         print(f"nothing to move: {_spread(after, racks.keys() - set(options.drain))}")
     else:
@@ -130,6 +152,25 @@ def run_rebalance(options: argparse.Namespace) -> int:
     for error in failed.values():
         complain(str(error))
     return 1 if failed else 0
+
+
+def _verify_moves(options: argparse.Namespace) -> int:
+    """Whether all is done that was begun, whoever began it."""
+    if options.drain or options.replication_factor is not None:
+        raise UsageError("--verify looks at what moves, it plans nothing: leave --drain and --replication-factor out")
+    with opened_admin(options) as admin:
+        topics = described(admin, options.topic or None)
+        moving = sorted(tp for tp in admin.list_partition_reassignments() if tp.topic in topics)
+        freed = not moving and reassign_throttles.unthrottle(admin, sorted(topics))
+    if options.json:
+        print_json({"moving": list(map(str, moving)), "throttles_taken_away": freed})
+    elif moving:
+        print(
+            f"{counted(len(moving), 'partition')} {'moves' if len(moving) == 1 else 'move'}; {reassign.LIST} shows how far"
+        )
+    else:
+        print(f"no partition moves{'; throttles were taken away' if freed else ''}")
+    return 1 if moving else 0
 
 
 def _movable(
@@ -204,7 +245,9 @@ def _tell_next(options: argparse.Namespace, begun: int, before: Replicas, moves:
     if not options.execute:
         print(f"{what}; --execute begins that, --json prints it as a file for fastq partitions reassign")
         return
-    print(f"{what}; begun with {counted(begun, 'partition')}, {reassign.NOT_THROTTLED}")
     print(
-        "once fastq partitions reassign --list shows none, fastq partitions elect preferred --all has the leaders follow"
+        f"{what}; begun with {counted(begun, 'partition')}, {reassign.THROTTLED if options.throttle else reassign.NOT_THROTTLED}"
+    )
+    print(
+        "once fastq partitions rebalance --verify finds it done, fastq partitions elect preferred --all has the leaders follow"
     )

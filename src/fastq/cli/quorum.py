@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import re
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastq.cli.clients import add_client_options, opened_admin
-from fastq.cli.output import Subparsers, UsageError, add_json_option, print_facts, print_json, print_records
+from fastq.cli.output import Subparsers, UsageError, add_json_option, complain, print_facts, print_json, print_records
 from fastq.errors import (
     DuplicateVoter,
     FastqError,
@@ -29,6 +30,7 @@ LEADER_S = 5.0
 """How long a leader of the quorum is waited for; an election takes less."""
 NODE_S = 2.0
 """How long each broker is waited for that is asked what it knows."""
+THREADS_MAX = 32
 NO_LEADER = "A majority of the controllers must run and reach each other"
 LOOK = "fastq quorum replication lists who is there"
 LEVEL = "fastq cluster features shows kraft.version: voters come and go at level 1 alone"
@@ -95,21 +97,43 @@ def run_status(options: argparse.Namespace) -> int:
 
 
 def _described(admin: Admin, cluster: ClusterDescription) -> QuorumDescription:
-    """The quorum, as its leader tells it. Where none does within LEADER_S, what each broker knows is the error."""
-    try:
-        return admin.describe_quorum(timeout=LEADER_S)
-    except (NotLeaderOrFollower, RequestTimedOut, WaitTimeout):
-        pass
+    """The quorum, as its leader tells it through any broker. All are asked at once, and one that stands still holds nobody up: it is named.
+    Where none tells within LEADER_S, what each broker knows is the error."""
+    quorum, known, silent = _asked(admin, [node.node_id for node in cluster.nodes])
+    if quorum is None:
+        try:
+            quorum = admin.describe_quorum(timeout=LEADER_S)  # an election may have been under way
+        except (NotLeaderOrFollower, RequestTimedOut, WaitTimeout):
+            raise NotLeaderOrFollower(
+                f"no leader of the metadata quorum answers; {'; '.join([*known, *silent])}", hint=NO_LEADER
+            ) from None
+    for text in silent:
+        complain(text)
+    return quorum
+
+
+def _asked(admin: Admin, nodes: Sequence[int]) -> tuple[QuorumDescription | None, list[str], list[str]]:
+    """What brokers say of the quorum: its description, what those know that have none, and who does not answer within NODE_S."""
+    from concurrent.futures import ThreadPoolExecutor
+
     from fastq.admin.cluster import quorum_as_known
 
-    known = []
-    for node in cluster.nodes:
+    def ask(node: int) -> QuorumDescription | FastqError:
         try:
-            return admin._client.run(quorum_as_known(node.node_id), NODE_S)
+            return admin._client.run(quorum_as_known(node), NODE_S)
         except FastqError as error:
-            detail = error.detail if isinstance(error, KafkaError) else None
-            known.append(detail or f"node {node.node_id} does not answer")
-    raise NotLeaderOrFollower(f"no leader of the metadata quorum answers; {'; '.join(known)}", hint=NO_LEADER)
+            return error
+
+    quorum, known, silent = None, [], []
+    with ThreadPoolExecutor(max_workers=min(len(nodes), THREADS_MAX) or 1) as threads:
+        for node, answer in zip(nodes, threads.map(ask, nodes), strict=True):
+            if not isinstance(answer, FastqError):
+                quorum = quorum or answer
+            elif isinstance(answer, KafkaError) and answer.detail:
+                known.append(answer.detail)
+            else:
+                silent.append(f"node {node} does not answer")
+    return quorum, known, silent
 
 
 def _lag_ms(leader: QuorumReplica | None, voter: QuorumReplica) -> int | None:
@@ -137,7 +161,7 @@ def run_replication(options: argparse.Namespace) -> int:
     return 0
 
 
-def _row(replica: QuorumReplica, status: str, quorum: QuorumDescription, as_json: bool) -> dict[str, object]:
+def _row(replica: QuorumReplica, status: str, quorum: QuorumDescription, shape: str) -> dict[str, object]:
     from fastq.protocol.uuid import uuid_to_str
 
     endpoints = [f"{e.listener}://{e.host}:{e.port}" for e in quorum.endpoints.get(replica.node_id, ())]
@@ -147,7 +171,7 @@ def _row(replica: QuorumReplica, status: str, quorum: QuorumDescription, as_json
         "end": replica.log_end_offset,
         "lag": replica.lag,
     }
-    if as_json:
+    if shape:
         row |= {"last_fetch_ms": replica.last_fetch_ms, "last_caught_up_ms": replica.last_caught_up_ms}
     else:
         now_ms = _now_ms(quorum)
@@ -231,6 +255,6 @@ def _of_voter(quorum: QuorumDescription, node: int) -> bytes:
 
 def _tell(options: argparse.Namespace, document: dict[str, object], sentence: str, voters: list[int]) -> None:
     if options.json:
-        print_json(document)
+        print_json(document, options.json)
     else:
         print(f"{sentence}; voters: {', '.join(map(str, voters))}")

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 LOG_DIRS_TIMEOUT_S = 10.0
 NOT_THROTTLED = "the copying is not throttled"
+THROTTLE_HELP = "with --execute: bytes a second that each broker sends, and takes, of what moves between brokers (default: no bound)"
 THROTTLED = "throttled until --verify finds it done"
 LIST = "fastq partitions reassign --list"
 
@@ -60,7 +61,7 @@ def register(kinds: Any) -> argparse.ArgumentParser:
         "--throttle",
         type=count,
         metavar="BYTES",
-        help="with --execute: bytes a second that each broker sends, and takes, of what moves between brokers (default: no bound)",
+        help=THROTTLE_HELP,
     )
     parser.add_argument(
         "--replica-alter-log-dirs-throttle",
@@ -118,7 +119,7 @@ def _generate(options: argparse.Namespace) -> int:
     elsewhere = {node for replicas in before.values() for node in replicas} - set(nodes)
     after = {**before, **plan_balance(before, {node: racks[node] for node in nodes}, elsewhere)}
     if options.json:
-        print_json({"current": assignment_document(before), "proposed": assignment_document(after)})
+        print_json({"current": assignment_document(before), "proposed": assignment_document(after)}, options.json)
     else:
         print(f"current replicas\n{on_one_line(before)}\n\nproposed replicas\n{on_one_line(after)}")
     return 0
@@ -173,13 +174,17 @@ def _execute(options: argparse.Namespace) -> int:
         if not options.json:
             print(f"replicas before; --execute goes back to them:\n{on_one_line(before)}\n")
         bounds = options.throttle, options.replica_alter_log_dirs_throttle
-        reassign_throttles.throttle(admin, before, wanted, *bounds)
+        reassign_throttles.throttle(admin, before, moves, options.throttle)
+        reassign_throttles.throttle_log_dirs(admin, wanted, options.replica_alter_log_dirs_throttle)
         failed = begin(admin, moves, allow_other_factor=not options.same_factor)
         waiting = _move_logs(admin, {tp: place for tp, place in wanted.items() if tp not in failed}, options.timeout)
     failed |= waiting
     begun = [tp for tp in wanted if tp not in failed]
     if options.json:
-        print_json({"before": assignment_document(before), "begun": list(map(str, begun)), "failed": _texts(failed)})
+        print_json(
+            {"before": assignment_document(before), "begun": list(map(str, begun)), "failed": _texts(failed)},
+            options.json,
+        )
     else:
         _tell_begun(begun, options.execute, THROTTLED if any(bounds) else NOT_THROTTLED)
     for error in failed.values():
@@ -382,7 +387,8 @@ def _cancel(options: argparse.Namespace) -> int:
     cancelled = [tp for tp in wanted if tp not in outcomes.errors]
     if options.json:
         print_json(
-            {"cancelled": list(map(str, cancelled)), "not_moving": list(map(str, idle)), "failed": _texts(failed)}
+            {"cancelled": list(map(str, cancelled)), "not_moving": list(map(str, idle)), "failed": _texts(failed)},
+            options.json,
         )
     else:
         moves = f"{counted(len(cancelled), 'move')}: {', '.join(map(str, cancelled))}" if cancelled else "nothing"

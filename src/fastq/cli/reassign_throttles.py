@@ -1,4 +1,4 @@
-"""Throttles of `fastq partitions reassign`, as kafka-reassign-partitions.sh sets and removes them (KIP-73, KIP-113).
+"""Throttles of `fastq partitions reassign` and `rebalance`, as kafka-reassign-partitions.sh sets and removes them (KIP-73, KIP-113).
 
 Rules: rates are settings of each broker that has a part in a move, and replicas settings of the topics: the present ones are throttled as
 leaders, those to come as followers. They are set before anything moves, and taken away once nothing does, from all brokers that run and
@@ -28,29 +28,32 @@ FOLLOWER_REPLICAS = "follower.replication.throttled.replicas"
 def throttle(
     admin: Admin,
     before: Mapping[TopicPartition, Sequence[int]],
-    wanted: Mapping[TopicPartition, Placement],
+    wanted: Mapping[TopicPartition, Sequence[int]],
     bytes_per_s: int | None,
-    log_dirs_bytes_per_s: int | None,
 ) -> None:
-    """Bound the copying that is about to begin, and what of it is under way; None: no bound."""
-    changes: dict[ConfigResource, dict[str, str | None]] = {}
+    """Bound the copying between brokers that is about to begin, and what of it is under way; None: no bound."""
     if bytes_per_s is not None:
-        changes = _replication(admin, before, wanted, str(bytes_per_s))
-    if log_dirs_bytes_per_s is not None:
-        for place in wanted.values():
-            for node, path in zip(place.replicas, place.log_dirs, strict=True):
-                if path is not None:
-                    changes.setdefault(_broker(node), {})[LOG_DIRS_RATE] = str(log_dirs_bytes_per_s)
-    _alter(admin, changes)
+        _alter(admin, _replication(admin, before, wanted, str(bytes_per_s)))
+
+
+def throttle_log_dirs(admin: Admin, wanted: Mapping[TopicPartition, Placement], bytes_per_s: int | None) -> None:
+    """Bound the copying between directories of brokers; None: no bound."""
+    if bytes_per_s is not None:
+        named = (zip(place.replicas, place.log_dirs, strict=True) for place in wanted.values())
+        nodes = sorted({node for pairs in named for node, path in pairs if path is not None})
+        _alter(admin, {_broker(node): {LOG_DIRS_RATE: str(bytes_per_s)} for node in nodes})
 
 
 def _replication(
-    admin: Admin, before: Mapping[TopicPartition, Sequence[int]], wanted: Mapping[TopicPartition, Placement], rate: str
+    admin: Admin,
+    before: Mapping[TopicPartition, Sequence[int]],
+    wanted: Mapping[TopicPartition, Sequence[int]],
+    rate: str,
 ) -> dict[ConfigResource, dict[str, str | None]]:
     from fastq.admin import ConfigResource
 
-    sources = {tp: set(replicas) for tp, replicas in before.items()}
-    targets = {tp: set(place.replicas) for tp, place in wanted.items()}
+    sources = {tp: set(before[tp]) for tp in wanted}
+    targets = {tp: set(replicas) for tp, replicas in wanted.items()}
     for tp, move in admin.list_partition_reassignments().items():
         sources[tp] = set(move.replicas) - set(move.adding_replicas)
         targets.setdefault(tp, set(move.target))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -409,3 +411,26 @@ def test_without_a_leader_the_command_says_what_the_nodes_know(
     said = capsys.readouterr().err
     assert "no leader of the metadata quorum answers; node 1 hears no leader of" in said and said.count("\n") == 1
     assert "A majority of the controllers must run and reach each other" in said
+
+
+def test_a_broker_that_stands_still_is_named_and_holds_nobody_up(
+    broker: FakeBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fastq.cli import main
+    from fastq.cli import quorum as command
+
+    monkeypatch.setattr(command, "NODE_S", 0.3)
+    broker.handlers[ApiKey.DESCRIBE_QUORUM] = lambda *_: quorum()
+    with socket.create_server(("127.0.0.1", 0)) as still:  # as the system has it of a process that is stopped
+        port = still.getsockname()[1]
+
+        def metadata(request: Any, version: int) -> m.MetadataResponse:
+            response = broker._metadata(request, version)
+            second = m.MetadataResponse.MetadataResponseBroker(node_id=2, host="127.0.0.1", port=port)
+            response.brokers = [*response.brokers, second]
+            return response
+
+        broker.handlers[ApiKey.METADATA] = metadata
+        assert main(["quorum", "status", "--json", "--bootstrap", broker.address]) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["voters"] and told.err == "fastq: node 2 does not answer\n"

@@ -129,3 +129,29 @@ def test_a_large_cluster_in_little_time() -> None:
     before = {TopicPartition("t", n): random.sample(range(10), 3) for n in range(3000)}
     after = applied(before, plan_balance(before, dict.fromkeys(range(11))))
     assert set(held(after, range(11))) <= {818, 819}
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_another_number_of_replicas(seed: int) -> None:
+    """All have it; nobody whose place is right moves more than it takes, and leaders stay where they can."""
+    random = Random(seed)
+    before, racks = cluster(random, racks=random.choice([0, 2, 3]))
+    factor = random.randint(1, len(racks))
+    after = applied(before, plan_balance(before, racks, replication_factor=factor))
+    assert all(len(set(replicas)) == len(replicas) == factor for replicas in after.values())
+    counts = held(after, racks)
+    assert max(counts) - min(counts) <= 1 or any(racks.values())
+    assert plan_balance(after, racks, replication_factor=factor) == {}
+    if all(len(replicas) <= factor for replicas in before.values()) and not any(racks.values()):
+        even = -(-len(before) * factor // len(racks))  # who has more than that has to give some away
+        away = sum(max(0, count - even) for count in held(before, racks))
+        assert copies(before, after) == sum(factor - len(replicas) for replicas in before.values()) + away
+
+
+def test_what_goes_is_drained_or_down_before_anything_else() -> None:
+    tp = TopicPartition("t", 0)
+    racks = dict.fromkeys((1, 2, 3))
+    assert plan_balance({tp: [1, 2, 3]}, racks, [1], replication_factor=2)[tp] in ((2, 3), (3, 2))
+    assert plan_balance({tp: [1, 9, 3]}, racks, replication_factor=2)[tp] == (1, 3)
+    with pytest.raises(ValueError, match="4 replicas take 4 nodes, and only 3"):
+        plan_balance({tp: [1]}, racks, replication_factor=4)

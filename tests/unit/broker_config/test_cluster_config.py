@@ -85,6 +85,16 @@ def test_bootstrap_servers_instead_of_voters() -> None:
         (COMBINED, {"controller_quorum_voters": "-1@h:1"}, ["controller.quorum.voters", "id@host:port"]),
         (COMBINED, {"controller_quorum_voters": "1@::1:1"}, ["controller.quorum.voters", "id@host:port"]),
         (COMBINED, {"controller_quorum_voters": "1@h:1,1@g:2"}, ["controller.quorum.voters", "node 1 twice"]),
+        (
+            COMBINED,
+            {"controller_quorum_voter_addresses": "1@h:1"},
+            ["voter.addresses does not go with controller.quorum.voters"],
+        ),
+        (
+            COMBINED,
+            {"controller_quorum_voters": None, "controller_quorum_voter_addresses": "1@h"},
+            ["controller.quorum.voter.addresses = '1@h' is not allowed"],
+        ),
         (BROKER, {"controller_quorum_bootstrap_servers": "h"}, ["controller.quorum.bootstrap.servers", "host:port"]),
         (BROKER, {"controller_quorum_bootstrap_servers": ":1"}, ["controller.quorum.bootstrap.servers", "host:port"]),
         # listeners of controllers

@@ -153,3 +153,9 @@ def test_a_controller_is_reached_where_it_says() -> None:
     assert controller_endpoints(everywhere) == {"CONTROLLER": Endpoint(socket.gethostname(), 9093)}
     (address,) = registration_config(told, INCARNATION).listeners
     assert address == ListenerAddress("CONTROLLER", "told", 2)
+
+
+def test_where_voters_are_by_now_arrives() -> None:
+    servers = {"controller_quorum_voters": "", "controller_quorum_bootstrap_servers": "h:1,h:2"}
+    config = of(**servers, controller_quorum_voter_addresses="1@h:5,2@[::1]:6")
+    assert raft_config(config, DIRECTORY, "c").addresses == {1: Endpoint("h", 5), 2: Endpoint("::1", 6)}
