@@ -23,6 +23,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ _EXAMPLE = """example:
   fastq-broker repair --data-dir ./data     what accepting the damage of a metadata log would cost
   fastq-broker format --cluster-id ID --standalone --config server.properties
                                             give directories their cluster before the first start; also info, random-uuid
+  fastq-broker status                       which nodes run here
+  fastq-broker stop --data-dir ./data       stop one of them, or all of fastq-broker --nodes, and wait until it has
 """
 
 
@@ -68,8 +71,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from .format import main as storage
 
         return storage(arguments)
+    if arguments[:1] and arguments[0] in ("stop", "status"):
+        from .stop import main as stop
+
+        return stop(arguments)
+    if arguments[:1] == ["container"]:
+        from .container import main as container
+
+        return container(arguments[1:])
     parsed = _parser().parse_args(arguments)
     _configure_logging(parsed.log_format, parsed.log_level)
+    if parsed.nodes > 1 and parsed.check_config:
+        print(
+            "fastq-broker: --check-config does not go with --nodes: it looks at the configuration of one",
+            file=sys.stderr,
+        )
+        return EXIT_BAD_CONFIG
     if parsed.nodes > 1:
         from .cluster.nodes import run
 
@@ -88,13 +105,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (FastqError, ValueError) as error:
         print(f"fastq-broker: {error}", file=sys.stderr)
         return EXIT_BAD_CONFIG
+    if parsed.check_config:
+        from .config import read_file
+        from .preflight import check
+
+        of_file = read_file(Path(parsed.config)) if parsed.config is not None else {}
+        return check(config, dict.fromkeys(of_file.keys() - _overrides(parsed).keys(), parsed.config))
     for path in config.log_dirs:
-        if os.path.exists(os.path.join(path, "node-1", "meta.properties")):
-            print(
-                f"fastq-broker: {path} holds the nodes of a cluster: give --nodes, or another --data-dir",
-                file=sys.stderr,
-            )
-            return EXIT_CANNOT_START
+        for first in ("node-1", "node-1.moving"):  # it is, or is becoming, the first of several (cluster/lone_node.py)
+            if os.path.exists(os.path.join(path, first, "meta.properties")):
+                print(
+                    f"fastq-broker: {path} holds the nodes of a cluster: give --nodes, or another --data-dir",
+                    file=sys.stderr,
+                )
+                return EXIT_CANNOT_START
     try:
         loop = _new_loop()
     except OSError as error:
@@ -122,8 +146,12 @@ async def _serve(
     """Start, say so, wait for a signal, stop."""
     from fastq.errors import FastqError
 
+    from . import preflight
     from .broker import Broker, StartFailed, StartStopped
+    from .descriptors import raise_limit
+    from .service_manager import ServiceManager
 
+    manager = ServiceManager(os.environ, os.getpid())
     broker: Broker | None = None
     stop = _take_signals(loop, lambda: broker is not None and broker.hurry())
     if parsed.supervised:
@@ -141,15 +169,21 @@ async def _serve(
         stop.set()
 
     broker.on_halt(halt)
+    recovery = broker.logs.recovery
+    for warning in preflight.warnings(preflight.look(config, raise_limit())):
+        logger.warning("%s", warning)
+    manager.starting(loop, lambda: f"starting: {recovery}" if recovery.under_way else "starting")
     metrics: MetricsServer | None = None
     try:
         if parsed.metrics_listen is not None:
             metrics = await _serve_metrics(broker, parsed.metrics_listen)
         await _start(broker, stop)
     except StartStopped as stopped:
+        manager.close()
         logger.warning("%s", stopped)
         return EXIT_UNCLEAN
     except (StartFailed, FastqError) as error:
+        manager.close()
         print(f"fastq-broker: {error}", file=sys.stderr)
         await broker.close()  # that of the metrics may be what could not be started
         return EXIT_CANNOT_START
@@ -159,11 +193,14 @@ async def _serve(
         metrics.metrics.started = True
     addresses = ", ".join(broker.listening)
     print(f"fastq-broker ready on {addresses} in {_process_age_s(started):.2f} s", flush=True)
+    manager.ready(loop, f"ready on {addresses}")
     gc.freeze()  # what is loaded stays: no collection looks at it again
     gc.set_threshold(GC_THRESHOLD, 20, 50)
     gc.enable()
     await stop.wait()
+    manager.stopping(loop)
     clean = await broker.close()
+    manager.close()
     if metrics is not None:
         metrics.close()
     logger.info("stopped" if clean else "stopped, but not cleanly: the next start recovers")
@@ -309,6 +346,11 @@ def _parser() -> argparse.ArgumentParser:
         "--metrics-listen",
         metavar="HOST:PORT",
         help="serve /metrics for Prometheus, /health/live and /health/ready there",
+    )
+    add(
+        "--check-config",
+        action="store_true",
+        help="print what would hold and where it was set, and what the machine has for it; start nothing",
     )
     add("--log-format", choices=("text", "json"), default="text", help="how the log is written (default: text)")
     add("--log-level", choices=("debug", "info", "warning", "error"), default="info", help="default: info")

@@ -119,7 +119,9 @@ class Broker(Ports):
             shared = DescriptorCount(descriptors.connections - descriptors.reserve)
             self._reserve = DescriptorCount(descriptors.reserve, beyond=shared)
         self.cluster = self._make_cluster()
-        self.replicas = ReplicaTable(config.node_id, None if self.cluster is None else self.cluster.replication)
+        self.replicas = ReplicaTable(
+            config.node_id, None if self.cluster is None else self.cluster.replication, lambda: self.image
+        )
         self.purgatory = Purgatory(loop)
         self.fetch_sessions = FetchSessionCache(
             config.max_incremental_fetch_session_cache_slots, lambda: here.random.randint(1, INT32_MAX)

@@ -21,12 +21,14 @@ from fastq.protocol.api import APIS
 
 from .connection import Connection
 from .controller.states import PartitionState, ReplicaState, partition_state, replica_state
+from .metrics_kafka import tell_all
 from .router import Deferred, Router
 
 if TYPE_CHECKING:
     from .broker import Broker
     from .groups.offsets import CommittedOffset
     from .output import Part
+    from .replicas import Replica
     from .router import Header, Result, Route
 
 LATENCY_BUCKETS_S = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
@@ -139,7 +141,11 @@ class Exposition:
         self._lines: list[str] = []
 
     def family(
-        self, name: str, kind: str, meaning: str, samples: Iterable[tuple[Mapping[str, object], float]] | float
+        self,
+        name: str,
+        kind: str,
+        meaning: str,
+        samples: Iterable[tuple[Mapping[str, object], float]] | Iterable[tuple[Mapping[str, str], float]] | float,
     ) -> None:
         """A metric with its samples, each with its labels; or with one sample without any."""
         self._lines += [f"# HELP {name} {meaning}", f"# TYPE {name} {kind}"]
@@ -192,7 +198,15 @@ class BrokerMetrics:
         self._logs(out)
         self._groups(out)
         self._controller(out)
+        tell_all(out, self._broker, self._router.stats, self._told_apart())
         return out.text()
+
+    def _told_apart(self) -> list[Replica]:
+        """The partitions that are told one by one: all, or none where they are many."""
+        replicas = self._broker.replicas
+        if len(replicas) > PARTITIONS_MAX:
+            return []
+        return sorted(replicas, key=lambda replica: (replica.topic, replica.partition))
 
     def problem(self) -> str | None:
         """Why the broker is not ready, None when it is."""
@@ -251,9 +265,8 @@ class BrokerMetrics:
 
     def _logs(self, out: Exposition) -> None:
         broker = self._broker
-        replicas = sorted(broker.replicas, key=lambda replica: (replica.topic, replica.partition))
         topics: dict[str, list[int]] = {}
-        for replica in replicas:
+        for replica in sorted(broker.replicas, key=lambda replica: replica.topic):
             known = topics.setdefault(replica.topic, [0, 0, 0])
             known[0] += 1
             known[1] += replica.log.size_bytes
@@ -266,7 +279,7 @@ class BrokerMetrics:
             )
         ):
             out.family(name, "gauge", meaning, [({"topic": topic}, known[at]) for topic, known in topics.items()])
-        few = replicas if len(replicas) <= PARTITIONS_MAX else []
+        few = self._told_apart()
         for name, meaning, attribute in (
             ("fastq_partition_high_watermark", "The offset before which records can be read.", "high_watermark"),
             ("fastq_partition_log_start_offset", "The first offset that is still there.", "log_start_offset"),
@@ -274,10 +287,10 @@ class BrokerMetrics:
         ):
             samples = [({"topic": r.topic, "partition": r.partition}, getattr(r.log, attribute)) for r in few]
             out.family(name, "gauge", meaning, samples)
-        out.family("fastq_partitions", "gauge", "Partitions on this broker.", len(replicas))
-        leads = sum(replica.leader_id == broker.node_id for replica in replicas)
-        out.family("fastq_partitions_led", "gauge", "Partitions that this broker leads.", leads)
-        below = sum(replica.leader_id == broker.node_id and replica.under_min_isr for replica in replicas)
+        out.family("fastq_partitions", "gauge", "Partitions on this broker.", len(broker.replicas))
+        led = [replica for replica in broker.replicas if replica.leader_id == broker.node_id]
+        out.family("fastq_partitions_led", "gauge", "Partitions that this broker leads.", len(led))
+        below = sum(replica.under_min_isr for replica in led)
         out.family(
             "fastq_partitions_under_min_isr",
             "gauge",
@@ -332,24 +345,38 @@ class BrokerMetrics:
 
     def _groups(self, out: Exposition) -> None:
         states: dict[str, int] = {}
-        lags: list[tuple[Mapping[str, object], float]] = []
+        lags: list[tuple[str, str, int, int]] = []
+        groups = 0
         for shard in self._broker.groups.runtime.shards():
             for group_id, group in shard.groups.items():
                 states[group.state_name] = states.get(group.state_name, 0) + 1
-                if len(lags) < GROUPS_MAX:
+                groups += 1
+                if groups <= GROUPS_MAX:
                     lags += self._lags(group_id, shard.offsets.of_group(group_id))
+        by_topic: dict[tuple[str, str], int] = {}
+        for group_id, topic, _, lag in lags:
+            by_topic[group_id, topic] = by_topic.get((group_id, topic), 0) + lag
         out.family("fastq_groups", "gauge", "Groups by state.", [({"state": s}, n) for s, n in sorted(states.items())])
-        out.family("fastq_group_lag_records", "gauge", "Records that a group has not committed yet, by topic.", lags)
+        meaning = "Records that a group has not committed yet, by topic."
+        for name, *labels in (
+            ("fastq_group_lag_records", "group", "topic"),
+            ("kafka_consumer_group_topic_lag", "group_id", "topic_name"),
+        ):
+            samples = [(dict(zip(labels, key, strict=True)), lag) for key, lag in sorted(by_topic.items())]
+            out.family(name, "gauge", meaning, samples)
+        few = lags if len(lags) <= PARTITIONS_MAX else []
+        out.family(
+            "kafka_consumergroup_lag",
+            "gauge",
+            "Records that a group has not committed yet, by partition.",
+            [({"consumergroup": g, "topic": t, "partition": p}, lag) for g, t, p, lag in few],
+        )
 
     def _lags(
         self, group_id: str, offsets: Mapping[tuple[str, int], CommittedOffset]
-    ) -> Iterator[tuple[Mapping[str, object], float]]:
-        """The lag of a group by topic, of the partitions that are on this broker."""
-        by_topic: dict[str, int] = {}
-        for (topic, partition), committed in offsets.items():
+    ) -> Iterator[tuple[str, str, int, int]]:
+        """The lag of a group by topic and partition, of those that are on this broker."""
+        for (topic, partition), committed in sorted(offsets.items()):
             replica = self._broker.replicas.get(topic, partition)
             if replica is not None:
-                lag = max(0, replica.log.high_watermark - committed.offset)
-                by_topic[topic] = by_topic.get(topic, 0) + lag
-        for topic, lag in sorted(by_topic.items()):
-            yield {"group": group_id, "topic": topic}, lag
+                yield group_id, topic, partition, max(0, replica.log.high_watermark - committed.offset)

@@ -7,6 +7,7 @@ Rules: a node's code asks here and nowhere else, so that a simulation can hand i
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from random import Random
@@ -72,6 +73,10 @@ class Surroundings:
     def monotonic_ms(self) -> int:
         """Milliseconds on the clock that never jumps."""
         return int(self.monotonic_s() * 1000)
+
+    def new_name(self) -> str:
+        """A new id, as text: a UUID."""
+        return str(uuid.UUID(bytes=self.new_id()))
 
     def client(self, config: ClientConfig) -> ClientCore:
         """What speaks with other nodes: each request goes where the caller says."""

@@ -32,7 +32,7 @@ from fastq_broker.config_keys import (
     table_of,
     unknown_key,
 )
-from fastq_broker.config_table import BROKER_KEYS, CODECS, DURABILITY, HOUR_MS, MINUTE_MS, RETIRED
+from fastq_broker.config_table import BROKER_KEYS, CODECS, DURABILITY, HOUR_MS, MINUTE_MS, RETIRED, THROTTLES
 from fastq_broker.log.config import CleanerConfig, LogConfig
 
 logger = logging.getLogger(__name__)
@@ -339,7 +339,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class ConfigEntry:
-    """One key as DescribeConfigs tells it; `synonyms` begins with the layer in force."""
+    """One key as DescribeConfigs tells it; `synonyms` begins with the layer in force, where that is one of a broker or was set."""
 
     key: ConfigKey
     value: str | None
@@ -451,16 +451,18 @@ class TopicDefaults:
 
 
 def describe(overrides: Mapping[str, str | None], layers: BrokerLayers) -> list[ConfigEntry]:
-    """Every topic key as DescribeConfigs tells it."""
+    """Every topic key as DescribeConfigs tells it: the default of one without a counterpart among the broker's is no synonym."""
     entries = []
     for key in TOPIC_KEYS.values():
         chain = layers_of(key, overrides, layers)
-        entries.append(ConfigEntry(key, key.render(_in_force(chain[0])), chain[0].source, chain))
+        synonyms = [layer for layer in chain if key.synonyms or layer.source is not ConfigSource.DEFAULT_CONFIG]
+        entries.append(ConfigEntry(key, key.render(_in_force(chain[0])), chain[0].source, synonyms))
     return entries
 
 
 def describe_broker(layers: BrokerLayers) -> list[ConfigEntry]:
-    """Every broker key of today's Kafka and of our own; sensitive values are never told."""
+    """Every broker key of today's Kafka and of our own; sensitive values are never told. Throttles are no keys of Kafka's files, so their
+    default is no synonym."""
     entries = []
     for key in BROKER_KEYS.values():
         chain = broker_layers_of(key.name, layers)
@@ -468,6 +470,8 @@ def describe_broker(layers: BrokerLayers) -> list[ConfigEntry]:
             continue
         first = chain[0] if chain else Layer(key.name, None, ConfigSource.DEFAULT_CONFIG)
         value = None if key.sensitive else key.render(first.value)
+        if key.name in THROTTLES:
+            chain = [layer for layer in chain if layer.source is not ConfigSource.DEFAULT_CONFIG]
         entries.append(ConfigEntry(key, value, first.source, chain, read_only=not key.dynamic))
     return entries
 

@@ -61,8 +61,7 @@ def _move(context: RequestContext, topic: str, number: int, path: str) -> int:
         if code == ErrorCode.KAFKA_STORAGE_ERROR:
             return code
         logs.moves.prefer((topic, number), directory)
-        known = context.image.partition(topic, number) is not None
-        return ErrorCode.REPLICA_NOT_AVAILABLE if known else code
+        return ErrorCode.REPLICA_NOT_AVAILABLE if code == ErrorCode.NOT_LEADER_OR_FOLLOWER else code
     try:
         logs.moves.begin(replica.log, directory)
     except KafkaError as error:

@@ -84,8 +84,7 @@ def _dynamic_default(name: str, value: str) -> ConfigEntry:
 
 def _logger(name: str, level: str) -> ConfigEntry:
     key = ConfigKey(name, ConfigType.STRING, doc=f"The level of the logger: {', '.join(loggers.LEVELS)}.")
-    layer = Layer(name, level, ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG)
-    return ConfigEntry(key, level, layer.source, [layer])
+    return ConfigEntry(key, level, ConfigSource.DYNAMIC_BROKER_LOGGER_CONFIG, [])
 
 
 def _response(

@@ -1,4 +1,8 @@
-"""DescribeProducers: what the logs remember of their producers, open transactions among it (KIP-664)."""
+"""DescribeProducers: what the logs remember of their producers, open transactions among it (KIP-664).
+
+Rules: every replica answers of its own log, whoever leads; a node without one, that it does not lead. Who wants the leader's asks there.
+Source: ReplicaManager.activeProducerState.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +34,9 @@ def handle(context: RequestContext, request: DescribeProducersRequest) -> Descri
 
 def _describe(replicas: ReplicaTable, topic: str, index: int) -> DescribeProducersResponse.PartitionResponse:
     answer = DescribeProducersResponse.PartitionResponse(partition_index=index)
-    replica = replicas.leader(topic, index)
-    if isinstance(replica, int):
-        answer.error_code = replica
+    replica = replicas.get(topic, index)
+    if replica is None:
+        answer.error_code = replicas.missing_error(topic.encode(), index, by_id=False)
         return answer
     try:
         producers = replica.log.producers

@@ -1,12 +1,15 @@
 """DescribeQuorum: the voters of the metadata quorum and how far they are (KIP-595, KIP-853).
 
 Rules: only `__cluster_metadata-0` can be asked for, and only its leader knows how far the others are; who hears none says so. The leader
-tells of itself as a voter that is always caught up. Times are -1 of a replica that has not fetched in the leader's epoch.
-Source: KafkaRaftClient.handleDescribeQuorumRequest.
+tells of itself as a voter that is always caught up.
+Voters are told by their ids, in whichever order they joined. Times are -1 of a replica that has not fetched in the leader's epoch.
+Source: KafkaRaftClient.handleDescribeQuorumRequest, LeaderState.updateVoterAndObserverStates.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from fastq.errors import ErrorCode
@@ -65,6 +68,7 @@ def _partition(controller: Controller, topic: str, number: int, with_directories
             else _without_leader(controller.node_id, machine),
         )
     voters = controller.quorum.voters
+    in_order = sorted((voter.key for voter in voters), key=attrgetter("node_id"))
     observers = [other for other in leadership.others.values() if not voters.has(other.key)]
     told = _Teller(controller, leadership, with_directories)
     return PartitionData(
@@ -72,7 +76,7 @@ def _partition(controller: Controller, topic: str, number: int, with_directories
         leader_id=controller.node_id,
         leader_epoch=controller.epoch,
         high_watermark=controller.quorum.high_watermark,
-        current_voters=[told.voter(voter.key) for voter in voters],
+        current_voters=[told.voter(key) for key in in_order],
         observers=[told.other(observer) for observer in observers],
     )
 
@@ -106,9 +110,9 @@ class _Teller:
     def voter(self, key: ReplicaKey) -> ReplicaState:
         if key.is_of(self._leadership.me):
             quorum = self._controller.quorum
-            return self._state(self._leadership.me, quorum.end_offset, self._now_s, self._now_s)
+            return self._state(key, quorum.end_offset, self._now_s, self._now_s)
         known = next((other for other in self._leadership.others.values() if key.is_of(other.key)), None)
-        return self.other(known or Progress(key, NEVER))
+        return self.other(Progress(key, NEVER) if known is None else replace(known, key=key))
 
     def other(self, progress: Progress) -> ReplicaState:
         return self._state(progress.key, progress.end, progress.fetched_at, progress.caught_up_at)

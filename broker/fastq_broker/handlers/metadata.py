@@ -42,8 +42,7 @@ def handle(context: RequestContext, request: MetadataRequest) -> MetadataRespons
     if not missing:
         return _answer(context, request, {})
     # In the same step as the look that found them missing: two clients that name a new topic at the same time must not both create it.
-    live = sum(1 for _ in context.image.live_brokers())
-    wanted = [internal_topic(context.config, name, live) for name in missing]
+    wanted = [internal_topic(context.config, name, context.image) for name in missing]
     if context.cluster is not None:
         return _answer_once_known(context, request, context.cluster.topics.create(wanted))
     return _answer_once_durable(context, request, context.controller.create_topics(wanted))

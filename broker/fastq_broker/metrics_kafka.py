@@ -1,0 +1,184 @@
+"""The broker's figures under the names that dashboards and alerts for Apache Kafka know: those that Strimzi's rules for the JMX exporter
+make of Kafka's MBeans, lower case, and those of the common exporters of groups' lag. Beside them what any process tells.
+
+Rules
+- A name has the meaning that it has there; what is not known here is not told, rather than told as 0.
+- Everything is read when it is asked for, in one turn of the loop; what takes a walk over all partitions of the cluster is told by the
+  active controller alone, by partition and group within the same bounds as elsewhere.
+Sources: kafka.server.ReplicaManager, KafkaController, BrokerTopicMetrics, RequestChannel; Strimzi's kafka-metrics; kminion.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from fastq.net.connection import SOFTWARE_VERSION
+from fastq.protocol.api import APIS
+
+if TYPE_CHECKING:
+    from .broker import Broker
+    from .metrics import ApiStats, Exposition
+    from .replicas import Replica
+
+PRODUCE, FETCH = 0, 1
+MANAGER = "kafka_server_replicamanager_"
+CONTROLLER = "kafka_controller_kafkacontroller_"
+TOPICS = "kafka_server_brokertopicmetrics_"
+RAFT = "kafka_server_raftmetrics_"
+
+
+class _Led(NamedTuple):
+    """Partitions that this node leads, by what is wrong with them."""
+
+    all: int
+    under_replicated: int
+    under_min_isr: int
+    at_min_isr: int
+    reassigning: int
+
+
+def tell_all(out: Exposition, broker: Broker, stats: Mapping[int, ApiStats], replicas: Iterable[Replica]) -> None:
+    """All of them; `replicas` are those that are told one by one."""
+    _process(out, broker)
+    _replica_manager(out, broker)
+    _requests(out, stats)
+    _controller(out, broker)
+    _raft(out, broker)
+    labels = [({"topic": r.topic, "partition": r.partition}, r.log) for r in replicas]
+    for name, meaning, attribute in (
+        ("kafka_log_log_size", "Bytes of a partition's records on disk.", "size_bytes"),
+        ("kafka_log_log_logendoffset", "The offset of the next record.", "log_end_offset"),
+        ("kafka_log_log_logstartoffset", "The first offset that is still there.", "log_start_offset"),
+    ):
+        out.family(name, "gauge", meaning, [(each, getattr(log, attribute)) for each, log in labels])
+
+
+def _process(out: Exposition, broker: Broker) -> None:
+    labels = {"version": SOFTWARE_VERSION, "python": platform.python_version(), "system": sys.platform}
+    out.family("fastq_build_info", "gauge", "What runs here; always 1.", [(labels, 1)])
+    times = os.times()
+    out.family(
+        "process_cpu_seconds_total", "counter", "User and system time of the process.", times.user + times.system
+    )
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        out.family("process_resident_memory_bytes", "gauge", "Resident memory.", pages * os.sysconf("SC_PAGE_SIZE"))
+        out.family("process_open_fds", "gauge", "Open files.", len(os.listdir("/proc/self/fd")))
+    except (OSError, ValueError):  # no Linux
+        pass
+    late_s = max(0.0, broker.loop.time() - broker.housekept_s)
+    out.family(
+        "fastq_loop_seconds_since_housekeeping", "gauge", "Grows beyond seconds where the loop is held up.", late_s
+    )
+    free: list[tuple[Mapping[str, object], float]] = []
+    size: list[tuple[Mapping[str, object], float]] = []
+    for log_dir in broker.logs.dirs:
+        try:
+            found = os.statvfs(log_dir.path)
+        except (OSError, AttributeError):
+            continue
+        free.append(({"dir": log_dir.path}, found.f_bavail * found.f_frsize))
+        size.append(({"dir": log_dir.path}, found.f_blocks * found.f_frsize))
+    offline = sum(log_dir.offline is not None for log_dir in broker.logs.dirs)
+    out.family("kafka_log_logmanager_offlinelogdirectorycount", "gauge", "Log directories that failed.", offline)
+    out.family("fastq_log_dir_free_bytes", "gauge", "Free space of a log directory's file system.", free)
+    out.family("fastq_log_dir_size_bytes", "gauge", "Size of a log directory's file system.", size)
+
+
+def _led(broker: Broker) -> _Led:
+    count = under_replicated = under_min = at_min = reassigning = 0
+    image = broker.controller.image
+    for replica in broker.replicas:
+        if replica.leader_id != broker.node_id:
+            continue
+        count += 1
+        partition = image.partition(replica.topic, replica.partition)
+        if partition is None:
+            continue
+        in_sync, wanted = len(partition.isr), min(replica.min_insync_replicas, len(partition.replicas))
+        under_replicated += in_sync < len(partition.replicas)
+        under_min += in_sync < wanted
+        at_min += in_sync == wanted
+        reassigning += bool(partition.adding_replicas or partition.removing_replicas)
+    return _Led(count, under_replicated, under_min, at_min, reassigning)
+
+
+def _replica_manager(out: Exposition, broker: Broker) -> None:
+    led = _led(broker)
+    offline = sum(replica.log.dir.offline is not None for replica in broker.replicas)
+    for name, meaning, value in (
+        ("partitioncount", "Partitions on this broker.", len(broker.replicas)),
+        ("leadercount", "Partitions that this broker leads.", led.all),
+        ("underreplicatedpartitions", "Partitions led here with a replica out of sync.", led.under_replicated),
+        ("underminisrpartitioncount", "Partitions led here that refuse acks=all.", led.under_min_isr),
+        ("atminisrpartitioncount", "Partitions led here that refuse acks=all if one more is lost.", led.at_min_isr),
+        ("reassigningpartitions", "Partitions led here that move.", led.reassigning),
+        ("offlinereplicacount", "Replicas in log directories that failed.", offline),
+    ):
+        out.family(MANAGER + name, "gauge", meaning, value)
+    replication = broker.replicas.replication
+    if replication is not None:
+        out.family(f"{MANAGER}isrshrinks_total", "counter", "Replicas out of sync, by leader.", replication.shrunk)
+        out.family(f"{MANAGER}isrexpands_total", "counter", "Replicas back in sync, by leader.", replication.expanded)
+        lag = 0 if broker.cluster is None else broker.cluster.lag_max
+        out.family("kafka_server_replicafetchermanager_maxlag", "gauge", "Records that a replica here lacks.", lag)
+
+
+def _requests(out: Exposition, stats: Mapping[int, ApiStats]) -> None:
+    requests = [({"request": APIS[key].name}, found) for key, found in stats.items() if key in APIS]
+    out.family(
+        "kafka_network_requestmetrics_requests_total",
+        "counter",
+        "Requests answered.",
+        [(labels, found.requests) for labels, found in requests],
+    )
+    errors = [(labels, sum(found.errors.values()) + sum(found.partition_errors.values())) for labels, found in requests]
+    out.family("kafka_network_requestmetrics_errors_total", "counter", "Errors in answers.", errors)
+    for key, kind, amount in ((PRODUCE, "produce", "bytesin"), (FETCH, "fetch", "bytesout")):
+        found = stats.get(key)
+        counts = (0, 0, 0)
+        if found is not None:
+            failed = sum(found.errors.values()) + sum(found.partition_errors.values())
+            counts = found.requests, failed, found.bytes_in if key == PRODUCE else found.bytes_out
+        out.family(f"{TOPICS}total{kind}requests_total", "counter", f"Requests to {kind}.", counts[0])
+        out.family(f"{TOPICS}failed{kind}requests_total", "counter", f"Partitions that failed to {kind}.", counts[1])
+        out.family(f"{TOPICS}{amount}_total", "counter", f"Bytes of {kind} requests or their answers.", counts[2])
+
+
+def _controller(out: Exposition, broker: Broker) -> None:
+    active = broker.controller.is_active
+    out.family(f"{CONTROLLER}activecontrollercount", "gauge", "1 at the active controller; the sum is 1.", int(active))
+    if not active:
+        return
+    image = broker.controller.image
+    partitions = offline = elsewhere = 0
+    for topic in image.topics_by_name.values():
+        partitions += len(topic.partitions)
+        offline += sum(partition.leader < 0 for partition in topic.partitions)
+        elsewhere += sum(partition.leader != partition.replicas[0] for partition in topic.partitions)
+    fenced = sum(one.fenced for one in image.brokers.values())
+    for name, meaning, value in (
+        ("globaltopiccount", "Topics.", len(image.topics_by_name)),
+        ("globalpartitioncount", "Partitions.", partitions),
+        ("offlinepartitionscount", "Partitions without a leader.", offline),
+        ("preferredreplicaimbalancecount", "Partitions that another leads than their first replica.", elsewhere),
+        ("activebrokercount", "Brokers that serve.", len(image.brokers) - fenced),
+        ("fencedbrokercount", "Brokers that are registered and do not serve.", fenced),
+    ):
+        out.family(CONTROLLER + name, "gauge", meaning, value)
+
+
+def _raft(out: Exposition, broker: Broker) -> None:
+    quorum = broker.controller.quorum
+    for name, meaning, value in (
+        ("currentleader", "The node that leads the metadata quorum; -1 while there is none.", quorum.leader_id),
+        ("currentepoch", "Its epoch.", quorum.epoch),
+        ("highwatermark", "The metadata log up to where it is committed.", quorum.high_watermark),
+        ("logendoffset", "Where the metadata log of this node ends.", quorum.end_offset),
+    ):
+        out.family(RAFT + name, "gauge", meaning, value)

@@ -1,0 +1,88 @@
+"""Tells systemd, or whoever speaks its protocol (sd_notify), how the broker is: that it is ready, that it stops, and that its loop turns.
+
+Rules
+- Without NOTIFY_SOCKET in the environment nothing is done. What is read of the environment is taken out of it: processes that the broker
+  starts are not who is watched.
+- While it starts and while it stops it asks for more time every few seconds, as long as its loop turns: a recovery of many logs is no
+  fault. Its progress is the unit's status.
+- The watchdog (WATCHDOG_USEC) is fed by the loop twice in its time: a loop that is held up starves it, and the manager starts the
+  broker anew.
+- A message that cannot be sent is not sent: the broker serves all the same.
+Source: sd_notify(3), sd_watchdog_enabled(3).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable, MutableMapping
+
+logger = logging.getLogger(__name__)
+
+ASK_S = 5.0
+"""How often it asks for more time."""
+EXTEND_S = 30.0
+"""How much it asks for."""
+
+
+class ServiceManager:
+    """Who has started this process, if it wants to hear of it. Loop thread only."""
+
+    def __init__(self, environment: MutableMapping[str, str], pid: int) -> None:
+        self._address = environment.pop("NOTIFY_SOCKET", "")
+        watched = environment.pop("WATCHDOG_USEC", "")
+        watched_pid = environment.pop("WATCHDOG_PID", "")
+        self._watchdog_s = 0.0
+        if watched.isdecimal() and watched_pid in ("", str(pid)):
+            self._watchdog_s = int(watched) / 1e6
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        if self._address and self._address[0] not in "/@":
+            logger.warning("NOTIFY_SOCKET %r is neither a path nor an abstract name: nobody is told", self._address)
+            self._address = ""
+
+    def tell(self, *fields: str) -> None:
+        """Send one message."""
+        if not self._address:
+            return
+        address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+                sock.setblocking(False)
+                sock.sendto("\n".join(fields).encode(), address)
+        except OSError as error:
+            logger.debug("telling the service manager failed: %s", error)
+
+    def starting(self, loop: asyncio.AbstractEventLoop, progress: Callable[[], str]) -> None:
+        """The start begins; `progress` is how far it is, in words."""
+        if self._address:
+            self._ask(loop, progress)
+
+    def ready(self, loop: asyncio.AbstractEventLoop, status: str) -> None:
+        """Clients are served."""
+        if self._address:
+            self.close()
+            self.tell("READY=1", f"STATUS={status}")
+            if self._watchdog_s > 0:
+                self._feed(loop)
+
+    def stopping(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The stop begins; the watchdog is fed on."""
+        if self._address:
+            self.tell("STOPPING=1")
+            self._ask(loop, lambda: "stopping")
+
+    def close(self) -> None:
+        """Nothing more is told of its own accord."""
+        for timer in self._timers.values():
+            timer.cancel()
+        self._timers.clear()
+
+    def _ask(self, loop: asyncio.AbstractEventLoop, progress: Callable[[], str]) -> None:
+        """Ask for more time, now and later."""
+        self.tell(f"EXTEND_TIMEOUT_USEC={int(EXTEND_S * 1e6)}", f"STATUS={progress()}")
+        self._timers["time"] = loop.call_later(ASK_S, self._ask, loop, progress)
+
+    def _feed(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.tell("WATCHDOG=1")
+        self._timers["watchdog"] = loop.call_later(self._watchdog_s / 2, self._feed, loop)

@@ -1,0 +1,78 @@
+"""What `--check-config` and a start say of a configuration and of the machine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fastq_broker import preflight
+from fastq_broker.config import BrokerConfig
+from fastq_broker.preflight import Machine, Place
+
+GOOD = Place("/data", "ext4", 100 << 30, 200 << 30, "")
+MACHINE = Machine(65_536, 8 << 30, 1_800_000_000.0, (GOOD,))
+
+
+def test_a_good_machine_is_not_talked_about() -> None:
+    assert preflight.warnings(MACHINE) == preflight.problems(MACHINE) == preflight.kept_in_memory(MACHINE) == []
+
+
+@pytest.mark.parametrize(
+    ("machine", "said"),
+    [
+        (MACHINE._replace(descriptors=256), "256 files may be open, 128 of logs and 80 connections"),
+        (MACHINE._replace(memory_bytes=128 << 20), "128 MiB of memory"),
+        (MACHINE._replace(now_s=1.0), "the clock says 1970-01-01"),
+        (MACHINE._replace(places=(GOOD._replace(kind="nfs4"),)), "/data is on nfs4"),
+        (MACHINE._replace(places=(GOOD._replace(free_bytes=5 << 20),)), "/data has 5 MiB free"),
+    ],
+)
+def test_what_may_go_wrong_is_said(machine: Machine, said: str) -> None:
+    (warning,) = preflight.warnings(machine)
+    assert said in warning
+
+
+def test_a_machine_that_does_not_say_is_taken_as_it_is() -> None:
+    silent = Machine(1_024, 0, 1_800_000_000.0, (Place("data", "", 0, 0, ""),))
+    assert len(preflight.warnings(silent)) == 1
+
+
+def test_a_directory_to_be_made_is_looked_at_where_it_will_be(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    config = BrokerConfig.from_mapping({"log.dirs": f"{tmp_path}/a/b/c,{tmp_path}/file/x"})
+    found = preflight.look(config, 1_024)
+    assert [bool(place.problem) for place in found.places] == [False, True]
+    assert f"{tmp_path}/file is no directory" in preflight.problems(found)[0]
+    assert found.places[0].size_bytes > 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"], "nothing was made"
+
+
+def test_the_command_tells_where_a_setting_comes_from(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text(f"log.dirs={tmp_path}/data\nlog.retention.hours=5\nnum.io.threads=8\nnum.partitions=2\n")
+    command = [sys.executable, "-m", "fastq_broker", "--check-config", "--config", str(file)]
+    done = subprocess.run([*command, "--set", "num.partitions=7"], capture_output=True, text=True, timeout=60)
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0, done.stderr
+    assert f"log.retention.hours=5    # {file}; another name of a setting" in lines
+    assert "num.partitions=7    # the command line" in lines
+    assert any(line.startswith(f"num.io.threads=8    # {file}; without effect: ") for line in lines)
+    assert any(line.startswith("open files: ") for line in lines)
+    assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--set", "num.partitions=none"], 2, "num.partitions"),
+        (["--nodes", "3"], 2, "--check-config does not go with --nodes"),
+        (["--data-dir", "/dev/null/data"], 1, "/dev/null is no directory"),
+    ],
+)
+def test_what_would_not_start_has_its_code(arguments: list[str], code: int, said: str) -> None:
+    command = [sys.executable, "-m", "fastq_broker", "--check-config", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, "Traceback" in done.stderr) == (code, False)
+    assert said in done.stderr

@@ -1,0 +1,118 @@
+"""What systemd is told, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import configparser
+import shlex
+import socket
+from pathlib import Path
+
+import pytest
+from fastq_broker import service_manager
+from fastq_broker.__main__ import EXIT_BAD_CONFIG, _parser
+from fastq_broker.cluster.nodes import SHUTDOWN_S
+from fastq_broker.service_manager import ServiceManager
+
+
+class Listener:
+    """The manager's end."""
+
+    def __init__(self, path: Path) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(str(path))
+        self._socket.setblocking(False)
+
+    def heard(self) -> list[str]:
+        found = []
+        while True:
+            try:
+                found.append(self._socket.recv(4096).decode())
+            except BlockingIOError:
+                return found
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def test_a_life_is_told_and_the_watchdog_fed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service_manager, "ASK_S", 0.02)
+    listener = Listener(tmp_path / "notify")
+    environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "40000", "WATCHDOG_PID": "7", "A": "b"}
+    manager = ServiceManager(environment, 7)
+    assert environment == {"A": "b"}, "what the broker starts is not who is watched"
+
+    async def live() -> list[list[str]]:
+        loop = asyncio.get_running_loop()
+        told = []
+        manager.starting(loop, lambda: "starting: 3 of 9 logs")
+        await asyncio.sleep(0.1)
+        told.append(listener.heard())
+        manager.ready(loop, "ready on here")
+        await asyncio.sleep(0.1)
+        told.append(listener.heard())
+        manager.stopping(loop)
+        await asyncio.sleep(0.1)
+        told.append(listener.heard())
+        manager.close()
+        await asyncio.sleep(0.1)
+        return [*told, listener.heard()]
+
+    starting, ready, stopping, over = asyncio.run(live())
+    assert len(starting) > 1 and set(starting) == {"EXTEND_TIMEOUT_USEC=30000000\nSTATUS=starting: 3 of 9 logs"}
+    assert ready[0] == "READY=1\nSTATUS=ready on here"
+    assert len(ready) > 2 and set(ready[1:]) == {"WATCHDOG=1"}
+    assert stopping[0] == "STOPPING=1"
+    assert {"WATCHDOG=1", "EXTEND_TIMEOUT_USEC=30000000\nSTATUS=stopping"} == set(stopping[1:])
+    assert over == []
+    listener.close()
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {},
+        {"NOTIFY_SOCKET": "/nobody/listens"},
+        {"NOTIFY_SOCKET": "host:9"},
+        {"NOTIFY_SOCKET": "@fastq-nobody", "WATCHDOG_USEC": "-1"},
+    ],
+)
+def test_nobody_to_tell_is_no_fault(environment: dict[str, str]) -> None:
+    manager = ServiceManager(environment, 1)
+
+    async def live() -> None:
+        loop = asyncio.get_running_loop()
+        manager.starting(loop, lambda: "starting")
+        manager.ready(loop, "ready")
+        manager.stopping(loop)
+        manager.close()
+
+    asyncio.run(live())
+
+
+def test_who_is_not_watched_feeds_nobody(tmp_path: Path) -> None:
+    listener = Listener(tmp_path / "notify")
+    environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "1000", "WATCHDOG_PID": "8"}
+    manager = ServiceManager(environment, 7)
+
+    async def live() -> None:
+        manager.ready(asyncio.get_running_loop(), "ready")
+        await asyncio.sleep(0.05)
+
+    asyncio.run(live())
+    assert listener.heard() == ["READY=1\nSTATUS=ready"]
+    listener.close()
+
+
+def test_the_unit_starts_what_there_is() -> None:
+    unit = configparser.ConfigParser(strict=False, interpolation=None)
+    unit.optionxform = str  # type: ignore[assignment, method-assign]
+    unit.read(Path(__file__).parents[3] / "ops" / "fastq-broker.service")
+    service = unit["Service"]
+    program, *arguments = shlex.split(service["ExecStart"])
+    assert Path(program).name == "fastq-broker"
+    parsed = _parser().parse_args(arguments)
+    assert (parsed.config, parsed.log_format) == ("/etc/fastq/server.properties", "json")
+    assert (service["Type"], service["RestartPreventExitStatus"]) == ("notify", str(EXIT_BAD_CONFIG))
+    assert float(service["TimeoutStartSec"]) > 2 * service_manager.ASK_S
+    assert float(service["TimeoutStopSec"]) >= SHUTDOWN_S
