@@ -1,0 +1,337 @@
+"""The console as an ASGI application: routes, who may come in, and what becomes of errors.
+
+Rules:
+- Every answer has the headers of HEADERS; no page has a script or a style of its own.
+- A request that changes something is a POST from the console's own pages: same Origin, and the token of the session in its form. One
+  reader of forms (`_read_form`), bounded in bytes, fields and time.
+- What a request raises becomes a page with a sentence, never a traceback; what is not foreseen is logged, and the page says so.
+- What was refused or failed in a POST is in the audit log as what was done is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from importlib import resources
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from fastq.console import shown
+from fastq.console.audit import AuditLog
+from fastq.console.clusters import Cluster, TooManyReaders
+from fastq.console.config import ConsoleConfig
+from fastq.console.decoding import Registry
+from fastq.console.sessions import SESSION_S, Sessions, Throttle
+from fastq.console.users import ANYBODY, Role, User
+from fastq.console.visit import BadValue, Refused, Visit
+from fastq.errors import (
+    ConnectionFailed,
+    ConnectionTimeout,
+    FastqError,
+    GroupIdNotFound,
+    KafkaError,
+    TransactionalIdNotFound,
+    UnknownTopicOrPartition,
+)
+
+logger = logging.getLogger("fastq.console")
+
+COOKIE = "fastq_console"
+FORM_BYTES_MAX = 4 << 20
+FORM_FIELDS_MAX = 3_000
+FORM_TIMEOUT_S = 20.0
+HASHES_AT_ONCE = 2
+
+HEADERS = {
+    "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'; object-src 'none'",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+}
+STATIC_TYPES = {".css": "text/css; charset=utf-8", ".js": "text/javascript; charset=utf-8", ".svg": "image/svg+xml"}
+
+Handler = Callable[[Visit], Awaitable[Response]]
+
+
+class Console:
+    """What all requests share. Lives in one event loop, from `open` to `close` of its lifespan."""
+
+    def __init__(self, config: ConsoleConfig) -> None:
+        self.config = config.check()
+        self.clusters = {cluster.name: Cluster(cluster, config.picture_s) for cluster in config.clusters}
+        self.sessions = Sessions()
+        self.throttle = Throttle()
+        self.audit = AuditLog(config.audit_log)
+        self.hashing = asyncio.Semaphore(HASHES_AT_ONCE)
+        self._registries: dict[str, Registry] = {}
+        self._templates = Environment(
+            loader=PackageLoader("fastq.console"), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+            lstrip_blocks=True,
+        )  # fmt: skip
+        self._templates.filters.update(shown.FILTERS)
+
+    def registry(self, cluster: Cluster) -> Registry | None:
+        """The schema registry of a cluster, if it has one."""
+        url = cluster.config.schema_registry
+        if url is None:
+            return None
+        if cluster.name not in self._registries:
+            self._registries[cluster.name] = Registry(url)
+        return self._registries[cluster.name]
+
+    def render(self, template: str, **values: Any) -> str:
+        """A template of the package; all values are escaped."""
+        return self._templates.get_template(template).render(console=self, **values)
+
+    async def close(self) -> None:
+        """Close the clients and the audit log."""
+        for cluster in self.clusters.values():
+            await cluster.close()
+        self.audit.close()
+
+
+def create_app(config: ConsoleConfig) -> Starlette:
+    """The application of a configuration; raises ConfigError for what must not be served."""
+    from fastq.console.pages import ROUTES, login
+
+    console = Console(config)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(_app: Starlette) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            await console.close()
+
+    routes = [
+        Route(path, _endpoint(console, handler, role, method), methods=[method])
+        for method, path, role, handler in ROUTES
+    ]
+    files = _static_files()
+
+    async def static(request: Request) -> Response:
+        found = files.get(request.path_params["name"])
+        if found is None:
+            return PlainTextResponse("there is no such file", 404)
+        kind, data = found
+        return Response(data, media_type=kind, headers={"cache-control": "max-age=300"})
+
+    async def enter(request: Request) -> Response:
+        return await login.enter(console, request)
+
+    async def leave(request: Request) -> Response:
+        return await login.leave(console, request)
+
+    async def missing(request: Request, _error: Exception) -> Response:
+        return error_page(console, request, 404, "There is no such page.")
+
+    async def wrong_method(request: Request, _error: Exception) -> Response:
+        return error_page(console, request, 405, "This page does not take that kind of request.")
+
+    app = Starlette(
+        routes=[
+            *routes,
+            Route("/static/{name}", static),
+            Route("/login", enter, methods=["GET", "POST"]),
+            Route("/logout", leave, methods=["POST"]),
+        ],
+        exception_handlers={404: missing, 405: wrong_method},
+        lifespan=lifespan,
+    )
+    app.state.console = console
+    app.add_middleware(_Guard, console=console)
+    return app
+
+
+def _static_files() -> dict[str, tuple[str, bytes]]:
+    """The few files of the package, read once: no path of a request reaches the disk."""
+    found = {}
+    for item in resources.files("fastq.console").joinpath("static").iterdir():
+        kind = STATIC_TYPES.get("." + item.name.rpartition(".")[2])
+        if kind is not None:
+            found[item.name] = kind, item.read_bytes()
+    return found
+
+
+class _Guard:
+    """Outermost: the headers of every answer, and the names that the console may be called by."""
+
+    def __init__(self, app: ASGIApp, console: Console) -> None:
+        self.app = app
+        self.allowed = console.config.allowed_hosts
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+                headers.setdefault("cache-control", "no-store")
+            await send(message)
+
+        host = _host_of(Request(scope).headers.get("host", ""))
+        if self.allowed is not None and host not in self.allowed:
+            answer = PlainTextResponse("This console is not known by that name; see --name of fastq console.", 421)
+            await answer(scope, receive, with_headers)
+            return
+        await self.app(scope, receive, with_headers)
+
+
+def _host_of(header: str) -> str:
+    try:
+        return urlsplit(f"//{header}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _endpoint(console: Console, handler: Handler, role: Role, method: str) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        cookie = request.cookies.get(COOKIE, "")
+        user = ANYBODY if console.config.users is None else console.sessions.user(cookie)
+        if user is None:
+            if method == "GET" and "text/event-stream" not in request.headers.get("accept", ""):
+                return Response(status_code=303, headers={"location": "/login"})
+            return error_page(console, request, 401, "The session is over: log in again.")
+        fresh = "" if cookie else Sessions.new_cookie()
+        visit = Visit(console, request, user, cookie or fresh, {})
+        response = await _answer(visit, handler, role, method)
+        if fresh:
+            set_cookie(console, response, fresh)
+        return response
+
+    return endpoint
+
+
+async def _answer(visit: Visit, handler: Handler, role: Role, method: str) -> Response:
+    console, request = visit.console, visit.request
+    try:
+        if method == "POST":
+            visit.form = await read_form(console, request, visit.cookie)
+        if request.path_params.get("cluster", next(iter(console.clusters))) not in console.clusters:
+            return error_page(console, request, 404, "There is no such cluster.")
+        if not visit.may(role):
+            raise Refused(
+                "This console only shows: it was started with --read-only."
+                if console.config.read_only
+                else f"This needs the role {role.name.lower()}; {visit.user.name} is {visit.user.role.name.lower()}."
+            )
+        response = await handler(visit)
+    except ClientDisconnect:
+        return Response(status_code=400)
+    except Exception as error:
+        status, text = _told(error)
+        if status == 500:
+            logger.exception("%s %s", method, request.url.path)
+        if method == "POST":
+            visit.audit(request.url.path.rpartition("/")[2], text, path=request.url.path)
+        return error_page(console, request, status, text, visit)
+    if method == "POST" and not visit.audited:
+        visit.audit(request.url.path.rpartition("/")[2], path=request.url.path)
+    return response
+
+
+def _told(error: Exception) -> tuple[int, str]:
+    """The status and the sentence of an error."""
+    if isinstance(error, BadValue):
+        return 400, str(error)
+    if isinstance(error, Refused):
+        return 403, str(error)
+    if isinstance(error, TooManyReaders):
+        return 503, str(error)
+    if isinstance(error, UnknownTopicOrPartition | GroupIdNotFound | TransactionalIdNotFound):
+        return 404, str(error)
+    if isinstance(error, ConnectionFailed | ConnectionTimeout) and not isinstance(error, KafkaError):
+        return 502, f"The cluster cannot be reached: {error}"
+    if isinstance(error, FastqError):
+        return 409, str(error)
+    if isinstance(error, ValueError | TypeError) and _from_arguments(error):
+        return 400, str(error)
+    return 500, "Something went wrong in the console; its log says what."
+
+
+def _from_arguments(error: Exception) -> bool:
+    """Whether a client refused what it was given, before it asked a broker: ours to tell, where it is not a mistake of the console."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and "fastq.admin" in trace.tb_frame.f_globals.get("__name__", "")
+
+
+def error_page(console: Console, request: Request, status: int, text: str, visit: Visit | None = None) -> Response:
+    """A sentence; to a program that wants no page, as plain text."""
+    if "text/html" not in request.headers.get("accept", ""):
+        return PlainTextResponse(text, status)
+    return HTMLResponse(console.render("error.html", visit=visit, Role=Role, status=status, text=text), status)
+
+
+def set_cookie(console: Console, response: Response, cookie: str) -> None:
+    """A session's cookie: no script reads it, no form of another site sends it."""
+    response.set_cookie(
+        COOKIE,
+        cookie,
+        max_age=int(SESSION_S),
+        httponly=True,
+        samesite="lax",
+        secure=console.config.certificate is not None,
+    )
+
+
+async def read_form(console: Console, request: Request, cookie: str) -> Mapping[str, Sequence[str]]:
+    """The fields of a POST that came from the console's own pages; raises Refused, BadValue."""
+    origin = request.headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+        raise Refused("This form was sent from another site.")
+    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        raise Refused("This form was sent from another site.")
+    if not request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
+        raise BadValue("a form is application/x-www-form-urlencoded")
+    body = bytearray()
+    try:
+        await asyncio.wait_for(_read(request, body), FORM_TIMEOUT_S)
+    except asyncio.TimeoutError:
+        raise BadValue(f"the form took longer than {FORM_TIMEOUT_S:.0f} s to arrive") from None
+    form: dict[str, list[str]] = {}
+    try:
+        pairs = parse_qsl(
+            body.decode(),
+            keep_blank_values=True,
+            strict_parsing=bool(body),
+            errors="strict",
+            max_num_fields=FORM_FIELDS_MAX,
+        )
+    except ValueError:
+        raise BadValue(f"this is no form of UTF-8 with up to {FORM_FIELDS_MAX:,} fields") from None
+    for name, value in pairs:
+        form.setdefault(name, []).append(value)
+    token = form.pop("token", [""])[-1]
+    if not cookie or not console.sessions.is_token(cookie, token):
+        raise Refused("The form is not of this session: open the page again, then send it.")
+    return form
+
+
+async def _read(request: Request, body: bytearray) -> None:
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > FORM_BYTES_MAX:
+            raise BadValue(f"a form has up to {FORM_BYTES_MAX >> 20} MiB")
+
+
+def user_of(console: Console, request: Request) -> User | None:
+    """Who is logged in."""
+    return console.sessions.user(request.cookies.get(COOKIE, ""))

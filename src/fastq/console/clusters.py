@@ -1,0 +1,115 @@
+"""The clusters of a console and the clients that it has of each.
+
+Rules: a cluster has one AsyncAdmin and one AsyncProducer, made when first needed, and closed with the console; a scan or a tail has a
+consumer of its own, no group, and at most READERS_MAX run at once. The picture of a cluster is kept for a moment (`picture_s`) and
+taken once for all that wait for it. A call ends within API_TIMEOUT_S: a page says that a cluster does not answer, it does not hang. One
+event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fastq.admin import AsyncAdmin
+from fastq.console.config import ClusterConfig
+from fastq.console.picture import Picture, take_picture
+from fastq.net.operations import Operation
+from fastq.settings import canonical
+
+if TYPE_CHECKING:
+    from fastq.consumer import AsyncConsumer
+    from fastq.producer import AsyncProducer
+
+T = TypeVar("T")
+
+API_TIMEOUT_S = 10.0
+READERS_MAX = 16
+
+
+class TooManyReaders(RuntimeError):
+    """READERS_MAX scans and tails run already."""
+
+
+class Cluster:
+    """A cluster with its clients."""
+
+    def __init__(self, config: ClusterConfig, picture_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.config = config
+        self.name = config.name
+        self._clock = clock
+        self._picture_s = picture_s
+        self._admin: AsyncAdmin | None = None
+        self._producer: AsyncProducer[bytes, bytes] | None = None
+        self._picture: Picture | None = None
+        self._picture_time = 0.0
+        self._taking = asyncio.Lock()
+        self._readers = 0
+
+    def _settings(self, **own: Any) -> dict[str, Any]:
+        """A client's settings; those that were given go before what the console would set."""
+        given = {canonical(key) for key in self.config.settings}
+        own = {"client_id": "fastq-console", **own}
+        return {**{key: value for key, value in own.items() if key not in given}, **self.config.settings}
+
+    @property
+    def admin(self) -> AsyncAdmin:
+        """The admin client."""
+        if self._admin is None:
+            self._admin = AsyncAdmin(self._settings(default_api_timeout_ms=int(API_TIMEOUT_S * 1000)))
+        return self._admin
+
+    @property
+    def producer(self) -> AsyncProducer[bytes, bytes]:
+        """The producer, which makes no topics."""
+        if self._producer is None:
+            from fastq.producer import AsyncProducer
+
+            self._producer = AsyncProducer(
+                self._settings(
+                    linger_ms=0,
+                    request_timeout_ms=10_000,
+                    delivery_timeout_ms=20_000,
+                    max_block_ms=int(API_TIMEOUT_S * 1000),
+                )
+            )
+        return self._producer
+
+    @contextlib.asynccontextmanager
+    async def reader(self, **settings: Any) -> AsyncIterator[AsyncConsumer[Any, Any]]:
+        """A consumer without a group; raises TooManyReaders."""
+        from fastq.consumer import AsyncConsumer
+
+        if self._readers >= READERS_MAX:
+            raise TooManyReaders(f"{READERS_MAX} searches and tails of {self.name} run already; stop one first")
+        self._readers += 1
+        try:
+            own = {"allow_auto_create_topics": False, "auto_offset_reset": "earliest", **settings}
+            async with AsyncConsumer(self._settings(**own)) as consumer:
+                yield consumer
+        finally:
+            self._readers -= 1
+
+    async def run(self, operation: Operation[T]) -> T:
+        """An operation that is the console's own."""
+        return await self.admin._client.run(operation, API_TIMEOUT_S)
+
+    async def picture(self, *, fresh: bool = False) -> Picture:
+        """The cluster at a glance, up to `picture_s` old; `fresh` after something was changed."""
+        if fresh:
+            self._picture = None
+        async with self._taking:
+            if self._picture is None or self._clock() - self._picture_time > self._picture_s:
+                self._picture = await self.run(take_picture())
+                self._picture_time = self._clock()
+            return self._picture
+
+    async def close(self) -> None:
+        """Close the clients. Idempotent."""
+        if self._producer is not None:
+            await self._producer.close(2.0)
+        if self._admin is not None:
+            await self._admin.close()

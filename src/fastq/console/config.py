@@ -1,0 +1,142 @@
+"""What a console is started with: clusters, users, masks, and what it may do.
+
+Rules: everything here comes from whoever starts the process, by options and files; nothing of it comes from a browser, and what is
+secret in it (properties, hashes) is given to clients alone, never to a template.
+"""
+
+from __future__ import annotations
+
+import importlib
+import ipaddress
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fastq.console.masking import Mask
+from fastq.console.users import Users
+from fastq.errors import ConfigError
+
+CLUSTER_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+@dataclass(frozen=True)
+class ClusterConfig:
+    """A cluster by the name that its pages have. `settings` are those of every client, under Kafka's names or ours."""
+
+    name: str
+    settings: Mapping[str, Any]
+    schema_registry: str | None = None
+
+
+@dataclass(frozen=True)
+class ConsoleConfig:
+    """`users` is None where nobody logs in, which `check` allows on a loopback address alone."""
+
+    clusters: tuple[ClusterConfig, ...]
+    host: str = "127.0.0.1"
+    port: int = 8080
+    users: Users | None = None
+    read_only: bool = False
+    audit_log: Path | None = None
+    masks: tuple[Mask, ...] = ()
+    certificate: Path | None = None
+    key: Path | None = None
+    picture_s: float = 2.0
+    """How old what a page shows of all topics may be, in seconds."""
+    names: frozenset[str] = field(default=frozenset())
+    """Host names that a browser may call the console by, beside its address; needed behind a name of one's own."""
+
+    def check(self) -> ConsoleConfig:
+        """Itself; raises ConfigError for what must not be served."""
+        if not self.clusters:
+            raise ConfigError("the console needs a cluster: --bootstrap HOST:PORT, or [clusters.NAME] in --config FILE")
+        if not is_loopback(self.host) and self.users is None:
+            raise ConfigError(
+                f"--listen {self.host}:{self.port} can be reached from elsewhere, so a login is needed: --users FILE "
+                "(a line is name:role:hash; fastq console hash-password makes the hash), or listen on 127.0.0.1"
+            )
+        if (self.certificate is None) != (self.key is None):
+            raise ConfigError("--tls-certificate FILE and --tls-key FILE go together")
+        return self
+
+    @property
+    def allowed_hosts(self) -> frozenset[str] | None:
+        """The names that a request may be addressed to; None: any. Without a login a page of elsewhere, whose name is made to point
+        to this machine, would else read everything."""
+        if self.users is None:
+            return LOOPBACK_NAMES | {self.host} | self.names
+        return (self.names | LOOPBACK_NAMES | {self.host}) if self.names else None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def parse_listen(text: str) -> tuple[str, int]:
+    """HOST:PORT, [v6]:PORT; port 0 takes a free one."""
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise ConfigError(f"--listen takes HOST:PORT, as 127.0.0.1:8080, not {text!r}")
+    return host, int(port)
+
+
+def load_file(path: Path) -> tuple[list[ClusterConfig], tuple[Mask, ...]]:
+    """Clusters and masks of a TOML file: `[clusters.NAME]` with bootstrap, schema_registry and properties; `[[mask]]` with topics, in
+    and path. Raises ConfigError with the place."""
+    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    try:
+        document = toml.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    _only(document, {"clusters", "mask"}, f"{path}")
+    clusters = [_cluster(path, name, table) for name, table in _table(document.get("clusters", {}), path).items()]
+    masks = document.get("mask", [])
+    if not isinstance(masks, list):
+        raise ConfigError(f"{path}: masks are [[mask]] tables")
+    return clusters, tuple(_mask(path, table) for table in masks)
+
+
+def _cluster(path: Path, name: str, table: Any) -> ClusterConfig:
+    where = f"{path}: [clusters.{name}]"
+    if not CLUSTER_NAME.fullmatch(name):
+        raise ConfigError(f"{where}: a name has up to 64 letters, digits, dots, underscores and dashes")
+    _only(_table(table, where), {"bootstrap", "schema_registry", "properties"}, where)
+    bootstrap, registry = table.get("bootstrap"), table.get("schema_registry")
+    if not isinstance(bootstrap, str):
+        raise ConfigError(f'{where}: bootstrap = "HOST:PORT" is missing')
+    if registry is not None and not isinstance(registry, str):
+        raise ConfigError(f"{where}: schema_registry is a URL in quotes")
+    properties = _table(table.get("properties", {}), where)
+    return ClusterConfig(name, {"bootstrap.servers": bootstrap, **properties}, registry)
+
+
+def _mask(path: Path, table: Any) -> Mask:
+    where = f"{path}: [[mask]]"
+    _only(_table(table, where), {"topics", "in", "path"}, where)
+    try:
+        return Mask.of(str(table.get("topics", "*")), str(table.get("in", "value")), str(table.get("path", "$")))
+    except ValueError as error:
+        raise ConfigError(f"{where}: {error}") from None
+
+
+def _table(value: Any, where: object) -> Mapping[str, Any]:
+    if not isinstance(value, dict):
+        raise ConfigError(f"{where}: a table is expected, not {type(value).__name__}")
+    return value
+
+
+def _only(table: Mapping[str, Any], known: set[str], where: str) -> None:
+    unknown = sorted(set(table) - known)
+    if unknown:
+        raise ConfigError(f"{where}: {', '.join(unknown)} is not known; there are {', '.join(sorted(known))}")

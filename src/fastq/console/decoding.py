@@ -1,0 +1,208 @@
+"""Bytes of records as something to read: JSON, text, what a schema registry knows, else hex.
+
+Rules: what is decoded is a picture of the bytes, cut to TEXT_MAX characters; the bytes themselves go out by a download or into the form
+that sends a record again. The registry is the one of the cluster's configuration, asked in a thread; a schema that cannot be had is a
+word beside the hex, never an error of the page. Masks are applied here, before anybody sees or compares anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import struct
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from fastq.console import paths
+from fastq.console.masking import MASKED, Mask
+from fastq.errors import FastqError
+
+TEXT_MAX = 20_000
+HEX_BYTES_MAX = 2_048
+JSON_BYTES_MAX = 4 << 20
+FRAME = struct.Struct(">bI")
+
+VIEWS = ("auto", "text", "hex")
+
+
+class Field(NamedTuple):
+    """A key, value or header as it is shown, whole. `document` is what a path goes into, if there is one (`has_document`); of hex it
+    is the bytes."""
+
+    kind: str
+    text: str
+    document: Any = None
+    has_document: bool = False
+    note: str = ""
+
+
+NULL = Field("null", "", None, True)
+
+
+class Registry:
+    """The schemas of a cluster's registry. One event loop; what waits, waits in a thread."""
+
+    def __init__(self, url: str) -> None:
+        from fastq.schema_registry import SchemaRegistryClient
+
+        self._client = SchemaRegistryClient(url)
+        self._deserializers: dict[str, Any] = {}
+
+    async def decode(self, topic: str, data: bytes) -> Field | None:
+        """What a frame of Confluent's form holds; None where the bytes are none."""
+        if len(data) < FRAME.size or data[0] != 0:
+            return None
+        schema_id = FRAME.unpack_from(data)[1]
+        try:
+            schema = await asyncio.to_thread(self._client.schema, schema_id)
+            document = await self._deserializer(schema.schema_type).deserialize_async(topic, (), data)
+        except (FastqError, ImportError, OSError, ValueError, KeyError) as error:
+            return _hex(data)._replace(note=f"schema {schema_id}: {str(error)[:300]}")
+        document = _plain(document)
+        kind = schema.schema_type.lower()
+        return Field(kind, json.dumps(document, ensure_ascii=False, indent=1), document, True, f"schema {schema_id}")
+
+    def _deserializer(self, schema_type: str) -> Any:
+        from fastq import schema_registry
+
+        if schema_type not in self._deserializers:
+            kinds = {"AVRO": "AvroDeserializer", "PROTOBUF": "ProtobufDeserializer", "JSON": "JsonSchemaDeserializer"}
+            self._deserializers[schema_type] = getattr(schema_registry, kinds[schema_type])(self._client)
+        return self._deserializers[schema_type]
+
+
+def _plain(value: Any) -> Any:
+    """A document of JSON's kinds of what a format gave."""
+    if hasattr(value, "DESCRIPTOR"):
+        from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped, unused-ignore]
+
+        return MessageToDict(value, preserving_proto_field_name=True)
+    return json.loads(json.dumps(value, default=_other, ensure_ascii=False))
+
+
+def _other(value: Any) -> Any:
+    if isinstance(value, bytes | bytearray | memoryview):
+        return base64.b64encode(bytes(value)).decode()
+    return str(value)
+
+
+def decode(data: bytes | None, view: str = "auto") -> Field:
+    """What bytes are by themselves."""
+    if data is None:
+        return NULL
+    if view == "hex":
+        return _hex(data)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return _hex(data)
+    if view == "auto" and text[:1] in _JSON_STARTS and len(data) <= JSON_BYTES_MAX:
+        try:
+            return Field("json", text, json.loads(text), True)
+        except (ValueError, RecursionError):
+            pass
+    if any(char < " " and char not in "\t\r\n" for char in text[:1_000]):
+        return _hex(data)
+    return Field("text", text)
+
+
+_JSON_STARTS = frozenset('{["-0123456789tfn')
+
+
+def _hex(data: bytes) -> Field:
+    lines = []
+    for place in range(0, min(len(data), HEX_BYTES_MAX), 16):
+        part = data[place : place + 16]
+        letters = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in part)
+        lines.append(f"{place:06x}  {part.hex(' '):47}  {letters}")
+    note = f"the first {HEX_BYTES_MAX:,} of {len(data):,} bytes" if len(data) > HEX_BYTES_MAX else ""
+    return Field("hex", "\n".join(lines), data, note=note)
+
+
+class Row(NamedTuple):
+    """A record as it is shown and compared."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: Field
+    value: Field
+    headers: tuple[tuple[str, Field], ...]
+    size_bytes: int
+
+    def to_json(self) -> dict[str, Any]:
+        """For the page, long texts cut."""
+        return {
+            "partition": self.partition,
+            "offset": self.offset,
+            "time": self.timestamp_ms,
+            "key": _cut(self.key),
+            "value": _cut(self.value),
+            "headers": [[name, _cut(field)] for name, field in self.headers],
+            "size": self.size_bytes,
+        }
+
+
+def _cut(field: Field) -> dict[str, Any]:
+    text = field.text
+    note = field.note
+    if field.kind == "json" and len(text) <= TEXT_MAX:
+        text = json.dumps(field.document, ensure_ascii=False, indent=1)
+    if len(text) > TEXT_MAX:
+        note = f"the first {TEXT_MAX:,} of {len(text):,} characters"
+        text = text[:TEXT_MAX]
+    return {"kind": field.kind, "text": text, "note": note}
+
+
+class Decoder:
+    """Records of one topic into rows: the registry, the view and the masks of it."""
+
+    def __init__(self, topic: str, view: str, masks: Sequence[Mask], registry: Registry | None) -> None:
+        self.topic = topic
+        self._view = view
+        self._masks = masks
+        self._registry = registry if view == "auto" or masks else None
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether what is shown is the bytes themselves, so that a search may look at those."""
+        return not self._masks and self._registry is None
+
+    async def row(self, record: Any) -> Row:
+        """A record as this user sees it."""
+        key, value, headers = record.key, record.value, record.headers
+        size = len(key or b"") + len(value or b"") + sum(len(name) + len(data or b"") for name, data in headers)
+        return Row(
+            record.partition,
+            record.offset,
+            record.timestamp_ms,
+            await self._field("key", key),
+            await self._field("value", value),
+            tuple((name, self._header(name, data)) for name, data in headers),
+            size,
+        )
+
+    async def _field(self, part: str, data: bytes | None) -> Field:
+        masks = [mask for mask in self._masks if mask.part == part]
+        field = None
+        if self._registry is not None and data is not None:
+            field = await self._registry.decode(self.topic, data)
+        if field is None:
+            field = decode(data, "auto" if masks else self._view)
+        return _masked(field, masks)
+
+    def _header(self, name: str, data: bytes | None) -> Field:
+        masks = [mask for mask in self._masks if mask.part == "header" and mask.path[0] in (None, name)]
+        return Field("masked", MASKED) if masks and data is not None else decode(data, self._view)
+
+
+def _masked(field: Field, masks: Sequence[Mask]) -> Field:
+    if not masks or field.kind == "null":
+        return field
+    if not field.has_document or any(not mask.path for mask in masks):
+        return Field("masked", MASKED)
+    document = field.document
+    for mask in masks:
+        document = paths.replaced(mask.path, document, MASKED)
+    return Field(field.kind, json.dumps(document, ensure_ascii=False), document, True, field.note)

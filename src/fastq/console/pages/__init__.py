@@ -1,0 +1,15 @@
+"""The pages: a module for each kind of thing, each with ROUTES of (method, path, the least role, handler)."""
+
+from __future__ import annotations
+
+from fastq.console.pages import groups, overview, partitions, records, topics, transactions
+from fastq.console.pages.routes import Routes
+
+ROUTES: Routes = [
+    *overview.ROUTES,
+    *topics.ROUTES,
+    *records.ROUTES,
+    *groups.ROUTES,
+    *transactions.ROUTES,
+    *partitions.ROUTES,
+]

@@ -1,0 +1,107 @@
+"""Clusters, and one cluster's nodes and quorum."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Any
+
+from starlette.responses import Response
+
+from fastq.console.clusters import Cluster
+from fastq.console.pages.routes import CLUSTER, Routes
+from fastq.console.picture import Disk, Picture, disks
+from fastq.console.users import Role
+from fastq.console.visit import BadValue, Visit
+from fastq.errors import FastqError
+
+LOOK_S = 3.0
+
+
+async def home(visit: Visit) -> Response:
+    """All clusters; one alone is shown at once."""
+    clusters = list(visit.console.clusters.values())
+    if len(clusters) == 1:
+        return visit.redirect(f"/c/{clusters[0].name}")
+    found = await asyncio.gather(*(_glance(cluster) for cluster in clusters))
+    return visit.page("home.html", clusters=list(zip(clusters, found, strict=True)))
+
+
+async def _glance(cluster: Cluster) -> Picture | str:
+    try:
+        return await asyncio.wait_for(cluster.picture(), LOOK_S)
+    except asyncio.TimeoutError:
+        return f"no answer within {LOOK_S:.0f} s"
+    except FastqError as error:
+        return str(error)
+
+
+async def overview(visit: Visit) -> Response:
+    """A cluster: its nodes with what they have, its quorum with how far behind each is."""
+    cluster = visit.cluster
+    picture = await cluster.picture()
+    described, quorum, space = await asyncio.gather(
+        cluster.admin.describe_cluster(include_fenced=True),
+        cluster.admin.describe_quorum(),
+        cluster.run(disks(picture.node_ids)),
+        return_exceptions=True,
+    )
+    for found in (described, quorum, space):
+        if isinstance(found, BaseException) and not isinstance(found, FastqError):
+            raise found
+    fenced = () if isinstance(described, BaseException) else described.fenced_nodes
+    voters = set() if isinstance(quorum, BaseException) else {voter.node_id for voter in quorum.voters}
+    known: dict[int, list[Disk]] = {} if isinstance(space, BaseException) else space
+    nodes: list[dict[str, Any]] = [
+        {
+            "node": node,
+            "state": state,
+            "roles": ["broker", "controller"] if node.node_id in voters else ["broker"],
+            "disks": known.get(node.node_id),
+            "used": _used(known.get(node.node_id)),
+        }
+        for state, group in (("running", picture.nodes), ("fenced", fenced))
+        for node in group
+    ]
+    topics = [topic for topic in picture.topics if visit.user.may_see(topic.name)]
+    return visit.page(
+        "overview.html",
+        picture=picture,
+        nodes=nodes,
+        quorum=None if isinstance(quorum, BaseException) else quorum,
+        quorum_error=quorum if isinstance(quorum, BaseException) else None,
+        topics=len(topics),
+        partitions=sum(topic.partitions for topic in topics),
+        under_replicated=sum(topic.under_replicated for topic in topics),
+        leaderless=sum(topic.leaderless for topic in topics),
+    )
+
+
+def _used(found: list[Disk] | None) -> int | None:
+    """Per cent of the fullest directory; None where it is not told."""
+    shares = [
+        math.ceil(100 * (1 - disk.usable_bytes / disk.total_bytes))
+        for disk in found or ()
+        if disk.total_bytes and disk.usable_bytes is not None
+    ]
+    return max(shares, default=None)
+
+
+async def node(visit: Visit) -> Response:
+    """A node's settings, with where each comes from."""
+    from fastq.admin import ConfigResource
+
+    node_id: int = visit.request.path_params["node"]
+    if node_id >= 2**31:
+        raise BadValue(f"a node's id is below {2**31:,}")
+    resource = ConfigResource.broker(node_id)
+    outcomes = await visit.cluster.admin.describe_configs([resource])
+    configs = sorted(outcomes[resource].result().values(), key=lambda entry: (entry.is_default, entry.name))
+    return visit.page("node.html", node_id=node_id, configs=configs)
+
+
+ROUTES: Routes = [
+    ("GET", "/", Role.VIEWER, home),
+    ("GET", CLUSTER, Role.VIEWER, overview),
+    ("GET", CLUSTER + "/nodes/{node:int}", Role.VIEWER, node),
+]

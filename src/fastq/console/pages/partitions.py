@@ -1,0 +1,138 @@
+"""Which nodes have partitions: what moves and how far it is, preferred leaders, and the balancer's proposal.
+
+Rules: the proposal is `fastq.admin.balance`'s, as `fastq partitions rebalance` prints it; it describes all topics, so it is made when
+asked for. What is begun is what was shown. All of it is about every topic: users of some topics see the moves of those, and begin none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+from starlette.responses import Response
+
+from fastq.console.pages.routes import CLUSTER, Routes
+from fastq.console.picture import replica_sizes
+from fastq.console.users import Role
+from fastq.console.visit import BadValue, Refused, Visit
+from fastq.errors import ElectionNotNeeded, FastqError
+from fastq.metadata import TopicPartition
+
+MOVES_LENGTH_MAX = 3 << 20
+DESCRIBE_S = 60.0
+
+
+async def overview(visit: Visit) -> Response:
+    """What moves, and whether leaders are the preferred ones."""
+    cluster = visit.cluster
+    picture = await cluster.picture()
+    found = await cluster.admin.list_partition_reassignments()
+    moving = {tp: move for tp, move in found.items() if visit.user.may_see(tp.topic)}
+    by_topic: dict[str, list[int]] = {}
+    for tp in moving:
+        by_topic.setdefault(tp.topic, []).append(tp.partition)
+    sizes = await cluster.run(replica_sizes(picture.node_ids, by_topic)) if by_topic else {}
+    rows = []
+    for tp, move in moving.items():
+        replicas = sizes.get(tp, {})
+        whole = max((replicas.get(node, 0) for node in move.replicas if node not in move.adding_replicas), default=0)
+        came = [min(1.0, replicas.get(node, 0) / whole) if whole else 1.0 for node in move.adding_replicas]
+        rows.append(
+            {"tp": tp, "move": move, "done": round(100 * sum(came) / len(came)) if came else 100, "bytes": whole}
+        )
+    return visit.page("partitions.html", picture=picture, rows=rows)
+
+
+async def elect(visit: Visit) -> Response:
+    """Make the preferred replicas leaders, wherever they are not."""
+    from fastq.admin import ElectionType
+
+    visit.check_everywhere("An election")
+    outcomes = await visit.cluster.admin.elect_leaders(ElectionType.PREFERRED)
+    errors = {tp: error for tp, error in outcomes.errors.items() if not isinstance(error, ElectionNotNeeded)}
+    visit.audit("elect preferred leaders", next(iter(errors.values()), None), partitions=len(outcomes))
+    await visit.cluster.picture(fresh=True)
+    rows = [(str(tp), errors.get(tp)) for tp in outcomes]
+    return visit.result("Elect preferred leaders", rows, visit.url("partitions"))
+
+
+async def proposal(visit: Visit) -> Response:
+    """Few moves that give the nodes equally much."""
+    from fastq.admin.balance import plan_balance
+
+    visit.check_everywhere("The balancer's proposal")
+    admin = visit.cluster.admin
+    if await admin.list_partition_reassignments():
+        raise Refused("Partitions move already: a plan takes what is at rest.")
+    drained = [visit.number("drain", high=2**31 - 1)] if visit.text("drain").strip() else []
+    names = list(await admin.list_topics(include_internal=True))
+    described = (await admin.describe_topics(names, timeout=DESCRIBE_S)) if names else {}
+    racks = {node.node_id: node.rack for node in (await admin.describe_cluster()).nodes}
+    before = {
+        TopicPartition(name, part.index): part.replicas
+        for name, outcome in described.items()
+        if outcome.value is not None
+        for part in outcome.value.partitions
+        if part.leader is not None
+    }
+    unknown = [node for node in drained if node not in racks and not any(node in nodes for nodes in before.values())]
+    if unknown:
+        raise BadValue(f"drain: there is no node {unknown[0]}, and no replica on it")
+    moves = await asyncio.to_thread(plan_balance, before, racks, drained)
+    after = {**before, **moves}
+    nodes = [
+        {
+            "node": node,
+            "rack": racks.get(node),
+            "held": [_held(state)[node] for state in (before, after)],
+            "led": [_led(state)[node] for state in (before, after)],
+        }
+        for node in sorted(racks)
+    ]
+    lines = "\n".join(f"{tp.topic}:{tp.partition}:{','.join(map(str, replicas))}" for tp, replicas in moves.items())
+    return visit.page("proposal.html", moves=moves, before=before, nodes=nodes, lines=lines)
+
+
+def _held(replicas: dict[TopicPartition, tuple[int, ...]]) -> Counter[int]:
+    return Counter(node for nodes in replicas.values() for node in nodes)
+
+
+def _led(replicas: dict[TopicPartition, tuple[int, ...]]) -> Counter[int]:
+    return Counter(nodes[0] for nodes in replicas.values() if nodes)
+
+
+async def reassign(visit: Visit) -> Response:
+    """Begin the moves of a proposal."""
+    visit.check_everywhere("A reassignment")
+    moves: dict[TopicPartition, list[int]] = {}
+    for line in visit.text("moves", MOVES_LENGTH_MAX).split():
+        parts = line.split(":")
+        numbers = [parts[1], *parts[2].split(",")] if len(parts) == 3 else [""]
+        if not all(number.isascii() and number.isdigit() and len(number) < 10 for number in numbers):
+            raise BadValue(f"a move is topic:partition:node,node, not {line[:80]!r}")
+        moves[TopicPartition(parts[0], int(numbers[0]))] = [int(number) for number in numbers[1:]]
+    outcomes = await visit.cluster.admin.alter_partition_reassignments(moves)
+    first: FastqError | None = next(iter(outcomes.errors.values()), None)
+    visit.audit("reassign partitions", first, moves={str(tp): nodes for tp, nodes in moves.items()})
+    rows: list[tuple[str, Any]] = [
+        (f"{tp} to {moves[tp]}", outcome.error or "begun") for tp, outcome in outcomes.items()
+    ]
+    return visit.result("Reassign partitions", rows, visit.url("partitions"))
+
+
+async def cancel(visit: Visit) -> Response:
+    """Stop a move: the partition goes back to where it was."""
+    place = TopicPartition(visit.seen(visit.text("topic", 249)), visit.number("partition", high=2**31 - 1))
+    (await visit.cluster.admin.alter_partition_reassignments({place: None})).results()
+    visit.audit("cancel reassignment", topic=place.topic, partition=place.partition)
+    return visit.result("Cancel reassignment", [(str(place), None)], visit.url("partitions"))
+
+
+ROUTES: Routes = [
+    ("GET", CLUSTER + "/partitions", Role.VIEWER, overview),
+    ("POST", CLUSTER + "/partitions/elect", Role.OPERATOR, elect),
+    ("GET", CLUSTER + "/partitions/proposal", Role.ADMIN, proposal),
+    ("POST", CLUSTER + "/partitions/reassign", Role.ADMIN, reassign),
+    ("POST", CLUSTER + "/partitions/cancel", Role.ADMIN, cancel),
+]

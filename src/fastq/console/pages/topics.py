@@ -1,0 +1,271 @@
+"""The list of topics, a topic, and what can be done to it.
+
+Rules: the list is searched and sorted by what one Metadata request tells; sizes and ends are asked for the rows that are shown alone. A
+topic's page asks each node once about ends, once about starts and once about sizes. What is deleted is named by whoever deletes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from starlette.responses import Response
+
+from fastq.console.pages.routes import CLUSTER, TOPIC, Routes
+from fastq.console.picture import Sizes, TopicRow, replica_sizes
+from fastq.console.users import Role
+from fastq.console.visit import BadValue, Pager, Refused, Visit
+from fastq.errors import FastqError
+from fastq.metadata import TopicPartition
+
+if TYPE_CHECKING:
+    from fastq.admin import ConfigEntry, TopicDescription
+
+SORTS = ("name", "partitions", "replicas", "problems")
+PARTITIONS_MAX = 100_000
+CONFIG_LINES_MAX = 200
+MEASURED_MAX = 5_000
+"""Partitions of the topics shown: of more, sizes and ends are not asked for."""
+
+
+async def topic_list(visit: Visit) -> Response:
+    """Topics by name, with what is asked for the shown ones."""
+    picture = await visit.cluster.picture()
+    query, internal = visit.text("q", 249).strip(), visit.flag("internal")
+    sort, down = visit.choice("sort", SORTS, "name"), visit.choice("order", ("up", "down"), "up") == "down"
+    wanted = query.lower()
+    rows = [
+        row
+        for row in picture.topics
+        if (internal or not row.is_internal) and wanted in row.name.lower() and visit.user.may_see(row.name)
+    ]
+    rows = _sorted(rows, sort, down)
+    pager = Pager(visit, rows)
+    sizes, records = await _measures(visit, pager.shown, picture.node_ids)
+    return visit.page(
+        "topics.html", pager=pager, q=query, internal=internal, sort=sort, down=down, sizes=sizes, records=records
+    )
+
+
+def _sorted(rows: list[TopicRow], sort: str, down: bool) -> list[TopicRow]:
+    """Rows come in the order of their names, which is kept among equal ones."""
+    if sort == "name":
+        return rows[::-1] if down else rows
+    keys = {
+        "partitions": lambda row: row.partitions,
+        "replicas": lambda row: row.replication_factor,
+        "problems": lambda row: row.under_replicated + row.leaderless,
+    }
+    return sorted(rows, key=keys[sort], reverse=down)
+
+
+async def _measures(
+    visit: Visit, shown: Sequence[TopicRow], nodes: list[int]
+) -> tuple[Mapping[str, int | None], Mapping[str, int | None]]:
+    """Bytes of all replicas and offsets between start and end of the topics shown; None where they cannot be told."""
+    from fastq.admin import OffsetSpec
+
+    cluster = visit.cluster
+    partitions = {row.name: range(row.partitions) for row in shown}
+    places = [TopicPartition(row.name, index) for row in shown for index in range(row.partitions)]
+    if not 0 < len(places) <= MEASURED_MAX:
+        return {}, {}
+    found = await asyncio.gather(
+        cluster.run(replica_sizes(nodes, partitions)),
+        cluster.admin.list_offsets(dict.fromkeys(places, OffsetSpec.EARLIEST)),
+        cluster.admin.list_offsets(dict.fromkeys(places, OffsetSpec.LATEST)),
+    )
+    sizes: dict[str, int | None] = {}
+    for tp, replicas in found[0].items():
+        sizes[tp.topic] = (sizes.get(tp.topic) or 0) + sum(replicas.values())
+    records: dict[str, int | None] = dict.fromkeys(partitions, 0)
+    for tp in places:
+        start, end, known = found[1][tp].value, found[2][tp].value, records[tp.topic]
+        records[tp.topic] = None if start is None or end is None or known is None else known + end.offset - start.offset
+    return sizes, records
+
+
+# -- one topic ---------------------------------------------------------------------------------------------------------------
+
+
+async def topic(visit: Visit) -> Response:
+    """Partitions with their replicas and ends, and settings with where they come from."""
+    from fastq.admin import ConfigResource, OffsetSpec
+
+    cluster, name = visit.cluster, visit.topic
+    described = await cluster.admin.describe_topic(name)
+    indexes = [part.index for part in described.partitions]
+    led = [TopicPartition(name, part.index) for part in described.partitions if part.leader is not None]
+    nodes = (await cluster.picture()).node_ids
+    resource = ConfigResource.topic(name)
+    sizes, starts, ends, configs = await asyncio.gather(
+        cluster.run(replica_sizes(nodes, {name: indexes})),
+        cluster.admin.list_offsets(dict.fromkeys(led, OffsetSpec.EARLIEST)),
+        cluster.admin.list_offsets(dict.fromkeys(led, OffsetSpec.LATEST)),
+        cluster.admin.describe_configs([resource]),
+    )
+    entries = sorted(configs[resource].result().values(), key=lambda entry: entry.name)
+    return visit.page(
+        "topic.html",
+        topic=described,
+        partitions=_partition_rows(described, sizes, starts, ends),
+        configs=entries,
+        tell_elr=any(part.elr is not None for part in described.partitions),
+    )
+
+
+def _partition_rows(
+    described: TopicDescription, sizes: Sizes, starts: Mapping[Any, Any], ends: Mapping[Any, Any]
+) -> list[dict[str, Any]]:
+    rows = []
+    for part in described.partitions:
+        tp = TopicPartition(described.name, part.index)
+        start, end = (found[tp].value if tp in found else None for found in (starts, ends))
+        rows.append(
+            {
+                "part": part,
+                "start": None if start is None else start.offset,
+                "end": None if end is None else end.offset,
+                "sizes": sizes.get(tp, {}),
+                "behind": sorted(set(part.replicas) - set(part.isr)),
+            }
+        )
+    return rows
+
+
+# -- what can be done --------------------------------------------------------------------------------------------------------
+
+
+def parse_configs(text: str) -> dict[str, str | None]:
+    """`name=value` lines; raises BadValue."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if len(lines) > CONFIG_LINES_MAX:
+        raise BadValue(f"{len(lines)} settings are too many, {CONFIG_LINES_MAX} is the most")
+    configs: dict[str, str | None] = {}
+    for line in lines:
+        name, sign, value = line.partition("=")
+        if not sign or not name.strip():
+            raise BadValue(f"a setting is name=value, a line each, not {line[:80]!r}")
+        if name.strip() in configs:
+            raise BadValue(f"{name.strip()} is there twice")
+        configs[name.strip()] = value.strip()
+    return configs
+
+
+def _name(visit: Visit) -> str:
+    name = visit.text("name", 249).strip()
+    if not name:
+        raise BadValue("name is missing")
+    if not visit.user.may_see(name):
+        raise Refused(f"{visit.user.name} may only have topics {', '.join(visit.user.topics)}")
+    return name
+
+
+async def new_topic(visit: Visit) -> Response:
+    """The form of a new topic."""
+    return visit.page("new_topic.html")
+
+
+async def create(visit: Visit) -> Response:
+    """Create a topic."""
+    name = _name(visit)
+    partitions = visit.number("partitions", -1, low=1, high=PARTITIONS_MAX)
+    factor = visit.number("replication_factor", -1, low=1, high=1_000)
+    await visit.cluster.admin.create_topic(
+        name, partitions, factor, configs=parse_configs(visit.text("configs", 20_000))
+    )
+    await visit.cluster.picture(fresh=True)
+    visit.audit("create topic", topic=name, partitions=partitions, replication_factor=factor)
+    return visit.result("Create topic", [(name, None)], visit.url("topics", name))
+
+
+async def clone(visit: Visit) -> Response:
+    """Create a topic with the partitions, replicas and settings of another; no records."""
+    from fastq.admin import ConfigResource, ConfigSource
+
+    source, name = visit.topic, _name(visit)
+    described = await visit.cluster.admin.describe_topic(source)
+    resource = ConfigResource.topic(source)
+    entries: Mapping[str, ConfigEntry] = (await visit.cluster.admin.describe_configs([resource]))[resource].result()
+    configs = {
+        entry.name: entry.value for entry in entries.values() if entry.source is ConfigSource.DYNAMIC_TOPIC_CONFIG
+    }
+    factor = max(len(part.replicas) for part in described.partitions)
+    await visit.cluster.admin.create_topic(name, len(described.partitions), factor, configs=configs)
+    await visit.cluster.picture(fresh=True)
+    visit.audit("clone topic", topic=name, source=source)
+    return visit.result(f"Clone {source}", [(name, None)], visit.url("topics", name))
+
+
+async def delete(visit: Visit) -> Response:
+    """Delete a topic with its records."""
+    name = _confirmed(visit)
+    await visit.cluster.admin.delete_topic(name)
+    await visit.cluster.picture(fresh=True)
+    visit.audit("delete topic", topic=name)
+    return visit.result("Delete topic", [(name, None)], visit.url("topics"))
+
+
+def _confirmed(visit: Visit) -> str:
+    """The topic, whose name was written once more."""
+    name = visit.topic
+    if visit.text("confirm").strip() != name:
+        raise BadValue(f"nothing was done: to confirm, write the topic's name, {name}")
+    return name
+
+
+async def purge(visit: Visit) -> Response:
+    """Delete the records of a topic, or those before an offset of one partition."""
+    name = _confirmed(visit)
+    if visit.text("partition").strip():
+        partition = visit.number("partition", high=2**31 - 1)
+        offsets = {TopicPartition(name, partition): visit.number("before", -1, low=0)}
+    else:
+        described = await visit.cluster.admin.describe_topic(name)
+        offsets = {TopicPartition(name, part.index): -1 for part in described.partitions}
+    outcomes = await visit.cluster.admin.delete_records(offsets)
+    visit.audit("delete records", _first(outcomes.errors), topic=name, partitions=len(offsets))
+    rows = [
+        (str(tp), outcome.error or f"done, the first offset is {outcome.value:,}") for tp, outcome in outcomes.items()
+    ]
+    return visit.result("Delete records", rows, visit.url("topics", name))
+
+
+async def add_partitions(visit: Visit) -> Response:
+    """Raise the number of partitions."""
+    name, total = visit.topic, visit.number("total", low=1, high=PARTITIONS_MAX)
+    (await visit.cluster.admin.create_partitions({name: total})).results()
+    await visit.cluster.picture(fresh=True)
+    visit.audit("add partitions", topic=name, total=total)
+    return visit.result("Add partitions", [(f"{name}: {total} partitions", None)], visit.url("topics", name))
+
+
+async def set_config(visit: Visit) -> Response:
+    """Set one setting, or take it back to its default."""
+    from fastq.admin import ConfigResource
+
+    name, key = visit.topic, visit.text("key", 200).strip()
+    if not key:
+        raise BadValue("key is missing")
+    value = None if visit.flag("default") else visit.text("value", 10_000)
+    await visit.cluster.admin.set_config(ConfigResource.topic(name), key, value)
+    visit.audit("set config", topic=name, key=key, default=value is None)
+    return visit.result("Set config", [(f"{name}: {key}", None)], visit.url("topics", name))
+
+
+def _first(errors: Mapping[Any, FastqError]) -> FastqError | None:
+    return next(iter(errors.values()), None)
+
+
+ROUTES: Routes = [
+    ("GET", CLUSTER + "/topics", Role.VIEWER, topic_list),
+    ("GET", CLUSTER + "/new-topic", Role.ADMIN, new_topic),
+    ("POST", CLUSTER + "/create-topic", Role.ADMIN, create),
+    ("GET", TOPIC, Role.VIEWER, topic),
+    ("POST", TOPIC + "/clone", Role.ADMIN, clone),
+    ("POST", TOPIC + "/delete", Role.ADMIN, delete),
+    ("POST", TOPIC + "/purge", Role.ADMIN, purge),
+    ("POST", TOPIC + "/add-partitions", Role.ADMIN, add_partitions),
+    ("POST", TOPIC + "/set-config", Role.ADMIN, set_config),
+]

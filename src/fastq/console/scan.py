@@ -1,0 +1,180 @@
+"""A bounded walk through a topic: from where, what is looked for, and when it ends.
+
+Rules: a scan ends at the ends that the partitions had when it began, or when it has found `limit` records, or looked at `records_max`,
+or after `seconds_max`: it says which. It reads no further when nobody listens: who closes the generator closes the consumer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from fastq.console.clusters import Cluster
+from fastq.console.decoding import Decoder, Row
+from fastq.console.filters import Filter
+from fastq.errors import UnknownTopicOrPartition
+from fastq.metadata import TopicPartition
+
+STARTS = ("latest", "earliest", "offset", "time")
+LIMIT_MAX, LIMIT_DEFAULT = 1_000, 50
+DOWNLOAD_MAX = 1_000_000
+RECORDS_MAX, RECORDS_DEFAULT = 10_000_000, 200_000
+SECONDS_MAX, DOWNLOAD_SECONDS_MAX = 60.0, 600.0
+POLL_S, TELL_S = 0.3, 0.25
+A_POLL = 2_000
+ROWS_AT_ONCE = 50
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is asked for. `place` is the offset or the time of a start; `partition` None means all."""
+
+    topic: str
+    partition: int | None = None
+    start: str = "latest"
+    place: int = 0
+    until_ms: int | None = None
+    limit: int = LIMIT_DEFAULT
+    records_max: int = RECORDS_DEFAULT
+    seconds_max: float = SECONDS_MAX
+    read_committed: bool = False
+    filter: Filter = field(default_factory=Filter)
+
+
+@dataclass
+class Progress:
+    """How far a scan is: `total` are the offsets that it would look at, `ended` why it has ended, empty until then."""
+
+    total: int = 0
+    scanned: int = 0
+    found: int = 0
+    offsets: int = 0
+    seconds: float = 0.0
+    ended: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """For the page."""
+        return {
+            "total": self.total,
+            "done": self.offsets,
+            "scanned": self.scanned,
+            "found": self.found,
+            "seconds": round(self.seconds, 1),
+            "ended": self.ended,
+        }
+
+
+async def partitions_of(cluster: Cluster, topic: str, partition: int | None) -> list[TopicPartition]:
+    """The partitions of a topic that have a leader, or the one that is asked for."""
+    described = await cluster.admin.describe_topic(topic)
+    indexes = [part.index for part in described.partitions if part.leader is not None]
+    if partition is None:
+        return [TopicPartition(topic, index) for index in indexes]
+    if partition not in [part.index for part in described.partitions]:
+        raise UnknownTopicOrPartition(topic=topic, partition=partition)
+    return [TopicPartition(topic, partition)]
+
+
+async def bounds(cluster: Cluster, plan: Plan) -> dict[TopicPartition, tuple[int, int]]:
+    """The first and the end offset of each partition that has something to look at."""
+    from fastq.admin import OffsetSpec
+
+    admin, places = cluster.admin, await partitions_of(cluster, plan.topic, plan.partition)
+    starts, ends = await asyncio.gather(
+        admin.list_offsets(dict.fromkeys(places, OffsetSpec.EARLIEST)),
+        admin.list_offsets(dict.fromkeys(places, OffsetSpec.LATEST), read_committed=plan.read_committed),
+    )
+    begin = {tp: starts[tp].result().offset for tp in places}
+    end = {tp: ends[tp].result().offset for tp in places}
+    if plan.start == "time":
+        found = (await admin.list_offsets(dict.fromkeys(places, plan.place))).results()
+        begin = {tp: end[tp] if found[tp].offset < 0 else found[tp].offset for tp in places}
+    elif plan.start == "offset":
+        begin = {tp: max(begin[tp], plan.place) for tp in places}
+    elif plan.start == "latest":
+        wanted = plan.limit if plan.filter.is_empty else plan.records_max
+        each = math.ceil(wanted / max(1, len(places)))
+        begin = {tp: max(begin[tp], end[tp] - each) for tp in places}
+    return {tp: (begin[tp], end[tp]) for tp in places if begin[tp] < end[tp]}
+
+
+async def scan(
+    cluster: Cluster, plan: Plan, decoder: Decoder, clock: Callable[[], float] = time.monotonic
+) -> AsyncIterator[tuple[list[Row], Progress]]:
+    """Rows as they are found, and how far it is, several times a second; the last one has `ended`."""
+    began = told = clock()
+    progress = Progress()
+    places = await bounds(cluster, plan)
+    progress.total = sum(end - begin for begin, end in places.values())
+    rows: list[Row] = []
+    ends = {tp: end for tp, (_, end) in places.items()}
+    if places:
+        isolation = "read_committed" if plan.read_committed else "read_uncommitted"
+        async with cluster.reader(isolation_level=isolation) as consumer:
+            consumer.assign(list(places))
+            for tp, (begin, _) in places.items():
+                consumer.seek(tp, begin)
+            while not progress.ended:
+                records = await consumer.poll(max_records=A_POLL, timeout=POLL_S)
+                left_over = 0
+                for number, record in enumerate(records, 1):
+                    if record.offset >= ends[TopicPartition(record.topic, record.partition)]:
+                        continue
+                    progress.scanned += 1
+                    row = await matching(record, plan, decoder)
+                    if row is not None:
+                        rows.append(row)
+                        progress.found += 1
+                    if progress.found >= plan.limit or progress.scanned >= plan.records_max:
+                        left_over = len(records) - number
+                        break
+                now = clock()
+                progress.seconds = now - began
+                left = _left(consumer, ends) + left_over
+                progress.offsets = max(progress.scanned, progress.total - left)
+                progress.ended = _ended(plan, progress, left)
+                if rows and not progress.ended and (len(rows) >= ROWS_AT_ONCE or now - told > TELL_S):
+                    yield rows, progress
+                    rows, told = [], now
+                elif not progress.ended and now - told > TELL_S:
+                    yield [], progress
+                    told = now
+                await asyncio.sleep(0)  # other requests have their turn
+    progress.ended = progress.ended or "all was looked at"
+    yield rows, progress
+
+
+async def matching(record: Any, plan: Plan, decoder: Decoder) -> Row | None:
+    """The row of a record that is looked for."""
+    if plan.until_ms is not None and record.timestamp_ms > plan.until_ms:
+        return None
+    if decoder.is_raw and not plan.filter.may_fit(record):
+        return None
+    row = await decoder.row(record)
+    return row if plan.filter.fits(row, text_checked=decoder.is_raw and plan.filter.is_of_bytes) else None
+
+
+def _left(consumer: Any, ends: dict[TopicPartition, int]) -> int:
+    """How many offsets are still to come."""
+    partitions = consumer.metrics()["partitions"]
+    left = 0
+    for tp, end in ends.items():
+        position = partitions[tp]["position"]
+        left += end if position is None else max(0, end - position)
+    return left
+
+
+def _ended(plan: Plan, progress: Progress, left: int) -> str:
+    if progress.found >= plan.limit:
+        return f"{plan.limit:,} found" if left else "all was looked at"
+    if not left:
+        return "all was looked at"
+    if progress.scanned >= plan.records_max:
+        return f"stopped after {plan.records_max:,} records"
+    if progress.seconds >= plan.seconds_max:
+        return f"stopped after {plan.seconds_max:.0f} s"
+    return ""

@@ -1,0 +1,43 @@
+"""Values as the pages show them: filters of the templates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timezone
+from typing import Any
+
+
+def size(value: int | None) -> str:
+    """Bytes in powers of 1024; a dash for None."""
+    if value is None:
+        return "–"
+    amount = float(value)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024:
+            return f"{amount:,.0f} {unit}" if unit == "B" else f"{amount:,.1f} {unit}"
+        amount /= 1024
+    return f"{amount:,.1f} PiB"
+
+
+def count(value: int | None) -> str:
+    """A number with its thousands apart; a dash for None."""
+    return "–" if value is None else f"{value:,}"
+
+
+def when(ms: int | None) -> str:
+    """A time in UTC; a dash for None and for times before 1970."""
+    if ms is None or ms < 0:
+        return "–"
+    try:
+        return datetime.fromtimestamp(ms / 1000, timezone.utc).strftime("%Y-%m-%d %H:%M:%S") + f".{ms % 1000:03d}"
+    except (OverflowError, ValueError, OSError):
+        return f"{ms} ms"
+
+
+def counted(number: int, thing: str) -> str:
+    """`1 record`, `2,000 records`."""
+    things = thing if number == 1 else f"{thing[:-1]}ies" if thing.endswith("y") else f"{thing}s"
+    return f"{number:,} {things}"
+
+
+FILTERS: dict[str, Callable[..., Any]] = {"size": size, "count": count, "when": when, "counted": counted}

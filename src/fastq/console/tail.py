@@ -1,0 +1,103 @@
+"""What arrives in a topic from now on: nothing is left out without being counted.
+
+Rules: reading never waits for the browser. What it has not taken waits, WAITING_MAX records at most; the oldest of more go, and
+`left_out` counts them. A browser gets ROWS_MAX rows a TICK_S, so that a page stays usable whatever the rate; `seen` counts all,
+`behind` is how far the reading itself is from the ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fastq.console.clusters import Cluster
+from fastq.console.decoding import Decoder
+from fastq.console.scan import Plan, matching, partitions_of
+
+WAITING_MAX = 1_000
+ROWS_MAX = 100
+TICK_S = 0.25
+POLL_S = 0.2
+A_POLL = 5_000
+LOOKED_AT_ONCE = 500
+TAIL_S = 3600.0
+
+
+class Tail:
+    """Reads in a task of its own from `run`; `take` hands out what waits. One event loop."""
+
+    def __init__(self, plan: Plan, decoder: Decoder, waiting_max: int = WAITING_MAX) -> None:
+        self._plan = plan
+        self._decoder = decoder
+        self._waiting: deque[Any] = deque()
+        self._waiting_max = waiting_max
+        self.seen = self.matched = self.left_out = 0
+        self.behind: int | None = None
+        self.ready = False
+
+    async def run(self, consumer: Any) -> None:
+        """Read until cancelled."""
+        while True:
+            records = await consumer.poll(max_records=A_POLL, timeout=POLL_S)
+            self.ready = True
+            for place in range(0, len(records), LOOKED_AT_ONCE):
+                await self.look(records[place : place + LOOKED_AT_ONCE])
+                await asyncio.sleep(0)
+            lags = [lag for lag in consumer.lag().values() if lag is not None]
+            self.behind = sum(lags) if lags else None
+
+    async def look(self, records: list[Any]) -> None:
+        """Keep those that fit. Without a filter the record itself waits, so that what is never shown is never decoded."""
+        self.seen += len(records)
+        if self._plan.filter.is_empty:
+            self.matched += len(records)
+            self._waiting.extend(records)
+        else:
+            for record in records:
+                if await matching(record, self._plan, self._decoder) is not None:
+                    self.matched += 1
+                    self._waiting.append(record)
+        while len(self._waiting) > self._waiting_max:
+            self._waiting.popleft()
+            self.left_out += 1
+
+    async def take(self, count_max: int = ROWS_MAX) -> dict[str, Any]:
+        """The next rows and the counts. `shown` + `left_out` + what waits = `matched`."""
+        records = [self._waiting.popleft() for _ in range(min(count_max, len(self._waiting)))]
+        rows = [(await self._decoder.row(record)).to_json() for record in records]
+        return {
+            "rows": rows,
+            "seen": self.seen,
+            "matched": self.matched,
+            "left_out": self.left_out,
+            "waiting": len(self._waiting),
+            "behind": self.behind,
+            "ready": self.ready,
+        }
+
+
+async def follow(cluster: Cluster, plan: Plan, decoder: Decoder) -> AsyncIterator[dict[str, Any]]:
+    """`take` several times a second, for TAIL_S at most."""
+    places = await partitions_of(cluster, plan.topic, plan.partition)
+    end = time.monotonic() + TAIL_S
+    isolation = "read_committed" if plan.read_committed else "read_uncommitted"
+    async with cluster.reader(auto_offset_reset="latest", isolation_level=isolation) as consumer:
+        consumer.assign(places)
+        for tp in places:
+            await consumer.position(tp)  # the ends of now, before anything is said to be followed
+        tail = Tail(plan, decoder)
+        reading = asyncio.create_task(tail.run(consumer))
+        try:
+            while time.monotonic() < end:
+                yield await tail.take()
+                await asyncio.wait([reading], timeout=TICK_S)
+                if reading.done():
+                    reading.result()
+        finally:
+            reading.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await reading

@@ -1,0 +1,119 @@
+"""What a console is started with, and what becomes of clusters that do not answer."""
+
+from __future__ import annotations
+
+import io
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from console_served import Browser, Served
+
+from fastq.admin import ConfigEntry
+from fastq.cli import main
+from fastq.console import clusters
+from fastq.console.app import Console
+from fastq.console.audit import AuditLog
+from fastq.console.config import ClusterConfig, ConsoleConfig, load_file
+from fastq.console.pages import overview
+from fastq.console.users import _Hash
+from fastq.errors import ConfigError
+from fastq.testing import Broker
+
+
+def test_the_file_of_clusters_and_masks(tmp_path: Path) -> None:
+    path = tmp_path / "console.toml"
+    path.write_text(
+        """
+[clusters.prod]
+bootstrap = "kafka:9092"
+schema_registry = "http://registry:8081"
+[clusters.prod.properties]
+"security.protocol" = "SSL"
+[clusters.test]
+bootstrap = "127.0.0.1:9092"
+[[mask]]
+topics = "pay*"
+path = "$.card"
+"""
+    )
+    found, masks = load_file(path)
+    assert [cluster.name for cluster in found] == ["prod", "test"]
+    assert found[0].settings == {"bootstrap.servers": "kafka:9092", "security.protocol": "SSL"}
+    assert [(mask.topics, mask.part, mask.path) for mask in masks] == [("pay*", "value", ("card",))]
+    for text, words in (
+        ("[clusters.a]", "bootstrap"),
+        ('[clusters."a/b"]\nbootstrap = "x:1"', "letters, digits"),
+        ('[clusters.a]\nbootstrap = "x:1"\nurl = "x"', "url is not known"),
+        ("clusters = 1", "table is expected"),
+        ("[clusters", "console.toml"),
+        ("[mask]", "\\[\\[mask\\]\\]"),
+        ('[[mask]]\nin = "body"', "one of key, value, header"),
+        ('[[mask]]\npath = "$.["', "not understood"),
+        ("[other]", "other is not known"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match=words):
+            load_file(path)
+    with pytest.raises(ConfigError, match="needs a cluster"):
+        ConsoleConfig(()).check()
+    with pytest.raises(ConfigError, match="go together"):
+        ConsoleConfig((found[1],), key=path).check()
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert main(["console", "--listen", "0.0.0.0:0"]) == 2 and "--users FILE" in capsys.readouterr().err
+    assert main(["console", "--users", str(tmp_path / "none")]) == 1 and "no such file" in capsys.readouterr().err
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert main(["console", "--listen", f"127.0.0.1:{taken.getsockname()[1]}"]) == 1
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(_NoTerminal(b"secret\n")))
+    capsys.readouterr()
+    assert main(["console", "hash-password"]) == 0
+    assert _Hash.of(capsys.readouterr().out.strip()).fits("secret")
+
+
+class _NoTerminal(io.BytesIO):
+    def fileno(self) -> int:
+        return 99_999  # os.isatty is false for what is not open
+
+
+def test_a_cluster_that_does_not_answer_is_a_sentence(
+    served: Callable[..., Served], shared_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clusters, "API_TIMEOUT_S", 0.4)
+    monkeypatch.setattr(overview, "LOOK_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        gone = ClusterConfig("gone", {"bootstrap.servers": f"127.0.0.1:{nobody.getsockname()[1]}"})
+    here = ClusterConfig("here", {"bootstrap.servers": shared_broker.bootstrap_servers})
+    with Browser(served(clusters=(gone, here)).url) as browser:
+        home = browser.get("/").text
+        assert ">gone<" in home and 'class="bad"' in home and 'class="good">answers' in home
+        answer = browser.get("/c/gone/topics")
+        assert answer.status_code == 502 and "cannot be reached" in answer.text
+        assert browser.get("/c/here").status_code == 200
+
+
+def test_what_is_sensitive_is_not_shown() -> None:
+    console = Console(ConsoleConfig((ClusterConfig("x", {"bootstrap.servers": "h:1", "sasl.password": "hunter2"}),)))
+    entries = [
+        ConfigEntry("ssl.key.password", "hunter2", is_sensitive=True),
+        ConfigEntry("a", "<b>"),
+        ConfigEntry("c", None),
+    ]
+    shown = console.render("configs.html", configs=entries)
+    assert "hunter2" not in shown and "not shown" in shown and "&lt;b&gt;" in shown
+
+
+def test_the_audit_log_has_a_line_for_each(tmp_path: Path) -> None:
+    path = tmp_path / "audit"
+    for _ in range(2):  # appended to
+        log = AuditLog(path, lambda: 1_767_225_600.25)
+        log.write(who="a\nb", address="::1", what="x", cluster=None, on={"topic": "t" * 9_999}, outcome="\u2028")
+        log.close()
+        log.close()
+    lines = path.read_bytes().splitlines()
+    found = json.loads(lines[0])
+    assert len(lines) == 2 and lines[0].isascii() and found["time"] == "2026-01-01T00:00:00.250Z"
+    assert found["who"] == "a\nb" and len(found["on"]["topic"]) == 2_000

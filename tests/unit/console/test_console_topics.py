@@ -1,0 +1,92 @@
+"""Overview and topics, in a console that is served for real."""
+
+from collections.abc import Callable
+
+from console_served import Browser, becomes
+
+from fastq import Admin, Producer
+from fastq.testing import Broker
+
+
+def test_the_first_page_is_the_cluster_with_its_nodes(browser: Browser) -> None:
+    page = browser.get("/", follow_redirects=True)
+    assert page.status_code == 200 and page.url.path == "/c/test"
+    for words in ("Nodes", "Metadata quorum", "running", "leader"):
+        assert words in page.text
+    assert "not told" not in page.text  # of disks: asked without all that is in them
+
+
+def test_topics_are_searched_sorted_and_paged(
+    browser: Browser, shared_broker: Broker, new_topic_name: Callable[[], str]
+) -> None:
+    stem = new_topic_name()
+    with Admin(bootstrap_servers=shared_broker.bootstrap_servers) as admin:
+        from fastq.admin import NewTopic
+
+        topics = [NewTopic(name=f"{stem}.{n:02}", partitions=1 + (n == 7)) for n in range(60)]
+        admin.create_topics(topics).results()
+    with Producer(bootstrap_servers=shared_broker.bootstrap_servers) as producer:
+        producer.send(f"{stem}.00", b"x", partition=0)
+    names = lambda text: [n for n in range(60) if f">{stem}.{n:02}</a>" in text]  # noqa: E731
+    first = browser.get("/c/test/topics", params={"q": stem.upper()}).text
+    assert names(first) == list(range(50)) and "60 in all, page 1 of 2" in first
+    assert names(browser.get("/c/test/topics", params={"q": stem, "page": 2}).text) == list(range(50, 60))
+    down = browser.get("/c/test/topics", params={"q": stem, "sort": "partitions", "order": "down"}).text
+    assert down.index(f"{stem}.07</a>") < down.index(f"{stem}.00</a>")
+    assert "no topic has" in browser.get("/c/test/topics", params={"q": stem + "none"}).text
+    page = browser.get(f"/c/test/topics/{stem}.07").text
+    assert page.count("?partition=") == 2 and "cleanup.policy" in page and "default" in page
+
+
+def test_a_topic_is_made_changed_cloned_purged_and_deleted(
+    browser: Browser, shared_broker: Broker, new_topic_name: Callable[[], str]
+) -> None:
+    name, other = new_topic_name(), new_topic_name()
+    assert (
+        browser.submit(
+            "/c/test/new-topic", "/c/test/create-topic", name=name, partitions="2", configs="retention.ms=1000000\r\n"
+        ).status_code
+        == 200
+    )
+    page = f"/c/test/topics/{name}"
+    assert browser.submit(page, f"{page}/add-partitions", total="3").status_code == 200
+    assert browser.submit(page, f"{page}/set-config", key="max.message.bytes", value="2000").status_code == 200
+    assert browser.submit(page, f"{page}/clone", name=other).status_code == 200
+    with Producer(bootstrap_servers=shared_broker.bootstrap_servers) as producer:
+        producer.send(name, b"x", partition=1).result()
+    assert browser.submit(page, f"{page}/purge", confirm="another").status_code == 400
+    assert "the first offset is 1" in browser.submit(page, f"{page}/purge", confirm=name).text
+    with Admin(bootstrap_servers=shared_broker.bootstrap_servers) as admin:
+        from fastq.admin import ConfigEntry, ConfigResource
+
+        def setting(topic: str, key: str) -> ConfigEntry:
+            resource = ConfigResource.topic(topic)
+            return admin.describe_configs([resource])[resource].result()[key]
+
+        for topic in (name, other):
+            assert len(admin.describe_topic(topic).partitions) == 3
+            assert becomes(lambda topic=topic: setting(topic, "max.message.bytes").value == "2000")
+            assert setting(topic, "retention.ms").value == "1000000"
+        assert browser.submit(page, f"{page}/set-config", key="max.message.bytes", default="1").status_code == 200
+        assert becomes(lambda: setting(name, "max.message.bytes").is_default)
+        assert browser.submit(page, f"{page}/delete", confirm=name).status_code == 200
+        assert becomes(lambda: name not in admin.list_topics())
+    assert becomes(lambda: browser.get(page).status_code == 404)
+
+
+def test_what_the_cluster_refuses_is_a_sentence(browser: Browser, new_topic_name: Callable[[], str]) -> None:
+    new = "/c/test/new-topic", "/c/test/create-topic"
+    for fields, status, words in (
+        ({"name": "a b"}, 409, "a b"),
+        ({"name": ""}, 400, "name is missing"),
+        ({"name": "x" * 300}, 400, "the most is 249"),
+        ({"name": "x", "partitions": "many"}, 400, "whole number"),
+        ({"name": new_topic_name(), "configs": "no sign"}, 400, "name=value"),
+        ({"name": new_topic_name(), "configs": "retention.ms=soon"}, 409, "retention.ms"),
+    ):
+        answer = browser.submit(*new, **fields)
+        assert (answer.status_code, words in answer.text) == (status, True), answer.text
+        assert "Traceback" not in answer.text
+    assert browser.get("/c/test/topics", params={"page": "x"}).status_code == 400
+    assert browser.get("/c/other/topics").status_code == 404
+    assert browser.get("/c/test/topics/there-is-none").status_code == 404
