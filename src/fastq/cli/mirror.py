@@ -1,0 +1,194 @@
+"""`fastq mirror`: topics of one cluster copied to another.
+
+Rules: thin. The configuration is a file (`fastq.mirror.config`), because it names two clusters; what is done is done in `fastq.mirror`.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from fastq.cli.output import Subparsers, add_json_option, complain, counted, print_records, seconds
+
+if TYPE_CHECKING:
+    from fastq.mirror import MirrorConfig
+
+DEFAULT_CONFIG = "mirror.toml"
+
+
+def register(commands: Any) -> None:
+    parser = Subparsers(commands).add(
+        "mirror",
+        "Copy topics from one cluster to another, until it is interrupted.",
+        "fastq mirror --config mirror.toml",
+    )
+    _add_config(parser, again=False)
+    parser.set_defaults(run=run_mirror)
+    kinds = Subparsers(parser.add_subparsers(title="actions", metavar="ACTION", required=False))
+    status = kinds.add(
+        "status",
+        "How far the mirror is: lag in records and seconds by partition, and what is not mirrored.",
+        "fastq mirror status --config mirror.toml",
+    )
+    status.add_argument(
+        "--interval", type=seconds, default=1.0, metavar="SECONDS", help="measure rates over this time (default: 1)"
+    )
+    add_json_option(status)
+    status.add_argument("--prometheus", action="store_true", help="print metrics as Prometheus reads them")
+    check = kinds.add(
+        "check",
+        "Read what was copied on both sides and compare it record by record; exit code 1 unless all is the same.",
+        "fastq mirror check --config mirror.toml",
+    )
+    check.add_argument(
+        "--topic",
+        action="append",
+        default=[],
+        metavar="TOPIC",
+        help="a topic of the source; may be repeated (default: all)",
+    )
+    add_json_option(check)
+    over = kinds.add(
+        "fail-over",
+        "End the mirror for good, so that the target can take the source's place; works without the source.",
+        "fastq mirror fail-over --config mirror.toml",
+    )
+    back = kinds.add(
+        "fail-back",
+        "After a fail-over, prepare the mirror the other way: fastq mirror --reverse then runs it.",
+        "fastq mirror fail-back --config mirror.toml",
+    )
+    for action, run in ((status, run_status), (check, run_check), (over, run_fail_over), (back, run_fail_back)):
+        _add_config(action, again=True)
+        action.set_defaults(run=run)
+
+
+def _add_config(parser: argparse.ArgumentParser, *, again: bool) -> None:
+    """`again`: the command above has it too, and what it was given counts."""
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        default=argparse.SUPPRESS if again else DEFAULT_CONFIG,
+        help=f"the TOML file that names both clusters and the topics (default: {DEFAULT_CONFIG})",
+    )
+    parser.add_argument(
+        "--reverse",
+        action="store_true",
+        default=argparse.SUPPRESS if again else False,
+        help="the other way: the file's target is the source, and its source the target",
+    )
+
+
+def _config(options: argparse.Namespace) -> MirrorConfig:
+    from fastq.mirror import load_config
+    from fastq.mirror.failover import reversed_config
+
+    config = load_config(options.config)
+    return reversed_config(config) if options.reverse else config
+
+
+def run_mirror(options: argparse.Namespace) -> int:
+    from fastq.mirror import Mirror
+
+    config = _config(options)
+    mirror = Mirror(config)
+    complain(f"mirroring {config.source.alias} to {config.target.alias}; interrupt to end")
+    try:
+        mirror.run()
+    finally:
+        complain(f"ended; {counted(mirror.records, 'record')} copied by this process")
+    return 0
+
+
+def run_status(options: argparse.Namespace) -> int:
+    from fastq.mirror.report import prometheus_text, status
+
+    config = _config(options)
+    found = status(config, options.interval)
+    if options.prometheus:
+        print(prometheus_text(config, found), end="")
+        return 0
+    rows = [
+        {
+            "topic": part.partition.topic,
+            "partition": part.partition.partition,
+            "target": part.target,
+            "next": part.next_offset,
+            "end": part.end,
+            "lag": part.lag,
+            "age": None if part.age_s is None else round(part.age_s, 1),
+            "rate": round(part.rate),
+            "state": part.state,
+        }
+        for part in found.partitions
+    ]
+    print_records(["topic", "partition", "target", "next", "end", "lag", "age", "rate", "state"], rows, options.json)
+    for topic, why in found.refused.items():
+        complain(f"{topic} is not mirrored: {why}")
+    if found.stopped is not None:
+        complain("the mirror was failed over, and copies nothing any more")
+    if not options.json and found.heartbeat_age_s is not None:
+        print(f"\nthe last heartbeat that has arrived is {found.heartbeat_age_s:.1f} s old")
+    return 0
+
+
+def run_check(options: argparse.Namespace) -> int:
+    from fastq.mirror.comparison import compare_all
+
+    config = _config(options)
+    rows: list[dict[str, object]] = [
+        {
+            "topic": found.partition.topic,
+            "partition": found.partition.partition,
+            "target": found.target,
+            "start": found.start,
+            "end": found.end,
+            "compared": found.compared,
+            "result": found.result,
+            "detail": found.detail,
+        }
+        for found in compare_all(config, options.topic)
+    ]
+    print_records(["topic", "partition", "target", "start", "end", "compared", "result", "detail"], rows, options.json)
+    wrong = sum(row["result"] != "same" for row in rows)
+    if not options.json:
+        ending = f"{counted(wrong, 'partition')} to look at" if wrong else "source and target are the same"
+        print(f"\n{counted(len(rows), 'partition')} compared: {ending}")
+    return 1 if wrong else 0
+
+
+def run_fail_over(options: argparse.Namespace) -> int:
+    from fastq.mirror.failover import fail_over
+
+    config = _config(options)
+    source, target = config.source.alias, config.target.alias
+    found = fail_over(config)
+    print(f"the mirror from {source} to {target} has ended after {found.seconds:.1f} s; {target} may be written to")
+    print(f"{counted(found.groups, 'offset')} of groups committed in {target} now")
+    if found.missing is None:
+        age = "there is none" if found.heartbeat_age_s is None else f"it was sent {found.heartbeat_age_s:.1f} s ago"
+        print(
+            f"{source} does not answer; of its last heartbeat that has arrived: {age}; what it took since then may be missing"
+        )
+        return 0
+    missing = {tp: count for tp, count in found.missing.items() if count}
+    for tp, count in sorted(missing.items()):
+        first = found.partitions[tp].next_offset if tp in found.partitions else "the first"
+        verb = "is" if count == 1 else "are"
+        print(f"{tp}: {counted(count, 'offset')} of {source} from {first} on {verb} not in {target}")
+    if not missing:
+        print(f"all that {source} has is in {target}")
+    return 0
+
+
+def run_fail_back(options: argparse.Namespace) -> int:
+    from fastq.mirror.failover import fail_back
+
+    config = _config(options)
+    source, target = config.source.alias, config.target.alias
+    found = fail_back(config)
+    for tp, (start, end) in sorted(found.diverged.items()):
+        complain(f"{tp}: offsets {start} to {end - 1} of {source} were never copied to {target}; they stay in {source}")
+    command = f"fastq mirror --config {options.config}{'' if options.reverse else ' --reverse'}"
+    print(f"{counted(len(found.partitions), 'partition')} prepared: {command} copies {target} to {source}")
+    return 0

@@ -1,0 +1,178 @@
+"""Fail-over: the target takes the source's place. Fail-back: the former source is prepared to follow it.
+
+Rules
+- Fail-over works without the source. Lane by lane the transactional id is initialised, which fences whoever copies, and in one transaction
+  it is written down that the lane has ended, with the ends of its partitions in the target: whoever begins in the lane later reads that
+  first. So nothing is copied behind those ends, whatever processes still run.
+- What a mirror that has ended wrote down about where topics come from counts no more (`survey.py`): they may be mirrored the other way.
+- Fail-back is for identical names. The mirror the other way begins at those ends: what was copied is not copied back. What the former
+  source has and nobody has copied stays there, and is told.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+from fastq.errors import ConfigError, FastqError, TransactionFenced
+from fastq.metadata import TopicPartition
+from fastq.mirror.config import MirrorConfig
+from fastq.mirror.keeper import commit_in_target, group_checkpoints
+from fastq.mirror.lane import opened_producer
+from fastq.mirror.names import Names, state_topic
+from fastq.mirror.progress import Progress, Run
+from fastq.mirror.report import heartbeat_age_s
+from fastq.mirror.state import (
+    Stopped,
+    consumer_at,
+    lane_of,
+    progress_key,
+    read_state,
+    stopped_key,
+)
+from fastq.mirror.survey import Survey
+from fastq.values import NamedTuple
+
+logger = logging.getLogger("fastq.mirror")
+
+SOURCE_TIMEOUT_S = 5.0
+TRIES = 10
+PAUSE_S = 0.2
+
+
+class FailedOver(NamedTuple):
+    """What a fail-over found and did.
+
+    `missing`: by partition of the source how many offsets were not copied, None where the source does not answer. `heartbeat_age_s`: how
+    long before the fail-over the last heartbeat was sent that has arrived: what the source took since then may be missing. `groups`: how
+    many offsets were committed now. `seconds`: how long it took.
+    """
+
+    partitions: Mapping[TopicPartition, Progress]
+    missing: Mapping[TopicPartition, int] | None
+    heartbeat_age_s: float | None
+    groups: int
+    seconds: float
+
+
+def fail_over(config: MirrorConfig) -> FailedOver:
+    """End the mirror for good, so that the target can be written to. May be done again, as when it was interrupted."""
+    begin = time.monotonic()
+    survey = Survey(config)
+    try:
+        lanes = survey.lanes()
+        age_s = heartbeat_age_s(config)
+        for lane in range(lanes):
+            _end_lane(config, lane)
+        state = read_state(config.target, state_topic(config.source.alias), range(lanes))
+        missing, groups = None, 0
+        try:
+            survey.source.describe_cluster(timeout=SOURCE_TIMEOUT_S)
+        except FastqError as error:
+            logger.warning(
+                "%s does not answer, offsets of groups stay as they were last seen: %s", config.source.alias, error
+            )
+        else:
+            done = commit_in_target(survey.target, group_checkpoints(survey.source, state.progress, config))
+            groups = sum(map(len, done.values()))
+            missing = _missing(config, state.progress, survey.look().partitions)
+        return FailedOver(state.progress, missing, age_s, groups, time.monotonic() - begin)
+    finally:
+        survey.close()
+
+
+def _end_lane(config: MirrorConfig, lane: int) -> None:
+    """Write down that a lane has ended. A lane that is still at it fences us as we fence it, once: then again."""
+    topic, names = state_topic(config.source.alias), Names.of(config)
+    for attempt in range(TRIES):
+        try:
+            with opened_producer(config, lane) as producer:
+                producer.init_transactions()
+                state = read_state(config.target, topic, [lane])
+                if lane in state.stopped:
+                    return
+                copied = [TopicPartition(names.in_target(tp.topic), tp.partition) for tp in state.progress]
+                with consumer_at(config.target) as consumer:
+                    stopped = Stopped(time.time_ns() // 1_000_000, consumer.end_offsets(copied))
+                with producer.transaction():
+                    producer.send(topic, stopped.to_json(), stopped_key(), partition=lane)
+            return
+        except TransactionFenced:
+            if attempt == TRIES - 1:
+                raise
+            time.sleep(PAUSE_S)
+
+
+def _missing(
+    config: MirrorConfig, progress: Mapping[TopicPartition, Progress], mirrored: Iterable[TopicPartition]
+) -> dict[TopicPartition, int]:
+    wanted = {*progress, *mirrored}
+    with consumer_at(config.source) as consumer:
+        begins, ends = consumer.beginning_offsets(wanted), consumer.end_offsets(wanted)
+    nexts = begins | {tp: of.next_offset for tp, of in progress.items()}
+    return {tp: max(ends[tp] - nexts[tp], 0) for tp in wanted}
+
+
+class Prepared(NamedTuple):
+    """What a fail-back has prepared: where the mirror the other way begins, and ranges of the former source that nobody has copied."""
+
+    partitions: Mapping[TopicPartition, int]
+    diverged: Mapping[TopicPartition, tuple[int, int]]
+
+
+def fail_back(config: MirrorConfig) -> Prepared:
+    """Prepare the mirror the other way, `reversed_config(config)`. Raises ConfigError before a fail-over, and for prefixed names."""
+    source, target = config.source.alias, config.target.alias
+    if config.options.names != "identity":
+        raise ConfigError(
+            f'only a mirror with names = "identity" can be failed back: {target} has its topics under other names than {source}'
+        )
+    survey, back = Survey(config), reversed_config(config)
+    returning = Survey(back)
+    try:
+        lanes = survey.lanes()
+        state = read_state(config.target, state_topic(source), range(lanes))
+        if len(state.stopped) < lanes:
+            raise ConfigError(
+                f"the mirror from {source} to {target} was not failed over; do fastq mirror fail-over first"
+            )
+        ends = {tp: end for stopped in state.stopped.values() for tp, end in stopped.ends.items()}
+        ids = {name: o.result().topic_id.hex() for name, o in survey.target.describe_topics(_topics(ends)).items()}
+        with consumer_at(config.source) as consumer:
+            source_ends = consumer.end_offsets(state.progress)
+        begun = {
+            tp: Progress(end, ids[tp.topic], (Run(end, source_ends.get(tp, 0), 0),))
+            for tp, end in ends.items()
+            if tp in state.progress
+        }
+        returning_lanes = returning.prepare()
+        for lane in range(returning_lanes):
+            _seed(back, lane, {tp: p for tp, p in begun.items() if lane_of(tp, returning_lanes) == lane})
+        diverged = {
+            tp: (of.next_offset, source_ends[tp])
+            for tp, of in state.progress.items()
+            if source_ends[tp] > of.next_offset
+        }
+        return Prepared({tp: p.next_offset for tp, p in begun.items()}, diverged)
+    finally:
+        survey.close()
+        returning.close()
+
+
+def _seed(config: MirrorConfig, lane: int, progress: Mapping[TopicPartition, Progress]) -> None:
+    """Where a lane begins, in place of what it may have known."""
+    topic = state_topic(config.source.alias)
+    with opened_producer(config, lane) as producer, producer.transaction():
+        producer.send(topic, None, stopped_key(), partition=lane)
+        for tp, of in progress.items():
+            producer.send(topic, of.to_json(), progress_key(tp), partition=lane)
+
+
+def reversed_config(config: MirrorConfig) -> MirrorConfig:
+    """The mirror the other way."""
+    return MirrorConfig(config.target, config.source, config.options)
+
+
+def _topics(partitions: Mapping[TopicPartition, int]) -> Sequence[str]:
+    return sorted({tp.topic for tp in partitions})

@@ -1,0 +1,319 @@
+"""A lane: some partitions of the source, copied by one transactional producer, one transaction after the other.
+
+Rules
+- A lane begins by initialising its transactional id, which fences whoever had it before, and then reads its progress: nothing is copied
+  twice, whenever the other was killed. It ends, and begins anew after a pause, at each error that is not of one partition.
+- The progress of a partition goes into the transaction with its records. Whatever is not committed is not done.
+- A partition with an error is left out, with the reason in `failed`, and tried again after RETRY_S; the others go on. One whose next
+  records are gone, where that is not to be passed over, is left out until it is another topic or the process is another.
+- Keys, values, headers and timestamps go from the fetched bytes into the batch to be sent, natively; no object a record.
+- Thread rule: `run` is the body of a thread of its own; `stop` and the attributes may be used by others.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timezone
+
+from fastq._native.columns import ConsumerBatch
+from fastq._native.send_many import ManyDelivery
+from fastq.consumer import Consumer
+from fastq.errors import FastqError, OffsetOutOfRange
+from fastq.metadata import TopicPartition
+from fastq.mirror.config import MirrorConfig
+from fastq.mirror.names import state_topic
+from fastq.mirror.progress import MirrorGap, MirrorStopped, Progress, Run, merged, place_to_start
+from fastq.mirror.state import Stopped, consumer_at, progress_key, read_state
+from fastq.mirror.topics import Mirrored
+from fastq.producer import Producer, SendManyError
+from fastq.values import NamedTuple
+
+logger = logging.getLogger("fastq.mirror")
+
+COLUMNS = ("key", "value", "timestamp", "headers")
+POLL_S = 0.2
+IDLE_COMMIT_S = 1.0
+RETRY_S = 30.0
+PAUSE_S, PAUSE_MAX_S = 0.2, 10.0
+FOREVER_S = float("inf")
+RECORD_BYTES_MAX = 100 * 1024 * 1024
+PREFETCH_BYTES = 16 * 1024 * 1024
+
+
+class Work(NamedTuple):
+    """What is to be mirrored, all lanes' together; a new version whenever it is another."""
+
+    version: int
+    partitions: Mapping[TopicPartition, Mirrored]
+
+
+class Counts:
+    """What a lane has copied since it was made; written by its thread alone."""
+
+    def __init__(self) -> None:
+        self.records = 0
+        self.transactions = 0
+        self.failures = 0
+        self.lag: Mapping[TopicPartition, int | None] = {}
+
+
+class Failure(NamedTuple):
+    """Why a partition is left out, and until when (on the lane's clock)."""
+
+    reason: str
+    until: float
+
+
+class _Sent(NamedTuple):
+    """Records of one partition that were handed to the producer."""
+
+    partition: TopicPartition
+    first: int
+    next_offset: int
+    is_run: bool  # its offsets have no gap
+    delivery: ManyDelivery
+
+
+class Lane:
+    """Invariants: `_progress` is what is committed; a partition is assigned to the consumer, or in `failed`, or not to be mirrored."""
+
+    def __init__(
+        self,
+        number: int,
+        config: MirrorConfig,
+        work: Callable[[], Work],
+        mine: Callable[[TopicPartition], bool],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.number = number
+        self.counts = Counts()
+        self.failed: dict[TopicPartition, Failure] = {}
+        self.over: MirrorStopped | None = None
+        self._config, self._work, self._mine, self._clock = config, work, mine, clock
+        self._state_topic = state_topic(config.source.alias)
+        self._stop = threading.Event()
+        self._progress: dict[TopicPartition, Progress] = {}
+        self._targets: dict[TopicPartition, str] = {}
+        self._changed: set[TopicPartition] = (
+            set()
+        )  # of whose progress the target does not know yet, though no record was copied
+        self._idle_since = 0.0
+
+    # -- its life
+
+    def stop(self) -> None:
+        """End after the transaction at hand."""
+        self._stop.set()
+
+    def run(self) -> None:
+        """Copy until `stop`."""
+        pause_s = PAUSE_S
+        while not self._stop.is_set():
+            transactions = self.counts.transactions
+            try:
+                self._copy()
+            except MirrorStopped as error:
+                self.over = error
+                return
+            except FastqError as error:
+                self.counts.failures += 1
+                if self._stop.is_set():
+                    return
+                pause_s = PAUSE_S if self.counts.transactions > transactions else min(pause_s * 2, PAUSE_MAX_S)
+                logger.warning("lane %d begins anew in %g s: %s", self.number, pause_s, error)
+                self._stop.wait(pause_s)
+
+    def _copy(self) -> None:
+        """From fencing off who was here before to an error or `stop`."""
+        config = self._config
+        level = "read_committed" if config.options.read_committed else "read_uncommitted"
+        with opened_producer(config, self.number) as producer:
+            producer.init_transactions()
+            if self._stop.is_set():
+                return
+            state = read_state(config.target, self._state_topic, [self.number])
+            if self.number in state.stopped:
+                raise stopped_error(config, state.stopped[self.number])
+            self._progress = dict(state.progress)
+            self._targets, self._changed, version = {}, set(), -1
+            with consumer_at(
+                config.source,
+                isolation_level=level,
+                auto_offset_reset="none",
+                prefetch_bytes_max=config.source.consumer.get("prefetch_bytes_max", PREFETCH_BYTES),
+            ) as consumer:
+                while not self._stop.is_set():
+                    work = self._work()
+                    if work.version != version or self._is_due():
+                        self._follow(consumer, work)
+                        version = work.version
+                    self._transaction(producer, consumer)
+                    self.counts.lag = consumer.lag()
+
+    # -- which partitions
+
+    def _is_due(self) -> bool:
+        now = self._clock()
+        return any(failure.until <= now for failure in self.failed.values())
+
+    def _follow(self, consumer: Consumer, work: Work) -> None:
+        """Read what is to be mirrored by this lane, and is not left out at the moment."""
+        now, known = self._clock(), {tp: mirrored for tp, mirrored in work.partitions.items() if self._mine(tp)}
+        self.failed = {tp: failure for tp, failure in self.failed.items() if tp in known and failure.until > now}
+        wanted = {tp: mirrored for tp, mirrored in known.items() if tp not in self.failed}
+        for tp, progress in self._progress.items():
+            if tp in self._targets and tp in wanted and progress.topic_id != wanted[tp].topic_id:
+                del self._targets[tp]  # another topic of that name: placed anew
+        fresh = [tp for tp in wanted if tp not in self._targets]
+        self._targets = {tp: mirrored.topic for tp, mirrored in wanted.items() if tp in self._targets}
+        if fresh:
+            self._targets |= self._placed(consumer, {tp: wanted[tp] for tp in fresh})
+        else:
+            consumer.assign(self._targets)
+
+    def _placed(self, consumer: Consumer, fresh: Mapping[TopicPartition, Mirrored]) -> dict[TopicPartition, str]:
+        """Assign these beside those that are read, each where it is to go on; those that can be read."""
+        options = self._config.options
+        begins, ends = consumer.beginning_offsets(fresh), consumer.end_offsets(fresh)
+        placed: dict[TopicPartition, str] = {}
+        for tp, mirrored in fresh.items():
+            before = self._progress.get(tp)
+            try:
+                start = place_to_start(
+                    before, mirrored.topic_id, begins[tp], ends[tp], start=options.start, on_gap=options.on_gap
+                )
+            except MirrorGap as error:
+                self._leave_out(tp, error.with_context(topic=tp.topic, partition=tp.partition), FOREVER_S)
+                continue
+            if start.gap is not None:
+                logger.warning("%s: %s; it goes on at offset %d", tp, start.why, start.offset)
+            placed[tp] = mirrored.topic
+            self._progress[tp] = Progress.begun(before, start, mirrored.topic_id)
+            if self._progress[tp] != before:
+                self._changed.add(tp)  # "latest" is a place of its own each time it is asked for
+        consumer.assign([*self._targets, *placed])
+        for tp in placed:
+            consumer.seek(tp, self._progress[tp].next_offset)
+        return placed
+
+    def _leave_out(self, tp: TopicPartition, error: FastqError, seconds: float) -> None:
+        logger.error("%s is not mirrored%s: %s", tp, "" if seconds == FOREVER_S else " for now", error)
+        self.failed[tp] = Failure(str(error), self._clock() + seconds)
+
+    # -- copying
+
+    def _transaction(self, producer: Producer, consumer: Consumer) -> None:
+        """Copy what comes within an interval, at most so many bytes, and commit it; wait a little where nothing comes."""
+        options = self._config.options
+        part = self._next(consumer, POLL_S)
+        if part is None:
+            self._commit_positions(producer, consumer)
+            return
+        end, size = self._clock() + options.transaction_interval_ms / 1000, 0
+        sent: list[_Sent] = []
+        producer.begin_transaction()
+        while part is not None:
+            sent.append(self._send(producer, part))
+            size += part.size_bytes
+            left_s = end - self._clock()
+            if size >= options.transaction_bytes or left_s <= 0 or self._stop.is_set():
+                break
+            part = self._next(consumer, left_s)
+        self._commit(producer, self._delivered(sent))
+        self.counts.records += sum(len(item.delivery) for item in sent)
+
+    def _next(self, consumer: Consumer, timeout_s: float) -> ConsumerBatch | None:
+        """Records of one partition, or None when none came in time. What is wrong with one partition is not the others' trouble."""
+        if not self._targets:
+            self._stop.wait(min(timeout_s, POLL_S))
+            return None
+        try:
+            batch = consumer._poll_chunk(timeout_s)
+        except FastqError as error:
+            if error.topic is None or error.partition is None:
+                raise
+            tp = TopicPartition(error.topic, error.partition)
+            if tp not in self._targets:
+                raise
+            del self._targets[tp]
+            if not isinstance(error, OffsetOutOfRange):  # else it is placed anew at once, or left out there
+                self._leave_out(tp, error, RETRY_S)
+                consumer.assign(self._targets)
+            else:
+                self.failed[tp] = Failure(str(error), self._clock())
+            return None
+        return batch if len(batch) else None
+
+    def _send(self, producer: Producer, batch: ConsumerBatch) -> _Sent:
+        ((topic, partition), next_offset), *_ = batch.next_offsets.items()
+        tp, offsets = TopicPartition(topic, partition), batch.offsets
+        delivery = producer.send_many(self._targets[tp], batch.arrow(COLUMNS, headers=True), partition=partition)
+        return _Sent(tp, offsets[0], next_offset, offsets[-1] - offsets[0] + 1 == len(batch), delivery)
+
+    def _delivered(self, sent: Sequence[_Sent]) -> dict[TopicPartition, Progress]:
+        """Wait for the answers; how far each partition is with them."""
+        runs: dict[TopicPartition, list[Run]] = {}
+        nexts: dict[TopicPartition, int] = {}
+        for item in sent:
+            try:
+                ranges = item.delivery.result().offsets.get(item.partition.partition, ())
+            except SendManyError as error:
+                self._leave_out(item.partition, error, RETRY_S)
+                raise
+            found = runs.setdefault(item.partition, [])
+            place = item.first
+            for targets in ranges:
+                if targets.start >= 0:  # else the broker had the batch already, and does not say where
+                    found.append(Run(place, targets.start, len(targets) if item.is_run else 1))
+                place += len(targets)
+                if not item.is_run:
+                    break
+            nexts[item.partition] = item.next_offset
+        return {tp: self._progress[tp].advanced(nexts[tp], merged(found)) for tp, found in runs.items()}
+
+    def _commit(self, producer: Producer, progress: Mapping[TopicPartition, Progress]) -> None:
+        """Commit the open transaction with the progress of what is in it."""
+        for tp in {*progress, *self._changed}:
+            value = progress.get(tp) or self._progress[tp]
+            producer.send(self._state_topic, value.to_json(), progress_key(tp), partition=self.number)
+        producer.commit_transaction()
+        self._progress |= progress
+        self._changed = set()
+        self.counts.transactions += 1
+        self._idle_since = self._clock()
+
+    def _commit_positions(self, producer: Producer, consumer: Consumer) -> None:
+        """Nothing came: write down where partitions begin, and how far they are over offsets without a record to copy."""
+        now = self._clock()
+        if now - self._idle_since < IDLE_COMMIT_S and not self._changed:
+            return
+        self._idle_since = now
+        moved: dict[TopicPartition, Progress] = {}
+        for tp, at in consumer.metrics()["partitions"].items():
+            position = at["position"]
+            if tp in self._targets and position is not None and position > self._progress[tp].next_offset:
+                moved[tp] = self._progress[tp].advanced(position, ())
+        if moved or self._changed:
+            producer.begin_transaction()
+            self._commit(producer, moved)
+
+
+def opened_producer(config: MirrorConfig, lane: int) -> Producer[bytes, bytes]:
+    """The producer of a lane; the one that was made last counts."""
+    transactional_id = f"fastq-mirror.{config.source.alias}.{config.target.alias}.{lane}"
+    settings = {"max_request_size": RECORD_BYTES_MAX, "batch_bytes_max": 1_000_000, "linger_ms": 5.0}
+    own = {"transactional_id": transactional_id, "allow_auto_create_topics": False}
+    return Producer({**settings, **config.target.common, **config.target.producer, **own})
+
+
+def stopped_error(config: MirrorConfig, stopped: Stopped) -> MirrorStopped:
+    when = datetime.fromtimestamp(stopped.time_ms / 1000, timezone.utc).isoformat(timespec="seconds")
+    source, target = config.source.alias, config.target.alias
+    return MirrorStopped(
+        f"the mirror from {source} to {target} was failed over at {when}: {target} is written to by others now",
+        hint=f"fastq mirror fail-back prepares a mirror from {target} to {source}",
+    )

@@ -1,0 +1,207 @@
+"""A mirror's process: its place among the others, the lanes that it has, and who looks after topics.
+
+Rules
+- Lanes are shared out by a group of the target, `fastq-mirror.ALIAS`, whose members subscribe to the mirror's own topic: who is given
+  partition i of it runs lane i, and nobody reads anything by it. So a process that dies is noticed after session_timeout_ms, one that
+  ends at once. The group is a convenience and no safeguard: that is the lane's transactional id.
+- A topic is copied when the provenance of what is written is in the target, and was looked for in the source after that: of two
+  mirrors that begin towards each other at the same moment at least one sees the other.
+- Who has lane 0 makes and changes topics, and does what is done once (`keeper.py`).
+- Thread rule: `run` belongs to one thread; it starts one for the survey and one a lane. `stop` and `lanes` may be used by others.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from fastq.consumer import Consumer
+from fastq.errors import FastqError
+from fastq.metadata import TopicPartition
+from fastq.mirror.config import MirrorConfig
+from fastq.mirror.keeper import Keeper
+from fastq.mirror.lane import Lane, Work, stopped_error
+from fastq.mirror.names import Names, state_topic
+from fastq.mirror.state import lane_of, provenance_key, provenance_value, read_state
+from fastq.mirror.survey import Survey
+from fastq.mirror.topics import Mirrored, Plan, Provenance, provenances
+from fastq.producer import Producer
+
+logger = logging.getLogger("fastq.mirror")
+
+TURN_S = 0.2
+STOP_S = 10.0
+"""How long a lane may take to end its transaction. One that takes longer is left: its successor fences it."""
+
+
+class Mirror:
+    """Copies topics from one cluster to another, as one of any number of processes with the same configuration.
+
+        Mirror(load_config("mirror.toml")).run()
+
+    `run` returns after `stop`, from any thread or a signal handler. Raises ConfigError for what no waiting mends, MirrorStopped once it
+    was failed over, and why a cluster cannot be reached at the start; later failures are logged, and tried again.
+    """
+
+    def __init__(self, config: MirrorConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.config = config
+        self.lanes: dict[int, Lane] = {}
+        self._clock = clock
+        self._work = Work(0, {})
+        self._lane_count = 0
+        self._threads: dict[int, threading.Thread] = {}
+        self._stopping = threading.Event()
+        self._look_now = threading.Event()
+        self._keeper: tuple[Keeper, threading.Thread] | None = None
+        self._known: dict[str, Provenance] = {}
+        self._records_before = 0  # of lanes that were ours
+
+    def stop(self) -> None:
+        """End: lanes commit what they have, and the others take them over."""
+        self._stopping.set()
+        self._look_now.set()
+
+    @property
+    def records(self) -> int:
+        """How many this process has copied."""
+        return self._records_before + sum(lane.counts.records for lane in list(self.lanes.values()))
+
+    def run(self) -> None:
+        survey = Survey(self.config)
+        surveyor = threading.Thread(target=self._survey, args=(survey,), name="fastq-mirror-survey", daemon=True)
+        try:
+            self._lane_count = survey.prepare()
+            state = read_state(self.config.target, state_topic(self.config.source.alias), range(self._lane_count))
+            for stopped in state.stopped.values():
+                raise stopped_error(self.config, stopped)
+            surveyor.start()
+            self._share()
+        finally:
+            self.stop()
+            if surveyor.ident is not None:
+                surveyor.join(STOP_S)
+            survey.close()
+
+    # -- which lanes are ours
+
+    def _share(self) -> None:
+        """Be a member of the group until `stop`."""
+        config, options = self.config, self.config.options
+        topic = state_topic(config.source.alias)
+        settings = {
+            "group_id": f"fastq-mirror.{config.source.alias}",
+            "group_protocol": "classic",  # whose session time-out is ours to choose
+            "partition_assignment_strategy": "cooperative-sticky",
+            "session_timeout_ms": options.session_timeout_ms,
+            "heartbeat_interval_ms": max(options.session_timeout_ms // 3, 1),
+            "enable_auto_commit": False,
+            "auto_offset_reset": "latest",
+        }
+        with Consumer({**config.target.common, **config.target.consumer, **settings}) as member:
+
+            def assigned(partitions: Sequence[TopicPartition]) -> None:
+                member.pause(*partitions)
+                self._start_lanes([tp.partition for tp in partitions])
+
+            def revoked(partitions: Sequence[TopicPartition]) -> None:
+                self._stop_lanes([tp.partition for tp in partitions])
+
+            member.subscribe(topic, on_assigned=assigned, on_revoked=revoked)
+            try:
+                while not self._stopping.is_set():
+                    try:
+                        member.poll(timeout=TURN_S)
+                    except FastqError as error:
+                        logger.warning("the group of the mirror: %s", error)
+                        self._stopping.wait(TURN_S)
+                    for lane in self.lanes.values():
+                        if lane.over is not None:
+                            raise lane.over
+            finally:
+                self._stop_lanes(list(self.lanes))
+
+    def _start_lanes(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            logger.info("lane %d is ours", number)
+            lane = Lane(number, self.config, lambda: self._work, self._mine(number), clock=self._clock)
+            thread = threading.Thread(target=lane.run, name=f"fastq-mirror-lane-{number}", daemon=True)
+            self.lanes[number], self._threads[number] = lane, thread
+            thread.start()
+        if 0 in self.lanes and self._keeper is None:
+            keeper = Keeper(self.config, self._lane_count, clock=self._clock)
+            thread = threading.Thread(target=keeper.run, name="fastq-mirror-keeper", daemon=True)
+            self._keeper = keeper, thread
+            thread.start()
+        self._look_now.set()
+
+    def _mine(self, number: int) -> Callable[[TopicPartition], bool]:
+        lanes = self._lane_count
+        return lambda tp: lane_of(tp, lanes) == number
+
+    def _stop_lanes(self, numbers: Sequence[int]) -> None:
+        ending = [(self.lanes.pop(number), self._threads.pop(number)) for number in numbers if number in self.lanes]
+        for lane, _ in ending:
+            lane.stop()
+        keeper = self._keeper if 0 not in self.lanes else None
+        if keeper is not None:
+            self._keeper = None
+            keeper[0].stop()
+        end = time.monotonic() + STOP_S
+        for lane, thread in ending:
+            thread.join(max(end - time.monotonic(), 0.0))
+            self._records_before += lane.counts.records
+            if thread.is_alive():
+                logger.warning("lane %d did not end within %g s: its successor fences it", lane.number, STOP_S)
+        if keeper is not None:
+            keeper[1].join(max(end - time.monotonic(), 0.0))
+
+    # -- what is mirrored
+
+    def _survey(self, survey: Survey) -> None:
+        """Look again and again."""
+        interval_s, told = self.config.options.refresh_interval_ms / 1000, ""
+        while not self._stopping.is_set():
+            self._look_now.clear()
+            try:
+                if self._look(survey):
+                    continue
+                told = ""
+            except FastqError as error:
+                if str(error) != told:
+                    told = str(error)
+                    logger.warning("looking at the topics failed, what is known goes on: %s", error)
+            self._look_now.wait(interval_s)
+
+    def _look(self, survey: Survey) -> bool:
+        """One look; whether something was changed, so that another is due at once."""
+        found = survey.look()
+        changed = False
+        if 0 in self.lanes:
+            changed = survey.carry_out(found.changes)
+        ready = self._with_provenance(survey, found)
+        if ready is None:
+            return True
+        if ready != self._work.partitions:
+            self._work = Work(self._work.version + 1, ready)
+        return changed
+
+    def _with_provenance(self, survey: Survey, found: Plan) -> dict[TopicPartition, Mirrored] | None:
+        """What of a plan may be copied; None when provenance was written, and a look is due that comes after it."""
+        wanted = provenances(found, Names.of(self.config), survey.source_id, survey.came_from)
+        if any(self._known.get(name) != provenance for name, provenance in wanted.items()):
+            topic = state_topic(self.config.source.alias)
+            self._known = dict(read_state(self.config.target, topic, [0]).provenance)
+            missing = {name: p for name, p in wanted.items() if self._known.get(name) != p}
+            if missing and 0 in self.lanes:
+                self._write(topic, missing)
+                survey.forget()  # what the source's mirrors say is looked for after it
+                return None
+        return {tp: m for tp, m in found.partitions.items() if self._known.get(m.topic) == wanted[m.topic]}
+
+    def _write(self, topic: str, missing: dict[str, Provenance]) -> None:
+        side = self.config.target
+        with Producer({**side.common, **side.producer, "raise_on_close": True}) as producer:
+            for name, provenance in missing.items():
+                producer.send(topic, provenance_value(provenance), provenance_key(name), partition=0)

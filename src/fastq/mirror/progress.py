@@ -1,0 +1,172 @@
+"""How far a partition is mirrored: what is kept of it, where to go on, and which offset of the target is which of the source.
+
+Rules: pure. A `Run` says that so many records from an offset of the source on lie from an offset of the target on, both without a gap.
+Runs are kept at growing distances, so that old offsets are translated too, less exactly. A translation never skips a record: it is the same
+record where a run has it, else one behind the last record that is known to lie before it, as MirrorMaker 2's is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from fastq.errors import FastqError
+from fastq.values import NamedTuple
+
+RUNS_MAX = 16
+
+
+class MirrorGap(FastqError):
+    """The source has not the records any more that would be copied next; see `on_gap`."""
+
+    default_message = "the source has not the records any more that would be copied next"
+
+
+class MirrorStopped(FastqError):
+    """The mirror was failed over: its target is written to by others now, and it copies nothing any more."""
+
+    default_message = (
+        "the mirror was failed over: its target is written to by others now, and it copies nothing any more"
+    )
+
+
+class StateError(FastqError):
+    """A record of the mirror's own topic cannot be read."""
+
+    default_message = "a record of the mirror's topic cannot be read"
+
+
+class Run(NamedTuple):
+    """So many `records` from `source` on are those from `target` on."""
+
+    source: int
+    target: int
+    records: int
+
+
+class Progress(NamedTuple):
+    """What is committed in the target of one partition of the source.
+
+    `next_offset` is the first offset that was not looked at. `topic_id` is that of the source's topic (hex), `gap` the last range of
+    offsets that could not be copied, `runs` are in ascending order.
+    """
+
+    next_offset: int
+    topic_id: str
+    runs: tuple[Run, ...] = ()
+    gap: tuple[int, int] | None = None
+
+    def advanced(self, next_offset: int, runs: Iterable[Run]) -> Progress:
+        """After more was copied."""
+        return Progress(next_offset, self.topic_id, kept(merged([*self.runs, *runs])), self.gap)
+
+    @classmethod
+    def begun(cls, before: Progress | None, start: Start, topic_id: str) -> Progress:
+        """Of a partition that is read from `start` on. Runs of records that the source has no more, or has others for, are forgotten."""
+        if before is None or before.topic_id != topic_id:
+            return cls(start.offset, topic_id, (), start.gap)
+        runs = [run for run in before.runs if run.source < start.offset]
+        if runs and runs[-1].source + runs[-1].records > start.offset:
+            runs[-1] = runs[-1]._replace(records=start.offset - runs[-1].source)
+        return cls(start.offset, topic_id, tuple(runs), start.gap or before.gap)
+
+    def to_json(self) -> bytes:
+        document: dict[str, Any] = {"next": self.next_offset, "topic_id": self.topic_id, "runs": self.runs}
+        if self.gap is not None:
+            document["gap"] = self.gap
+        return json.dumps(document, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_json(cls, value: bytes) -> Progress:
+        try:
+            found = json.loads(value)
+            gap = found.get("gap")
+            return cls(
+                int(found["next"]),
+                str(found["topic_id"]),
+                tuple(Run(*map(int, run)) for run in found["runs"]),
+                None if gap is None else (int(gap[0]), int(gap[1])),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+            raise StateError(
+                f"no progress of a partition: {value[:100]!r}",
+                hint="Was something else written to it? Delete that record",
+                cause=error,
+            ) from None
+
+    def translated(self, offset: int) -> int | None:
+        """The offset of the target to go on from for who would read `offset` of the source next; None where nothing is known so
+        far back."""
+        before = [run for run in self.runs if run.source <= offset]
+        if not before:
+            return None
+        run = before[-1]
+        inside = offset - run.source
+        return run.target + min(inside, run.records)
+
+
+def merged(runs: Sequence[Run]) -> list[Run]:
+    """Runs that go on from one another as one."""
+    found: list[Run] = []
+    for run in runs:
+        if found:
+            last = found[-1]
+            if last.source + last.records == run.source and last.target + last.records == run.target:
+                found[-1] = Run(last.source, last.target, last.records + run.records)
+                continue
+        found.append(run)
+    return found
+
+
+def kept(runs: Sequence[Run]) -> tuple[Run, ...]:
+    """At most RUNS_MAX of them, the newest, and older ones at distances that grow with their age.
+
+    Of two neighbours the younger goes where the span of both is least for their age, so spans are about powers of two.
+    """
+    left = list(runs)
+    while len(left) > RUNS_MAX:
+        end = left[-1].source + left[-1].records
+        # The first is kept as long as there is one: what is before it cannot be translated at all.
+        place = min(
+            range(1, len(left) - 1),
+            key=lambda i: (left[i + 1].source - left[i - 1].source) / (end - left[i].source + 1),
+        )
+        del left[place]
+    return tuple(left)
+
+
+class Start(NamedTuple):
+    """Where to go on, and the range of offsets that is passed over with it."""
+
+    offset: int
+    gap: tuple[int, int] | None = None
+    why: str = ""
+
+
+def place_to_start(progress: Progress | None, topic_id: str, begin: int, end: int, *, start: str, on_gap: str) -> Start:
+    """Where a partition of the source is read from, which has the offsets from `begin` up to `end`. Raises MirrorGap where records are
+    missing and that is not to be passed over."""
+    if progress is None:
+        return Start(begin if start == "earliest" else end)
+    wanted = progress.next_offset
+    if progress.topic_id != topic_id:
+        found = Start(
+            begin, (wanted, wanted), f"the topic was deleted and made anew (id {topic_id}, was {progress.topic_id})"
+        )
+    elif wanted < begin:
+        found = Start(
+            begin, (wanted, begin), f"the source begins at offset {begin}, and {wanted} was to be copied next"
+        )
+    elif wanted > end:
+        found = Start(
+            end, (end, wanted), f"the source ends at offset {end}, and all before {wanted} was copied: it was truncated"
+        )
+    else:
+        return Start(wanted)
+    if on_gap == "stop":
+        raise MirrorGap(
+            found.why,
+            hint='with on_gap = "continue" the mirror goes on from there, and what is between is not in the target',
+        )
+    return found

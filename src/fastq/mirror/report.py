@@ -1,0 +1,174 @@
+"""How far a mirror is, asked of both clusters by anybody at any time: no process of the mirror has to run.
+
+Rules: what is committed in the target counts. A lag in records counts offsets, those without a record too. The lag in seconds is the age
+of the oldest record that is not in the target yet, by its own time. Names of metrics end in their unit, as `fastq.observability`'s do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+from fastq.consumer import Consumer
+from fastq.errors import FastqError
+from fastq.metadata import TopicPartition
+from fastq.mirror.config import MirrorConfig
+from fastq.mirror.mm2 import Heartbeat
+from fastq.mirror.names import HEARTBEATS, Names, state_topic
+from fastq.mirror.progress import MirrorGap, Progress, place_to_start
+from fastq.mirror.state import State, Stopped, consumer_at
+from fastq.mirror.survey import Survey
+from fastq.mirror.topics import Mirrored
+from fastq.values import NamedTuple
+
+OLDEST_WAIT_S = 3.0
+
+
+class PartitionStatus(NamedTuple):
+    """`next_offset` is None where nothing was copied yet. `rate` is offsets a second between two looks; `state` "mirrored", "new" or why
+    it is stopped."""
+
+    partition: TopicPartition
+    target: str
+    next_offset: int | None
+    end: int
+    lag: int
+    age_s: float | None
+    rate: float
+    state: str
+    gap: tuple[int, int] | None
+
+
+class MirrorStatus(NamedTuple):
+    """`heartbeat_age_s`: how long ago the last heartbeat that has arrived was sent; `refused`: topics and why they are not mirrored."""
+
+    partitions: Sequence[PartitionStatus]
+    refused: Mapping[str, str]
+    stopped: Stopped | None
+    heartbeat_age_s: float | None
+
+
+def status(config: MirrorConfig, interval_s: float = 1.0) -> MirrorStatus:
+    """Look twice, `interval_s` apart."""
+    survey = Survey(config)
+    try:
+        survey.identify()
+        lanes = survey.lanes()
+        found = survey.look()
+        state = State(config.target, state_topic(config.source.alias), range(lanes))
+        try:
+            state.catch_up()
+            before, at = dict(state.progress), time.monotonic()
+            time.sleep(interval_s)
+            state.catch_up()
+            elapsed_s = max(time.monotonic() - at, 1e-9)
+        finally:
+            state.close()
+        partitions = _partitions(config, found.partitions, before, state.progress, elapsed_s)
+        stopped = next(iter(state.stopped.values()), None)
+        return MirrorStatus(partitions, found.refused, stopped, heartbeat_age_s(config))
+    finally:
+        survey.close()
+
+
+def _partitions(
+    config: MirrorConfig,
+    mirrored: Mapping[TopicPartition, Mirrored],
+    before: Mapping[TopicPartition, Progress],
+    progress: Mapping[TopicPartition, Progress],
+    elapsed_s: float,
+) -> list[PartitionStatus]:
+    options = config.options
+    level = "read_committed" if options.read_committed else "read_uncommitted"
+    with consumer_at(config.source, isolation_level=level, auto_offset_reset="earliest") as consumer:
+        begins, ends = consumer.beginning_offsets(mirrored), consumer.end_offsets(mirrored)
+        behind: dict[TopicPartition, int] = {}
+        states: dict[TopicPartition, str] = {}
+        for tp, to in mirrored.items():
+            known = progress.get(tp)
+            try:
+                start = place_to_start(
+                    known, to.topic_id, begins[tp], ends[tp], start=options.start, on_gap=options.on_gap
+                )
+                states[tp] = "new" if known is None else "mirrored"
+                if start.offset < ends[tp]:
+                    behind[tp] = start.offset
+            except MirrorGap as error:
+                states[tp] = f"stopped: {error.message}"
+        times = oldest_times(consumer, behind)
+    now_ms, found = time.time() * 1000, []
+    for tp, to in sorted(mirrored.items()):
+        known, earlier = progress.get(tp), before.get(tp)
+        next_offset = None if known is None else known.next_offset
+        rate = 0.0 if known is None else (known.next_offset - (earlier or known).next_offset) / elapsed_s
+        lag = max(ends[tp] - (begins[tp] if next_offset is None else next_offset), 0)
+        age_s = max(now_ms - times[tp], 0.0) / 1000 if tp in times else (0.0 if tp not in behind else None)
+        gap = None if known is None else known.gap
+        found.append(PartitionStatus(tp, to.topic, next_offset, ends[tp], lag, age_s, rate, states[tp], gap))
+    return found
+
+
+def oldest_times(consumer: Consumer[bytes, bytes], offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """The time of the first record at or behind an offset of each partition, of those that come in time."""
+    found: dict[TopicPartition, int] = {}
+    end = time.monotonic() + OLDEST_WAIT_S
+    left = dict(offsets)
+    while left and time.monotonic() < end:
+        consumer.assign(left)
+        for tp, offset in left.items():
+            consumer.seek(tp, offset)
+        batch = consumer.poll_batch(timeout=0.5)
+        for topic, partition, at in zip(batch.topics, batch.partitions, batch.timestamps, strict=True):
+            tp = TopicPartition(topic, partition)
+            if tp in left:
+                found[tp] = at
+                del left[tp]
+    return found
+
+
+def heartbeat_age_s(config: MirrorConfig) -> float | None:
+    """How long ago the last heartbeat was sent that is in the target; None where there is none."""
+    partition = TopicPartition(Names.of(config).in_target(HEARTBEATS), 0)
+    newest = None
+    try:
+        with consumer_at(config.target, auto_offset_reset="earliest", default_api_timeout_ms=5_000) as consumer:
+            consumer.assign([partition])
+            for record in consumer.read_to_end():
+                beat = Heartbeat.decode(record.key or b"", record.value or b"")
+                if (beat.source, beat.target) == (config.source.alias, config.target.alias):
+                    newest = beat.time_ms
+    except FastqError:
+        return None
+    return None if newest is None else max(time.time() * 1000 - newest, 0.0) / 1000
+
+
+METRICS = (
+    ("lag_records", "gauge", "Offsets of the source that are not in the target yet.", lambda p: p.lag),
+    ("lag_seconds", "gauge", "Age of the oldest record that is not in the target yet.", lambda p: p.age_s),
+    ("records_per_second", "gauge", "Offsets copied a second.", lambda p: p.rate),
+    ("next_offset", "gauge", "First offset of the source that was not looked at.", lambda p: p.next_offset),
+    ("stopped", "gauge", "1 where a partition is not mirrored because records are missing.", lambda p: int(p.state.startswith("stopped"))),
+)  # fmt: skip
+
+
+def prometheus_text(config: MirrorConfig, found: MirrorStatus) -> str:
+    """The status in Prometheus's text form."""
+    sides = f'source="{config.source.alias}",target="{config.target.alias}"'
+    lines: list[str] = []
+    for name, kind, text, of in METRICS:
+        lines += _family(f"fastq_mirror_{name}", kind, text)
+        for part in found.partitions:
+            value = of(part)
+            if value is not None:
+                labels = f'{sides},topic="{part.partition.topic}",partition="{part.partition.partition}"'
+                lines.append(f"fastq_mirror_{name}{{{labels}}} {value:.12g}")
+    if found.heartbeat_age_s is not None:
+        lines += _family(
+            "fastq_mirror_heartbeat_age_seconds", "gauge", "Since the last heartbeat that arrived was sent."
+        )
+        lines.append(f"fastq_mirror_heartbeat_age_seconds{{{sides}}} {found.heartbeat_age_s:.12g}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _family(name: str, kind: str, text: str) -> Iterable[str]:
+    return f"# HELP {name} {text}", f"# TYPE {name} {kind}"

@@ -1,0 +1,143 @@
+"""The mirror's memory: a compacted topic of the target, `fastq-mirror.ALIAS.internal`.
+
+Rules
+- Its partitions are the lanes. A partition of the source has its progress in the lane that `lane_of` says, written in the transaction
+  that copies its records: so either both are there or neither. A topic and not a group's offsets, because those are forgotten after
+  offsets.retention.minutes without a commit, and a mirror that was off for a week would begin anew; and because what is kept is
+  more than a number.
+- Records are JSON, so that any tool can read them. Keys: `["progress", topic, partition]`, and `["topic", name in the target]` with the
+  provenance of what a mirror writes; `["stopped"]`, in each lane, once a mirror was failed over: nobody copies in that lane then.
+- What is read is what was committed before the read began. A lane is read by its owner only after the transactional id was
+  initialised, which ends what an owner before has left open.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from fastq.consumer import Consumer, Record
+from fastq.metadata import TopicPartition
+from fastq.mirror.config import Side
+from fastq.mirror.progress import Progress, StateError
+from fastq.mirror.topics import Provenance
+from fastq.values import NamedTuple
+
+CONFIGS = {"cleanup.policy": "compact", "min.compaction.lag.ms": "0", "segment.ms": "3600000"}
+READ_TIMEOUT_S = 30.0
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+def lane_of(partition: TopicPartition, lanes: int) -> int:
+    """The lane of a partition: neighbours go to different ones."""
+    return (zlib.crc32(partition.topic.encode()) + partition.partition) % lanes
+
+
+def progress_key(partition: TopicPartition) -> bytes:
+    return json.dumps(["progress", partition.topic, partition.partition], separators=(",", ":")).encode()
+
+
+def provenance_key(topic: str) -> bytes:
+    return json.dumps(["topic", topic], separators=(",", ":")).encode()
+
+
+def provenance_value(provenance: Provenance) -> bytes:
+    return json.dumps({"from": provenance.topic, "clusters": provenance.clusters}, separators=(",", ":")).encode()
+
+
+def stopped_key() -> bytes:
+    return json.dumps(["stopped"]).encode()
+
+
+class Stopped(NamedTuple):
+    """A lane was failed over at this time (milliseconds since 1970); `ends` are the target's, by its own partitions."""
+
+    time_ms: int
+    ends: Mapping[TopicPartition, int]
+
+    def to_json(self) -> bytes:
+        ends = [[tp.topic, tp.partition, end] for tp, end in sorted(self.ends.items())]
+        return json.dumps({"time_ms": self.time_ms, "ends": ends}, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_json(cls, value: bytes) -> Stopped:
+        try:
+            found = json.loads(value)
+            ends = {TopicPartition(str(topic), int(partition)): int(end) for topic, partition, end in found["ends"]}
+            return cls(int(found["time_ms"]), ends)
+        except (ValueError, KeyError, TypeError) as error:
+            raise StateError(f"no end of a lane: {value[:100]!r}", cause=error) from None
+
+
+def consumer_at(side: Side, **settings: object) -> Consumer:
+    """A consumer without a group, of what is committed."""
+    own = {"isolation_level": "read_committed", "allow_auto_create_topics": False, **settings}
+    return Consumer({**side.common, **side.consumer, **own})
+
+
+class State:
+    """What some lanes of a state topic say, as far as it was read. `provenance` is by the name of the topic that is written, `stopped` by
+    lane. Thread rule: one thread.
+    """
+
+    def __init__(self, side: Side, topic: str, lanes: Sequence[int]) -> None:
+        self.progress: dict[TopicPartition, Progress] = {}
+        self.provenance: dict[str, Provenance] = {}
+        self.stopped: dict[int, Stopped] = {}
+        self._topic = topic
+        self._consumer = consumer_at(side, auto_offset_reset="earliest")
+        self._consumer.assign([TopicPartition(topic, lane) for lane in lanes])
+
+    def catch_up(self) -> None:
+        """Read what was committed before this call. Raises StateError, with the place, for what cannot be read."""
+        for record in self._consumer.read_to_end(READ_TIMEOUT_S):
+            try:
+                self._take(record)
+            except StateError as error:
+                raise error.with_context(topic=self._topic, partition=record.partition, offset=record.offset) from None
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _take(self, record: Record[bytes, bytes]) -> None:
+        value = record.value
+        try:
+            kind, *rest = json.loads(record.key or b"")
+            tp = TopicPartition(str(rest[0]), int(rest[1])) if kind == "progress" else None
+            topic = str(rest[0]) if kind == "topic" else ""
+        except (ValueError, TypeError, IndexError) as error:
+            raise StateError(f"no key of ours: {record.key!r}", cause=error) from None
+        if tp is not None:
+            _put(self.progress, tp, None if value is None else Progress.from_json(value))
+        elif kind == "topic":
+            _put(self.provenance, topic, None if value is None else provenance_of(value))
+        elif kind == "stopped":
+            _put(self.stopped, record.partition, None if value is None else Stopped.from_json(value))
+
+
+def _put(table: dict[K, V], key: K, value: V | None) -> None:
+    if value is None:
+        table.pop(key, None)
+    else:
+        table[key] = value
+
+
+def provenance_of(value: bytes) -> Provenance:
+    try:
+        found = json.loads(value)
+        return Provenance(str(found["from"]), tuple(map(str, found["clusters"])))
+    except (ValueError, KeyError, TypeError) as error:
+        raise StateError(f"no provenance of a topic: {value[:100]!r}", cause=error) from None
+
+
+def read_state(side: Side, topic: str, lanes: Sequence[int]) -> State:
+    """What is committed now in some lanes of a state topic."""
+    state = State(side, topic, lanes)
+    try:
+        state.catch_up()
+    finally:
+        state.close()
+    return state

@@ -1,0 +1,170 @@
+"""What both clusters say of their topics, and what is made and changed in the target for it.
+
+Rules: one thread uses a `Survey`. `look` asks and answers a plan; `carry_out` does what a plan says, topic by topic: what is refused
+for one is logged once, with the reason, and does not keep the others back. Configs are asked for every CONFIGS_EVERY looks, and of a new
+topic at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from fastq.admin import Admin, ConfigResource, ConfigSource, NewTopic
+from fastq.errors import ConfigError, FastqError, TopicAlreadyExists, UnknownTopicOrPartition
+from fastq.mirror.config import MirrorConfig, Side
+from fastq.mirror.names import Names, state_topic
+from fastq.mirror.state import CONFIGS, read_state
+from fastq.mirror.topics import Changes, Plan, Provenance, Topic, plan
+
+logger = logging.getLogger("fastq.mirror")
+
+CONFIGS_EVERY = 12
+CONNECT_S = 10.0
+
+
+def admin_of(side: Side) -> Admin:
+    return Admin(side.common)
+
+
+class Survey:
+    """Admin clients of both sides, and what they said last."""
+
+    def __init__(self, config: MirrorConfig) -> None:
+        self._config, self._names = config, Names.of(config)
+        self.source, self.target = admin_of(config.source), admin_of(config.target)
+        self.source_id = self.target_id = ""
+        self.came_from: Mapping[str, Provenance] = {}
+        self._configs: dict[tuple[str, str], Mapping[str, str]] = {}
+        self._looks = 0
+        self._told: dict[str, str] = {}
+
+    def close(self) -> None:
+        self.source.close()
+        self.target.close()
+
+    def identify(self) -> None:
+        """Learn who the clusters are. Raises ConfigError for one cluster in both places."""
+        self.source_id = self.source.describe_cluster(timeout=CONNECT_S).cluster_id or ""
+        self.target_id = self.target.describe_cluster(timeout=CONNECT_S).cluster_id or ""
+        if self.source_id == self.target_id:
+            raise ConfigError(f"source and target are one cluster, {self.source_id}; look at their bootstrap.servers")
+
+    def prepare(self) -> int:
+        """`identify`, and make the mirror's own topic; the number of its lanes."""
+        self.identify()
+        config, name = self._config, state_topic(self._config.source.alias)
+        replicas = config.options.replication_factor
+        try:
+            self.target.create_topic(name, config.options.lanes, replicas, configs=CONFIGS)
+        except TopicAlreadyExists:
+            pass
+        lanes = self.lanes()
+        if lanes != config.options.lanes:
+            logger.warning(
+                "the mirror has %d lanes, as %s says; lanes = %d has no effect", lanes, name, config.options.lanes
+            )
+        return lanes
+
+    def lanes(self) -> int:
+        """How many the mirror has. Raises ConfigError where it has never run."""
+        name = state_topic(self._config.source.alias)
+        try:
+            return len(self.target.describe_topic(name, timeout=CONNECT_S).partitions)
+        except UnknownTopicOrPartition:
+            raise ConfigError(
+                f"there is no topic {name} in {self._config.target.alias}: no mirror from {self._config.source.alias} has run there"
+            ) from None
+
+    def look(self) -> Plan:
+        """What is to be mirrored, and what is to be done for it."""
+        fresh_configs = self._looks % CONFIGS_EVERY == 0
+        self._looks += 1
+        wanted = [name for name in self.source.list_topics() if self._names.wanted(name, self._config)]
+        source = self._described(self.source, wanted, fresh_configs)
+        there = self.target.list_topics()
+        target = self._described(
+            self.target, [n for n in map(self._names.in_target, source) if n in there], fresh_configs
+        )
+        if fresh_configs:
+            self.came_from = self._provenances()
+        found = plan(self._config, source, target, self.came_from, self.target_id)
+        for name, why in found.refused.items():
+            self._tell(name, f"{name} is not mirrored: {why}")
+        return found
+
+    def forget(self) -> None:
+        """The next `look` asks for everything."""
+        self._looks = 0
+
+    def _described(self, admin: Admin, names: list[str], fresh_configs: bool) -> dict[str, Topic]:
+        outcomes = admin.describe_topics(names) if names else {}
+        topics = {name: o.result() for name, o in outcomes.items() if not isinstance(o.error, UnknownTopicOrPartition)}
+        side = "source" if admin is self.source else "target"
+        if self._config.options.copy_configs:
+            unknown = [n for n in topics if fresh_configs or (side, n) not in self._configs]
+            answers = admin.describe_configs([ConfigResource.topic(n) for n in unknown]) if unknown else {}
+            for resource, outcome in answers.items():
+                if outcome.error is None:
+                    own = {e.name: e.value or "" for e in outcome.result().values() if _is_own(e.source)}
+                    self._configs[side, resource.name] = own
+        return {
+            name: Topic(topic.topic_id.hex(), len(topic.partitions), self._configs.get((side, name), {}))
+            for name, topic in topics.items()
+        }
+
+    def _provenances(self) -> dict[str, Provenance]:
+        """What mirrors that write to the source say of its topics."""
+        found: dict[str, Provenance] = {}
+        for name in self.source.list_topics():
+            if name.startswith("fastq-mirror.") and name.endswith(".internal"):
+                lanes = len(self.source.describe_topic(name).partitions)
+                state = read_state(self._config.source, name, range(lanes))
+                if not state.stopped:  # else it was failed over, and writes no more
+                    found |= state.provenance
+        return found
+
+    def carry_out(self, changes: Changes) -> bool:
+        """Make and change topics of the target; whether anything was done."""
+        options = self._config.options
+        done = False
+        if changes.create:
+            new = [
+                NewTopic(
+                    name=n, partitions=t.partitions, replication_factor=options.replication_factor, configs=t.configs
+                )
+                for n, t in changes.create.items()
+            ]
+            for name, created in self.target.create_topics(new).items():
+                done |= self._outcome(name, created.error, f"made {name}: {changes.create[name].partitions} partitions")
+        if changes.grow:
+            for name, grown in self.target.create_partitions(changes.grow).items():
+                done |= self._outcome(name, grown.error, f"{name} has {changes.grow[name]} partitions now")
+        for name, values in changes.configs.items():
+            resource = ConfigResource.topic(name)
+            try:
+                self.target.set_configs(resource, values)
+            except FastqError as error:
+                self._outcome(name, error, "")
+                continue
+            self._configs.pop(("target", name), None)
+            done |= self._outcome(name, None, f"configs of {name}: {', '.join(f'{k}={v}' for k, v in values.items())}")
+        return done
+
+    def _outcome(self, name: str, error: FastqError | None, text: str) -> bool:
+        if error is None or isinstance(error, TopicAlreadyExists):
+            self._told.pop(name, None)
+            logger.info("%s", text)
+            return True
+        self._tell(name, f"{name} in {self._config.target.alias}: {error}")
+        return False
+
+    def _tell(self, name: str, text: str) -> None:
+        """What stays is told once."""
+        if self._told.get(name) != text:
+            self._told[name] = text
+            logger.warning("%s", text)
+
+
+def _is_own(source: ConfigSource) -> bool:
+    return source is ConfigSource.DYNAMIC_TOPIC_CONFIG

@@ -1,0 +1,131 @@
+"""What is to be made and changed in the target so that its topics are like those of the source.
+
+Rules: pure, over what both sides say of themselves. A topic is never deleted, no partition ever taken away, no config changed that the
+options leave to the target. What cannot be mirrored is refused by topic with the reason, and the others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from fastq.metadata import TopicPartition
+from fastq.mirror.config import MirrorConfig, MirrorOptions
+from fastq.mirror.names import Names
+from fastq.values import NamedTuple
+
+NOTHING: Mapping[str, str] = {}
+
+
+class Topic(NamedTuple):
+    """A topic as its cluster tells it. `configs` are those that somebody has set for it."""
+
+    topic_id: str
+    partitions: int
+    configs: Mapping[str, str] = NOTHING
+
+
+class Provenance(NamedTuple):
+    """Of a topic that a mirror writes: the topic of the cluster before, and the ids of all clusters it came through, that one first."""
+
+    topic: str
+    clusters: tuple[str, ...]
+
+
+class Mirrored(NamedTuple):
+    """A partition that is copied: the topic in the target, and the id of the source's topic."""
+
+    topic: str
+    topic_id: str
+
+
+class Changes(NamedTuple):
+    """What is to be done in the target, by its names of topics."""
+
+    create: Mapping[str, Topic]
+    grow: Mapping[str, int]
+    configs: Mapping[str, Mapping[str, str | None]]
+
+
+class Plan(NamedTuple):
+    """What is mirrored now, what is to be changed for it, and what is refused, by the source's names."""
+
+    partitions: Mapping[TopicPartition, Mirrored]
+    changes: Changes
+    refused: Mapping[str, str]
+
+
+def plan(
+    config: MirrorConfig,
+    source: Mapping[str, Topic],
+    target: Mapping[str, Topic],
+    came_from: Mapping[str, Provenance],
+    target_id: str,
+) -> Plan:
+    """`came_from` is what the mirrors that write to the source say of their topics; `target_id` the id of the target's cluster."""
+    names, options = Names.of(config), config.options
+    partitions: dict[TopicPartition, Mirrored] = {}
+    refused: dict[str, str] = {}
+    create: dict[str, Topic] = {}
+    grow: dict[str, int] = {}
+    configs: dict[str, Mapping[str, str | None]] = {}
+    for name, theirs in sorted(source.items()):
+        if not names.wanted(name, config):
+            continue
+        if names.comes_from_target(name):
+            refused[name] = f"it comes from {names.target} by its name: mirrored back it would go round for ever"
+            continue
+        origin = came_from.get(name)
+        if origin is not None and target_id in origin.clusters:
+            refused[name] = (
+                f"a mirror writes it, and its records come from {names.target}: mirrored back they would go round for ever"
+            )
+            continue
+        here = names.in_target(name)
+        if len(here) > 249:
+            refused[name] = f"its name in the target would have {len(here)} letters, and 249 are allowed"
+            continue
+        wanted = copied_configs(theirs.configs, options)
+        ours = target.get(here)
+        if ours is None:
+            create[here] = Topic("", theirs.partitions, wanted)
+            continue
+        if ours.partitions < theirs.partitions:
+            grow[here] = theirs.partitions
+        if options.copy_configs:
+            changed = config_changes(wanted, copied_configs(ours.configs, options))
+            if changed:
+                configs[here] = changed
+        for index in range(min(ours.partitions, theirs.partitions)):
+            partitions[TopicPartition(name, index)] = Mirrored(here, theirs.topic_id)
+    return Plan(partitions, Changes(create, grow, configs), refused)
+
+
+def copied_configs(configs: Mapping[str, str], options: MirrorOptions) -> dict[str, str]:
+    """Those of a topic's own configs that the target is to have too."""
+    if not options.copy_configs:
+        return {}
+    return {
+        name: value
+        for name, value in configs.items()
+        if not any(pattern.fullmatch(name) for pattern in options.exclude_configs)
+    }
+
+
+def config_changes(wanted: Mapping[str, str], found: Mapping[str, str]) -> dict[str, str | None]:
+    """What to set, and what to take back (None)."""
+    changes: dict[str, str | None] = {name: value for name, value in wanted.items() if found.get(name) != value}
+    changes.update(dict.fromkeys(found.keys() - wanted.keys()))
+    return changes
+
+
+def provenances(plan: Plan, names: Names, source_id: str, came_from: Mapping[str, Provenance]) -> dict[str, Provenance]:
+    """What the mirror is to write down of the topics that it writes, by their names in the target."""
+    found: dict[str, Provenance] = {}
+    for name in topics_of(plan.partitions):
+        before = came_from[name].clusters if name in came_from else ()
+        found[names.in_target(name)] = Provenance(name, (source_id, *(c for c in before if c != source_id)))
+    return found
+
+
+def topics_of(partitions: Iterable[TopicPartition]) -> list[str]:
+    return sorted({tp.topic for tp in partitions})

@@ -1,0 +1,124 @@
+"""Which topics are mirrored under which names, what is changed for it in the target, and the configuration that says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fastq.errors import ConfigError
+from fastq.metadata import TopicPartition
+from fastq.mirror.config import MirrorConfig, load_config, parse_config
+from fastq.mirror.names import Names
+from fastq.mirror.state import lane_of
+from fastq.mirror.topics import Mirrored, Provenance, Topic, plan, provenances
+
+
+def config(**options: Any) -> MirrorConfig:
+    return parse_config(
+        {
+            "source": {"alias": "A", "bootstrap.servers": "a:1"},
+            "target": {"alias": "B", "bootstrap.servers": "b:1"},
+            "mirror": {"topics": [".*"], **options},
+        }
+    )
+
+
+def planned(source: dict[str, Topic], target: dict[str, Topic], came_from: Any = None, **options: Any) -> Any:
+    return plan(config(**options), source, target, came_from or {}, "id-of-b")
+
+
+def test_names_go_there_and_back() -> None:
+    prefixed, other = Names.of(config()), Names.of(config(separator="-from-"))
+    identity = Names.of(config(names="identity"))
+    assert (prefixed.in_target("logs"), prefixed.in_source("A.logs")) == ("A.logs", "logs")
+    assert prefixed.in_source("logs") is None and prefixed.in_source("A.") is None
+    assert other.in_target("a.b") == "A-from-a.b"
+    assert (identity.in_target("logs"), identity.in_source("logs")) == ("logs", "logs")
+    # MirrorMaker 2's heartbeats have the alias before them always: its tools read from it who mirrors whom.
+    assert (identity.in_target("heartbeats"), identity.in_source("A.heartbeats")) == ("A.heartbeats", "heartbeats")
+
+
+def test_what_belongs_to_kafka_and_to_mirrors_is_left_alone() -> None:
+    names, wanted = Names.of(config()), config(exclude=["secret.*"])
+    for topic in (
+        "__consumer_offsets",
+        "x.checkpoints.internal",
+        "mm2-offset-syncs.B.internal",
+        "a-internal",
+        "secrets",
+    ):
+        assert not names.wanted(topic, wanted)
+    assert names.wanted("heartbeats", config(topics=["logs"]))
+    assert names.wanted("logs", wanted) and not names.wanted("logs2", config(topics=["logs"]))
+
+
+def test_topics_are_made_grown_and_configured_and_never_made_smaller() -> None:
+    own = {"retention.ms": "5", "min.insync.replicas": "2", "message.timestamp.type": "LogAppendTime"}
+    source = {
+        "new": Topic("1", 2, own), "more": Topic("2", 3), "fewer": Topic("3", 1, own), "same": Topic("4", 1),
+    }  # fmt: skip
+    target = {
+        "A.more": Topic("5", 1),
+        "A.fewer": Topic("6", 4, {"retention.ms": "6", "max.message.bytes": "9", "min.insync.replicas": "1"}),
+        "A.same": Topic("7", 1),
+    }
+    found = planned(source, target)
+    assert found.changes.create == {"A.new": Topic("", 2, {"retention.ms": "5"})}
+    assert found.changes.grow == {"A.more": 3}
+    assert found.changes.configs == {"A.fewer": {"retention.ms": "5", "max.message.bytes": None}}
+    assert found.partitions == {
+        TopicPartition("more", 0): Mirrored("A.more", "2"),
+        TopicPartition("fewer", 0): Mirrored("A.fewer", "3"),
+        TopicPartition("same", 0): Mirrored("A.same", "4"),
+    }
+    assert planned(source, target, copy_configs=False).changes.configs == {}
+
+
+def test_loops_are_refused_by_name_and_by_provenance() -> None:
+    source = {name: Topic("1", 1) for name in ("B.logs", "C.B.logs", "C.logs", "logs", "bills", "x" * 248)}
+    refused = planned(source, {}).refused
+    assert set(refused) == {"B.logs", "C.B.logs", "x" * 248}
+    came_from = {"logs": Provenance("logs", ("id-of-c", "id-of-b")), "bills": Provenance("bills", ("id-of-c",))}
+    found = planned({n: source[n] for n in ("logs", "bills")}, {"bills": Topic("2", 1)}, came_from, names="identity")
+    assert set(found.refused) == {"logs"} and set(found.changes.create) == set()
+    written = provenances(found, Names.of(config(names="identity")), "id-of-a", came_from)
+    assert written == {"bills": Provenance("bills", ("id-of-a", "id-of-c"))}
+
+
+def test_a_dot_in_an_identical_name_is_no_alias() -> None:
+    source = {"B.logs": Topic("1", 1), "B.heartbeats": Topic("2", 1)}
+    found = planned(source, {}, names="identity")
+    assert set(found.changes.create) == {"B.logs"} and set(found.refused) == {"B.heartbeats"}
+
+
+def test_partitions_of_a_topic_are_in_all_lanes() -> None:
+    assert {lane_of(TopicPartition("logs", index), 4) for index in range(4)} == {0, 1, 2, 3}
+
+
+def test_a_file_is_read_and_what_is_wrong_in_it_named(tmp_path: Path) -> None:
+    path = tmp_path / "mirror.toml"
+    sides = '[source]\nalias = "A"\nbootstrap.servers = "a:1"\n[target]\nalias = "B"\nbootstrap.servers = "b:1"\n'
+    path.write_text(sides + 'producer.compression.type = "lz4"\n[mirror]\ntopics = ["logs"]\nlanes = 2\n')
+    found = load_config(path)
+    assert found.source.common == {"bootstrap_servers": "a:1"} and found.options.lanes == 2
+    assert found.target.producer == {"compression_type": "lz4"}
+    for text, words in (
+        ("x", "no TOML"),
+        ("[mirror]\n", r"\[source\] is missing"),
+        ("z = 1", "unknown table or key z"),
+        (sides, r"\[mirror\] is missing"),
+        (sides + "[mirror]\n", "no topics"),
+        (sides + '[mirror]\ntopics = ["("]', "regular expressions"),
+        (sides + '[mirror]\ntopics = ["a"]\nlane = 2', "did you mean lanes"),
+        (sides + '[mirror]\ntopics = ["a"]\nlanes = 0', "from 1 to 256"),
+        (sides + '[mirror]\ntopics = ["a"]\nseparator = "/"', "A-Z"),
+        (sides.replace('"B"', '"A"') + '[mirror]\ntopics = ["a"]', "same alias"),
+        (sides.replace('"B"', '"a b"') + '[mirror]\ntopics = ["a"]', "alias of"),
+        (sides + 'group.id = "x"\n[mirror]\ntopics = ["a"]', "decided by the mirror"),
+        (sides.replace('bootstrap.servers = "b:1"', "") + '[mirror]\ntopics = ["a"]', "no bootstrap.servers"),
+    ):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match=words):
+            load_config(path)

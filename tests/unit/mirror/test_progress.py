@@ -1,0 +1,84 @@
+"""How far a partition is mirrored: where it goes on, and what offsets are in the target."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from fastq.mirror.progress import RUNS_MAX, MirrorGap, Progress, Run, Start, StateError, kept, merged, place_to_start
+
+
+def test_a_translation_never_skips_a_record_and_is_exact_where_the_runs_are_kept() -> None:
+    rng = random.Random(7)
+    progress, where, source, target = Progress(0, "id"), {}, 0, 0
+    for _ in range(2000):
+        source += rng.choice([0, 0, 3])  # what the source has no record at
+        target += rng.choice([1, 2])  # markers of the target
+        count = rng.randrange(1, 40)
+        where.update({source + i: target + i for i in range(count)})
+        progress = progress.advanced(source + count, [Run(source, target, count)])
+        source, target = source + count, target + count
+        assert len(progress.runs) <= RUNS_MAX
+    inexact = 0
+    for offset in range(source):
+        found = progress.translated(offset)
+        first = next((where[o] for o in range(offset, source) if o in where), target)
+        assert found is not None and found <= first
+        inexact += found < first
+    assert progress.translated(source) == target
+    near = [offset for offset in range(source - 20, source) if offset in where]
+    assert all(progress.translated(offset) == where[offset] for offset in near)
+    # What is passed over grows with the age: the first half of the offsets may be far off, the last hundredth is not.
+    spans = [b.source - a.source for a, b in zip(progress.runs[1:], progress.runs[2:], strict=False)]
+    assert spans[-1] < max(spans) / 50
+
+
+def test_runs_that_go_on_from_one_another_are_one() -> None:
+    assert merged([Run(0, 5, 3), Run(3, 8, 2), Run(6, 10, 1)]) == [Run(0, 5, 5), Run(6, 10, 1)]
+    assert kept([Run(i, i, 1) for i in range(RUNS_MAX)]) == tuple(Run(i, i, 1) for i in range(RUNS_MAX))
+
+
+def test_nothing_is_known_before_the_first_run() -> None:
+    assert Progress(9, "id", (Run(5, 0, 4),)).translated(4) is None
+    assert Progress(9, "id").translated(9) is None
+
+
+def test_progress_is_read_as_it_was_written() -> None:
+    progress = Progress(70, "ab", (Run(1, 2, 3), Run(50, 60, 20)), (4, 9))
+    assert Progress.from_json(progress.to_json()) == progress
+    for wrong in (b"", b"[]", b'{"next": 1}', b'{"next":1,"topic_id":"a","runs":[[1]]}', b"\xff"):
+        with pytest.raises(StateError, match="no progress of a partition"):
+            Progress.from_json(wrong)
+
+
+def test_a_partition_goes_on_where_it_was() -> None:
+    assert place_to_start(None, "id", 3, 9, start="earliest", on_gap="stop") == Start(3)
+    assert place_to_start(None, "id", 3, 9, start="latest", on_gap="stop") == Start(9)
+    for at in (3, 5, 9):
+        assert place_to_start(Progress(at, "id"), "id", 3, 9, start="latest", on_gap="stop") == Start(at)
+
+
+@pytest.mark.parametrize(
+    ("progress", "offset", "gap", "words"),
+    [
+        (Progress(2, "id"), 3, (2, 3), "begins at offset 3"),
+        (Progress(12, "id"), 9, (9, 12), "truncated"),
+        (Progress(5, "old"), 3, (5, 5), "made anew"),
+    ],
+)
+def test_records_that_are_gone_stop_a_partition_or_are_passed_over_and_said(
+    progress: Progress, offset: int, gap: tuple[int, int], words: str
+) -> None:
+    with pytest.raises(MirrorGap, match=words):
+        place_to_start(progress, "id", 3, 9, start="earliest", on_gap="stop")
+    start = place_to_start(progress, "id", 3, 9, start="earliest", on_gap="continue")
+    assert (start.offset, start.gap) == (offset, gap)
+    assert words in start.why
+
+
+def test_runs_of_records_that_the_source_has_others_for_are_forgotten() -> None:
+    before = Progress(30, "id", (Run(0, 0, 10), Run(15, 20, 15)))
+    assert Progress.begun(before, Start(20, (20, 30)), "id").runs == (Run(0, 0, 10), Run(15, 20, 5))
+    assert Progress.begun(before, Start(15, (15, 30)), "id").runs == (Run(0, 0, 10),)
+    assert Progress.begun(before, Start(0, (30, 30)), "other").runs == ()
