@@ -6,6 +6,7 @@ always ended by its process id. Without Maven or Java `available()` says why, an
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
@@ -90,6 +91,40 @@ def started_tool(main_class: str, *arguments: str, heap: str = "256m") -> Iterat
             process.wait()
         reader.join()
         process.stdout.close()
+
+
+class Tools:
+    """Kafka's command-line classes in one virtual machine, one after the other (`KafkaTools.java`); a context manager. Not thread-safe."""
+
+    def __init__(self, heap: str = "256m") -> None:
+        self._process = subprocess.Popen(
+            _command(str(HERE.parent / "tests" / "interop" / "KafkaTools.java"), (), heap),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def run(self, main_class: str, *arguments: str) -> tuple[int, str]:
+        """The code that one ends with, and what it prints, errors too."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"class": main_class, "arguments": arguments}) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the virtual machine ended with {self._process.wait()} amid {main_class} {arguments}")
+        answer = json.loads(line)
+        return answer["code"], answer["printed"]
+
+    def __enter__(self) -> Tools:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None:
+            self._process.kill()
+        self._process.communicate()
 
 
 def free_port() -> int:

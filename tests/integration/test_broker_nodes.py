@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
@@ -14,6 +15,9 @@ import pytest
 from nodes import COUNT, children, free_ports, running
 
 from fastq import Admin, Consumer, Producer, TopicPartition
+from fastq.admin import NewTopic
+from fastq.cli import main
+from fastq.testing import Broker
 
 
 def records(bootstrap: str, count: int) -> list[bytes]:
@@ -47,6 +51,75 @@ def test_a_cluster_by_one_command(tmp_path: Path) -> None:
         stops = [line for line in nodes.log if "SIGTERM: stopping" in line]
         assert len(stops) == COUNT and stops[0].startswith("node-3 | ")
         assert not any("Traceback" in line for line in nodes.log), "".join(nodes.log)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_node_that_was_alone_becomes_the_first_of_three(tmp_path: Path) -> None:
+    """Records, committed offsets and transactions are there as before; then any node may go, the first one too."""
+    root, port = tmp_path / "data", free_ports(2 * COUNT)
+    here = f"127.0.0.1:{port}"
+    with Broker(data_dir=root) as alone:
+        with Admin(bootstrap_servers=alone.bootstrap_servers) as admin:
+            admin.create_topics(
+                [NewTopic(name="t", partitions=1), NewTopic(name="node", partitions=4)]
+            ).results()  # node-1 is the log of one as well
+        with Producer(bootstrap_servers=alone.bootstrap_servers, transactional_id="x") as producer:
+            producer.init_transactions()
+            for end in (producer.commit_transaction, producer.abort_transaction, producer.commit_transaction):
+                producer.begin_transaction()
+                for number in range(10):
+                    producer.send("t", b"%d" % number)
+                producer.send("node", end.__name__.encode(), partition=1)
+                end()
+        with reading(alone.bootstrap_servers) as consumer:
+            consumer.assign([TopicPartition("t", 0)])
+            assert [record.value for record in consumer.read_to_end()] == [b"%d" % number for number in range(10)] * 2
+            consumer.commit({TopicPartition("t", 0): 5})
+    with running(root, port) as nodes:
+        assert nodes.ready().startswith("fastq-broker ready: 3 nodes on ")
+        nodes.says("fastq partitions rebalance --replication-factor 3")
+        assert main(["partitions", "rebalance", "--replication-factor", "3", "--execute", "--bootstrap", here]) == 0
+        until(lambda: main(["partitions", "rebalance", "--verify", "--bootstrap", here]) == 0)
+        with Admin(bootstrap_servers=nodes.servers) as admin:
+            until(lambda: {voter.node_id for voter in admin.describe_quorum().voters} == {1, 2, 3})
+        os.kill(children(nodes.process.pid)["node-1"], signal.SIGKILL)
+        with Producer(bootstrap_servers=nodes.servers, transactional_id="x") as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send("t", b"of three")
+            producer.commit_transaction()
+        with reading(nodes.servers) as consumer:
+            consumer.assign([TopicPartition("t", 0)])
+            assert consumer.committed([TopicPartition("t", 0)])[TopicPartition("t", 0)].offset == 5
+            consumer.seek_to_beginning()
+            values = [record.value for record in consumer.read_to_end()]
+            assert values == [b"%d" % number for number in range(10)] * 2 + [b"of three"]
+            consumer.assign([TopicPartition("node", 1)])
+            consumer.seek_to_beginning()
+            assert [record.value for record in consumer.read_to_end()] == [b"commit_transaction"] * 2
+        nodes.says(r"^node-1 \| .* RUNNING after RECOVERY", 2)
+        nodes.process.send_signal(signal.SIGINT)
+        code, rest = nodes.end()
+        assert (code, rest) == (0, ""), "".join(nodes.log)
+        assert not any("Traceback" in line for line in nodes.log), "".join(nodes.log)
+
+
+def reading(bootstrap: str) -> Consumer:
+    return Consumer(
+        bootstrap_servers=bootstrap,
+        group_id="g",
+        auto_offset_reset="earliest",
+        isolation_level="read_committed",
+        enable_auto_commit=False,
+    )
+
+
+def until(what: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 class Sending:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 import socket
@@ -11,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from nodes import free_ports
 from raw_kafka import RawConnection, batch, create_topic, fetch, fetch_request, produce, produce_request
 
 from fastq._native.records import iter_headers, read_header
@@ -53,6 +55,31 @@ def test_the_ready_line_is_all_of_standard_output(tmp_path: Path) -> None:
     assert seconds.endswith(" s\n")
     assert float(seconds[:-3]) < 60
     assert rest == ""
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_systemd_is_told(tmp_path: Path, nodes: int) -> None:
+    path = tmp_path / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(path))
+        manager.settimeout(30)
+        first = free_ports(2 * nodes)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fastq_broker", "--nodes", str(nodes), "--data-dir", str(tmp_path / "data"),
+             "--listen", f"127.0.0.1:{first}"],
+            env={**os.environ, "NOTIFY_SOCKET": str(path), "WATCHDOG_USEC": "200000"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        told = []
+        while not told or told[-1] != "WATCHDOG=1":
+            told.append(manager.recv(4096).decode())
+        process.send_signal(signal.SIGTERM)
+        while told[-1] != "STOPPING=1":
+            told.append(manager.recv(4096).decode())
+        assert process.wait(30) == 0
+    assert told[0] == "EXTEND_TIMEOUT_USEC=30000000\nSTATUS=starting"
+    assert sum(line.startswith("READY=1") for line in told) == 1, "the nodes below tell nobody"
 
 
 def test_a_node_ends_with_who_supervises_it(tmp_path: Path) -> None:

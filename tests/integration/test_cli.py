@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 import socket
 import sys
 import time
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from fastq import Producer
 from fastq.cli import main
 from fastq.cli.entry import build_parser
 from fastq.testing import Broker
@@ -23,6 +25,7 @@ class Shell:
 
     def __init__(self, broker: Broker, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("FASTQ_BOOTSTRAP", broker.bootstrap_servers)
+        self.bootstrap = broker.bootstrap_servers
         self.capfd = capfd
         self.monkeypatch = monkeypatch
 
@@ -84,6 +87,48 @@ def test_lines_in_and_records_out(fastq: Shell, new_topic_name: Callable[[], str
     assert "--offset needs --partition" in _error(fastq, "consume", name, "--offset", "1", code=2)
 
 
+def test_consume_by_time_tail_key_pattern_and_filter(fastq: Shell, new_topic_name: Callable[[], str]) -> None:
+    name, other = new_topic_name(), new_topic_name()
+    for topic in (name, other):
+        fastq("topics", "create", topic, "--partitions", "1")
+    with Producer(bootstrap_servers=fastq.bootstrap) as producer:
+        for number in range(10):
+            producer.send(
+                name, b'{"n": %d}' % number, key=b"k%d" % (number % 3), timestamp_ms=1_700_000_000_000 + number
+            )
+        producer.send(other, b"plain", headers=[("trace", b"7")])
+
+    def numbers(*more: str) -> list[int]:
+        return [json.loads(line)["n"] for line in fastq("consume", name, *more).splitlines()]
+
+    assert numbers("--from", "1700000000004", "--to", "1700000000007") == [4, 5, 6]
+    assert numbers("--to", "2023-11-14T22:13:20.002+00:00") == [0, 1]
+    assert numbers("--from", "1700000000008", "--exit-at-end") == [8, 9]
+    assert numbers("--from", "1700000000008", "--partition", "0", "--timeout", "0.2") == [8, 9]
+    assert numbers("--from", "1700000099999", "--exit-at-end") == []
+    assert numbers("--tail", "2", "--exit-at-end") == [8, 9]
+    assert numbers("--tail", "99", "--to", "1700000000001") == [0]
+    assert numbers("--last-of-each-key") == [7, 8, 9]
+    assert numbers("--last-of-each-key", "--filter", "value.n<9", "--max-records", "1") == [7]
+    assert numbers("--from-beginning", "--filter", "value.n>=7", "--filter", "key=k1", "--exit-at-end") == [7]
+    assert numbers("--from-beginning", "--filter", "value.n>=7", "--max-records", "2") == [7, 8]
+    both = ("consume", "--include", f"{re.escape(name)}|{re.escape(other)}", "--filter", "headers.trace?")
+    assert fastq(*both, "--tail", "1", "--exit-at-end", "--format", "%t %o %s %h\\n") == f"{other} 0 plain trace=7\n"
+    assert fastq(*both, "--from-beginning", "--max-records", "1") == "plain\n"
+    assert "exclude each other" in _error(fastq, "consume", name, "--from", "1", "--tail", "1", code=2)
+    assert "no such partition" in _error(fastq, "consume", name, "--partition", "7", "--tail", "1", code=2)
+    assert "fastq topics list" in _error(fastq, "consume", f"{name}-x", "--tail", "1")
+
+
+def test_a_group_is_committed_up_to_what_a_filter_has_shown(fastq: Shell, new_topic_name: Callable[[], str]) -> None:
+    name = new_topic_name()
+    fastq("topics", "create", name, "--partitions", "1")
+    fastq("produce", name, stdin=b"".join(b"%d\n" % number for number in range(20)))
+    member = ("consume", name, "--group", name, "--from-beginning", "--filter", "value>=5", "--max-records", "3")
+    assert fastq(*member) == "5\n6\n7\n"
+    assert fastq(*member) == "8\n9\n10\n"
+
+
 def test_configs_offsets_and_log_dirs(fastq: Shell, new_topic_name: Callable[[], str]) -> None:
     name = new_topic_name()
     fastq("topics", "create", name, "--partitions", "2", "--config", "retention.ms=5000")
@@ -141,6 +186,57 @@ def test_perf(fastq: Shell, new_topic_name: Callable[[], str], shape: str) -> No
     figures = fastq.json("perf", "produce", name, "--records", "20000", "--compression", "lz4")
     assert figures["records"] == 20_000
     assert fastq.json("perf", "consume", name, "--records", "20000", "--as", shape)["records"] == 20_000
+
+
+def test_api_versions_and_client_metrics(fastq: Shell) -> None:
+    rows = fastq.json("api-versions")
+    assert isinstance(rows, list)
+    (fetch,) = [row for row in rows if row["api"] == "Fetch"]
+    assert fetch["key"] == 1 and fetch["used"] == min(fetch["max"], fetch["client_max"])
+    assert fastq.json("api-versions", "--api", "fetch", "--broker", "1") == [{**fetch, "brokers": [1]}]
+    assert "no broker takes an API with the name fitch" in _error(fastq, "api-versions", "--api", "fitch")
+    assert fastq("client-metrics", "list") == ""
+    assert fastq.json("client-metrics", "describe") == []
+    assert "collects no metrics of its clients" in _error(fastq, "client-metrics", "set", "x", "--interval-ms", "1000")
+    assert "fastq client-metrics list" in _error(fastq, "client-metrics", "delete", "x")
+    assert "--interval-ms, --metrics or --match" in _error(fastq, "client-metrics", "set", "x", code=2)
+
+
+def test_perf_of_several_topics_payloads_and_transactions(
+    fastq: Shell, new_topic_name: Callable[[], str], tmp_path: Path
+) -> None:
+    names = [new_topic_name(), new_topic_name()]
+    for name in names:
+        fastq("topics", "create", name, "--partitions", "1")
+    payloads, plot = tmp_path / "payloads", tmp_path / "plot.svg"
+    payloads.write_bytes(b"one\ntwo\nthree\n")
+    more = ["--payload-file", str(payloads), "--transaction-ms", "1", "--rate", "50000", "--plot", str(plot)]
+    figures = fastq.json("perf", "produce", *names, "--records", "5000", *more)
+    assert isinstance(figures, dict) and figures["records"] == 5_000 and figures["transactions"] > 1
+    assert 0 < figures["p50_ms"] <= figures["p95_ms"] <= figures["p99_ms"] <= figures["p99.9_ms"] <= figures["max_ms"]
+    assert "<svg" in plot.read_text()
+    read = [
+        fastq("consume", name, "--from-beginning", "--exit-at-end", "--isolation", "read_committed") for name in names
+    ]
+    values = "".join(read).split()
+    assert {value: values.count(value) for value in set(values)} == {"one": 1667, "two": 1667, "three": 1666}
+    assert all(read)
+    assert "records a second" in fastq("perf", "produce", names[0], "--records", "100", "--one-by-one", "--plot")
+    payloads.write_bytes(b"")
+    assert "it has no line" in _error(fastq, "perf", "produce", names[0], "--payload-file", str(payloads), code=2)
+
+
+@pytest.mark.parametrize("rate", [[], ["--rate", "2000"]], ids=["one-at-a-time", "rate"])
+def test_perf_latency(fastq: Shell, new_topic_name: Callable[[], str], rate: list[str]) -> None:
+    name = new_topic_name()
+    fastq("topics", "create", name, "--partitions", "2")
+    fastq("produce", name, stdin=b"not ours\n")
+    found = fastq.json("perf", "latency", name, "--records", "50", *rate)
+    assert isinstance(found, dict)
+    assert found["records"] == sum(bar["records"] for bar in found["histogram"]) == 50
+    assert 0 < found["p50_ms"] <= found["p99.9_ms"] <= found["max_ms"] <= found["histogram"][-1]["up_to_ms"]
+    assert "UP TO MS" in fastq("perf", "latency", name, "--records", "5", *rate)
+    assert "24 bytes or more" in _error(fastq, "perf", "latency", name, "--size", "3", code=2)
 
 
 def test_offsets_of_a_group_go_out_and_come_back(

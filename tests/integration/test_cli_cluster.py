@@ -236,6 +236,28 @@ def test_replicas_are_evened_out_and_a_node_is_drained(fastq: Shell, nodes: Node
     assert "no such node" in fastq.error("partitions", "rebalance", "--drain", "9")
 
 
+def test_all_get_more_replicas_throttled_until_that_is_verified(fastq: Shell, nodes: Nodes) -> None:
+    fastq("topics", "create", "few", "--replica-assignment", "1,1,1")
+    fill(nodes, "few", 3)
+    only = ("--topic", "few")
+    assert "--throttle is about --execute" in fastq.error("partitions", "rebalance", "--throttle", "1", code=2)
+    assert "leave --drain and" in fastq.error("partitions", "rebalance", "--verify", "--drain", "1", code=2)
+    more = ("partitions", "rebalance", *only, "--replication-factor", "3", "--execute")
+    assert "throttled until --verify finds it done" in fastq(*more, "--throttle", "100000000")
+    topic = ("configs", "show", "--topic", "few")
+    fastq.until(lambda: "leader.replication.throttled.replicas" in fastq(*topic))
+    fastq.settled("few")
+    assert {len(replicas) for replicas in placed(fastq, "few")} == {3}
+    assert "no partition moves; throttles were taken away" in fastq("partitions", "rebalance", *only, "--verify")
+    fastq.until(lambda: "throttled" not in fastq(*topic))
+    assert fastq.json("partitions", "rebalance", *only, "--verify") == {"moving": [], "throttles_taken_away": False}
+    assert {row["result"] for row in fastq.json("replicas", "verify", "few")} == {"same"}
+    fastq("partitions", "rebalance", *only, "--replication-factor", "1", "--execute")
+    fastq.settled("few")
+    assert {len(replicas) for replicas in placed(fastq, "few")} == {1}
+    fastq("topics", "delete", "few")
+
+
 def test_replicas_are_compared(fastq: Shell, nodes: Nodes) -> None:
     fastq("topics", "create", "copied", "--replica-assignment", "1:2:3,2:3:1")
     fill(nodes, "copied", 2)

@@ -8,6 +8,7 @@ import shlex
 import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ COMMANDS = {"fastq": [sys.executable, "-m", "fastq"], "fastq-broker": [sys.execu
 # Spark's JVM hangs up on a planning worker without reading its last four bytes: whether the worker still writes them then is a race
 # of PySpark's own, which the worker's parent prints.
 DAEMON = re.compile(r"^Traceback .*\n(?:  File .*/pyspark/daemon\.py\".*\n)+BrokenPipeError: .*\n", re.MULTILINE)
+LASTING = "fastq console"  # serves until it is told to end
 NOT_HERE = ("pip ", "make ")  # what sets the machine up, and has runs of its own
 
 
@@ -54,6 +56,7 @@ class Machine:
         text = re.sub(r"--records \d{6,}", "--records 20000", text)  # the same, for less time
         if not text or text.startswith(NOT_HERE):
             return
+        lasts = text.startswith(LASTING)
         for name, command in COMMANDS.items():
             text = re.sub(rf"(^|\| ){name} ", lambda found, words=command: f"{found[1]}{shlex.join(words)} ", text)
         if "fastq_broker" in text:
@@ -62,8 +65,21 @@ class Machine:
             )
             assert self.broker.stdout is not None
             assert " ready on " in self.broker.stdout.readline()
+        elif lasts:
+            self.look_at(shlex.split(text))
         else:
             self.run(text)
+
+    def look_at(self, command: list[str]) -> None:
+        """A command that serves a page: it is there, and the command ends when it is told to."""
+        command += ["--listen", "127.0.0.1:0"]
+        with subprocess.Popen(command, env=self.environment, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            page = re.search(r"http://\S+", process.stdout.readline())
+            assert page is not None
+            assert urllib.request.urlopen(page[0], timeout=20).status == 200
+            process.terminate()
+            assert process.wait(20) in (0, 143)
 
     def run(self, command: str, timeout_s: float = 100) -> None:
         done = subprocess.run(

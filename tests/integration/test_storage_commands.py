@@ -32,6 +32,8 @@ def test_a_node_is_formatted_looked_at_and_started(tmp_path: Path) -> None:
     )
     info = run("info", "--config", config)
     assert info.returncode == 0 and f"cluster.id={cluster_id}" in info.stdout and "node.id=7" in info.stdout
+    assert run("info", "--data-dir", data).stdout == info.stdout
+    assert run("info").returncode == 2
     with (
         Broker(data_dir=data, config={"node.id": 7}) as broker,
         Admin(bootstrap_servers=broker.bootstrap_servers) as admin,

@@ -13,12 +13,13 @@ from typing import NamedTuple
 import apache_kafka
 import pytest
 from fastq_broker.__main__ import main
-from fastq_broker.config import BrokerConfig, parse_properties
+from fastq_broker.config import BrokerConfig
 from fastq_broker.controller.storage import BOOTSTRAP_CHECKPOINT, METADATA_DIRECTORY, MetaProperties
 
 from fastq import Admin
 from fastq._native.records import iter_headers
 from fastq.errors import ConfigError
+from fastq.properties import parse_properties
 from fastq.testing import Broker
 
 pytestmark = [

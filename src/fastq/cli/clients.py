@@ -1,6 +1,7 @@
 """The clients of the commands: settings from options, and a broker that answers before anything else is done.
 
-Rules: `--property` wins over what a command would set. A client that reaches no broker within `--connect-timeout` raises why, which ends
+Rules: what is set by more than one counts in this order: `--property`, options of the command, `--command-config`, `--profile`, what the
+command takes where nobody says anything (a `Default`). A client that reaches no broker within `--connect-timeout` raises why, which ends
 the command with exit code 3; until then the client's own warnings say what it tries. A command that is interrupted waits
 INTERRUPTED_CLOSE_S at most for what its client still has to say to the brokers.
 """
@@ -10,10 +11,11 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fastq.cli.output import key_values, seconds
+from fastq.cli.settings_files import from_file, from_profile
 from fastq.errors import ConnectionTimeout, UnknownTopicOrPartition
 from fastq.net.blocking import BlockingDriver
 from fastq.settings import canonical
@@ -27,12 +29,19 @@ CONNECT_TIMEOUT_S = 10.0
 INTERRUPTED_CLOSE_S = 3.0
 
 
-def add_client_options(parser: argparse.ArgumentParser, *, again: bool = False) -> None:
-    """Options of every command that talks to a broker; `again`: the command above has them too, and what it was given counts."""
+class Default(str):
+    """What an option is where it is not given: settings in files win over it, and not over what is given."""
+
+
+def add_client_options(parser: argparse.ArgumentParser, *more: str, again: bool = False) -> None:
+    """Options of every command that talks to a broker; `more`: other names of --bootstrap; `again`: the command above has them too, and
+    what it was given counts."""
     parser.add_argument(
         "--bootstrap",
+        *more,
+        dest="bootstrap",
         metavar="HOST:PORT[,...]",
-        default=argparse.SUPPRESS if again else os.environ.get("FASTQ_BOOTSTRAP", DEFAULT_BOOTSTRAP),
+        default=argparse.SUPPRESS if again else Default(os.environ.get("FASTQ_BOOTSTRAP", DEFAULT_BOOTSTRAP)),
         help=f"broker to start from (default: $FASTQ_BOOTSTRAP or {DEFAULT_BOOTSTRAP})",
     )
     parser.add_argument(
@@ -43,6 +52,12 @@ def add_client_options(parser: argparse.ArgumentParser, *, again: bool = False) 
         help="a client setting under Kafka's name, such as security.protocol=SSL; may be repeated",
     )
     parser.add_argument(
+        "--command-config",
+        metavar="FILE",
+        default=argparse.SUPPRESS if again else None,
+        help="a properties file with such settings, as Kafka's own tools take it",
+    )
+    parser.add_argument(
         "--connect-timeout",
         type=seconds,
         default=argparse.SUPPRESS if again else CONNECT_TIMEOUT_S,
@@ -51,12 +66,25 @@ def add_client_options(parser: argparse.ArgumentParser, *, again: bool = False) 
     )
 
 
-def client_settings(options: argparse.Namespace, **settings: Any) -> dict[str, Any]:
-    """What a client is made with: what the command sets, and over it `--property`."""
-    properties = key_values(options.property, "--property")
-    given = {canonical(key) for key in properties}  # errors name a key as it was written
+def client_settings(options: argparse.Namespace, kind: str = "admin", /, **settings: Any) -> dict[str, Any]:
+    """What a client of a kind (admin, producer, consumer) is made with; the rules at the top say what wins."""
+    files: dict[str, Any] = {}
+    profile = getattr(options, "profile", None)
+    if profile is not None:
+        files = from_profile(profile, kind)
+    if options.command_config is not None:
+        files = _over(files, from_file(options.command_config, kind))
     own = {"bootstrap_servers": options.bootstrap, **settings}
-    return {**{key: value for key, value in own.items() if key not in given}, **properties}
+    defaults = {key: value for key, value in own.items() if isinstance(value, Default)}
+    asked = {key: value for key, value in own.items() if key not in defaults}
+    found = _over(_over(_over(defaults, files), asked), key_values(options.property, "--property"))
+    return {key: str(value) if isinstance(value, Default) else value for key, value in found.items()}
+
+
+def _over(lower: Mapping[str, Any], higher: Mapping[str, Any]) -> dict[str, Any]:
+    """Both, in one spelling of each key: that of who wins, as errors name a key as it was written."""
+    given = {canonical(key) for key in higher}
+    return {**{key: value for key, value in lower.items() if canonical(key) not in given}, **higher}
 
 
 @contextlib.contextmanager
@@ -86,7 +114,7 @@ def opened_producer(options: argparse.Namespace, **settings: Any) -> Iterator[Pr
     """A producer that has reached a broker."""
     from fastq import Producer
 
-    with Producer(client_settings(options, **settings)) as producer, _closed_soon(producer):
+    with Producer(client_settings(options, "producer", **settings)) as producer, _closed_soon(producer):
         reach(producer._driver, options)
         yield producer
 
@@ -97,7 +125,7 @@ def opened_consumer(options: argparse.Namespace, topics: Sequence[str], **settin
     from fastq import Consumer
 
     settings = {"allow_auto_create_topics": False, **settings}
-    with Consumer(client_settings(options, **settings), *topics) as consumer, _closed_soon(consumer):
+    with Consumer(client_settings(options, "consumer", **settings), *topics) as consumer, _closed_soon(consumer):
         reach(consumer._driver, options)
         yield consumer
 
@@ -131,7 +159,9 @@ def reach(driver: BlockingDriver, options: argparse.Namespace) -> None:
         raise (
             core.hopeless()
             or core.unreachable()
-            or ConnectionTimeout(f"no broker of {options.bootstrap} has answered within {timeout_s:g} s")
+            or ConnectionTimeout(
+                f"no broker of {','.join(map(str, core.config.addresses))} has answered within {timeout_s:g} s"
+            )
         )
 
 

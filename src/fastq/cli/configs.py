@@ -94,7 +94,7 @@ def run_set(options: argparse.Namespace) -> int:
     with opened_admin(options) as admin:
         admin.set_configs(resource, values)
     if options.json:
-        print_json({"resource": str(resource), "set": values})
+        print_json({"resource": str(resource), "set": values}, options.json)
     else:
         print(
             f"{resource}: "

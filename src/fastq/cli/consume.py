@@ -1,23 +1,41 @@
 """`fastq consume`: records to standard output, as text, as JSON lines or with all their fields.
 
 Rules: records are written and flushed before the next ones are asked for, so that with `--group` what is committed was written. A
-topic that is not there is an error, not a new topic.
+topic that is not there is an error, not a new topic. What says where to begin or to stop (`--from`, `--to`, `--tail`) takes the partitions
+that are there at the start. A filter decides what is shown, last: `--max-records` counts what is shown, `--last-of-each-key` looks for
+the last of all, and shows it if it fits.
 """
 
 from __future__ import annotations
 
 import argparse
 import base64
+import itertools
 import json
+import re
 import sys
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from fastq.cli.clients import add_client_options, check_found, check_reachable, opened_consumer
+from fastq.cli.clients import (
+    Default,
+    add_client_options,
+    check_found,
+    check_reachable,
+    described,
+    opened_admin,
+    opened_consumer,
+)
+from fastq.cli.consume_filter import milliseconds, parse_filter
+from fastq.cli.consume_format import parse_format
 from fastq.cli.output import Subparsers, UsageError, add_encoding_option, count, seconds, shown_in_json
 
 if TYPE_CHECKING:
-    from fastq import Consumer, Record
+    from fastq import Consumer, Record, TopicPartition
+
+STEP_S = 0.5
+"""How long to wait for records before looking where the partitions are: past offsets that have none, too."""
 
 
 def register(commands: Any) -> None:
@@ -26,7 +44,10 @@ def register(commands: Any) -> None:
         "Print the records of topics, the new ones or all.",
         "fastq consume logs --from-beginning --exit-at-end --json",
     )
-    parser.add_argument("topics", nargs="+", metavar="TOPIC")
+    parser.add_argument("topics", nargs="*", metavar="TOPIC")
+    parser.add_argument(
+        "--include", metavar="REGEX", help="topics whose whole name matches; with --group those that come later too"
+    )
     add_client_options(parser)
     parser.add_argument("--group", metavar="ID", help="read as a member of this group, and commit what was printed")
     parser.add_argument("--from-beginning", action="store_true", help="start at the earliest record, not at the end")
@@ -34,13 +55,37 @@ def register(commands: Any) -> None:
     parser.add_argument(
         "--offset", type=int, help="start at this offset (with --partition); one that is not there is an error"
     )
+    parser.add_argument("--from", dest="start", metavar="TIME", help="start at the first record of this time, or later")
+    parser.add_argument(
+        "--to", dest="stop", metavar="TIME", help="stop at the first record of this time, or at the end"
+    )
+    parser.add_argument("--tail", type=count, metavar="N", help="start N offsets before the end of each partition")
+    parser.add_argument(
+        "--last-of-each-key",
+        action="store_true",
+        help="read to the end, print the last record of each key; keys are held in memory",
+    )
+    parser.add_argument(
+        "--filter",
+        action="append",
+        default=[],
+        metavar="FILTER",
+        help="only records that fit, as in value.order.price>10, key=a, headers.trace?, timestamp<TIME; may be repeated, all must fit",
+    )
     parser.add_argument("--max-records", type=count, metavar="N", help="stop after N records")
     parser.add_argument("--exit-at-end", action="store_true", help="stop at the offsets that were the end at the start")
     parser.add_argument("--timeout", type=seconds, metavar="SECONDS", help="stop when no record came for so long")
-    parser.add_argument("--isolation", default="read_uncommitted", choices=["read_uncommitted", "read_committed"])
+    parser.add_argument(
+        "--isolation", default=Default("read_uncommitted"), choices=["read_uncommitted", "read_committed"]
+    )
     style = parser.add_mutually_exclusive_group()
     style.add_argument("--json", action="store_true", help="one JSON object a line, with every field")
     style.add_argument("--verbose", action="store_true", help="partition, offset, time and key before the value")
+    style.add_argument(
+        "--format",
+        metavar="TEXT",
+        help="kcat's letters: %%t %%p %%o %%T topic, partition, offset, time, %%k %%s key, value, %%h headers, \\n",
+    )
     style.add_argument("--key-separator", metavar="TEXT", help="print key, TEXT, value")
     add_encoding_option(
         parser,
@@ -53,54 +98,195 @@ def register(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     from fastq import TopicPartition
 
-    if options.offset is not None and options.partition is None:
-        raise UsageError("--offset needs --partition: each partition has offsets of its own")
-    if options.partition is not None and len(options.topics) > 1:
-        raise UsageError("--partition is for one topic")
-    if options.group is not None and options.partition is not None:
-        raise UsageError("--group and --partition exclude each other: a group divides the partitions itself")
-    start = "earliest" if options.from_beginning else "latest" if options.offset is None else "none"
+    _check(options)
+    show, fits = _shower(options), _filters(options)
+    placed = options.start is not None or options.stop is not None or options.tail is not None
+    placed = placed or (options.include is not None and options.group is None)
+    earliest = options.from_beginning or options.last_of_each_key
+    start = "earliest" if earliest else Default("latest") if options.offset is None else "none"
     settings: dict[str, Any] = {"auto_offset_reset": start, "isolation_level": options.isolation}
     if options.group is not None:
         settings["group_id"] = options.group
-    topics = [] if options.partition is not None else options.topics
-    with opened_consumer(options, topics, **settings) as consumer:
-        if options.partition is not None:
+    named = options.topics if options.partition is None and not placed and options.include is None else []
+    with opened_consumer(options, named, **settings) as consumer:
+        stops: dict[TopicPartition, int] | None = None
+        if placed:
+            stops = _place(consumer, options)
+        elif options.partition is not None:
             partition = TopicPartition(options.topics[0], options.partition)
             consumer.assign([partition])
             if options.offset is not None:
                 consumer.seek(partition, options.offset)
-        _print_all(consumer, options)
+        elif options.include is not None:
+            consumer.subscribe(_pattern(options.include))
+        left = _Left(options.max_records)
+        records = _records(consumer, options, stops, left)
+        if options.last_of_each_key:
+            records = _last_of_each_key(records)
+        _write(((record for record in some if fits(record)) for some in records), show, left)
         if consumer.config.group_id is not None:
             consumer.commit()
     return 0
 
 
-def _print_all(consumer: Consumer, options: argparse.Namespace) -> None:
-    left = options.max_records if options.max_records is not None else -1
-    if options.exit_at_end:
-        write = sys.stdout.buffer.write
-        for record in consumer.read_to_end():
-            write(_shown(record, options))
-            left -= 1
-            if left == 0:
-                break
-        sys.stdout.flush()
+class _Left:
+    """How many records are still to be shown; None: without end. No more than these are asked for, so that a group is not committed past
+    what was shown."""
+
+    def __init__(self, records: int | None) -> None:
+        self.records = records
+
+
+def _check(options: argparse.Namespace) -> None:
+    """UsageError for what makes no sense together."""
+    if not options.topics and options.include is None:
+        raise UsageError("TOPIC or --include is required")
+    if options.include is not None:
+        _pattern(options.include)
+    if options.topics and options.include is not None:
+        raise UsageError("--include and TOPIC exclude each other: REGEX may be a|b")
+    if options.offset is not None and options.partition is None:
+        raise UsageError("--offset needs --partition: each partition has offsets of its own")
+    if options.partition is not None and len(options.topics) != 1:
+        raise UsageError("--partition is for one topic")
+    if options.group is not None and options.partition is not None:
+        raise UsageError("--group and --partition exclude each other: a group divides the partitions itself")
+    starts = {"--from": options.start, "--tail": options.tail, "--offset": options.offset}
+    given = [name for name, value in starts.items() if value is not None]
+    if options.from_beginning and options.offset is None:  # with an offset it says where to go when that is gone
+        given.append("--from-beginning")
+    if len(given) > 1:
+        raise UsageError(f"{' and '.join(given)} exclude each other: each says where to start")
+    placed = {**starts, "--to": options.stop, "--last-of-each-key": options.last_of_each_key or None}
+    for name, value in placed.items():
+        if value is not None and options.group is not None:
+            raise UsageError(f"--group and {name} exclude each other: a group goes on where it was")
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(rf"(?:{text})\Z")
+    except re.error as error:
+        raise UsageError(f"--include {text!r} is no regular expression: {error}") from None
+
+
+def _place(consumer: Consumer, options: argparse.Namespace) -> dict[TopicPartition, int] | None:
+    """Assign all partitions that are asked for, go to where they are to be read from, and answer up to where: None for on and on."""
+    from fastq import TopicPartition
+
+    start = None if options.start is None else milliseconds(options.start, "--from")
+    stop = None if options.stop is None else milliseconds(options.stop, "--to")
+    with opened_admin(options) as admin:
+        if options.include is not None:
+            matches = _pattern(options.include).match
+            topics = described(admin, [name for name in admin.list_topics() if matches(name)])
+            if not topics:
+                raise UsageError(
+                    f"--include {options.include!r} matches no topic; fastq topics list shows those that are there"
+                )
+        else:
+            topics = described(admin, options.topics)
+    places = [TopicPartition(name, part.index) for name, topic in topics.items() for part in topic.partitions]
+    if options.partition is not None:
+        places = [place for place in places if place.partition == options.partition]
+        if not places:
+            raise UsageError(f"--partition {options.partition}: {options.topics[0]} has no such partition")
+    consumer.assign(places)
+    ends = consumer.end_offsets(places)
+    if start is not None:
+        for place, found in consumer.offsets_for_times(dict.fromkeys(places, start)).items():
+            consumer.seek(place, ends[place] if found is None else found.offset)
+    elif options.tail is not None:
+        for place, first in consumer.beginning_offsets(places).items():
+            consumer.seek(place, max(first, ends[place] - options.tail))
+    elif options.offset is not None:
+        consumer.seek(places[0], options.offset)
+    elif stop is not None or options.from_beginning or options.last_of_each_key:
+        consumer.seek_to_beginning(*places)
+    else:
+        for place, end in ends.items():
+            consumer.seek(place, end)
+    if stop is None:
+        return None
+    found_stops = consumer.offsets_for_times(dict.fromkeys(places, stop))
+    return {place: ends[place] if (at := found_stops[place]) is None else at.offset for place in places}
+
+
+def _shower(options: argparse.Namespace) -> Callable[[Record], bytes]:
+    if options.format is not None:
+        return parse_format(options.format)
+    return lambda record: _shown(record, options)
+
+
+def _filters(options: argparse.Namespace) -> Callable[[Record], bool]:
+    filters = [parse_filter(text) for text in options.filter]
+    return lambda record: all(fits(record) for fits in filters)
+
+
+def _records(
+    consumer: Consumer, options: argparse.Namespace, stops: dict[TopicPartition, int] | None, left: _Left
+) -> Iterator[Iterable[Record]]:
+    """What comes, some at a time, until it is to stop."""
+    if stops is not None:
+        yield from _up_to(consumer, stops, options)
+        return
+    if options.exit_at_end or options.last_of_each_key:
+        yield consumer.read_to_end()
         return
     wait = options.timeout if options.timeout is not None else 3600.0
-    while left:
-        records = consumer.poll(max_records=500 if left < 0 else min(500, left), timeout=wait)
+    while True:
+        records = consumer.poll(max_records=500 if left.records is None else min(500, left.records), timeout=wait)
         if not records and options.timeout is not None:
             check_reachable(consumer)
             check_found(consumer)
             return
-        _write(records, options)
-        left -= len(records)
+        yield records
 
 
-def _write(records: Iterable[Record], options: argparse.Namespace) -> None:
-    sys.stdout.buffer.write(b"".join([_shown(record, options) for record in records]))
-    sys.stdout.flush()
+def _up_to(
+    consumer: Consumer, stops: dict[TopicPartition, int], options: argparse.Namespace
+) -> Iterator[Iterable[Record]]:
+    from fastq import TopicPartition
+
+    left = dict(stops)
+    came = time.monotonic()
+    while True:
+        done = [place for place, stop in left.items() if consumer.position(place) >= stop]
+        for place in done:
+            del left[place]
+        consumer.pause(*done)
+        if not left:
+            return
+        records = consumer.poll(timeout=STEP_S)
+        if records:
+            came = time.monotonic()
+        elif options.timeout is not None and time.monotonic() - came >= options.timeout:
+            check_reachable(consumer)
+            return
+        yield [record for record in records if record.offset < stops[TopicPartition(record.topic, record.partition)]]
+
+
+def _last_of_each_key(records: Iterable[Iterable[Record]]) -> Iterator[Iterable[Record]]:
+    """Records without a key have no last one."""
+    last: dict[tuple[str, bytes], Record] = {}
+    for record in itertools.chain.from_iterable(records):
+        if record.key is not None:
+            last[record.topic, record.key] = record
+    yield sorted(last.values(), key=lambda record: (record.topic, record.partition, record.offset))
+
+
+def _write(records: Iterable[Iterable[Record]], show: Callable[[Record], bytes], left: _Left) -> None:
+    """Write them, some at a time."""
+    write = sys.stdout.buffer.write
+    for some in records:
+        for record in some:
+            write(show(record))
+            if left.records is not None:
+                left.records -= 1
+                if not left.records:
+                    sys.stdout.flush()
+                    return
+        sys.stdout.flush()
 
 
 def _shown(record: Record, options: argparse.Namespace) -> bytes:

@@ -19,12 +19,17 @@ from typing import Any, NoReturn
 
 import fastq
 from fastq.cli import (
+    api_versions,
+    client_metrics,
     cluster,
     configs,
+    console,
     consume,
     dump_log,
     groups,
     log_dirs,
+    metadata,
+    mirror,
     offsets,
     partitions,
     perf,
@@ -34,6 +39,7 @@ from fastq.cli import (
     replicas,
     topics,
     transactions,
+    verify,
 )
 from fastq.cli.output import UsageError, complain
 from fastq.errors import ConfigError, ConnectionFailed, FastqError, KafkaError
@@ -53,7 +59,7 @@ exit codes:
 
 COMMANDS = (
     topics, produce, consume, groups, transactions, producers, configs, offsets, log_dirs,
-    cluster, quorum, partitions, replicas, dump_log, perf,
+    cluster, api_versions, client_metrics, metadata, quorum, partitions, replicas, mirror, dump_log, perf, verify, console,
 )  # fmt: skip
 
 
@@ -101,6 +107,12 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"fastq {fastq.__version__}")
+    parser.add_argument(
+        "--profile",
+        metavar="NAME",
+        default=os.environ.get("FASTQ_PROFILE") or None,
+        help="client settings from this table of ~/.config/fastq/profiles.toml (default: $FASTQ_PROFILE, or none)",
+    )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
         command.register(commands)

@@ -329,7 +329,7 @@ def _tell_outcomes(options: argparse.Namespace, what: str, done: str, outcomes: 
     """What became of each item; 1 when one failed."""
     if options.json:
         rows = [{what: str(key), "error": str(o.error) if o.error else None} for key, o in outcomes.items()]
-        print_json(rows)
+        print_json(rows, options.json)
     else:
         for key, outcome in outcomes.items():
             if outcome.error is None:

@@ -48,7 +48,7 @@ def register(commands: Any) -> None:
         "fastq log-dirs move logs:0,1 --to /disk2/kafka --broker 1",
     )
     add_client_options(move, again=True)
-    move.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print JSON instead of text")
+    add_json_option(move, again=True)
     move.add_argument("partitions", nargs="+", metavar="TOPIC[:P,P...]", help="a topic, or some of its partitions")
     move.add_argument("--to", required=True, metavar="DIR", help="the directory, as log.dirs of the broker has it")
     move.add_argument(
@@ -82,13 +82,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _row(
-    broker: int, directory: str, partition: str, size: int, lag: int | None, state: str, as_json: bool
+    broker: int, directory: str, partition: str, size: int, lag: int | None, state: str, shape: str
 ) -> dict[str, object]:
     return {
         "broker": broker,
         "directory": directory,
         "partition": partition,
-        "bytes": size if as_json else shown_bytes(size),
+        "bytes": size if shape else shown_bytes(size),
         "lag": lag,
         "state": state,
     }
@@ -107,7 +107,10 @@ def run_move(options: argparse.Namespace) -> int:
     }
     begun = [replica for replica in wanted if replica not in failed]
     if options.json:
-        print_json({"begun": list(map(_text, begun)), "failed": {_text(each): str(failed[each]) for each in failed}})
+        print_json(
+            {"begun": list(map(_text, begun)), "failed": {_text(each): str(failed[each]) for each in failed}},
+            options.json,
+        )
     else:
         told = f"{counted(len(begun), 'move')} to {options.to}: {', '.join(map(_text, begun))}" if begun else "nothing"
         print(f"begun {told}" + ("; fastq log-dirs shows the copies" if begun else ""))

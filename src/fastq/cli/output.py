@@ -1,7 +1,8 @@
 """What the commands share: tables, JSON, bytes as text, progress and complaints on standard error.
 
-Rules: nothing here talks to a broker. Sizes are shown in powers of 1024, rates in records a second. In JSON, bytes that are UTF-8 are a
-string, and others an object `{"base64": "..."}`: what is shown can always be turned back.
+Rules: nothing here talks to a broker. `options.json` is the shape in which programs read (one of SHAPES; `--json` is short for the first),
+"" for people: a table. CSV has a line of names; what is nested is JSON in its cell. Sizes are shown in powers of 1024, rates in records a
+second. In JSON, bytes that are UTF-8 are a string, and others an object `{"base64": "..."}`: what is shown can always be turned back.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import argparse
 import base64
 import json
+import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 ENCODINGS = ("auto", "utf-8", "base64")
@@ -36,6 +38,17 @@ def seconds(text: str) -> float:
         found = -1.0
     if not 0 <= found < 1e9:
         raise argparse.ArgumentTypeError(f"a number of seconds is expected, not {text!r}")
+    return found
+
+
+def rate(text: str) -> float:
+    """The type of options that take records a second."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < 1e9:
+        raise argparse.ArgumentTypeError(f"records a second are expected, more than 0, not {text!r}")
     return found
 
 
@@ -70,8 +83,34 @@ class Subparsers:
         return parser
 
 
-def add_json_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+SHAPES = ("json", "csv", "yaml")
+
+
+def _shape(text: str) -> str:
+    if text not in ("table", *SHAPES):
+        raise argparse.ArgumentTypeError(f"one of table, {', '.join(SHAPES)} is expected, not {text!r}")
+    return "" if text == "table" else text
+
+
+def add_json_option(parser: argparse.ArgumentParser, *, again: bool = False) -> None:
+    """`--output`, and `--json` for what is asked for most; `again`: the command above has them too, and what it was given counts."""
+    shape = parser.add_mutually_exclusive_group()
+    shape.add_argument(
+        "--output",
+        dest="json",
+        default=argparse.SUPPRESS if again else "table",
+        type=_shape,
+        metavar="table|json|csv|yaml",
+        help="what to print (default: a table)",
+    )
+    shape.add_argument(
+        "--json",
+        dest="json",
+        action="store_const",
+        const="json",
+        default=argparse.SUPPRESS,
+        help="short for --output json",
+    )
 
 
 def key_values(pairs: Sequence[str], option: str) -> dict[str, str]:
@@ -102,8 +141,62 @@ def add_encoding_option(parser: argparse.ArgumentParser, help_text: str) -> None
     parser.add_argument("--encoding", default="auto", choices=ENCODINGS, help=help_text)
 
 
-def print_json(document: Any) -> None:
-    print(json.dumps(document, indent=2, sort_keys=False, default=_jsonable))
+def print_json(document: Any, shape: str = "json") -> None:
+    """A document for programs, as JSON or in another of SHAPES."""
+    if shape == "csv":
+        print_csv(document)
+    elif shape == "yaml":
+        print("\n".join(as_yaml(json.loads(json.dumps(document, default=_jsonable)))))
+    else:
+        print(json.dumps(document, indent=2, sort_keys=False, default=_jsonable))
+
+
+def print_csv(document: Any) -> None:
+    """A row for each of a list, or one for all; the columns are all names that there are."""
+    import csv
+
+    rows = document if isinstance(document, (list, tuple)) else [document]
+    rows = [row if isinstance(row, Mapping) else {"value": row} for row in rows]
+    writer = csv.DictWriter(sys.stdout, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
+    if rows:
+        writer.writeheader()
+    for row in rows:
+        writer.writerow({name: _cell(value) for name, value in row.items()})
+
+
+def _cell(value: object) -> object:
+    if value is None or isinstance(value, (str, int, float)):
+        return str(value).lower() if isinstance(value, bool) else value
+    return json.dumps(value, default=_jsonable, ensure_ascii=False)
+
+
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_./-]*\Z")
+_WORDS = frozenset(["true", "false", "null", "yes", "no", "on", "off", "y", "n"])
+_TO_ESCAPE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]")
+
+
+def as_yaml(value: Any) -> Iterator[str]:
+    """Lines of a document of what JSON has. A text that could be taken for something else is quoted as in JSON, which YAML reads."""
+    if isinstance(value, dict) and value:
+        for key, below in value.items():
+            if isinstance(below, (dict, list)) and below:
+                yield f"{_scalar(str(key))}:"
+                yield from (f"  {line}" for line in as_yaml(below))
+            else:
+                yield f"{_scalar(str(key))}: {_scalar(below)}"
+    elif isinstance(value, list) and value:
+        for below in value:
+            for at, line in enumerate(as_yaml(below)):
+                yield f"  {line}" if at else f"- {line}"
+    else:
+        yield _scalar(value)
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, str) and _PLAIN.match(value) and value.lower() not in _WORDS:
+        return value
+    text = json.dumps(value, ensure_ascii=False)
+    return _TO_ESCAPE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _jsonable(value: object) -> object:
@@ -142,18 +235,18 @@ def _shown(value: object) -> str:
     return str(value)
 
 
-def print_records(columns: Sequence[str], rows: Sequence[Mapping[str, object]], as_json: bool) -> None:
-    """The same rows as a table or, with `--json`, as one JSON array."""
-    if as_json:
-        print_json([dict(row) for row in rows])
+def print_records(columns: Sequence[str], rows: Sequence[Mapping[str, object]], shape: str) -> None:
+    """The same rows as a table or, for programs, as one array."""
+    if shape:
+        print_json([dict(row) for row in rows], shape)
     else:
         print_table(columns, [[row[name] for name in columns] for row in rows])
 
 
-def print_facts(facts: Mapping[str, object], as_json: bool) -> None:
-    """What there is one of: a line each or, with `--json`, one object whose keys have underscores."""
-    if as_json:
-        print_json({name.replace(" ", "_").replace("-", "_"): value for name, value in facts.items()})
+def print_facts(facts: Mapping[str, object], shape: str) -> None:
+    """What there is one of: a line each or, for programs, one object whose keys have underscores."""
+    if shape:
+        print_json({name.replace(" ", "_").replace("-", "_"): value for name, value in facts.items()}, shape)
         return
     width = max(map(len, facts))
     for name, value in facts.items():

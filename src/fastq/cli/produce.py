@@ -14,7 +14,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fastq.cli.clients import add_client_options, opened_producer
+from fastq.cli.clients import Default, add_client_options, opened_producer
 from fastq.cli.output import Progress, Subparsers, UsageError, complain, counted, key_values
 
 
@@ -38,8 +38,8 @@ def register(commands: Any) -> None:
         choices=["utf-8", "base64"],
         help="base64: keys and values of the lines are base64",
     )
-    parser.add_argument("--compression", default="none", choices=["none", "gzip", "snappy", "lz4", "zstd"])
-    parser.add_argument("--acks", default="all", choices=["0", "1", "all"])
+    parser.add_argument("--compression", default=Default("none"), choices=["none", "gzip", "snappy", "lz4", "zstd"])
+    parser.add_argument("--acks", default=Default("all"), choices=["0", "1", "all"])
     parser.set_defaults(run=run)
 
 

@@ -109,7 +109,7 @@ def run_list(options: argparse.Namespace) -> int:
     with opened_admin(options) as admin:
         names = sorted(admin.list_topics(include_internal=options.internal))
     if options.json:
-        print_json(names)
+        print_json(names, options.json)
     else:
         print("\n".join(names)) if names else None
     return 0
@@ -175,7 +175,7 @@ def run_describe(options: argparse.Namespace) -> int:
     return 0
 
 
-def _print_states(admin: Admin, shown: Sequence[tuple[str, PartitionDescription]], as_json: bool) -> int:
+def _print_states(admin: Admin, shown: Sequence[tuple[str, PartitionDescription]], shape: str) -> int:
     """A line a replica."""
     from fastq import TopicPartition
     from fastq.admin.replica_states import replica_states
@@ -193,8 +193,8 @@ def _print_states(admin: Admin, shown: Sequence[tuple[str, PartitionDescription]
             "node": replica.node_id,
             "replica": replica.state,
             "role": "leader" if replica.is_leader else "follower",
-            "isr": replica.in_sync if as_json else "yes" if replica.in_sync else "no",
-            "elr": replica.eligible if as_json else "yes" if replica.eligible else "no",
+            "isr": replica.in_sync if shape else "yes" if replica.in_sync else "no",
+            "elr": replica.eligible if shape else "yes" if replica.eligible else "no",
             "lw": replica.log_start,
             "lso": replica.last_stable,
             "hw": replica.high_watermark,
@@ -204,7 +204,7 @@ def _print_states(admin: Admin, shown: Sequence[tuple[str, PartitionDescription]
         for replica in status.replicas
     ]
     names = ["topic", "partition", "state", "epoch", "node", "replica", "role", "isr", "elr", "lw", "lso", "hw", "leo"]
-    print_records(names, rows, as_json)
+    print_records(names, rows, shape)
     return 0
 
 
@@ -271,7 +271,10 @@ def run_create(options: argparse.Namespace) -> int:
             )
             return 0
     if options.json:
-        print_json({"topic": made.name, "partitions": made.partitions, "replication_factor": made.replication_factor})
+        print_json(
+            {"topic": made.name, "partitions": made.partitions, "replication_factor": made.replication_factor},
+            options.json,
+        )
     else:
         verb = "would make" if options.validate_only else "made"
         counts = ""
@@ -323,6 +326,6 @@ def run_delete_records(options: argparse.Namespace) -> int:
 
 def _tell(options: argparse.Namespace, document: dict[str, object], sentence: str) -> None:
     if options.json:
-        print_json(document)
+        print_json(document, options.json)
     else:
         print(sentence)

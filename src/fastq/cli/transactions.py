@@ -124,7 +124,7 @@ def run_abort(options: argparse.Namespace) -> int:
                 {"transactional_id": None, "producer_id": producer.producer_id, "epoch": producer.producer_epoch},
             ]
     if options.json:
-        print_json(rows)
+        print_json(rows, options.json)
     else:
         for row in rows:
             name = row["transactional_id"] or f"the transaction at {options.topic}-{options.partition}"

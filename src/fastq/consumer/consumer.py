@@ -172,6 +172,16 @@ class Consumer(ConsumerCalls, Generic[K, V]):
         self._taken = None  # nothing can come between here and the caller
         return batch
 
+    def _poll_chunk(self, timeout: float | None) -> ConsumerBatch:
+        """`poll_batch` of what was fetched of one partition at once, for who passes records on by partition."""
+        self._asks_next()
+        batch = ConsumerBatch()
+        chunk = self._chunk_for(batch, timeout)
+        if chunk is not None:
+            self._take_columns(chunk, batch)
+        self._taken = None  # nothing can come between here and the caller
+        return batch
+
     def read_to_end(self, timeout: float | None = None) -> RecordIterator[K, V]:
         """The records up to the end offsets of this moment, of all partitions assigned; then the iterator ends.
 

@@ -50,9 +50,11 @@ def test_an_unknown_option_is_one_line(capsys: pytest.CaptureFixture[str], comma
     assert "--help" in line
 
 
-@pytest.mark.parametrize("command", sorted({name.split()[0] for name in COMMANDS if " " in name} - {"log-dirs"} | {""}))
+@pytest.mark.parametrize(
+    "command", sorted({name.split()[0] for name in COMMANDS if " " in name} - {"log-dirs", "mirror"} | {""})
+)
 def test_a_command_without_its_action_is_one_line(capsys: pytest.CaptureFixture[str], command: str) -> None:
-    """But log-dirs, which lists them."""
+    """But log-dirs, which lists them, and mirror, which is one."""
     assert "required" in complaint(capsys, *command.split())
 
 
@@ -62,6 +64,10 @@ def test_a_command_without_its_action_is_one_line(capsys: pytest.CaptureFixture[
         (["topic", "list"], "did you mean topics?"),
         (["topics", "lsit"], "did you mean list?"),
         (["perf", "x"], "one of produce, consume"),
+        (["perf", "latency", "t", "--rate", "0"], "more than 0"),
+        (["perf", "latency", "t", "--size", "3"], "24 bytes or more"),
+        (["perf", "produce", "t", "--plot", "x.png"], ".svg is expected"),
+        (["perf", "produce", "t", "--size", "3", "--payload-file", "x"], "not allowed with"),
         (["consume"], "TOPIC"),
         (["consume", "t", "--max-records", "0"], "1 or more"),
         (["consume", "t", "--from-begining"], "did you mean --from-beginning?; see fastq consume --help"),
@@ -76,6 +82,12 @@ def test_a_command_without_its_action_is_one_line(capsys: pytest.CaptureFixture[
         (["consume", "t", "u", "--partition", "1"], "--partition is for one topic"),
         (["consume", "t", "--group", "g", "--partition", "1"], "exclude each other"),
         (["consume", "t", "--json", "--verbose"], "not allowed with"),
+        (["consume", "t", "--include", "x"], "exclude each other"),
+        (["consume", "--include", "("], "no regular expression"),
+        (["consume", "t", "--format", "%x"], "'%x' is not known"),
+        (["consume", "t", "--filter", "x"], "are expected"),
+        (["consume", "t", "--group", "g", "--tail", "1"], "exclude each other"),
+        (["consume", "t", "--from", "1", "--from-beginning"], "each says where to start"),
         (["consume", "t", "--encoding", "hex"], "auto, utf-8, base64"),
         (["consume", "t", "--property", "x"], "KEY=VALUE"),
         (["produce", "t", "--header", "x"], "KEY=VALUE"),
@@ -110,6 +122,17 @@ def test_a_command_without_its_action_is_one_line(capsys: pytest.CaptureFixture[
         (["partitions", "reassign", "--list", "--throttle", "5"], "--throttle is about --execute"),
         (["partitions", "reassign", "--execute", "t.json", "--throttle", "0"], "1 or more"),
         (["partitions", "reassign", "--list", "--preserve-throttles"], "--verify and --cancel"),
+        (["topics", "list", "--output", "xml"], "one of table, json, csv, yaml is expected, not 'xml'"),
+        (["topics", "list", "--output", "csv", "--json"], "not allowed with"),
+        (["verify"], "SIDE"),
+        (["verify", "produce"], "--topic"),
+        (["verify", "produce", "--topic", "t", "--acks", "all"], "'all'"),
+        (["verify", "produce", "--topic", "t", "--acks", "2"], "one of 0, 1, -1"),
+        (["verify", "produce", "--topic", "t", "--max-messages", "many"], "whole number is expected, not 'many'"),
+        (["verify", "produce", "--topic", "t", "--repeating-keys", "0"], "1 or more"),
+        (["verify", "consume", "--topic", "t"], "--group-id"),
+        (["verify", "consume", "--topic", "t", "--group-id", "g", "--group-protocol", "share"], "classic, consumer"),
+        (["topics", "list", "--command-config", "/no/such/file"], "/no/such/file"),
         (["log-dirs", "move", "t:0"], "--to"),
         (["log-dirs", "move", "t:0", "--to", "disk2"], "an absolute path, not 'disk2'"),
         (["log-dirs", "--broker", "1", "move", "t:0", "--to", "/disk2"], "after it"),
@@ -123,7 +146,9 @@ def test_wrong_calls(capsys: pytest.CaptureFixture[str], arguments: list[str], w
 
 
 def test_properties_win_over_what_the_command_sets_in_any_spelling() -> None:
-    options = argparse.Namespace(bootstrap="a:1", property=["auto.offset.reset=none", "client-id=me", "Retries = 3"])
+    options = argparse.Namespace(
+        bootstrap="a:1", command_config=None, property=["auto.offset.reset=none", "client-id=me", "Retries = 3"]
+    )
     settings = client_settings(options, auto_offset_reset="latest", acks="all")
     assert settings == {
         "bootstrap_servers": "a:1",
@@ -133,7 +158,7 @@ def test_properties_win_over_what_the_command_sets_in_any_spelling() -> None:
         "Retries": "3",
     }
     with pytest.raises(UsageError, match="KEY=VALUE"):
-        client_settings(argparse.Namespace(bootstrap="a:1", property=["x"]))
+        client_settings(argparse.Namespace(bootstrap="a:1", command_config=None, property=["x"]))
 
 
 def test_bytes_in_json() -> None:

@@ -1,0 +1,87 @@
+"""Java's properties files, what Kafka's servers and tools are configured with, and TOML's tables as the same keys.
+
+Rules: text in, texts by key out; what a key means, and whether it is known, is its reader's. The broker reads its server.properties
+here, the command line its --command-config.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fastq.errors import ConfigError
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """Java's properties: `#` and `!` comments, `=`, `:` or blank after the key, `\\` escapes and continues a line."""
+    found: dict[str, str] = {}
+    for line in _logical_lines(text):
+        key, position = _take_key(line)
+        rest = line[position:].lstrip(" \t\f")
+        if rest[:1] in ("=", ":"):
+            rest = rest[1:].lstrip(" \t\f")
+        found[_unescape(key)] = _unescape(rest)
+    return found
+
+
+def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """A TOML document with Kafka's names: its dotted keys are tables in tables."""
+    flat: dict[str, Any] = {}
+    for key, value in table.items():
+        if isinstance(value, dict):
+            flat.update(flattened(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat
+
+
+def _logical_lines(text: str) -> list[str]:
+    """Lines with continuations joined, without comments and blank lines."""
+    lines: list[str] = []
+    pending = ""
+    for raw in text.splitlines():
+        line = raw.lstrip(" \t\f")
+        if not pending and (not line or line[0] in "#!"):
+            continue
+        slashes = len(line) - len(line.rstrip("\\"))
+        if slashes % 2:
+            pending += line[:-1]
+            continue
+        lines.append(pending + line)
+        pending = ""
+    return [*lines, pending] if pending else lines
+
+
+def _take_key(line: str) -> tuple[str, int]:
+    position = 0
+    while position < len(line) and line[position] not in "=: \t\f":
+        position += 2 if line[position] == "\\" else 1
+    return line[:position], min(position, len(line))
+
+
+_ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_HEXADECIMAL = frozenset("0123456789abcdefABCDEF")
+
+
+def _unescape(text: str) -> str:
+    if "\\" not in text:
+        return text
+    out: list[str] = []
+    position = 0
+    while position < len(text):
+        char = text[position]
+        position += 1
+        if char != "\\" or position == len(text):
+            out.append(char)
+            continue
+        escape = text[position]
+        position += 1
+        if escape == "u":
+            digits = text[position : position + 4]
+            if len(digits) < 4 or not set(digits) <= _HEXADECIMAL:
+                raise ConfigError(f"\\u{digits} is not a character: four hexadecimal digits must follow \\u")
+            out.append(chr(int(digits, 16)))
+            position += 4
+        else:
+            out.append(_ESCAPES.get(escape, escape))
+    return "".join(out)
