@@ -16,7 +16,7 @@ NODES_SHARE ?= tests/interop/test_client.py tests/interop/test_transactions_clie
 NATIVE  := $(wildcard src/fastq/_native/*.pyx src/fastq/_native/*.pxd src/fastq/_native/*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo pipeline pipeline-flights test test-nodes unit soak simulate sanitize interop-kafka interop-spark bench bench-micro bench-compare bench-growth lint format generate reference wheel ext clean
+.PHONY: help demo pipeline pipeline-flights test test-nodes unit soak simulate sanitize interop-kafka interop-spark bench bench-micro bench-compare bench-growth bench-cluster lint format generate reference wheel ext clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -118,10 +118,13 @@ bench-micro: $(VENV)/.built $(VENV)/.test
 	@$(PYTEST) benchmarks/micro --benchmark-only --benchmark-json=benchmarks/results/micro.json
 
 bench-compare: $(VENV)/.built $(VENV)/.test java
-	@cd benchmarks/compare && for run in clients broker latency partitions memory cleaner coordination rolling observability spark fresh; do ../../$(PY) $$run.py || exit 1; done; ../../$(PY) report.py
+	@cd benchmarks/compare && for run in clients broker latency partitions memory cleaner coordination cluster rolling observability spark fresh; do ../../$(PY) $$run.py || exit 1; done; ../../$(PY) report.py
 
 bench-growth: $(VENV)/.built $(VENV)/.test ## how costs grow with bytes (60 GB of disk), partitions, connections and groups, with a plot
 	@$(PY) benchmarks/compare/growth.py && $(PY) benchmarks/compare/report.py
+
+bench-cluster: $(VENV)/.built $(VENV)/.test java ## 10,000 partitions and 20 GiB of catch-up on three nodes (60 GB of disk)
+	@cd benchmarks/compare && ../../$(PY) cluster_many.py && ../../$(PY) report.py
 
 lint: $(VENV)/.built $(VENV)/.lint ## ruff, mypy, stubtest, generated code in step
 	@$(PY) -m ruff check .

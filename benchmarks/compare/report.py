@@ -29,6 +29,7 @@ def load() -> dict[str, Document]:
         "cleaner",
         "coordination",
         "cluster",
+        "cluster_many",
         "rolling",
         "observability",
         "spark",
@@ -61,6 +62,10 @@ def watching(loop: str, side: str) -> Callable[[dict[str, Document]], float]:
 
 def cluster(key: str) -> Callable[[dict[str, Document]], float]:
     return lambda found: found["cluster"]["ratio"][key]
+
+
+def cluster_many(key: str) -> Callable[[dict[str, Document]], float]:
+    return lambda found: found["cluster_many"]["ratio"][key]
 
 
 def three_nodes(key: str) -> Callable[[dict[str, Document]], float]:
@@ -131,6 +136,12 @@ ROWS: list[tuple[str, Callable[[dict[str, Document]], float], str, float, bool, 
     ("a leader is killed: longest gap / Apache Kafka", cluster("kill_gap_s"), "x", 1, False, 0.15),
     ("a leader is stopped: longest gap / Apache Kafka", cluster("end_gap_s"), "x", 1, False, None),
     ("the active controller is killed: first change / Apache Kafka", cluster("controller_gap_s"), "x", 1, False, None),
+    ("10,000 partitions of three replicas, made and written to / Apache Kafka", cluster_many("create_s"), "x", 1, False, 0.5),
+    ("the same, a node is killed: all it led written to / Apache Kafka", cluster_many("fail_over_s"), "x", 1, False, 0.5),
+    ("the same, a node is restarted: all in sync / Apache Kafka", cluster_many("restart_s"), "x", 1, False, 0.5),
+    ("20 GiB behind: MB/s of the follower / Apache Kafka", cluster_many("MB_per_s"), "x", 1, True, None),
+    ("the leader's produce p99 meanwhile / before",
+     lambda f: f["cluster_many"]["medians"]["fastq"]["p99_ratio"], "x", 2, False, None),
     ("5,000 partitions, restart to the first acknowledged record",
      lambda f: f["start"]["5000 partitions"]["first_acknowledged_s"], "s", 5, False, 2),
     ("cleaner: bytes a second of a core, 100-byte records, one key in ten distinct",
@@ -235,6 +246,12 @@ def rates(found: dict[str, Document]) -> list[str]:
         lines += ["", "## Three nodes, every record on each, medians (cluster.py says of what)", ""]
         lines += ["| figure | fastq | Apache Kafka |", "|---|---|---|"]
         sides = found["cluster"]["medians"]
+        for key, value in sides["fastq"].items():
+            lines.append(f"| {key} | {value:,.4g} | {sides['apache-kafka'][key]:,.4g} |")
+    if "cluster_many" in found:
+        lines += ["", "## Many partitions, and much to catch up with (cluster_many.py says of what)", ""]
+        lines += ["| figure | fastq | Apache Kafka |", "|---|---|---|"]
+        sides = found["cluster_many"]["medians"]
         for key, value in sides["fastq"].items():
             lines.append(f"| {key} | {value:,.4g} | {sides['apache-kafka'][key]:,.4g} |")
     if "latency" in found:

@@ -30,6 +30,7 @@ USERS = {"serializers", "interceptors", "callbacks"}  # what users plug in
 MAY_IMPORT = {
     "error_codes": set[str](),
     "errors": {"error_codes"},
+    "properties": {"errors"},
     "lazy": set[str](),
     "values": set[str](),
     "timeouts": set[str](),
@@ -51,13 +52,17 @@ MAY_IMPORT = {
     "consumer": CORE | USERS | {"metrics", "lazy"},
     "observability": USERS | {"metrics", "producer", "consumer"},
     "admin": CORE | {"lazy"},
-    "cli": CORE | USERS | {"", "producer", "consumer", "admin", "testing"},
+    "cli": CORE
+    | USERS
+    | {"", "other_clients", "properties", "producer", "consumer", "admin", "testing", "mirror", "console"},
+    "mirror": CORE | {"", "lazy", "producer", "consumer", "admin"},
+    "console": CORE | USERS | {"", "lazy", "producer", "consumer", "admin", "schema_registry"},
     "spark": CORE | USERS | {"", "lazy", "producer", "consumer", "admin"},
     "__main__": {"cli"},  # `python -m fastq`
     "testing": CORE | {"", "admin"},
     "": CORE | USERS | {"lazy", "producer", "consumer", "admin"},  # fastq/__init__.py: the public names
 }
-BROKER_MAY_IMPORT = {"errors", "_native", "compression", "protocol", "net"}
+BROKER_MAY_IMPORT = {"errors", "properties", "_native", "compression", "protocol", "net"}
 BROKER_TO_BROKER = {
     BROKER / "raft" / "driver.py",
     BROKER / "cluster" / "controller_channel.py",

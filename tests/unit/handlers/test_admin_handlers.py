@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from fastq_broker.handlers import (
     list_config_resources,
     metadata,
 )
+from fastq_broker.raft.voters import ReplicaKey, Voter, VoterSet
 
 from fastq._native.records import build_batch
 from fastq.errors import KafkaStorageError
@@ -432,6 +434,43 @@ def test_describe_quorum(bench: Any, version: int) -> None:
         assert state.current_voters[0].replica_directory_id == bench.controller.directory_ids[0]
         assert [node.node_id for node in response.nodes] == [1]
         assert response.nodes[0].listeners[0].name == "CONTROLLER"
+
+
+def test_voters_are_told_by_their_ids_in_whichever_order_they_joined() -> None:
+    keys = [ReplicaKey(number, bytes([number]) * 16) for number in (2, 3, 1)]
+    leadership = SimpleNamespace(me=keys[0], others={})
+    machine = SimpleNamespace(leadership=leadership)
+    quorum = SimpleNamespace(
+        voters=VoterSet(Voter(key, {}) for key in keys),
+        driver=SimpleNamespace(machine=machine, now=lambda: 0.0),
+        end_offset=7,
+        high_watermark=7,
+    )
+    context: Any = SimpleNamespace(
+        api_version=2, controller=SimpleNamespace(quorum=quorum, node_id=2, epoch=5, clock=lambda: 0)
+    )
+    kind = m.DescribeQuorumRequest
+    topic = kind.TopicData(topic_name="__cluster_metadata", partitions=[kind.PartitionData(partition_index=0)])
+    (state,) = describe_quorum.handle(context, kind(topics=[topic])).topics[0].partitions
+    assert [item.replica_id for item in state.current_voters] == [1, 2, 3]
+
+
+def test_a_default_that_no_broker_key_stands_for_is_no_synonym(bench: Any) -> None:
+    """As Kafka tells it of topics, of the rates that bound moves of replicas, and of loggers."""
+    name, rate = "leader.replication.throttled.replicas", "leader.replication.throttled.rate"
+    bench.controller.create_topics([NewTopic("a", configs=[(name, "0:1")])])
+    for resource, of, value in ((2, "a", "0:1"), (4, "1", "7")):
+        key = name if resource == 2 else rate
+        if resource == 4:
+            assert _errors(bench.call(incremental_alter_configs, increment(4, "1", (rate, 0, "7")), 1)) == [0]
+        (result,) = bench.call(describe_configs, describe(resource, of, [key], include_synonyms=True), 4).results
+        (entry,) = result.configs
+        assert [(item.name, item.value) for item in entry.synonyms] == [(key, value)]
+    unset = "follower.replication.throttled.replicas"
+    (result,) = bench.call(describe_configs, describe(2, "a", [unset], include_synonyms=True), 4).results
+    assert [(item.config_source, item.synonyms) for item in result.configs] == [(5, [])]
+    (result,) = bench.call(describe_configs, describe(8, "1", ["root"], include_synonyms=True), 4).results
+    assert [item.synonyms for item in result.configs] == [[]]
 
 
 LONG = "x y" * 10_000

@@ -1,0 +1,212 @@
+"""Many partitions, and much to catch up with: three fastq nodes against three of Apache Kafka, as `cluster.py` starts both.
+
+    python benchmarks/compare/cluster_many.py [--rounds 1] [--quick] [--only fastq|apache-kafka] [--part partitions|catch-up]
+
+Rules
+- `partitions`: 10,000 of three replicas, min.insync.replicas 2. Created: from the call until a record was acknowledged by all in each.
+  A node is killed, not the active controller: until a record was acknowledged in each partition that it led. A node is stopped: from
+  its end, which has it started again, until all have three replicas in sync again (fastq's supervisor waits a second; that counts).
+- `catch-up`: 20 GiB in six partitions on one node; a second one is made their replica, and has everything to fetch. The rate is that of
+  the bytes until all are in sync. Meanwhile a producer sends 5,000 records a second to another topic of the same leader, to a replica
+  that is not the one that catches up; its p99 before is the undisturbed one.
+- `--quick` is for looking whether it runs: less of all, nothing is saved.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Mapping
+
+from support import cpu_seconds, interleave, medians, save, touch_memory
+
+# isort: split
+from cluster import (
+    LOOK_S,
+    NODES,
+    TOPIC_CONFIG,
+    Cluster,
+    KafkaNodes,
+    active_controller,
+    all_pids,
+    bulk,
+    leaders,
+    patiently,
+    percentile_ms,
+    started,
+    waits,
+)
+
+from fastq import Admin, Producer
+
+TOPICS, PARTITIONS = 10, 1_000
+BEHIND_BYTES = 20 << 30
+BULK_PARTITIONS = 6
+LONG_MS = 900_000
+"""Time enough for the slowest side."""
+
+
+def _admin(cluster: Cluster) -> Admin:
+    return Admin(bootstrap_servers=cluster.servers, request_timeout_ms=LONG_MS, default_api_timeout_ms=LONG_MS)
+
+
+def _one_each(cluster: Cluster, places: list[tuple[str, int]]) -> None:
+    """A record to each of the partitions, acknowledged by all."""
+    with Producer(
+        bootstrap_servers=cluster.servers,
+        acks="all",
+        batch_size=1024,
+        delivery_timeout_ms=LONG_MS,
+        request_timeout_ms=LONG_MS // 2,
+        max_block_ms=LONG_MS,
+    ) as producer:
+        for sent in [producer.send(topic, b"record", partition=partition) for topic, partition in places]:
+            sent.result(LONG_MS / 1e3)
+
+
+def _wait_in_sync(cluster: Cluster, topics: list[str], replicas: int) -> None:
+    """Until every partition of the topics has so many replicas, all in sync."""
+
+    def look() -> None:
+        with _admin(cluster) as admin:
+            for name, found in admin.describe_topics(topics).items():
+                for each in found.result().partitions:
+                    if not len(each.isr) == len(each.replicas) == replicas:
+                        raise OSError(f"{name}-{each.index} is not in sync")
+
+    patiently(look, LONG_MS / 1e3)
+
+
+def many_partitions(cluster: Cluster, per_topic: int) -> dict[str, float]:
+    topics = [f"many-{number}" for number in range(TOPICS)]
+    places = [(topic, partition) for topic in topics for partition in range(per_topic)]
+    patiently(lambda: active_controller(cluster.servers))
+
+    def all_nodes() -> None:
+        with Admin(bootstrap_servers=cluster.servers) as admin:
+            if len(admin.describe_cluster().nodes) < len(NODES):
+                raise OSError("a node is missing")
+
+    patiently(all_nodes)
+    begun = time.perf_counter()
+    with _admin(cluster) as admin:
+        for topic in topics:
+            admin.create_topic(topic, per_topic, len(NODES), configs=TOPIC_CONFIG)
+    _one_each(cluster, places)
+    figures = {"create_s": time.perf_counter() - begun}
+    print(f"  made {figures['create_s']:.3g} s", flush=True)
+    _wait_in_sync(cluster, topics, len(NODES))
+
+    controller = active_controller(cluster.servers)
+    node = next(each for each in NODES if each != controller)
+    led = [
+        (topic, partition)
+        for topic in topics
+        for partition, leader in leaders(cluster.servers, topic).items()
+        if leader == node
+    ]
+    begun = time.perf_counter()
+    cluster.kill(node)
+    _one_each(cluster, led)
+    figures["fail_over_s"] = time.perf_counter() - begun
+    print(f"  failed over {figures['fail_over_s']:.3g} s", flush=True)
+    cluster.start(node)
+    patiently(all_nodes)
+    _wait_in_sync(cluster, topics, len(NODES))
+
+    controller = active_controller(cluster.servers)
+    node = next(each for each in NODES if each != controller)
+    cluster.end(node)
+    begun = time.perf_counter()
+    cluster.start(node)
+    patiently(all_nodes)
+    _wait_in_sync(cluster, topics, len(NODES))
+    figures["restart_s"] = time.perf_counter() - begun
+    return figures
+
+
+def catch_up(cluster: Cluster, behind_bytes: int, paced_s: float) -> dict[str, float]:
+    leader, follower, other = NODES
+
+    def create() -> None:
+        with Admin(bootstrap_servers=cluster.servers) as admin:
+            assignments = {partition: [leader] for partition in range(BULK_PARTITIONS)}
+            admin.create_topic("bulk", replica_assignments=assignments)
+            admin.create_topic("live", replica_assignments={0: [leader, other]}, configs=TOPIC_CONFIG)
+
+    patiently(create)
+    bulk(cluster, behind_bytes)
+    os.sync()
+    waits(cluster.servers, "live", 2)
+    before = waits(cluster.servers, "live", paced_s)
+    during: list[int] = []
+    cpu = sum(map(cpu_seconds, all_pids(cluster)))
+    begun = time.perf_counter()
+    with Admin(bootstrap_servers=cluster.servers) as admin:
+        moves = {("bulk", partition): [leader, follower] for partition in range(BULK_PARTITIONS)}
+        for outcome in admin.alter_partition_reassignments(moves).values():
+            outcome.result()
+        while admin.list_partition_reassignments([("bulk", partition) for partition in range(BULK_PARTITIONS)]):
+            during += waits(cluster.servers, "live", 5)
+            time.sleep(LOOK_S)
+    seconds = time.perf_counter() - begun
+    cpu = sum(map(cpu_seconds, all_pids(cluster))) - cpu
+    return {
+        "MB_per_s": behind_bytes / 1e6 / seconds,
+        "cpu_s_per_GB": cpu / (behind_bytes / 1e9),
+        "undisturbed_p99_ms": percentile_ms(before, 0.99),
+        "meanwhile_p99_ms": percentile_ms(during, 0.99),
+        "p99_ratio": percentile_ms(during, 0.99) / percentile_ms(before, 0.99),
+    }
+
+
+SHOWN: Mapping[str, str] = {
+    "create_s": "10,000 partitions of three replicas: made, and a record in each, s",
+    "fail_over_s": "a node is killed: a record in each partition that it led, s",
+    "restart_s": "a node is started again: all in sync, s",
+    "MB_per_s": "20 GiB behind: MB/s until in sync",
+    "cpu_s_per_GB": "the same, CPU-seconds a GB, the producer's records with it",
+    "undisturbed_p99_ms": "its leader, 5,000 records/s before: p99, ms",
+    "meanwhile_p99_ms": "and meanwhile: p99, ms",
+    "p99_ratio": "meanwhile / before",
+}
+
+
+def measure(side: str, part: str, quick: bool) -> dict[str, float]:
+    figures: dict[str, float] = {}
+    if part != "catch-up":
+        with started(side) as (cluster, _):
+            figures |= many_partitions(cluster, PARTITIONS // 10 if quick else PARTITIONS)
+    if part != "partitions":
+        touch_memory()
+        with started(side) as (cluster, _):
+            figures |= catch_up(cluster, BEHIND_BYTES // 20 if quick else BEHIND_BYTES, 2 if quick else 10)
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--only", choices=["fastq", "apache-kafka"])
+    parser.add_argument("--part", choices=["partitions", "catch-up", "both"], default="both")
+    options = parser.parse_args()
+    KafkaNodes.patience_s = LONG_MS / 1e3
+    sides = {
+        name: (lambda name=name: measure(name, options.part, options.quick))  # type: ignore[misc]
+        for name in ("fastq", "apache-kafka")
+        if options.only in (None, name)
+    }
+    rounds = interleave(sides, 1 if options.quick else options.rounds)
+    middle = {name: medians(found) for name, found in rounds.items()}
+    shown = {key: words for key, words in SHOWN.items() if all(key in found for found in middle.values())}
+    for key, words in shown.items():
+        print(f"{words:<68}", "  ".join(f"{name} {found[key]:,.3g}" for name, found in middle.items()))
+    if len(middle) == 2 and not options.quick and options.part == "both":
+        ratio = {key: middle["fastq"][key] / middle["apache-kafka"][key] for key in shown}
+        print(save("cluster_many", {"medians": middle, "ratio": ratio, "rounds": rounds}))
+
+
+if __name__ == "__main__":
+    main()
