@@ -27,7 +27,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fastq.console import shown
-from fastq.console.audit import AuditLog
+from fastq.console.audit import AuditFailed, AuditLog
 from fastq.console.clusters import Cluster, TooManyReaders
 from fastq.console.config import ConsoleConfig
 from fastq.console.decoding import Registry
@@ -51,6 +51,7 @@ FORM_BYTES_MAX = 4 << 20
 FORM_FIELDS_MAX = 3_000
 FORM_TIMEOUT_S = 20.0
 HASHES_AT_ONCE = 2
+SOMETHING_WRONG = "Something went wrong in the console; its log says what."
 
 HEADERS = {
     "content-security-policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'; object-src 'none'",
@@ -166,10 +167,11 @@ def _static_files() -> dict[str, tuple[str, bytes]]:
 
 
 class _Guard:
-    """Outermost: the headers of every answer, and the names that the console may be called by."""
+    """Outermost: the headers of every answer, the names that the console may be called by, and a page where all else has failed."""
 
     def __init__(self, app: ASGIApp, console: Console) -> None:
         self.app = app
+        self.console = console
         self.allowed = console.config.allowed_hosts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -177,8 +179,12 @@ class _Guard:
             await self.app(scope, receive, send)
             return
 
+        begun = False
+
         async def with_headers(message: Message) -> None:
+            nonlocal begun
             if message["type"] == "http.response.start":
+                begun = True
                 headers = MutableHeaders(scope=message)
                 for name, value in HEADERS.items():
                     headers[name] = value
@@ -190,7 +196,21 @@ class _Guard:
             answer = PlainTextResponse("This console is not known by that name; see --name of fastq console.", 421)
             await answer(scope, receive, with_headers)
             return
-        await self.app(scope, receive, with_headers)
+        try:
+            await self.app(scope, receive, with_headers)
+        except Exception:
+            if begun:
+                raise  # a part of an answer: uvicorn logs it and breaks the connection
+            logger.exception("%s %s", scope["method"], scope["path"])
+            page = error_page(self.console, Request(scope), 500, SOMETHING_WRONG)
+            await page(scope, receive, with_headers)
+
+
+def _place_of(url: str) -> str:
+    try:
+        return urlsplit(url).netloc
+    except ValueError:
+        return ""
 
 
 def _host_of(header: str) -> str:
@@ -231,6 +251,8 @@ async def _answer(visit: Visit, handler: Handler, role: Role, method: str) -> Re
                 if console.config.read_only
                 else f"This needs the role {role.name.lower()}; {visit.user.name} is {visit.user.role.name.lower()}."
             )
+        if method == "POST":
+            console.audit.check()
         response = await handler(visit)
     except ClientDisconnect:
         return Response(status_code=400)
@@ -252,7 +274,7 @@ def _told(error: Exception) -> tuple[int, str]:
         return 400, str(error)
     if isinstance(error, Refused):
         return 403, str(error)
-    if isinstance(error, TooManyReaders):
+    if isinstance(error, TooManyReaders | AuditFailed):
         return 503, str(error)
     if isinstance(error, UnknownTopicOrPartition | GroupIdNotFound | TransactionalIdNotFound):
         return 404, str(error)
@@ -262,7 +284,7 @@ def _told(error: Exception) -> tuple[int, str]:
         return 409, str(error)
     if isinstance(error, ValueError | TypeError) and _from_arguments(error):
         return 400, str(error)
-    return 500, "Something went wrong in the console; its log says what."
+    return 500, SOMETHING_WRONG
 
 
 def _from_arguments(error: Exception) -> bool:
@@ -295,7 +317,7 @@ def set_cookie(console: Console, response: Response, cookie: str) -> None:
 async def read_form(console: Console, request: Request, cookie: str) -> Mapping[str, Sequence[str]]:
     """The fields of a POST that came from the console's own pages; raises Refused, BadValue."""
     origin = request.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+    if origin is not None and _place_of(origin) != request.headers.get("host"):
         raise Refused("This form was sent from another site.")
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         raise Refused("This form was sent from another site.")

@@ -1,7 +1,8 @@
 """The audit log: who did what to what, and how it went; a line of JSON each.
 
 Rules: a line is written before the answer goes out, and flushed. What was refused is noted too. Values of records and passwords are not
-in it. Without a file the lines go to the log `fastq.console.audit`.
+in it. Without a file the lines go to the log `fastq.console.audit`. A file that takes no line (a full disk) gets it later, PENDING_MAX
+bytes at most, and the log gets it at once; what was done is done then, and is not told as failed, but `check` lets nothing more begin.
 """
 
 from __future__ import annotations
@@ -17,6 +18,11 @@ from typing import Any
 logger = logging.getLogger("fastq.console.audit")
 
 TEXT_MAX = 2_000
+PENDING_MAX = 1 << 20
+
+
+class AuditFailed(RuntimeError):
+    """The audit log takes no line."""
 
 
 class AuditLog:
@@ -24,10 +30,8 @@ class AuditLog:
 
     def __init__(self, path: Path | None = None, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._file = None
-        if path is not None:
-            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-            self._file = os.fdopen(descriptor, "a", encoding="utf-8")
+        self._pending = b""
+        self._file = None if path is None else os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def write(
         self, *, who: str, address: str, what: str, cluster: str | None, on: Mapping[str, Any], outcome: str
@@ -47,13 +51,30 @@ class AuditLog:
         if self._file is None:
             logger.info("%s", text)
         else:
-            self._file.write(text + "\n")
-            self._file.flush()
+            if len(self._pending) < PENDING_MAX:
+                self._pending += text.encode() + b"\n"
+            error = self._flush()
+            if error is not None:
+                logger.error("the audit log takes no line (%s), which is: %s", error, text)
+
+    def check(self) -> None:
+        """Raises AuditFailed while the file has not taken all lines: nothing is to be done that it could not tell of."""
+        error = self._flush()
+        if error is not None:
+            raise AuditFailed(f"Nothing was done: the console's audit log takes no line ({error.strerror}).") from error
+
+    def _flush(self) -> OSError | None:
+        try:
+            while self._pending and self._file is not None:
+                self._pending = self._pending[os.write(self._file, self._pending) :]
+        except OSError as error:
+            return error
+        return None
 
     def close(self) -> None:
         """Idempotent."""
         if self._file is not None:
-            self._file.close()
+            os.close(self._file)
             self._file = None
 
 

@@ -46,7 +46,7 @@ class Cluster:
         self._producer: AsyncProducer[bytes, bytes] | None = None
         self._picture: Picture | None = None
         self._picture_time = 0.0
-        self._taking = asyncio.Lock()
+        self._taking: asyncio.Task[Picture] | None = None
         self._readers = 0
 
     def _settings(self, **own: Any) -> dict[str, Any]:
@@ -97,19 +97,42 @@ class Cluster:
         """An operation that is the console's own."""
         return await self.admin._client.run(operation, API_TIMEOUT_S)
 
-    async def picture(self, *, fresh: bool = False) -> Picture:
-        """The cluster at a glance, up to `picture_s` old; `fresh` after something was changed."""
-        if fresh:
-            self._picture = None
-        async with self._taking:
-            if self._picture is None or self._clock() - self._picture_time > self._picture_s:
-                self._picture = await self.run(take_picture())
-                self._picture_time = self._clock()
+    async def picture(self) -> Picture:
+        """The cluster at a glance, up to `picture_s` old."""
+        if self._picture is not None and self._clock() - self._picture_time <= self._picture_s:
             return self._picture
+        if self._taking is None:
+            self._taking = asyncio.create_task(self._take())
+            self._taking.add_done_callback(_looked_at)
+        return await asyncio.shield(self._taking)  # who goes away takes it from nobody; who waits gets its error too
+
+    async def _take(self) -> Picture:
+        taking = asyncio.current_task()
+        began = self._clock()
+        try:
+            picture = await self.run(take_picture())
+            if self._taking is taking:
+                self._picture, self._picture_time = picture, began
+            return picture
+        finally:
+            if self._taking is taking:
+                self._taking = None
+
+    def forget_picture(self) -> None:
+        """After something was changed: the next page takes a new one, and not one that was begun before."""
+        self._picture = self._taking = None
 
     async def close(self) -> None:
         """Close the clients. Idempotent."""
+        if self._taking is not None:
+            self._taking.cancel()
         if self._producer is not None:
             await self._producer.close(2.0)
         if self._admin is not None:
             await self._admin.close()
+
+
+def _looked_at(taking: asyncio.Task[Picture]) -> None:
+    """Nobody may be left to hear of a failure; asyncio complains of one that nobody has asked for."""
+    if not taking.cancelled():
+        taking.exception()

@@ -67,9 +67,10 @@ class ConsoleConfig:
     def allowed_hosts(self) -> frozenset[str] | None:
         """The names that a request may be addressed to; None: any. Without a login a page of elsewhere, whose name is made to point
         to this machine, would else read everything."""
+        names = frozenset(name.lower() for name in self.names)  # as browsers send them, whatever was typed
         if self.users is None:
-            return LOOPBACK_NAMES | {self.host} | self.names
-        return (self.names | LOOPBACK_NAMES | {self.host}) if self.names else None
+            return LOOPBACK_NAMES | {self.host.lower()} | names
+        return (names | LOOPBACK_NAMES | {self.host.lower()}) if names else None
 
 
 def is_loopback(host: str) -> bool:

@@ -1,8 +1,9 @@
 """Bytes of records as something to read: JSON, text, what a schema registry knows, else hex.
 
 Rules: what is decoded is a picture of the bytes, cut to TEXT_MAX characters; the bytes themselves go out by a download or into the form
-that sends a record again. The registry is the one of the cluster's configuration, asked in a thread; a schema that cannot be had is a
-word beside the hex, never an error of the page. Masks are applied here, before anybody sees or compares anything.
+that sends a record again. JSON deeper than DEPTH_MAX is a text: what writes and compares documents recurses, and indents by depth. The
+registry is the one of the cluster's configuration, asked in a thread; a schema that cannot be had is a word beside the hex, never an error
+of the page, and is not asked for again with each record. Masks are applied here, before anybody sees or compares anything.
 """
 
 from __future__ import annotations
@@ -11,16 +12,20 @@ import asyncio
 import base64
 import json
 import struct
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from fastq.console import paths
 from fastq.console.masking import MASKED, Mask
-from fastq.errors import FastqError
+from fastq.errors import SchemaRegistryError
 
 TEXT_MAX = 20_000
 HEX_BYTES_MAX = 2_048
 JSON_BYTES_MAX = 4 << 20
+DEPTH_MAX = 100
+UNKNOWN_S, UNKNOWN_MAX = 30.0, 1_000
+"""How long a schema that could not be had is not asked for again, in seconds, and how many of them are remembered."""
 FRAME = struct.Struct(">bI")
 
 VIEWS = ("auto", "text", "hex")
@@ -43,25 +48,46 @@ NULL = Field("null", "", None, True)
 class Registry:
     """The schemas of a cluster's registry. One event loop; what waits, waits in a thread."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, clock: Callable[[], float] = time.monotonic) -> None:
         from fastq.schema_registry import SchemaRegistryClient
 
         self._client = SchemaRegistryClient(url)
         self._deserializers: dict[str, Any] = {}
+        self._clock = clock
+        self._unknown: dict[int | None, tuple[float, str]] = {}
+        """Schemas that could not be had, with when to ask again and why not; None: the registry itself does not answer."""
 
     async def decode(self, topic: str, data: bytes) -> Field | None:
         """What a frame of Confluent's form holds; None where the bytes are none."""
         if len(data) < FRAME.size or data[0] != 0:
             return None
         schema_id = FRAME.unpack_from(data)[1]
+        unknown = self._why_unknown(schema_id)
+        if unknown is not None:
+            return _hex(data)._replace(note=unknown)
         try:
             schema = await asyncio.to_thread(self._client.schema, schema_id)
-            document = await self._deserializer(schema.schema_type).deserialize_async(topic, (), data)
-        except (FastqError, ImportError, OSError, ValueError, KeyError) as error:
+            document = _plain(await self._deserializer(schema.schema_type).deserialize_async(topic, (), data))
+        except SchemaRegistryError as error:
+            return _hex(data)._replace(note=self._is_unknown(schema_id, error))
+        except Exception as error:  # the formats' libraries have errors of their own, and the bytes are anybody's
             return _hex(data)._replace(note=f"schema {schema_id}: {str(error)[:300]}")
-        document = _plain(document)
         kind = schema.schema_type.lower()
         return Field(kind, json.dumps(document, ensure_ascii=False, indent=1), document, True, f"schema {schema_id}")
+
+    def _why_unknown(self, schema_id: int) -> str | None:
+        for key in (None, schema_id):
+            found = self._unknown.get(key)
+            if found is not None and self._clock() < found[0]:
+                return found[1]
+        return None
+
+    def _is_unknown(self, schema_id: int, error: SchemaRegistryError) -> str:
+        text = f"schema {schema_id}: {str(error)[:300]}"
+        while len(self._unknown) >= UNKNOWN_MAX:
+            del self._unknown[next(iter(self._unknown))]
+        self._unknown[None if error.status is None else schema_id] = self._clock() + UNKNOWN_S, text
+        return text
 
     def _deserializer(self, schema_type: str) -> Any:
         from fastq import schema_registry
@@ -73,12 +99,25 @@ class Registry:
 
 
 def _plain(value: Any) -> Any:
-    """A document of JSON's kinds of what a format gave."""
+    """A document of JSON's kinds of what a format gave; raises ValueError for one that is too deep."""
     if hasattr(value, "DESCRIPTOR"):
         from google.protobuf.json_format import MessageToDict  # type: ignore[import-untyped, unused-ignore]
 
         return MessageToDict(value, preserving_proto_field_name=True)
-    return json.loads(json.dumps(value, default=_other, ensure_ascii=False))
+    document = json.loads(json.dumps(value, default=_other, ensure_ascii=False))
+    if _is_deep(document):
+        raise ValueError(f"the value is more than {DEPTH_MAX} levels deep")
+    return document
+
+
+def _is_deep(document: Any) -> bool:
+    level = [document]
+    for _ in range(DEPTH_MAX):
+        inner = (item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list))
+        level = [item for items in inner for item in items if isinstance(item, dict | list)]
+        if not level:
+            return False
+    return True
 
 
 def _other(value: Any) -> Any:
@@ -99,7 +138,10 @@ def decode(data: bytes | None, view: str = "auto") -> Field:
         return _hex(data)
     if view == "auto" and text[:1] in _JSON_STARTS and len(data) <= JSON_BYTES_MAX:
         try:
-            return Field("json", text, json.loads(text), True)
+            document = json.loads(text)
+            # Counting is cheap, and what opens few brackets is not deep.
+            if text.count("[") + text.count("{") <= DEPTH_MAX or not _is_deep(document):
+                return Field("json", text, document, True)
         except (ValueError, RecursionError):
             pass
     if any(char < " " and char not in "\t\r\n" for char in text[:1_000]):

@@ -26,7 +26,9 @@ RECORDS_MAX, RECORDS_DEFAULT = 10_000_000, 200_000
 SECONDS_MAX, DOWNLOAD_SECONDS_MAX = 60.0, 600.0
 POLL_S, TELL_S = 0.3, 0.25
 A_POLL = 2_000
-ROWS_AT_ONCE = 50
+ROWS_AT_ONCE, ROWS_BYTES_AT_ONCE = 50, 1 << 20
+TURN_S = 0.02
+"""How long records are looked at before other requests have their turn."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ async def bounds(cluster: Cluster, plan: Plan) -> dict[TopicPartition, tuple[int
     elif plan.start == "offset":
         begin = {tp: max(begin[tp], plan.place) for tp in places}
     elif plan.start == "latest":
-        wanted = plan.limit if plan.filter.is_empty else plan.records_max
+        wanted = min(plan.limit, plan.records_max) if plan.filter.is_empty else plan.records_max
         each = math.ceil(wanted / max(1, len(places)))
         begin = {tp: max(begin[tp], end[tp] - each) for tp in places}
     return {tp: (begin[tp], end[tp]) for tp in places if begin[tp] < end[tp]}
@@ -111,6 +113,7 @@ async def scan(
     places = await bounds(cluster, plan)
     progress.total = sum(end - begin for begin, end in places.values())
     rows: list[Row] = []
+    rows_bytes = 0
     ends = {tp: end for tp, (_, end) in places.items()}
     if places:
         isolation = "read_committed" if plan.read_committed else "read_uncommitted"
@@ -120,7 +123,7 @@ async def scan(
                 consumer.seek(tp, begin)
             while not progress.ended:
                 records = await consumer.poll(max_records=A_POLL, timeout=POLL_S)
-                left_over = 0
+                left_over, turn_ends = 0, clock() + TURN_S
                 for number, record in enumerate(records, 1):
                     if record.offset >= ends[TopicPartition(record.topic, record.partition)]:
                         continue
@@ -128,10 +131,19 @@ async def scan(
                     row = await matching(record, plan, decoder)
                     if row is not None:
                         rows.append(row)
+                        rows_bytes += row.size_bytes
                         progress.found += 1
-                    if progress.found >= plan.limit or progress.scanned >= plan.records_max:
+                    now = clock()
+                    is_late = now - began >= plan.seconds_max
+                    if is_late or progress.found >= plan.limit or progress.scanned >= plan.records_max:
                         left_over = len(records) - number
                         break
+                    if rows_bytes >= ROWS_BYTES_AT_ONCE:
+                        yield rows, progress
+                        rows, rows_bytes, told = [], 0, clock()
+                    if now >= turn_ends:
+                        await asyncio.sleep(0)
+                        turn_ends = clock() + TURN_S
                 now = clock()
                 progress.seconds = now - began
                 left = _left(consumer, ends) + left_over
@@ -139,7 +151,7 @@ async def scan(
                 progress.ended = _ended(plan, progress, left)
                 if rows and not progress.ended and (len(rows) >= ROWS_AT_ONCE or now - told > TELL_S):
                     yield rows, progress
-                    rows, told = [], now
+                    rows, rows_bytes, told = [], 0, now
                 elif not progress.ended and now - told > TELL_S:
                     yield [], progress
                     told = now

@@ -1,6 +1,8 @@
 """The console's process: uvicorn with bounds, and a line that says where it is.
 
-Rules: a request's head, idle time and the number of connections are bounded; what is open when the process is told to end has SHUTDOWN_S.
+Rules: a request's head, idle time and the number of connections are bounded: a head is there within HEAD_S of the connection or of the
+answer before, however its bytes come, and who takes nothing of an answer for STALLED_S is cut off, which ends what makes the answer. What
+is open when the process is told to end has SHUTDOWN_S.
 """
 
 from __future__ import annotations
@@ -8,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fastq.console.app import create_app
 from fastq.console.config import ConsoleConfig
@@ -18,6 +22,68 @@ CONNECTIONS_MAX = 500
 HEAD_BYTES_MAX = 32 * 1024
 IDLE_S = 15
 SHUTDOWN_S = 3
+HEAD_S = 15.0
+STALLED_S = 30.0
+
+
+class Connection(H11Protocol):
+    """uvicorn's, which bounds the time between requests only, with two further times: for a head, and for a reader that has stopped."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._head_timer: asyncio.TimerHandle | None = None
+        self._stall_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        for timer in (self._head_timer, self._stall_timer):
+            if timer is not None:
+                timer.cancel()
+        self._head_timer = self._stall_timer = None
+        super().connection_lost(exc)
+
+    def handle_events(self) -> None:
+        before = self.cycle
+        super().handle_events()
+        if self.cycle is not before and self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def on_response_complete(self) -> None:
+        self._await_head()
+        super().on_response_complete()
+
+    def _await_head(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+        self._head_timer = self.loop.call_later(HEAD_S, self._late)
+
+    def _late(self) -> None:
+        self.transport.abort()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._stall_timer is None:
+            self._await_reader()
+
+    def _await_reader(self) -> None:
+        waiting = self.transport.get_write_buffer_size()
+        self._stall_timer = self.loop.call_later(STALLED_S, self._look_at_reader, waiting)
+
+    def _look_at_reader(self, waiting: int) -> None:
+        if self.transport.get_write_buffer_size() < waiting:
+            self._await_reader()  # slow, and not stopped
+        else:
+            self._late()
+
+    def resume_writing(self) -> None:
+        if self._stall_timer is not None:
+            self._stall_timer.cancel()
+            self._stall_timer = None
+        super().resume_writing()
 
 
 async def serve(config: ConsoleConfig, tell: Callable[[str], None]) -> None:
@@ -39,7 +105,7 @@ async def serve(config: ConsoleConfig, tell: Callable[[str], None]) -> None:
             timeout_keep_alive=IDLE_S,
             timeout_graceful_shutdown=SHUTDOWN_S,
             h11_max_incomplete_event_size=HEAD_BYTES_MAX,
-            http="h11",
+            http=Connection,
             ws="none",
             lifespan="on",
             ssl_certfile=config.certificate,

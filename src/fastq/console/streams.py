@@ -16,9 +16,26 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from fastq.console.clusters import TooManyReaders
 from fastq.errors import FastqError
 
 logger = logging.getLogger("fastq.console")
+
+
+async def begun(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """The same parts, after waiting for the first one: what fails before it raises here, where it becomes a page."""
+    try:
+        first = await anext(parts)
+    except StopAsyncIteration:
+        return _rest(b"", parts)
+    return _rest(first, parts)
+
+
+async def _rest(first: bytes, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    async with contextlib.aclosing(parts) as open_parts:  # type: ignore[type-var]  # a generator, always
+        yield first
+        async for part in open_parts:
+            yield part
 
 
 class Streamed(Response):
@@ -71,7 +88,8 @@ async def _telling(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async with contextlib.aclosing(parts) as open_parts:  # type: ignore[type-var]
             async for part in open_parts:
                 yield part
-    except (FastqError, RuntimeError) as error:
-        if not isinstance(error, FastqError):
-            logger.exception("a stream of events has failed")
+    except (FastqError, TooManyReaders) as error:
         yield event("failed", {"text": str(error)})
+    except Exception:
+        logger.exception("a stream of events has failed")
+        yield event("failed", {"text": "something went wrong in the console; its log says what"})

@@ -1,8 +1,8 @@
 """What arrives in a topic from now on: nothing is left out without being counted.
 
-Rules: reading never waits for the browser. What it has not taken waits, WAITING_MAX records at most; the oldest of more go, and
-`left_out` counts them. A browser gets ROWS_MAX rows a TICK_S, so that a page stays usable whatever the rate; `seen` counts all,
-`behind` is how far the reading itself is from the ends.
+Rules: reading never waits for the browser. What it has not taken waits, WAITING_MAX records of WAITING_BYTES_MAX bytes at most; the oldest
+of more go, and `left_out` counts them. A browser gets ROWS_MAX rows a TICK_S, so that a page stays usable whatever the rate; `seen` counts
+all, `behind` is how far the reading itself is from the ends.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from typing import Any
 
 from fastq.console.clusters import Cluster
 from fastq.console.decoding import Decoder
-from fastq.console.scan import Plan, matching, partitions_of
+from fastq.console.scan import TURN_S, Plan, matching, partitions_of
 
 WAITING_MAX = 1_000
+WAITING_BYTES_MAX = 16 << 20
 ROWS_MAX = 100
 TICK_S = 0.25
 POLL_S = 0.2
@@ -35,6 +36,7 @@ class Tail:
         self._decoder = decoder
         self._waiting: deque[Any] = deque()
         self._waiting_max = waiting_max
+        self._waiting_bytes = 0
         self.seen = self.matched = self.left_out = 0
         self.behind: int | None = None
         self.ready = False
@@ -46,7 +48,7 @@ class Tail:
             self.ready = True
             for place in range(0, len(records), LOOKED_AT_ONCE):
                 await self.look(records[place : place + LOOKED_AT_ONCE])
-                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # other requests have their turn
             lags = [lag for lag in consumer.lag().values() if lag is not None]
             self.behind = sum(lags) if lags else None
 
@@ -54,21 +56,39 @@ class Tail:
         """Keep those that fit. Without a filter the record itself waits, so that what is never shown is never decoded."""
         self.seen += len(records)
         if self._plan.filter.is_empty:
-            self.matched += len(records)
-            self._waiting.extend(records)
-        else:
             for record in records:
+                self._keep(record)
+        else:
+            turn_ends = time.monotonic() + TURN_S
+            for record in records:
+                if time.monotonic() >= turn_ends:
+                    await asyncio.sleep(0)
+                    turn_ends = time.monotonic() + TURN_S
                 if await matching(record, self._plan, self._decoder) is not None:
-                    self.matched += 1
-                    self._waiting.append(record)
-        while len(self._waiting) > self._waiting_max:
-            self._waiting.popleft()
+                    self._keep(record)
+
+    def _keep(self, record: Any) -> None:
+        self.matched += 1
+        self._waiting.append(record)
+        self._waiting_bytes += _size(record)
+        while len(self._waiting) > self._waiting_max or self._waiting_bytes > WAITING_BYTES_MAX:
+            if len(self._waiting) == 1:
+                return  # one that is larger by itself is shown
+            self._next()
             self.left_out += 1
+
+    def _next(self) -> Any:
+        record = self._waiting.popleft()
+        self._waiting_bytes -= _size(record)
+        return record
 
     async def take(self, count_max: int = ROWS_MAX) -> dict[str, Any]:
         """The next rows and the counts. `shown` + `left_out` + what waits = `matched`."""
-        records = [self._waiting.popleft() for _ in range(min(count_max, len(self._waiting)))]
-        rows = [(await self._decoder.row(record)).to_json() for record in records]
+        records = [self._next() for _ in range(min(count_max, len(self._waiting)))]
+        rows = []
+        for record in records:
+            rows.append((await self._decoder.row(record)).to_json())
+            await asyncio.sleep(0)  # a row may be of a megabyte
         return {
             "rows": rows,
             "seen": self.seen,
@@ -80,15 +100,25 @@ class Tail:
         }
 
 
+def _size(record: Any) -> int:
+    return len(record.key or b"") + len(record.value or b"")
+
+
 async def follow(cluster: Cluster, plan: Plan, decoder: Decoder) -> AsyncIterator[dict[str, Any]]:
     """`take` several times a second, for TAIL_S at most."""
+    from fastq.admin import OffsetSpec
+
     places = await partitions_of(cluster, plan.topic, plan.partition)
     end = time.monotonic() + TAIL_S
     isolation = "read_committed" if plan.read_committed else "read_uncommitted"
     async with cluster.reader(auto_offset_reset="latest", isolation_level=isolation) as consumer:
         consumer.assign(places)
+        # The ends of now, before anything is said to be followed; a request to each leader, however many partitions there are.
+        ends = await cluster.admin.list_offsets(
+            dict.fromkeys(places, OffsetSpec.LATEST), read_committed=plan.read_committed
+        )
         for tp in places:
-            await consumer.position(tp)  # the ends of now, before anything is said to be followed
+            consumer.seek(tp, ends[tp].result().offset)
         tail = Tail(plan, decoder)
         reading = asyncio.create_task(tail.run(consumer))
         try:

@@ -91,9 +91,10 @@ async def node(visit: Visit) -> Response:
     """A node's settings, with where each comes from."""
     from fastq.admin import ConfigResource
 
-    node_id: int = visit.request.path_params["node"]
-    if node_id >= 2**31:
-        raise BadValue(f"a node's id is below {2**31:,}")
+    text: str = visit.request.path_params["node"]
+    if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) < 2**31):
+        raise BadValue(f"a node's id is a whole number below {2**31:,}, not {text[:40]!r}")
+    node_id = int(text)
     resource = ConfigResource.broker(node_id)
     outcomes = await visit.cluster.admin.describe_configs([resource])
     configs = sorted(outcomes[resource].result().values(), key=lambda entry: (entry.is_default, entry.name))
@@ -103,5 +104,5 @@ async def node(visit: Visit) -> Response:
 ROUTES: Routes = [
     ("GET", "/", Role.VIEWER, home),
     ("GET", CLUSTER, Role.VIEWER, overview),
-    ("GET", CLUSTER + "/nodes/{node:int}", Role.VIEWER, node),
+    ("GET", CLUSTER + "/nodes/{node}", Role.VIEWER, node),
 ]

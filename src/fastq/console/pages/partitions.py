@@ -52,7 +52,7 @@ async def elect(visit: Visit) -> Response:
     outcomes = await visit.cluster.admin.elect_leaders(ElectionType.PREFERRED)
     errors = {tp: error for tp, error in outcomes.errors.items() if not isinstance(error, ElectionNotNeeded)}
     visit.audit("elect preferred leaders", next(iter(errors.values()), None), partitions=len(outcomes))
-    await visit.cluster.picture(fresh=True)
+    visit.cluster.forget_picture()
     rows = [(str(tp), errors.get(tp)) for tp in outcomes]
     return visit.result("Elect preferred leaders", rows, visit.url("partitions"))
 

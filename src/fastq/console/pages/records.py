@@ -31,7 +31,7 @@ from fastq.console.scan import (
     Plan,
     scan,
 )
-from fastq.console.streams import Streamed, event, events
+from fastq.console.streams import Streamed, begun, event, events
 from fastq.console.tail import follow
 from fastq.console.users import Role
 from fastq.console.visit import BadValue, Refused, Visit
@@ -153,15 +153,15 @@ async def download(visit: Visit) -> Response:
     name = "".join(char if (char.isalnum() and char.isascii()) or char in "._-" else "_" for char in plan.topic)
     headers = {"content-disposition": f'attachment; filename="{name}.{kind}"'}
     write = _csv_lines if kind == "csv" else _json_lines
-    return Streamed(_downloaded(visit, plan, decoder_of(visit), write), media, headers)
+    return Streamed(await begun(_downloaded(visit, plan, decoder_of(visit), write)), media, headers)
 
 
 async def _downloaded(visit: Visit, plan: Plan, decoder: Decoder, write: Any) -> AsyncIterator[bytes]:
-    yield write(plan.topic, None)
+    head: bytes = write(plan.topic, None)
     async with aclosing(scan(visit.cluster, plan, decoder)) as found:  # type: ignore[type-var]
         async for rows, progress in found:
-            if rows:
-                yield write(plan.topic, rows)
+            yield head + write(plan.topic, rows)
+            head = b""
             if progress.seconds >= plan.seconds_max and progress.offsets < progress.total:
                 raise RuntimeError(f"the download of {plan.topic} {progress.ended}")
 
@@ -211,7 +211,7 @@ def _cell(field: Field) -> str:
     """A spreadsheet takes a cell that begins so for a formula: it gets a quote before it."""
     told = _told(field)
     text = told if isinstance(told, str) else "" if told is None else json.dumps(told, ensure_ascii=False)
-    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r") and not _is_number(text) else text
+    return f"'{text}" if text[:1] in ("=", "+", "-", "@", "\t", "\r", "\n") and not _is_number(text) else text
 
 
 def _is_number(text: str) -> bool:
@@ -320,6 +320,13 @@ def _headers(text: str) -> list[tuple[str, bytes | None]]:
         raise wrong from None
     if not isinstance(found, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in found):
         raise wrong
+    try:
+        return _named_bytes(found, wrong)
+    except UnicodeEncodeError:
+        raise BadValue("headers have half of a surrogate pair, which UTF-8 has no bytes for") from None
+
+
+def _named_bytes(found: list[Any], wrong: BadValue) -> list[tuple[str, bytes | None]]:
     headers: list[tuple[str, bytes | None]] = []
     for name, value in found:
         if isinstance(value, dict) and set(value) == {"base64"} and isinstance(value["base64"], str):
@@ -330,6 +337,7 @@ def _headers(text: str) -> list[tuple[str, bytes | None]]:
             raise wrong
         if not isinstance(name, str):
             raise wrong
+        name.encode()
         headers.append((name, data))
     return headers
 

@@ -175,8 +175,8 @@ async def create(visit: Visit) -> Response:
     await visit.cluster.admin.create_topic(
         name, partitions, factor, configs=parse_configs(visit.text("configs", 20_000))
     )
-    await visit.cluster.picture(fresh=True)
     visit.audit("create topic", topic=name, partitions=partitions, replication_factor=factor)
+    visit.cluster.forget_picture()
     return visit.result("Create topic", [(name, None)], visit.url("topics", name))
 
 
@@ -193,8 +193,8 @@ async def clone(visit: Visit) -> Response:
     }
     factor = max(len(part.replicas) for part in described.partitions)
     await visit.cluster.admin.create_topic(name, len(described.partitions), factor, configs=configs)
-    await visit.cluster.picture(fresh=True)
     visit.audit("clone topic", topic=name, source=source)
+    visit.cluster.forget_picture()
     return visit.result(f"Clone {source}", [(name, None)], visit.url("topics", name))
 
 
@@ -202,8 +202,8 @@ async def delete(visit: Visit) -> Response:
     """Delete a topic with its records."""
     name = _confirmed(visit)
     await visit.cluster.admin.delete_topic(name)
-    await visit.cluster.picture(fresh=True)
     visit.audit("delete topic", topic=name)
+    visit.cluster.forget_picture()
     return visit.result("Delete topic", [(name, None)], visit.url("topics"))
 
 
@@ -236,8 +236,8 @@ async def add_partitions(visit: Visit) -> Response:
     """Raise the number of partitions."""
     name, total = visit.topic, visit.number("total", low=1, high=PARTITIONS_MAX)
     (await visit.cluster.admin.create_partitions({name: total})).results()
-    await visit.cluster.picture(fresh=True)
     visit.audit("add partitions", topic=name, total=total)
+    visit.cluster.forget_picture()
     return visit.result("Add partitions", [(f"{name}: {total} partitions", None)], visit.url("topics", name))
 
 

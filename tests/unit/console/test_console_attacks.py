@@ -1,0 +1,326 @@
+"""What strangers, odd records and slow or broken peers do to the console: it stays, and says what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import logging
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from console_served import Browser, Served, becomes
+
+from fastq import Producer
+from fastq._native.consume import Record
+from fastq.console import clusters, server, tail
+from fastq.console.app import HEADERS, create_app
+from fastq.console.clusters import Cluster
+from fastq.console.config import ClusterConfig, ConsoleConfig
+from fastq.console.decoding import DEPTH_MAX, Decoder, Registry, decode
+from fastq.console.filters import Filter
+from fastq.console.scan import Plan, scan
+from fastq.console.streams import events
+from fastq.errors import SchemaRegistryError
+from fastq.testing import Broker
+
+NOBODY = ClusterConfig("x", {"bootstrap.servers": "127.0.0.1:1"})
+
+
+def test_json_that_is_deep_is_a_text() -> None:
+    for opening, closing in ((b"[", b"]"), (b'{"a":', b"}")):
+        fits = opening * DEPTH_MAX + b"1" + closing * DEPTH_MAX
+        assert decode(fits).kind == "json" and decode(opening + fits + closing).kind == "text"
+    wide = decode(b"[" + b"[1],[1]," * 500 + b"{}]")
+    assert wide.kind == "json"
+
+
+def test_any_of_a_form_is_refused_with_a_sentence(
+    browser: Browser, shared_broker: Broker, make_topic: Callable[..., str]
+) -> None:
+    for path in ("/c/test/create-topic", "/logout"):
+        answer = browser.post(path, data={"name": "x"}, headers={"origin": "http://["})
+        assert answer.status_code == 403 and "another site" in answer.text, path
+    page = f"/c/test/topics/{make_topic(shared_broker.bootstrap_servers)}/produce"
+    for headers in ('[["\\ud800", "x"]]', '[["x", "\\udfff"]]'):
+        answer = browser.submit(page, page, headers=headers)
+        assert answer.status_code == 400 and "surrogate" in answer.text
+    for node in ("1" * 5_000, "x", "٣", "2147483648"):
+        answer = browser.get(f"/c/test/nodes/{node}")
+        assert answer.status_code == 400 and "whole number" in answer.text, node
+
+
+def test_what_nobody_foresaw_is_a_page_with_all_headers(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(*_: object) -> None:
+        raise LookupError("secret detail")
+
+    monkeypatch.setattr("fastq.console.pages.login.enter", broken)
+
+    async def ask() -> httpx.Response:
+        transport = httpx.ASGITransport(create_app(ConsoleConfig((NOBODY,))))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            return await client.get("/login")
+
+    answer = asyncio.run(ask())
+    assert answer.status_code == 500 and "secret" not in answer.text and "secret detail" in caplog.text
+    assert {name: answer.headers[name] for name in HEADERS} == HEADERS
+
+
+def test_a_stream_that_breaks_says_no_more_than_that(caplog: pytest.LogCaptureFixture) -> None:
+    async def parts() -> Any:
+        yield b"x"
+        raise LookupError("secret detail")
+
+    async def all_parts() -> bytes:
+        return b"".join([part async for part in events(parts()).parts])
+
+    text = asyncio.run(all_parts())
+    assert text.startswith(b"xevent: failed") and b"secret" not in text and "secret detail" in caplog.text
+
+
+def test_names_are_those_of_browsers_however_they_are_written(served: Callable[..., Served]) -> None:
+    console = served(names=frozenset({"Console.Example.ORG"}))
+    with Browser(console.url) as browser:
+        assert browser.get("/c/test", headers={"host": "console.example.org"}).status_code == 200
+        assert browser.get("/c/test", headers={"host": "example.org"}).status_code == 421
+
+
+# -- clusters ----------------------------------------------------------------------------------------------------------------
+
+
+def test_all_who_wait_for_a_picture_get_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One after the other they would wait a time-out each, and the tenth page of a frozen cluster a hundred seconds."""
+
+    async def check() -> None:
+        cluster, asked, answer = Cluster(NOBODY, 2.0, lambda: 0.0), 0, asyncio.Event()
+
+        async def run(_operation: object) -> Any:
+            nonlocal asked
+            asked += 1
+            await answer.wait()
+            raise SchemaRegistryError("no answer")
+
+        monkeypatch.setattr(cluster, "run", run)
+        waiting = [asyncio.ensure_future(cluster.picture()) for _ in range(10)]
+        await asyncio.sleep(0)
+        waiting[0].cancel()  # who goes away takes it from nobody
+        await asyncio.sleep(0)
+        answer.set()
+        found = await asyncio.gather(*waiting, return_exceptions=True)
+        assert asked == 1 and [type(error) for error in found[1:]] == [SchemaRegistryError] * 9
+        with pytest.raises(SchemaRegistryError):
+            await cluster.picture()
+        assert asked == 2
+
+    asyncio.run(check())
+
+
+def test_a_picture_begun_before_a_change_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check() -> None:
+        cluster, answers = Cluster(NOBODY, 2.0, lambda: 0.0), [asyncio.Event(), asyncio.Event()]
+        asked = iter(range(2))
+
+        async def run(_operation: object) -> Any:
+            number = next(asked)
+            await answers[number].wait()
+            return number
+
+        monkeypatch.setattr(cluster, "run", run)
+        before = asyncio.ensure_future(cluster.picture())
+        await asyncio.sleep(0)
+        cluster.forget_picture()
+        after = asyncio.ensure_future(cluster.picture())
+        await asyncio.sleep(0)
+        answers[1].set()
+        assert await after == 1
+        answers[0].set()
+        assert await before == 0 and await cluster.picture() == 1
+
+    asyncio.run(check())
+
+
+# -- searches and tails ------------------------------------------------------------------------------------------------------
+
+
+class _Slow(Decoder):
+    """Takes a second a record, of a clock of its own."""
+
+    now = 0.0
+
+    async def row(self, record: Any) -> Any:
+        self.now += 1
+        return await super().row(record)
+
+
+def test_a_search_ends_in_time_among_records_that_take_long(
+    shared_broker: Broker, make_topic: Callable[..., str]
+) -> None:
+    servers = shared_broker.bootstrap_servers
+    topic = make_topic(servers)
+    with Producer(bootstrap_servers=servers) as producer:
+        for n in range(100):
+            producer.send(topic, b"%d" % n)
+
+    async def check() -> None:
+        cluster, slow = Cluster(ClusterConfig("x", {"bootstrap.servers": servers}), 2.0), _Slow(topic, "auto", (), None)
+        plan = Plan(topic, start="earliest", limit=1_000, seconds_max=7)
+        ended = [progress async for _, progress in scan(cluster, plan, slow, lambda: slow.now)][-1]
+        assert ended.ended == "stopped after 7 s" and ended.scanned == 7 and ended.offsets == 7
+        newest = Plan(topic, limit=50, records_max=3)
+        rows = [row async for found, _ in scan(cluster, newest, Decoder(topic, "auto", (), None)) for row in found]
+        assert [row.offset for row in rows] == [97, 98, 99]
+        await cluster.close()
+
+    asyncio.run(check())
+
+
+def test_what_waits_for_a_slow_browser_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail, "WAITING_BYTES_MAX", 1_000)
+
+    async def check() -> None:
+        for plan in (Plan("t"), Plan("t", filter=Filter(text="x"))):
+            found = tail.Tail(plan, Decoder("t", "auto", (), None))
+            await found.look([Record("t", 0, n, value=b"x" * 300) for n in range(10)])
+            assert (await found.take(1))["left_out"] == 7
+            await found.look([Record("t", 0, 10, value=b"x" * 5_000)])
+            taken = await found.take()
+            assert [row["offset"] for row in taken["rows"]] == [10] and taken["left_out"] == 9 and not taken["waiting"]
+
+    asyncio.run(check())
+
+
+def test_a_schema_that_cannot_be_had_is_not_asked_for_with_each_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    status: int | None = 404
+
+    def schema(schema_id: int) -> None:
+        asked.append(schema_id)
+        raise SchemaRegistryError("no such schema", status=status)
+
+    async def check() -> None:
+        nonlocal status
+        now = [0.0]
+        registry = Registry("http://127.0.0.1:1", lambda: now[0])
+        monkeypatch.setattr(registry._client, "schema", schema)
+
+        async def decoded(*ids: int) -> list[int]:
+            asked.clear()
+            for schema_id in ids:
+                field = await registry.decode("t", b"\0" + schema_id.to_bytes(4, "big") + b"rest")
+                assert field is not None and field.kind == "hex" and "no such schema" in field.note
+            return list(asked)
+
+        assert await decoded(1, 1, 2, 1, 2) == [1, 2]
+        now[0] += 31
+        assert await decoded(1) == [1]
+        status = None  # the registry itself does not answer
+        assert await decoded(3, 4, 5) == [3]
+
+    asyncio.run(check())
+
+
+def test_a_download_that_cannot_begin_is_a_page(
+    served: Callable[..., Served],
+    shared_broker: Broker,
+    make_topic: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    topic = make_topic(shared_broker.bootstrap_servers)
+    with Producer(bootstrap_servers=shared_broker.bootstrap_servers) as producer:
+        producer.send(topic, b"\n=1+1")
+    with Browser(served().url) as browser:
+        assert browser.get("/c/test/topics/there-is-none/records/download").status_code == 404
+        page = f"/c/test/topics/{topic}/records/download"
+        assert "'\n=1+1" in browser.get(page, params={"format": "csv"}).text
+        monkeypatch.setattr(clusters, "READERS_MAX", 0)
+        answer = browser.get(page)
+        assert answer.status_code == 503 and "stop one first" in answer.text
+
+
+# -- slow clients ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_head_that_comes_byte_by_byte_is_not_waited_for(
+    served: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "HEAD_S", 0.3)
+    address = urlsplit(served().url)
+    where = (address.hostname or "", address.port or 0)
+    whole = f"GET /c/test HTTP/1.1\r\nHost: {address.netloc}\r\n\r\n".encode()
+    for first in (b"", whole):  # a new connection, and one that has had an answer
+        with socket.create_connection(where, timeout=0.05) as connection:
+            connection.sendall(first)
+            assert becomes(lambda connection=connection: _is_cut(connection)), first
+
+
+def _is_cut(connection: socket.socket) -> bool:
+    """Whether the peer has closed, while a head goes on in small pieces."""
+    try:
+        connection.sendall(b"x")
+        return not connection.recv(65_536)
+    except TimeoutError:
+        return False
+    except OSError:
+        return True
+
+
+def test_who_reads_no_answer_holds_no_reader(
+    served: Callable[..., Served],
+    shared_broker: Broker,
+    make_topic: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(server, "STALLED_S", 0.3)
+    monkeypatch.setattr(clusters, "READERS_MAX", 1)
+    topic = make_topic(shared_broker.bootstrap_servers)
+    with Producer(bootstrap_servers=shared_broker.bootstrap_servers) as producer:
+        for _ in range(20):
+            producer.send(topic, b"x" * 900_000)
+    console = served()
+    address, path = urlsplit(console.url), f"/c/test/topics/{topic}/records/download"
+    with socket.socket() as stalled, Browser(console.url) as browser:
+        stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        stalled.connect((address.hostname, address.port))
+        stalled.sendall(f"GET {path} HTTP/1.1\r\nHost: {address.netloc}\r\n\r\n".encode())
+        assert stalled.recv(12) == b"HTTP/1.1 200"
+        assert browser.get(path).status_code == 503
+        assert becomes(lambda: browser.get(path).status_code == 200)
+
+
+# -- the audit log -----------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_begun_that_the_audit_log_could_not_tell(
+    served: Callable[..., Served],
+    new_topic_name: Callable[[], str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log, names, full, write = tmp_path / "audit", [new_topic_name() for _ in range(3)], [True], os.write
+
+    def written(file: int, data: bytes) -> int:
+        if full[0] and b'"who"' in data:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(file, data)
+
+    with Browser(served(audit_log=log).url) as browser, caplog.at_level(logging.ERROR):
+        monkeypatch.setattr("fastq.console.audit.os.write", written)
+        form = "/c/test/new-topic", "/c/test/create-topic"
+        first = browser.submit(*form, name=names[0])
+        assert first.status_code == 200 and names[0] in caplog.text  # it was done, and is told
+        refused = browser.submit(*form, name=names[1])
+        assert refused.status_code == 503 and "No space left" in refused.text
+        assert browser.get(f"/c/test/topics/{names[1]}").status_code == 404
+        full[0] = False
+        assert browser.submit(*form, name=names[2]).status_code == 200
+    outcomes = [json.loads(line)["outcome"] for line in log.read_text().splitlines()]
+    assert [outcome == "done" for outcome in outcomes] == [True, False, True]
