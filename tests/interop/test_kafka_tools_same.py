@@ -397,11 +397,15 @@ def test_kafkas_tools_read_our_metadata(tmp_path: Path) -> None:
         with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
             for number in range(40):
                 admin.create_topic(f"topic-{number}", 2)
+        folder = tmp_path / "__cluster_metadata-0"
+        # It is written beside the requests: a stop does not wait for one that has not begun.
+        deadline = time.monotonic() + 30
+        while max(folder.glob("*.checkpoint")).name < "00000000000000000001":
+            assert time.monotonic() < deadline, sorted(folder.iterdir())
+            time.sleep(0.05)
         broker.stop()
-    folder = tmp_path / "__cluster_metadata-0"
     snapshot = max(folder.glob("*.checkpoint"))
     log = max(folder.glob("*.log"))
-    assert snapshot.name > "00000000000000000001"
     found = shell(snapshot, "find", "/image/topics/byName", until="/image/topics/byName/topic-0")
     made = sum(line.startswith("/image/topics/byName/topic-") and line.count("/") == 4 for line in found.splitlines())
     assert 0 < made <= 40

@@ -433,4 +433,6 @@ def test_a_broker_that_stands_still_is_named_and_holds_nobody_up(
         broker.handlers[ApiKey.METADATA] = metadata
         assert main(["quorum", "status", "--json", "--bootstrap", broker.address]) == 0
     told = capsys.readouterr()
-    assert json.loads(told.out)["voters"] and told.err == "fastq: node 2 does not answer\n"
+    assert json.loads(told.out)["voters"]
+    # On a busy machine the client's own word comes first: a connection has been under way for most of a second.
+    assert told.err.splitlines()[-1] == "fastq: node 2 does not answer" and told.err.count("does not answer") == 1
