@@ -329,7 +329,7 @@ class Cluster:
                 if world.random_of(f"{fault} {link.number}").random() < 0.5:
                     network.reset(link)
         elif kind == "clock":
-            node.skew_ms += int((fault.seconds - 2.0) * 100_000)
+            node.skew_ms += int((fault.seconds - 2.0) * 1_800_000)  # an hour to either side
         elif kind == "client away":
             network.cut |= {(here, client.host.ip), (client.host.ip, here)}
         elif kind == "disk error" and node.disk is not None:

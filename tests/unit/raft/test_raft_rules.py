@@ -571,6 +571,44 @@ def test_a_snapshot_is_had_in_pieces() -> None:
     assert follower.log.history(4) == leader.log.history(4)
 
 
+def test_a_snapshot_that_is_damaged_on_its_way_is_had_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    leader = with_snapshot()
+    wanted = SnapshotId(4, 2)
+    whole = leader.log.read_snapshot(wanted, 0, 1 << 20)
+    follower = Setting(fetch_bytes_max=40)
+    finish = follower.log.finish_snapshot
+
+    def checked(snapshot: SnapshotId) -> None:
+        if follower.log.incoming[snapshot] != whole:
+            del follower.log.incoming[snapshot]
+            raise ValueError("its batch at 40 has another CRC")
+        finish(snapshot)
+
+    monkeypatch.setattr(follower.log, "finish_snapshot", checked)
+    machine = follower.machine
+    machine.begin_epoch(BeginEpoch("c", 5, 2, ME, {"CONTROLLER": PLACES[2]}), T)
+    follower.fetched(from_leader(snapshot=wanted))
+    positions: list[int] = []
+    now = T
+    while follower.log.start == 0 and now < T + 60:
+        now += 0.25
+        for send in follower.sent(now):
+            if isinstance(send.ask, Fetch):
+                machine.answered(send.link, send.ask, from_leader(snapshot=wanted), now)
+            elif isinstance(send.ask, FetchSnapshot):
+                answer = leader.machine.fetch_snapshot(send.ask._replace(epoch=leader.machine.epoch), now)
+                positions.append(send.ask.position)
+                if len(positions) == 2:
+                    answer = answer._replace(data=bytes(len(answer.data)))
+                machine.answered(send.link, send.ask, answer._replace(leader_id=2, epoch=5), now)
+    assert positions == sorted(positions[: len(positions) // 2]) * 2 and positions.count(0) == 2
+    assert (follower.log.start, follower.log.end, follower.log.last_epoch) == (4, 4, 2)
+    assert follower.log.history(4) == leader.log.history(4)
+    assert "of node 2 is not whole: its batch at 40 has another CRC" in caplog.text and machine.leader_id == 2
+
+
 @pytest.mark.parametrize(
     ("snapshot", "position", "error"),
     [
