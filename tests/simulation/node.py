@@ -48,6 +48,10 @@ SETTINGS = {
     "replica.lag.time.max.ms": "3000",
     "group.initial.rebalance.delay.ms": "200",
     "group.min.session.timeout.ms": "1000",
+    "group.consumer.min.session.timeout.ms": "1000",
+    "group.consumer.session.timeout.ms": "3000",
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.heartbeat.interval.ms": "300",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
 }
 

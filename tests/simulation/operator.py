@@ -22,8 +22,8 @@ FEATURES = {"eligible.leader.replicas.version": 1, "group.version": 1, "transact
 """What is changed to and fro, and the highest level that is."""
 FEATURES_CHANGED = 0.2
 TAKEN_BACK = 0.2
-DOWNGRADE = 2
-"""A safe downgrade (FeatureUpdateKey.upgrade_type)."""
+UPGRADE, DOWNGRADE = 1, 2
+"""The second one is a safe downgrade (FeatureUpdateKey.upgrade_type)."""
 
 
 class Operator:
@@ -50,17 +50,26 @@ class Operator:
                     self.moves += taken
             except Unreachable:
                 pass
-        self.ended = True
+        while not self.ended:  # groups of KIP-848 go on at this level alone
+            try:
+                self.ended = await self._set_feature("group.version", FEATURES["group.version"], UPGRADE)
+            except Unreachable:
+                await self.client.pause(self._pace_s)
 
     async def _change_feature(self) -> None:
         random = self.client.random
         name = random.choice(sorted(FEATURES))
         level = random.randint(0 if name != "transaction.version" else 1, FEATURES[name])
-        for upgrade_type in (1, DOWNGRADE):
-            update = UpdateFeaturesRequest.FeatureUpdateKey(
-                feature=name, max_version_level=level, upgrade_type=upgrade_type
-            )
-            await self._ask(UpdateFeaturesRequest(feature_updates=[update], timeout_ms=5000), 1)
+        for upgrade_type in (UPGRADE, DOWNGRADE):
+            await self._set_feature(name, level, upgrade_type)
+
+    async def _set_feature(self, name: str, level: int, upgrade_type: int) -> bool:
+        """Whether it is so now. Raises Unreachable."""
+        update = UpdateFeaturesRequest.FeatureUpdateKey(
+            feature=name, max_version_level=level, upgrade_type=upgrade_type
+        )
+        answer = await self._ask(UpdateFeaturesRequest(feature_updates=[update], timeout_ms=5000), 1)
+        return not answer.error_code
 
     async def _ask(self, request: Any, version: int) -> Any:
         return await self.client.ask(self.client.random.choice(self.client.nodes), request, version, 6.0)

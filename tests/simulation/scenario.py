@@ -24,6 +24,7 @@ from fastq_broker.log.faults import Operation
 from fastq.protocol.messages import CreateTopicsRequest
 from simulation.checks import Checks
 from simulation.client import Client, Producer, Reader, Unreachable
+from simulation.consumer_group import ConsumerWorker
 from simulation.network import Network
 from simulation.node import Node, ip_of
 from simulation.operator import Operator, Places
@@ -231,8 +232,9 @@ class Cluster:
     def process(self, source: str, target: str) -> None:
         """Members of a group read one topic and write another, in transactions."""
         version = self.world.random_of("transactions").choice((1, 2))
+        worker = self.world.random_of("protocol of the group").choice((Worker, ConsumerWorker))
         for number in range(WORKERS):
-            self._work(Worker(self.client(), f"w{number}", 1, source, target, version, self.ledger))
+            self._work(worker(self.client(), f"w{number}", 1, source, target, version, self.ledger))
         for partition in range(2):
             self.outputs.append(CommittedReader(self.client(), source, target, partition, self.ledger))
             self.go(self.outputs[-1].client, self.outputs[-1].run())
@@ -245,7 +247,7 @@ class Cluster:
     def _replace(self, worker: Worker) -> None:
         """Another begins with its transactional id."""
         self._work(
-            Worker(
+            type(worker)(
                 self.client(), worker.name, worker.life + 1, worker.source, worker.target, worker.version, self.ledger
             )
         )
@@ -329,7 +331,8 @@ class Cluster:
                 if world.random_of(f"{fault} {link.number}").random() < 0.5:
                     network.reset(link)
         elif kind == "clock":
-            node.skew_ms += int((fault.seconds - 2.0) * 1_800_000)  # an hour to either side
+            # Nodes are up to two hours apart; one that is an hour behind its clients refuses their records (message.timestamp.after.max.ms).
+            node.skew_ms = int((fault.seconds - 2.0) * 1_700_000)
         elif kind == "client away":
             network.cut |= {(here, client.host.ip), (client.host.ip, here)}
         elif kind == "disk error" and node.disk is not None:

@@ -100,7 +100,10 @@ class Ledger:
 
 
 class Worker:
-    """One life of a transactional id."""
+    """One life of a transactional id, a member of a classic group."""
+
+    offset_fetch_version = 8
+    again, never = AGAIN, NEVER
 
     def __init__(
         self, client: Client, name: str, life: int, source: str, target: str, version: int, ledger: Ledger
@@ -180,9 +183,9 @@ class Worker:
             await self.client.pause(0.1)
 
     def _is_final(self, code: ErrorCode) -> bool:
-        if code in NEVER:
+        if code in self.never:
             raise Violation(f"{self} is answered {code.name}")
-        return code not in AGAIN and code not in ELSEWHERE
+        return code not in self.again and code not in ELSEWHERE
 
     async def _at_leader(
         self, topic: str, partition: int, request: Any, version: int, result_of: Callable[[Any], Any]
@@ -255,14 +258,22 @@ class Worker:
         if answer.assignment:
             found = ConsumerProtocolAssignment.from_bytes(bytes(answer.assignment)[2:], 0)
             own = [partition for topic in found.assigned_partitions for partition in topic.partitions]
+        await self._take_over(own, known)
+
+    async def _take_over(self, own: list[int], known: dict[int, int]) -> None:
+        """Begin with partitions where the group is; `known` was committed before they were given."""
         for partition in own:
             self.ledger.owns(self._generation, partition, self._member_id)
         if not own:
             return
         topics = [OffsetFetchRequest.OffsetFetchRequestTopics(name=self.source, partition_indexes=own)]
-        groups = [OffsetFetchRequest.OffsetFetchRequestGroup(group_id=GROUP, topics=topics)]
+        groups = [
+            OffsetFetchRequest.OffsetFetchRequestGroup(
+                group_id=GROUP, member_id=self._member_id, member_epoch=self._generation, topics=topics
+            )
+        ]
         asked = OffsetFetchRequest(groups=groups, require_stable=True)
-        fetched = await self._call(0, asked, 8, _offsets_code, moves=False)
+        fetched = await self._call(0, asked, self.offset_fetch_version, _offsets_code, moves=False)
         for each in fetched.groups[0].topics[0].partitions:
             offset = max(0, each.committed_offset)
             self.ledger.begins_at(self, each.partition_index, offset, known.get(each.partition_index, 0))

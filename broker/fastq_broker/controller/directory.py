@@ -11,6 +11,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from fastq.errors import ConfigError
@@ -44,6 +45,9 @@ logger = logging.getLogger(__name__)
 CONTROLLER_PORT = 9093
 BATCH_BYTES_MAX = 16 << 20
 _BEING_FORMATTED = f"{METADATA_DIRECTORY}{repair.UNFINISHED}"
+_IN_USE = ".in-use"
+"""There from before the first write until the log is closed. The mark of the last clean stop goes later, when the logs of topics are
+opened: after a crash before that it is still there, and says nothing of what the metadata log was given since."""
 
 
 class MetadataDirectory:
@@ -131,6 +135,8 @@ class MetadataDirectory:
             topic_id=METADATA_TOPIC_ID,
             clean=False,
         )
+        (self.path / _IN_USE).touch()
+        sync_directory(self.path)
         log.load()
         if log.log_end_offset != end:
             raise MetadataError(
@@ -138,6 +144,12 @@ class MetadataDirectory:
                 "does another process write there?"
             )
         return log
+
+    def closed(self) -> None:
+        """The log is closed, and all of it on disk."""
+        if self.log_dir.offline is None:
+            with suppress(OSError):  # a start that finds it is the more careful
+                (self.path / _IN_USE).unlink(missing_ok=True)
 
     def _check_formatted(self, roots: Sequence[Path]) -> None:
         """ConfigError for a node among others whose metadata directory has no identity: it would be of a cluster of its own."""
@@ -218,8 +230,9 @@ class MetadataDirectory:
         return end
 
     def _inspect(self, clean_epoch: int, *, alone: bool = True) -> tuple[Inspection, Verdict]:
+        stopped_cleanly = clean_epoch >= 0 and not (self.path / _IN_USE).exists()
         try:
-            found = inspect(self.path, stopped_cleanly=clean_epoch >= 0, quorum_epoch=self._quorum_epoch)
+            found = inspect(self.path, stopped_cleanly=stopped_cleanly, quorum_epoch=self._quorum_epoch)
         except OSError as error:
             raise MetadataError(
                 f"{error.filename or self.path} cannot be read: {error.strerror}. Nothing was changed: check the disk "

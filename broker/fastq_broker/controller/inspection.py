@@ -117,9 +117,7 @@ def inspect(directory: Path, *, stopped_cleanly: bool, quorum_epoch: int | None)
     found.start_offset = int(found.files[0].name[:20])
     found.end_offset = reader.expected
     last = found.damages[-1] if found.damages else None
-    same_epoch = quorum_epoch is not None and reader.epoch == quorum_epoch
-    # A start that was cut short, after a clean stop, writes in a new epoch.
-    if last is not None and last.next_offset is None and not (stopped_cleanly and same_epoch) and _is_torn(last):
+    if last is not None and last.next_offset is None and not stopped_cleanly and _is_torn(last):
         found.torn = found.damages.pop()
     return found
 

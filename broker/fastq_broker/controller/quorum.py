@@ -197,6 +197,7 @@ class MetadataQuorum:
         try:
             self._log.close()
             self._directory.log_dir.flusher.wait()
+            self._directory.closed()
         finally:
             self._driver.close()
             self._fail(NotController("this node stops"))

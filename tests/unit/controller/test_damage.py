@@ -235,6 +235,22 @@ def test_a_torn_tail_after_a_clean_stop_is_damage(cluster: Cluster) -> None:
     assert set(cluster.open().image.topics_by_name) == cluster.topics()
 
 
+def test_a_torn_tail_of_a_start_that_did_not_come_to_its_logs_is_no_damage(cluster: Cluster) -> None:
+    """The mark of the clean stop before it is still there, and the epoch is the one in which it wrote."""
+    (cluster.root / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":2}')
+    controller = cluster.open()
+    cluster.create(controller, "later", "torn")
+    end = cluster.batches()[-1][1]
+    image = cluster.root.with_name("image")
+    shutil.copytree(cluster.root, image)  # as a loss of power leaves it
+    controller.quorum.close()
+    log = image / cluster.meta.name / FIRST
+    os.truncate(log, end - 3)
+    shutil.rmtree(cluster.root)
+    image.rename(cluster.root)
+    assert set(cluster.open().image.topics_by_name) == cluster.topics() - {"torn"}
+
+
 def test_a_log_that_ends_before_the_last_clean_stop_is_refused(cluster: Cluster) -> None:
     controller = cluster.open()
     epoch = controller.broker_epoch
