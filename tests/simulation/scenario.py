@@ -331,7 +331,7 @@ class Cluster:
                 if world.random_of(f"{fault} {link.number}").random() < 0.5:
                     network.reset(link)
         elif kind == "clock":
-            # Nodes are up to two hours apart; one that is an hour behind its clients refuses their records (message.timestamp.after.max.ms).
+            # Up to two hours apart; who is an hour behind its clients refuses their records (message.timestamp.after.max.ms).
             node.skew_ms = int((fault.seconds - 2.0) * 1_700_000)
         elif kind == "client away":
             network.cut |= {(here, client.host.ip), (client.host.ip, here)}
