@@ -327,6 +327,7 @@ def test_what_is_seen_and_done_without_a_node(
     monkeypatch.setenv("FASTQ_BOOTSTRAP", servers)
     with standing_still(fastq, nodes, out, servers):
         assert [row["state"] for row in fastq.json("cluster", "nodes")].count("fenced") == 1
+        assert fastq.json("quorum", "status")["voters"] == [1, 2, 3] and fastq.err.count("\n") <= 1
         rows = {row["topic"]: row for row in fastq.json("topics", "describe", "--under-min-isr")}
         assert rows["shared"]["isr"] == [1] and rows["shared"]["elr"] == rows["shared"]["offline"] == [out]
         (row,) = fastq.json("topics", "describe", "--unavailable")

@@ -4,8 +4,8 @@ Rules
 - One question is on its way at a time, in the order asked; what has to be asked again comes before the others.
 - Whom to ask is looked up for every question, in what raft knows. Without a leader, or without knowing where it listens, questions wait.
 - An answer with NOT_CONTROLLER anywhere in it, and a connection that fails, are no answers: the question is asked again.
-- A question that has waited for its time without being answered ends with REQUEST_TIMED_OUT; one that is on its way is waited for, or, on
-  a channel that `moves_on`, asked of the next leader as soon as that one is known: the one before may stand still with its connection open.
+- A question that has waited for its time without being answered ends with REQUEST_TIMED_OUT; one that is on its way is waited for, or, if
+  it `moves_on`, asked of the next leader as soon as that one is known: the one before may stand still with its connection open.
 - What asking again does not mend ends at once: no shared version, a refused identity, a request that cannot be encoded.
 - Who is the active controller itself asks by a call, with the same message in and out.
 
@@ -80,6 +80,7 @@ class Question(NamedTuple):
     until: float
     timeout_s: float
     versions: tuple[int, int] | None
+    moves_on: bool
 
 
 class Send(NamedTuple):
@@ -112,8 +113,8 @@ Effect = Send | Call | Finish
 @dataclass(frozen=True, kw_only=True)
 class ChannelConfig:
     """Who asks, and its patience, in seconds. `answer_timeout_s` is Kafka's controller.socket.timeout.ms; `look_s` is how often a leader
-    that is not there is looked for; `retry_backoff_s` the pause before a question is asked again. `moves_on`: for questions that do no
-    harm when they are answered twice."""
+    that is not there is looked for; `retry_backoff_s` the pause before a question is asked again. `moves_on`: its questions do no
+    harm when they are answered twice, if nothing else is said with one."""
 
     node_id: int
     name: str
@@ -149,10 +150,12 @@ class ChannelMachine:
         *,
         timeout_s: float = NEVER,
         versions: tuple[int, int] | None = None,
+        moves_on: bool = False,
     ) -> None:
-        """Put a question. `timeout_s`: how long it is tried, from now on."""
+        """Put a question. `timeout_s`: how long it is tried, from now on. `moves_on`: this one may be answered twice, on any channel."""
         self._numbers += 1
-        question = Question(self._numbers, request, done, now + timeout_s, timeout_s, versions)
+        moves_on = moves_on or self.config.moves_on
+        question = Question(self._numbers, request, done, now + timeout_s, timeout_s, versions, moves_on)
         if self.closed:
             self._effects.append(Finish(question, None, ClientClosed()))
         else:
@@ -188,7 +191,7 @@ class ChannelMachine:
     def _move_on(self, now: float) -> None:
         """Wait no more for a node that leads no more."""
         question = self._under_way
-        if question is None or self._asked is None or not self.config.moves_on:
+        if question is None or self._asked is None or not question.moves_on:
             return
         leader = self._leader()
         if leader.node_id >= 0 and leader.node_id != self._asked:
@@ -229,7 +232,7 @@ class ChannelMachine:
             return NEVER
         due = min((question.until for question in self._waiting), default=NEVER)
         if self._under_way is not None:
-            looks = self.config.moves_on and self._asked is not None
+            looks = self._under_way.moves_on and self._asked is not None
             return min(due, now + self.config.look_s) if looks else due
         return min(due, max(self._wait_until, now)) if self._waiting else due
 
@@ -313,9 +316,10 @@ class ControllerChannel:
         *,
         timeout_s: float = NEVER,
         versions: tuple[int, int] | None = None,
+        moves_on: bool = False,
     ) -> None:
         """Ask the active controller; `done(response, error)` is called once, later."""
-        self.machine.ask(request, done, self.now(), timeout_s=timeout_s, versions=versions)
+        self.machine.ask(request, done, self.now(), timeout_s=timeout_s, versions=versions, moves_on=moves_on)
         self._turns.soon()
 
     def versions(self) -> dict[int, tuple[int, int]]:

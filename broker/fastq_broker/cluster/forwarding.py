@@ -77,6 +77,11 @@ FORWARDED: Mapping[str, str] = {
 
 FORWARDED_KEYS = frozenset(key for key, info in APIS.items() if info.name in FORWARDED)
 
+READ_KEYS = frozenset(
+    key for key, info in APIS.items() if info.name in ("ListPartitionReassignments", "DescribeQuorum")
+)
+"""Those of them that change nothing: where the controller stands still, the next one is asked."""
+
 IN_ENVELOPES = FORWARDED_KEYS | {key for key, info in APIS.items() if info.name == "AllocateProducerIds"}
 """What a controller takes out of an Envelope: Apache Kafka's brokers may wrap AllocateProducerIds too."""
 
@@ -201,7 +206,7 @@ class Forwarder:
             except DecodeError as problem:
                 answered.set_exception(problem)
 
-        self._channel.ask(wrap(client), done, timeout_s=FORWARD_TIMEOUT_S)
+        self._channel.ask(wrap(client), done, timeout_s=FORWARD_TIMEOUT_S, moves_on=client.api_key in READ_KEYS)
         return await answered
 
 

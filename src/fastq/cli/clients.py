@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 CONNECT_TIMEOUT_S = 10.0
 INTERRUPTED_CLOSE_S = 3.0
+CONNECTION_SETUP_MS = "2000"
+"""How long an admin client tries the first time to connect to a broker, and each further time twice as long: with Kafka's ten seconds a
+command would wait for one broker that stands still, where any other can answer."""
 
 
 class Default(str):
@@ -92,7 +95,8 @@ def opened_admin(options: argparse.Namespace) -> Iterator[Admin]:
     """An admin client that has reached a broker."""
     from fastq import Admin
 
-    with Admin(client_settings(options)) as admin:
+    patience = {"socket_connection_setup_timeout_ms": Default(CONNECTION_SETUP_MS)}
+    with Admin(client_settings(options, **patience)) as admin:
         reach(admin._client.driver, options)
         yield admin
 

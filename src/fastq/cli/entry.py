@@ -10,11 +10,9 @@ import argparse
 import contextlib
 import difflib
 import errno
-import logging
 import os
 import sys
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import fastq
@@ -41,6 +39,7 @@ from fastq.cli import (
     transactions,
     verify,
 )
+from fastq.cli.log_lines import warnings_as_lines
 from fastq.cli.output import UsageError, complain
 from fastq.errors import ConfigError, ConnectionFailed, FastqError, KafkaError
 
@@ -119,40 +118,11 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-class _Lines(logging.Handler):
-    """Warnings of the client as lines on standard error; `told` are those that were shown."""
-
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.told: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        text = record.getMessage()
-        self.told.append(text)
-        complain(text)
-        if record.exc_info:
-            complain(logging.Formatter().formatException(record.exc_info))
-
-
-@contextlib.contextmanager
-def _warnings_as_lines() -> Iterator[_Lines]:
-    handler, logger = _Lines(), logging.getLogger("fastq")
-    logger.addHandler(handler)
-    propagates, logger.propagate = logger.propagate, False
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: complain(str(message))
-        try:
-            yield handler
-        finally:
-            logger.removeHandler(handler)
-            logger.propagate = propagates
-
-
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     if sys.stdout is None:  # closed by whoever started us: what is written goes nowhere
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115
-    with _warnings_as_lines() as lines:
+    with warnings_as_lines() as lines:
         try:
             options = build_parser().parse_args(arguments)
             code: int = options.run(options)

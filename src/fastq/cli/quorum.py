@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastq.cli.clients import add_client_options, opened_admin
+from fastq.cli.log_lines import warnings_held
 from fastq.cli.output import Subparsers, UsageError, add_json_option, complain, print_facts, print_json, print_records
 from fastq.errors import (
     DuplicateVoter,
@@ -18,16 +19,18 @@ from fastq.errors import (
     RequestTimedOut,
     UnsupportedVersion,
     VoterNotFound,
-    WaitTimeout,
 )
 
 if TYPE_CHECKING:
     from fastq import Admin
-    from fastq.admin import ClusterDescription, QuorumDescription, QuorumReplica
+    from fastq.admin import QuorumDescription, QuorumReplica
+    from fastq.metadata import Node
 
 CONTROLLER = re.compile(r"(?P<id>\d+)@(?:\[(?P<six>[^]]+)\]|(?P<host>[^:]+)):(?P<port>\d+):(?P<directory>.+)")
 LEADER_S = 5.0
 """How long a leader of the quorum is waited for; an election takes less."""
+LOOK_S = 0.2
+"""How long until all are asked again."""
 NODE_S = 2.0
 """How long each broker is waited for that is asked what it knows."""
 THREADS_MAX = 32
@@ -77,13 +80,15 @@ def register(commands: Any) -> None:
 
 def run_status(options: argparse.Namespace) -> int:
     with opened_admin(options) as admin:
-        cluster = admin.describe_cluster()
-        quorum = _described(admin, cluster)
+        # What the first broker told is enough: any other that is asked now may be the one that stands still.
+        metadata = admin._client.driver.core.metadata
+        quorum = _described(admin, metadata.nodes)
+        cluster_id = metadata.cluster_id
     followers = [voter for voter in quorum.voters if voter.node_id != quorum.leader_id]
     leader = next((voter for voter in quorum.voters if voter.node_id == quorum.leader_id), None)
     delays = [_lag_ms(leader, voter) for voter in followers]
     facts: dict[str, object] = {
-        "cluster id": cluster.cluster_id,
+        "cluster id": cluster_id,
         "leader": quorum.leader_id,
         "leader epoch": quorum.leader_epoch,
         "high watermark": quorum.high_watermark,
@@ -96,24 +101,35 @@ def run_status(options: argparse.Namespace) -> int:
     return 0
 
 
-def _described(admin: Admin, cluster: ClusterDescription) -> QuorumDescription:
-    """The quorum, as its leader tells it through any broker. All are asked at once, and one that stands still holds nobody up: it is named.
-    Where none tells within LEADER_S, what each broker knows is the error."""
-    quorum, known, silent = _asked(admin, [node.node_id for node in cluster.nodes])
+def _described(admin: Admin, nodes: Mapping[int, Node]) -> QuorumDescription:
+    """The quorum, as its leader tells it through any broker. All are asked at once, and one that stands still holds nobody up: it is named,
+    once. Where none tells within LEADER_S, for an election may be under way, what each broker knows is the error."""
+    deadline = time.monotonic() + LEADER_S
+    with warnings_held() as held:
+        while True:
+            quorum, known, silent, refusal = _asked(admin, sorted(nodes))
+            if quorum is not None or time.monotonic() >= deadline or (refusal is not None and not known):
+                break
+            time.sleep(LOOK_S)
+        held.drop([nodes[node] for node in silent])
+    if quorum is None and refusal is not None:
+        raise refusal
+    unheard = [f"node {node} does not answer" for node in silent]
     if quorum is None:
-        try:
-            quorum = admin.describe_quorum(timeout=LEADER_S)  # an election may have been under way
-        except (NotLeaderOrFollower, RequestTimedOut, WaitTimeout):
-            raise NotLeaderOrFollower(
-                f"no leader of the metadata quorum answers; {'; '.join([*known, *silent])}", hint=NO_LEADER
-            ) from None
-    for text in silent:
-        complain(text)
+        raise NotLeaderOrFollower(
+            f"no leader of the metadata quorum answers; {'; '.join([*known, *unheard])}", hint=NO_LEADER
+        )
+    for node, text in zip(silent, unheard, strict=True):
+        if not held.was_told(nodes[node]):
+            complain(text)
     return quorum
 
 
-def _asked(admin: Admin, nodes: Sequence[int]) -> tuple[QuorumDescription | None, list[str], list[str]]:
-    """What brokers say of the quorum: its description, what those know that have none, and who does not answer within NODE_S."""
+def _asked(
+    admin: Admin, nodes: Sequence[int]
+) -> tuple[QuorumDescription | None, list[str], list[int], FastqError | None]:
+    """What brokers say of the quorum: its description, what those know that have none, who does not answer within NODE_S, and the first
+    refusal, which asking again does not change."""
     from concurrent.futures import ThreadPoolExecutor
 
     from fastq.admin.cluster import quorum_as_known
@@ -124,16 +140,18 @@ def _asked(admin: Admin, nodes: Sequence[int]) -> tuple[QuorumDescription | None
         except FastqError as error:
             return error
 
-    quorum, known, silent = None, [], []
+    quorum, known, silent, refusal = None, [], [], None
     with ThreadPoolExecutor(max_workers=min(len(nodes), THREADS_MAX) or 1) as threads:
         for node, answer in zip(nodes, threads.map(ask, nodes), strict=True):
             if not isinstance(answer, FastqError):
                 quorum = quorum or answer
-            elif isinstance(answer, KafkaError) and answer.detail:
-                known.append(answer.detail)
+            elif isinstance(answer, KafkaError) and not answer.retriable:
+                refusal = refusal or answer
+            elif isinstance(answer, KafkaError):
+                known.append(answer.detail or f"node {node} says: {answer}")
             else:
-                silent.append(f"node {node} does not answer")
-    return quorum, known, silent
+                silent.append(node)
+    return quorum, known, silent, refusal
 
 
 def _lag_ms(leader: QuorumReplica | None, voter: QuorumReplica) -> int | None:

@@ -110,6 +110,22 @@ def test_questions_wait_for_a_leader_whose_place_is_known(unknown: Leader) -> No
     assert number_of(channel.sent(0.1)) == 1
 
 
+def test_a_question_that_changes_nothing_moves_on_where_the_others_of_its_channel_do_not() -> None:
+    channel = Channel()
+    channel.ask(1, 0.0, moves_on=True)
+    channel.sent(0.0)
+    channel.leader = TWO
+    second = channel.sent(0.1)
+    assert (second.node_id, number_of(second)) == (102, 1)
+    channel.machine.answered(second.question, OK, None, 0.1)
+    channel.ask(2, 1.0)
+    sent = channel.sent(1.0)
+    channel.leader = ONE
+    assert channel.poll(1.1) == []  # it may have been done
+    channel.machine.answered(sent.question, OK, None, 1.2)
+    assert channel.poll(1.2) == [] and channel.ended == [(1, OK), (2, OK)]
+
+
 def test_a_channel_that_moves_on_asks_the_next_leader_and_hears_nothing_of_the_one_before() -> None:
     channel = Channel(moves_on=True)
     channel.ask(1, 0.0)

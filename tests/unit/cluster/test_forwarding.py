@@ -276,8 +276,9 @@ class Channel:
     def __init__(self) -> None:
         self.asked: list[Any] = []
 
-    def ask(self, request: Any, done: Any, *, timeout_s: float) -> None:
+    def ask(self, request: Any, done: Any, *, timeout_s: float, moves_on: bool) -> None:
         self.asked.append((request, done, timeout_s))
+        self.moves_on = moves_on
 
 
 def test_a_forwarder_asks_for_a_minute_and_hands_out_the_answer() -> None:
@@ -292,9 +293,13 @@ def test_a_forwarder_asks_for_a_minute_and_hands_out_the_answer() -> None:
 
         answer = await begin(forwarder.forward(client()))
         request, done, timeout_s = channel.asked.pop()
-        assert timeout_s == 60 and request == wrap(client())
+        assert timeout_s == 60 and request == wrap(client()) and not channel.moves_on
         done(envelope_of(CREATED), None)
         assert await answer == CREATED
+
+        reading = await begin(forwarder.forward(client()._replace(api_key=DescribeQuorumRequest.API_KEY)))
+        assert channel.moves_on  # a controller that stands still is not waited for
+        reading.cancel()
 
         gone = await begin(forwarder.forward(client()))
         done = channel.asked.pop()[1]

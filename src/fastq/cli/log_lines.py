@@ -1,0 +1,89 @@
+"""Warnings of the clients' log as lines on standard error, while a command runs.
+
+Rules: what is told is remembered, so that an error that was among it is not said twice. A command that says itself which brokers do not
+answer holds the clients' own words back until it knows, and drops those about the same brokers; all others are told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from fastq.cli.output import complain
+
+if TYPE_CHECKING:
+    from fastq.metadata import Node
+
+
+class Lines(logging.Handler):
+    """Warnings as lines. `told` are those that were shown, `held` those that are to be, in the end: None while each is shown at once."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.told: list[str] = []
+        self.held: list[logging.LogRecord] | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if self.held is not None:
+            self.held.append(record)
+            return
+        text = record.getMessage()
+        self.told.append(text)
+        complain(text)
+        if record.exc_info:
+            complain(logging.Formatter().formatException(record.exc_info))
+
+    def drop(self, nodes: Iterable[Node]) -> None:
+        """Of what is held, forget what is about these brokers."""
+        about = [_names(node) for node in nodes]
+        with self.lock or contextlib.nullcontext():
+            self.held = [
+                record
+                for record in self.held or ()
+                if not any(_is_about(record.getMessage(), names) for names in about)
+            ]
+
+    def was_told(self, node: Node) -> bool:
+        """Whether something has been shown about this broker."""
+        return any(_is_about(text, _names(node)) for text in self.told)
+
+
+def _names(node: Node) -> tuple[str, ...]:
+    return f"(node {node.node_id})", f"[broker {node.host}:{node.port},"
+
+
+def _is_about(text: str, names: tuple[str, ...]) -> bool:
+    return any(name in text for name in names)
+
+
+@contextlib.contextmanager
+def warnings_as_lines() -> Iterator[Lines]:
+    """While this lasts, what the package logs goes to standard error, and nowhere else."""
+    handler, logger = Lines(), logging.getLogger("fastq")
+    logger.addHandler(handler)
+    propagates, logger.propagate = logger.propagate, False
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: complain(str(message))
+        try:
+            yield handler
+        finally:
+            logger.removeHandler(handler)
+            logger.propagate = propagates
+
+
+@contextlib.contextmanager
+def warnings_held() -> Iterator[Lines]:
+    """Hold back what the clients warn of, and tell at the end what was not dropped by then."""
+    found = [handler for handler in logging.getLogger("fastq").handlers if isinstance(handler, Lines)]
+    lines = found[-1] if found else Lines()  # a command that is run by itself has nobody to tell
+    lines.held = []
+    try:
+        yield lines
+    finally:
+        with lines.lock or contextlib.nullcontext():
+            left, lines.held = lines.held or [], None
+        for record in left:
+            lines.handle(record)
