@@ -1,7 +1,7 @@
 # One place for every command. `make help` lists them.
 #
 # Rules: every target sets up what it needs; the virtual environment is .venv; nothing outside this folder is changed,
-# but for Debian packages that a test needs and root may install (kcat; Java and Maven for interop-kafka).
+# but for Debian packages that a test needs and root may install (kcat, Chromium; Java and Maven for interop-kafka).
 PYTHON  ?= python3
 VENV    ?= .venv
 PY      := $(VENV)/bin/python
@@ -66,7 +66,7 @@ pipeline: $(VENV)/.built $(VENV)/.pipeline ## log lines through three Spark jobs
 pipeline-flights: $(VENV)/.built $(VENV)/.pipeline ## the same on the 336,776 flights of New York in 2013, whose totals are published
 	@PYTHONPATH=examples $(PY) -m pipeline --workload flights
 
-test: $(VENV)/.built $(VENV)/.test kcat ## all tests, those with the peers' clients among them
+test: $(VENV)/.built $(VENV)/.test kcat chromium ## all tests, those with the peers' clients among them
 	@$(PYTEST) tests/unit -n 2 --dist loadfile -m "not soak"; units=$$?; \
 	  $(PYTEST) tests --ignore tests/unit -m "not kafka and not spark_jvm and not soak"; others=$$?; \
 	  [ -z "$(NODES_SHARE)" ] || $(MAKE) -s test-nodes NODES_TESTS="$(NODES_SHARE)" && exit $$((units + others))
@@ -74,7 +74,7 @@ test: $(VENV)/.built $(VENV)/.test kcat ## all tests, those with the peers' clie
 test-nodes: $(VENV)/.built $(VENV)/.test ## the tests that share a broker, with three nodes in its place; make test takes a share of them
 	@FASTQ_NODES=3 $(PYTEST) $(NODES_TESTS) -m "not kafka and not spark and not spark_jvm and not soak"
 
-.PHONY: kcat java nodes-share
+.PHONY: kcat chromium java nodes-share
 nodes-share:
 	@echo $(NODES_SHARE)
 
@@ -82,6 +82,11 @@ kcat:
 	@command -v kcat >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 	  && { apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq kcat >/dev/null; }; } \
 	  || echo "kcat is not here and cannot be installed: its tests say so and are left out"
+
+chromium:
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	  && { apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; }; } \
+	  || echo "Chromium is not here and cannot be installed: the tests of the console in a browser say so and fail"
 
 java:
 	@{ command -v mvn && command -v java; } >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \

@@ -74,6 +74,15 @@
     }
   };
 
+  // An EventSource does not tell why it was refused: the page asks once more, and shows the sentence.
+  const refused = async (url) => {
+    try {
+      const answer = await fetch(url, { headers: { accept: "text/event-stream" }, signal: AbortSignal.timeout(10000) });
+      if (!answer.ok && !source) told.textContent = "Refused: " + (await answer.text());
+      else if (answer.body) await answer.body.cancel();
+    } catch { /* what is told already holds */ }
+  };
+
   const begin = (kind) => {
     end();
     body.replaceChildren();
@@ -82,10 +91,16 @@
     history.replaceState(null, "", "?" + values);
     told.textContent = "Asking …";
     stop.disabled = false;
-    source = new EventSource(form.dataset.url + "/" + kind + "?" + values);
-    source.addEventListener("failed", (event) => end("Failed: " + JSON.parse(event.data).text));
-    source.onerror = () => end("The stream broke off or was refused: look at the values above, and try again.");
-    return source;
+    const url = form.dataset.url + "/" + kind + "?" + values;
+    const opened = (source = new EventSource(url));
+    let begun = false;
+    opened.onopen = () => (begun = true);
+    opened.addEventListener("failed", (event) => end("Failed: " + JSON.parse(event.data).text));
+    opened.onerror = () => {
+      end("The stream broke off: the console does not answer, or the network does not. Try again.");
+      if (!begun) refused(url);
+    };
+    return opened;
   };
 
   const count = (number) => Number(number).toLocaleString("en");
