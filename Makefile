@@ -68,11 +68,11 @@ pipeline-flights: $(VENV)/.built $(VENV)/.pipeline ## the same on the 336,776 fl
 
 test: $(VENV)/.built $(VENV)/.test kcat chromium ## all tests, those with the peers' clients among them
 	@$(PYTEST) tests/unit -n 2 --dist loadfile -m "not soak"; units=$$?; \
-	  $(PYTEST) tests --ignore tests/unit -m "not kafka and not spark_jvm and not soak"; others=$$?; \
+	  $(PYTEST) tests --ignore tests/unit -n 2 --dist loadfile -m "not kafka and not spark_jvm and not soak"; others=$$?; \
 	  [ -z "$(NODES_SHARE)" ] || $(MAKE) -s test-nodes NODES_TESTS="$(NODES_SHARE)" && exit $$((units + others))
 
 test-nodes: $(VENV)/.built $(VENV)/.test ## the tests that share a broker, with three nodes in its place; make test takes a share of them
-	@FASTQ_NODES=3 $(PYTEST) $(NODES_TESTS) -m "not kafka and not spark and not spark_jvm and not soak"
+	@FASTQ_NODES=3 $(PYTEST) $(NODES_TESTS) -n 2 --dist loadfile -m "not kafka and not spark and not spark_jvm and not soak"
 
 .PHONY: kcat chromium java nodes-share
 nodes-share:

@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 import threading
 import time
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -159,6 +160,7 @@ class ApacheKafka:
         java_options: Sequence[str] = ("-XX:+UseG1GC",),
     ) -> None:
         self._home = Path(tempfile.mkdtemp(prefix="apache-kafka-"))
+        self._clear = weakref.finalize(self, shutil.rmtree, self._home, ignore_errors=True)  # of one that is killed, too
         self.data_dir = data_dir or self._home / "data"
         self.port = free_port()
         self.controller_port = free_port()
@@ -283,4 +285,4 @@ class ApacheKafka:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
-        shutil.rmtree(self._home, ignore_errors=True)
+        self._clear()

@@ -24,7 +24,7 @@ from fastq import Admin, Consumer, FastqError, Producer
 from fastq.errors import FatalTransactionError
 from fastq.testing import Broker
 
-SEEDS = range(50) if os.environ.get("FASTQ_SOAK") == "1" else range(3)
+SEEDS = range(50) if os.environ.get("FASTQ_SOAK") == "1" else range(1)
 PARTITIONS = 3
 SETTINGS = {"group.initial.rebalance.delay.ms": 100, "group.min.session.timeout.ms": 1000}
 SECONDS, LONGER_S = 6.0, 60.0

@@ -77,6 +77,8 @@ def test_totals_agree_when_each_job_is_killed(replay: Replay, tmp_path: Path) ->
     assert sum(facts["lines"] for facts in found.facts) == LINES == sum(front_end.sent.values())
 
 
+@pytest.mark.soak
+@pytest.mark.timeout(300)
 def test_a_job_that_cannot_work_says_why(replay: Replay, tmp_path: Path) -> None:
     """Its topics are gone and its broker too: the one who started it gets the last lines of the job."""
     pipeline = Pipeline("lines", replay, tmp_path)

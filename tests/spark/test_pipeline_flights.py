@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DAYS = 42  # up to 11 February: the storm of the 8th and 9th is in them
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_the_storm_is_flagged_and_the_report_is_saved(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pipeline", "--workload", "flights", "--days", str(DAYS), "--seconds", "8"]

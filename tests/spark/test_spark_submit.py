@@ -91,7 +91,7 @@ def pack(folder: Path) -> Path:
     return archive
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(1000)
 def test_a_packed_environment_on_a_cluster_of_two(
     bootstrap_servers: str, make_topic: Callable[..., str], spark_environment: dict[str, str], tmp_path: Path
