@@ -5,6 +5,7 @@
 Rules
 - A sanitizer's extensions are built into build/sanitize/<name>, with the packages beside them: those in the sources stay as they are.
 - A run fails when a test does, or when a sanitizer reports anything at all. What it must not report has a line and a reason here.
+- Two run at a time; what one prints is shown when it has ended. Builds share generated C files, so one goes after the other.
 - FASTQ_SOAK=1 gives the runs the tests' full numbers.
 """
 
@@ -14,6 +15,8 @@ import gc
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -33,6 +36,8 @@ THREADS = [
     f"{NATIVE}/test_{name}.py"
     for name in ("heartbeat", "collections", "accumulator", "broker_paths", "commit_path", "fetch", "kept_memory")
 ]  # where ours are, and where several Python threads meet
+
+_building = threading.Lock()
 
 
 def library(name: str) -> str:
@@ -58,17 +63,28 @@ def build(name: str, sanitizers: str) -> Path:
         "--build-temp",
         f"{target}-objects",
     ]
-    print(f"sanitize: building {target.relative_to(ROOT)}", flush=True)
-    subprocess.run(command, check=True, cwd=ROOT, env=os.environ | {"FASTQ_SANITIZE": sanitizers, "FASTQ_EXT": ""})
+    with _building:
+        print(f"sanitize: building {target.relative_to(ROOT)}", flush=True)
+        subprocess.run(command, check=True, cwd=ROOT, env=os.environ | {"FASTQ_SANITIZE": sanitizers, "FASTQ_EXT": ""})
     return target
 
 
 def tests(name: str, paths: list[str], packages: list[Path], **environment: str) -> bool:
     """Run tests with these packages; whether all went well."""
-    print(f"sanitize: {name}", flush=True)
     path = os.pathsep.join(map(str, packages))
     command = [sys.executable, __file__, "--run", name, *paths]
-    return subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": path} | environment).returncode == 0
+    ended = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": path} | environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    with _building:
+        print(f"sanitize: {name}\n{ended.stdout}", flush=True)
+    return ended.returncode == 0
 
 
 def address() -> bool:
@@ -141,7 +157,9 @@ def main() -> int:
     unknown = set(wanted) - set(runs)
     if unknown:
         sys.exit(f"sanitize: {', '.join(sorted(unknown))} is none of {', '.join(runs)}")
-    failed = [name for name in wanted if not runs[name]()]
+    with ThreadPoolExecutor(max_workers=2) as pool:  # each keeps one core busy
+        went_well = list(pool.map(lambda name: runs[name](), wanted))
+    failed = [name for name, well in zip(wanted, went_well, strict=True) if not well]
     print(
         f"sanitize: {', '.join(failed)} failed" if failed else f"sanitize: {', '.join(wanted)} found nothing",
         flush=True,

@@ -28,6 +28,7 @@ from simulation.consumer_group import ConsumerWorker
 from simulation.network import Network
 from simulation.node import Node, ip_of
 from simulation.operator import Operator, Places
+from simulation.own_client import OwnConsumer, OwnProducer, lent
 from simulation.transactions import CommittedReader, Ledger, Worker
 from simulation.world import Violation, World
 
@@ -160,6 +161,7 @@ class Cluster:
         self.ledger = Ledger()
         self.workers: list[Worker] = []
         self.outputs: list[CommittedReader] = []
+        self.own: tuple[OwnProducer, OwnConsumer] | None = None
         self._look_at = 0.0
         self._armed: list[Callable[[], bool]] = []
         """What befalls the cluster once something happens: asked after each step until it says that it has."""
@@ -228,6 +230,13 @@ class Cluster:
     def read(self, topic: str, partition: int) -> None:
         client = self.client()
         self.go(client, Reader(client, topic, partition).run())
+
+    def use_own_client(self, topic: str) -> None:
+        """A producer and a consumer of fastq's, on two partitions."""
+        producer = OwnProducer(self.client(), topic)
+        self.own = producer, OwnConsumer(self.client(), producer)
+        for each in self.own:
+            self.go(each.client, each.run())
 
     def process(self, source: str, target: str) -> None:
         """Members of a group read one topic and write another, in transactions."""
@@ -383,6 +392,13 @@ class Cluster:
 
     # -- the end
 
+    def _end_own_client(self, producer: OwnProducer, consumer: OwnConsumer) -> None:
+        producer.stopping = True
+        self.until(WELL_S, lambda: producer.ended, "fastq's producer still waits for an answer")
+        self.until(WELL_S, consumer.has_all, "fastq's consumer has not read all that was acknowledged")
+        consumer.stopping = True
+        self.until(WELL_S, lambda: consumer.ended, "fastq's consumer does not end")
+
     def rest(self) -> None:
         """No more faults: all comes back, what is on its way ends, and everything is accounted for."""
         self.world.tell("FAULT", "no more: all is mended")
@@ -406,6 +422,8 @@ class Cluster:
         self.until(
             WELL_S, lambda: all(producer.ended for producer in self.producers), "producers still wait for an answer"
         )
+        if self.own is not None:
+            self._end_own_client(*self.own)
         self._idle()
         if not self.world.run(WELL_S, self.is_processed):
             raise Violation(
@@ -545,7 +563,7 @@ def simulate(seed: int, play: Callable[[Cluster], None]) -> Outcome:
     """One seed, played; what a step of it raises is its problem."""
     world = World(seed)
     problem: str | None = None
-    with _surroundings(world) as (root, log):
+    with _surroundings(world) as (root, log), lent(world):
         cluster = Cluster(world, root)
         try:
             play(cluster)
@@ -600,6 +618,9 @@ def live_through(faults: list[Fault], cluster: Cluster) -> None:
     """Clients at work while faults befall the cluster; then none any more, and all is accounted for."""
     cluster.start()
     cluster.make_topic("t", 2)
+    if cluster.world.random_of("own client").random() < 0.5:
+        cluster.make_topic("own", 2)
+        cluster.use_own_client("own")
     if cluster.transactional:
         cluster.make_topic("out", 2)
         cluster.process("t", "out")
