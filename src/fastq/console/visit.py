@@ -164,17 +164,17 @@ class Visit:
         return self.page("result.html", what=what, rows=rows, back=back)
 
 
-PAGE_SIZE = 50
+PAGE_SIZE, PARTITIONS_PAGE = 50, 200
 
 
 class Pager:
     """A page of a list: `shown` are its items."""
 
-    def __init__(self, visit: Visit, items: Sequence[Any]) -> None:
+    def __init__(self, visit: Visit, items: Sequence[Any], size: int = PAGE_SIZE) -> None:
         self.total = len(items)
-        self.pages = max(1, math.ceil(self.total / PAGE_SIZE))
+        self.pages = max(1, math.ceil(self.total / size))
         self.page = min(visit.number("page", 1, low=1, high=1_000_000), self.pages)
-        self.shown = items[(self.page - 1) * PAGE_SIZE : self.page * PAGE_SIZE]
+        self.shown = items[(self.page - 1) * size : self.page * size]
         self._query = visit.request.query_params
 
     def link(self, **changed: object) -> str:

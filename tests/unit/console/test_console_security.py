@@ -15,6 +15,7 @@ from console_served import Browser, Served
 from fastq import Admin
 from fastq.console.app import HEADERS
 from fastq.console.config import ClusterConfig, ConsoleConfig, parse_listen
+from fastq.console.pages import ROUTES
 from fastq.console.sessions import DELAY_MAX_S, FREE_TRIES, SESSION_S, SESSIONS_MAX, Sessions, Throttle
 from fastq.console.users import ANYBODY, Role, Users, hash_password
 from fastq.errors import ConfigError
@@ -225,3 +226,46 @@ def test_tries_are_slowed_down_and_sessions_end() -> None:
     assert sessions.user(cookie) is None
     cookies = [sessions.log_in(ANYBODY) for _ in range(SESSIONS_MAX + 1)]
     assert sessions.user(cookies[0]) is None and sessions.user(cookies[1]) is ANYBODY
+
+
+def test_no_route_is_open_to_a_lower_role(
+    served: Callable[..., Served], users: Users, shared_broker: Broker, new_topic_name: Callable[[], str]
+) -> None:
+    """Every page and action that there is, asked for directly by each role, by each method, and of a topic that is not theirs."""
+    hidden = new_topic_name()
+    with Admin(bootstrap_servers=shared_broker.bootstrap_servers) as admin:
+        admin.create_topic(hidden)
+    console = served(users=users)
+    for name, role in (("vera", Role.VIEWER), ("olga", Role.OPERATOR)):
+        with Browser(console.url) as browser:
+            browser.log_in(name, name * 2)
+            token = {"token": browser.token("/c/test")}
+            for method, path, least, _ in ROUTES:
+                asked = path.format(cluster="test", topic=hidden, node=1)
+                if method == "POST":
+                    # No link of elsewhere changes anything.
+                    assert browser.get(asked).status_code in (404, 405) or ("GET", path) in _ACTIONS, path
+                    assert browser.post(asked, data={"x": "1"}).status_code == 403, path  # nor a form without its token
+                else:
+                    assert browser.post(asked, data=token).status_code == 405 or ("POST", path) in _ACTIONS, path
+                if least > role:
+                    answer = browser.request(method, asked, data=token if method == "POST" else None)
+                    assert answer.status_code == 403 and f"needs the role {least.name.lower()}" in answer.text, path
+                elif name == "vera" and "{topic}" in path:
+                    answer = browser.get(asked)
+                    assert answer.status_code == 404 or "UNKNOWN_TOPIC" in answer.text, path
+    with Admin(bootstrap_servers=shared_broker.bootstrap_servers) as admin:
+        assert len(admin.describe_topic(hidden).partitions) == 1
+
+
+_ACTIONS = {(method, path) for method, path, _, _ in ROUTES}
+
+
+def test_a_session_is_not_one_that_somebody_else_chose(stranger: Browser) -> None:
+    stranger.cookies.set("fastq_console", "planted")
+    stranger.log_in("ann", "annann")
+    cookies = [cookie.value for cookie in stranger.cookies.jar if cookie.name == "fastq_console"]
+    assert len(set(cookies)) == 2  # the planted one of the test, and the new one
+    with Browser(str(stranger.base_url)) as planter:
+        planter.cookies.set("fastq_console", "planted")
+        assert planter.get("/c/test").status_code == 303

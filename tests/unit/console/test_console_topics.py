@@ -90,3 +90,13 @@ def test_what_the_cluster_refuses_is_a_sentence(browser: Browser, new_topic_name
     assert browser.get("/c/test/topics", params={"page": "x"}).status_code == 400
     assert browser.get("/c/other/topics").status_code == 404
     assert browser.get("/c/test/topics/there-is-none").status_code == 404
+
+
+def test_partitions_of_a_large_topic_are_paged(
+    browser: Browser, shared_broker: Broker, make_topic: Callable[..., str]
+) -> None:
+    topic = make_topic(shared_broker.bootstrap_servers, 201)
+    first = browser.get(f"/c/test/topics/{topic}").text
+    assert first.count("?partition=") == 200 and "201 in all, page 1 of 2" in first
+    last = browser.get(f"/c/test/topics/{topic}", params={"page": 2}).text
+    assert last.count("?partition=") == 1 and "?partition=200" in last

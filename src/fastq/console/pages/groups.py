@@ -14,7 +14,7 @@ from starlette.responses import Response
 from fastq.console.pages.records import time_ms
 from fastq.console.pages.routes import CLUSTER, Routes
 from fastq.console.users import Role
-from fastq.console.visit import BadValue, Pager, Visit
+from fastq.console.visit import PARTITIONS_PAGE, BadValue, Pager, Visit
 from fastq.errors import FastqError
 from fastq.metadata import TopicPartition
 
@@ -53,7 +53,7 @@ async def group(visit: Visit) -> Response:
         group_id=group_id,
         group=outcome.value,
         error=outcome.error,
-        rows=rows,
+        pager=Pager(visit, rows, PARTITIONS_PAGE),
         lag=sum(lags) if lags else None,
         topics=sorted({tp.topic for tp in places}),
         resets=RESETS,

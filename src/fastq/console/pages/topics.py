@@ -1,7 +1,8 @@
 """The list of topics, a topic, and what can be done to it.
 
 Rules: the list is searched and sorted by what one Metadata request tells; sizes and ends are asked for the rows that are shown alone. A
-topic's page asks each node once about ends, once about starts and once about sizes. What is deleted is named by whoever deletes it.
+topic's page asks each node once about ends, once about starts and once about sizes, of the partitions that are shown. What is deleted is
+named by whoever deletes it.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from starlette.responses import Response
 from fastq.console.pages.routes import CLUSTER, TOPIC, Routes
 from fastq.console.picture import Sizes, TopicRow, replica_sizes
 from fastq.console.users import Role
-from fastq.console.visit import BadValue, Pager, Refused, Visit
+from fastq.console.visit import PARTITIONS_PAGE, BadValue, Pager, Refused, Visit
 from fastq.errors import FastqError
 from fastq.metadata import TopicPartition
 
 if TYPE_CHECKING:
-    from fastq.admin import ConfigEntry, TopicDescription
+    from fastq.admin import ConfigEntry, PartitionDescription
 
 SORTS = ("name", "partitions", "replicas", "problems")
 PARTITIONS_MAX = 100_000
@@ -95,8 +96,9 @@ async def topic(visit: Visit) -> Response:
 
     cluster, name = visit.cluster, visit.topic
     described = await cluster.admin.describe_topic(name)
-    indexes = [part.index for part in described.partitions]
-    led = [TopicPartition(name, part.index) for part in described.partitions if part.leader is not None]
+    pager = Pager(visit, described.partitions, PARTITIONS_PAGE)
+    indexes = [part.index for part in pager.shown]
+    led = [TopicPartition(name, part.index) for part in pager.shown if part.leader is not None]
     nodes = (await cluster.picture()).node_ids
     resource = ConfigResource.topic(name)
     sizes, starts, ends, configs = await asyncio.gather(
@@ -109,18 +111,19 @@ async def topic(visit: Visit) -> Response:
     return visit.page(
         "topic.html",
         topic=described,
-        partitions=_partition_rows(described, sizes, starts, ends),
+        pager=pager,
+        partitions=_partition_rows(name, pager.shown, sizes, starts, ends),
         configs=entries,
         tell_elr=any(part.elr is not None for part in described.partitions),
     )
 
 
 def _partition_rows(
-    described: TopicDescription, sizes: Sizes, starts: Mapping[Any, Any], ends: Mapping[Any, Any]
+    name: str, shown: Sequence[PartitionDescription], sizes: Sizes, starts: Mapping[Any, Any], ends: Mapping[Any, Any]
 ) -> list[dict[str, Any]]:
     rows = []
-    for part in described.partitions:
-        tp = TopicPartition(described.name, part.index)
+    for part in shown:
+        tp = TopicPartition(name, part.index)
         start, end = (found[tp].value if tp in found else None for found in (starts, ends))
         rows.append(
             {
