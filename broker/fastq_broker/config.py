@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from fastq.errors import ConfigError
-from fastq.properties import flattened, parse_properties
+from fastq.properties import flattened, parse_properties, settings_text
 from fastq_broker import config_cluster, config_listeners, fail_closed
 from fastq_broker.config_cluster import HostPort
 from fastq_broker.config_keys import ConfigKey, ConfigSource, Status, Value, is_count, unknown_key
@@ -243,9 +243,9 @@ class BrokerConfig:
 def read_file(path: Path) -> dict[str, Value]:
     """The keys of a configuration file by Kafka name, values not checked yet; ConfigError when it cannot be read."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read the configuration {path}: {error}") from error
+        text = settings_text(path)
+    except ConfigError as error:
+        raise ConfigError(f"cannot read the configuration {path}: {error}") from None
     if path.suffix != ".toml":
         return _known(parse_properties(text))
     try:

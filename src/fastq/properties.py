@@ -6,10 +6,36 @@ here, the command line its --command-config.
 
 from __future__ import annotations
 
+import codecs
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from fastq.errors import ConfigError
+
+_NOT_UTF8 = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_NO_TEXT = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
+
+
+def settings_text(path: Path) -> str:
+    """The text of a file of settings: UTF-8, with a mark at its beginning or without. Properties may be ISO-8859-1 too, as which Java reads
+    them. Raises ConfigError that says of what the file is, and what to do; it does not name the file."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(error.strerror or str(error)) from None
+    if data.startswith(_NOT_UTF8):
+        raise ConfigError("it is UTF-16 or UTF-32: save it as UTF-8")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        text = data.decode("iso-8859-1")
+        if path.suffix != ".toml" and not _NO_TEXT.search(text):
+            return text
+        raise ConfigError(
+            f"byte {data[error.start]:#04x} at position {error.start} is no UTF-8: save it as UTF-8"
+        ) from None
 
 
 def parse_properties(text: str) -> dict[str, str]:
@@ -35,11 +61,14 @@ def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+_LINE_END = re.compile("\r\n|\r|\n")
+
+
 def _logical_lines(text: str) -> list[str]:
     """Lines with continuations joined, without comments and blank lines."""
     lines: list[str] = []
     pending = ""
-    for raw in text.splitlines():
+    for raw in _LINE_END.split(text):  # splitlines() knows ends that Java does not, a form feed among them
         line = raw.lstrip(" \t\f")
         if not pending and (not line or line[0] in "#!"):
             continue

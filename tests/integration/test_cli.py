@@ -65,8 +65,8 @@ def test_topics_from_made_to_deleted(fastq: Shell, new_topic_name: Callable[[], 
     assert name not in fastq("topics", "list").split()
 
 
-def _error(fastq: Shell, *arguments: str, code: int = 1) -> str:
-    fastq(*arguments, code=code)
+def _error(fastq: Shell, *arguments: str, code: int = 1, stdin: bytes = b"") -> str:
+    fastq(*arguments, code=code, stdin=stdin)
     assert fastq.err.startswith("fastq: ")
     return fastq.err
 
@@ -85,6 +85,40 @@ def test_lines_in_and_records_out(fastq: Shell, new_topic_name: Callable[[], str
     assert (record["offset"], record["key"], record["value"], record["headers"]) == (2, "k3", None, [["from", "test"]])
     assert f"{name}-0@0 " in fastq("consume", name, "--from-beginning", "--max-records", "1", "--verbose")
     assert "--offset needs --partition" in _error(fastq, "consume", name, "--offset", "1", code=2)
+
+
+def test_what_consume_prints_is_produced_again(fastq: Shell, new_topic_name: Callable[[], str], tmp_path: Path) -> None:
+    one, two, dead = new_topic_name(), new_topic_name(), tmp_path / "dead"
+    for name in (one, two):
+        fastq("topics", "create", name, "--partitions", "2")
+    lines = b"a=1,b=NULL|k\tone\r\n|\ttwo\r\r\n|\xff\t\xfe\n"
+    split = ["--header-separator", "|", "--key-separator", "\t", "--header", "x= 1", "--header", "x=2"]
+    fastq("produce", one, *split, "--rate", "1000", stdin=lines)
+    printed = _all(fastq, one, "--json")
+    records = [json.loads(line) for line in printed.splitlines()]
+    shown = {json.dumps(record["value"]): (record["key"], record["headers"]) for record in records}
+    each = [["x", " 1"], ["x", "2"]]
+    assert shown == {
+        '"one"': ("k", [*each, ["a", "1"], ["b", None]]),
+        '"two\\r"': ("", each),
+        '{"base64": "/g=="}': ({"base64": "/w=="}, each),
+    }
+    bad = "no record\n"
+    told = ["produce", two, "--json", "--keep-partition", "--dead-letter", str(dead)]
+    assert "line 4: no JSON" in _error(fastq, *told, stdin=(printed + bad).encode())
+    assert "3 of 4 records were acknowledged; 1 line put into" in fastq.err and dead.read_text() == bad
+    assert _all(fastq, two, "--json") == printed.replace(one, two)
+
+
+def test_a_record_that_is_refused_is_told_once_and_kept(
+    fastq: Shell, new_topic_name: Callable[[], str], tmp_path: Path
+) -> None:
+    name, dead = new_topic_name(), tmp_path / "dead"
+    fastq("topics", "create", name, "--config", "max.message.bytes=1000")
+    assert "MESSAGE_TOO_LARGE" in _error(fastq, "produce", name, stdin=b"x" * 2000)
+    large = ["produce", name, "--dead-letter", str(dead), "--property", "batch.size=1000"]
+    _error(fastq, *large, stdin=b"a\n" + b"x" * 2000 + b"\nb")
+    assert sorted(_all(fastq, name).split()) == ["a", "b"] and dead.read_bytes() == b"x" * 2000 + b"\n"
 
 
 def test_consume_by_time_tail_key_pattern_and_filter(fastq: Shell, new_topic_name: Callable[[], str]) -> None:
@@ -310,7 +344,7 @@ def test_json_loses_no_byte(fastq: Shell, new_topic_name: Callable[[], str]) -> 
     assert shown[:2] == ["plain", "Grüße"]
     assert [base64.b64decode(value["base64"]) for value in shown[2:]] == values[2:]
     assert _all(fastq, name, "--encoding", "base64").encode().split() == [base64.b64encode(value) for value in values]
-    assert "line 1 is no base64" in _error(fastq, "produce", name, "--encoding", "base64", "--file", __file__, code=2)
+    assert "line 1: no base64" in _error(fastq, "produce", name, "--encoding", "base64", "--file", __file__, code=2)
 
 
 def _all(fastq: Shell, *arguments: str) -> str:

@@ -79,6 +79,11 @@ def test_files_of_every_kind(tmp_path: Path, ask: Ask) -> None:
     copy = tmp_path / "00000000000000000007.log"
     shutil.copy(first, copy)
     assert "begins with offset 7: what was before is in a snapshot" in ask("ls", "--file", copy, code=2)
+    copy = tmp_path / "copy-of-a.log"
+    shutil.copy(first, copy)
+    assert ask("tree", "--file", copy) == whole
+    copy.write_bytes(b"no log at all")
+    assert "copy-of-a.log holds no metadata" in ask("ls", "--file", copy, code=2)
     first.write_bytes(first.read_bytes()[:-3])  # as a running node's may end
     ask("ls", "/image/topics/byName", "--file", log)
     damaged = bytearray(first.read_bytes())

@@ -86,9 +86,14 @@ def _of_directory(directory: Path) -> MetadataImage:
 
 
 def _check_beginning(path: Path) -> None:
-    if path.stem.strip("0"):
+    # The name says where a log begins; a copy may have another one, and then its first batch does.
+    first = next(decode_batches(read_file(path)), None)
+    if first is None:
+        raise ConfigError(f"{path} holds no metadata: not one whole batch can be read")
+    offset = int(path.stem) if path.stem.isdecimal() else first.base_offset
+    if offset:
         raise ConfigError(
-            f"{path} begins with offset {int(path.stem)}: what was before is in a snapshot, so give its directory"
+            f"{path} begins with offset {offset}: what was before is in a snapshot, so give its directory"
         )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fastq.cli.clients import add_client_options, opened_admin
-from fastq.cli.output import Subparsers, add_json_option, print_records
+from fastq.cli.output import Subparsers, add_json_option, print_records, whole
 from fastq.errors import UnsupportedVersion
 from fastq.protocol.api import APIS
 from fastq.protocol.negotiation import BrokerVersions
@@ -26,7 +26,7 @@ def register(commands: Any) -> None:
         "Versions of the protocol's APIs that brokers and this client know.",
         "fastq api-versions --broker 1",
     )
-    parser.add_argument("--broker", type=int, metavar="ID", help="of this broker only")
+    parser.add_argument("--broker", type=whole(), metavar="ID", help="of this broker only")
     parser.add_argument("--api", metavar="NAME", help="of this API only, by Kafka's name: Produce, Fetch, ...")
     add_client_options(parser)
     add_json_option(parser)

@@ -14,6 +14,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fastq.cli.log_lines import undelivered_untold
 from fastq.cli.output import key_values, seconds
 from fastq.cli.settings_files import from_file, from_profile
 from fastq.errors import ConnectionTimeout, UnknownTopicOrPartition
@@ -115,10 +116,11 @@ def described(admin: Admin, topics: Sequence[str] | None = None) -> dict[str, To
 
 @contextlib.contextmanager
 def opened_producer(options: argparse.Namespace, **settings: Any) -> Iterator[Producer]:
-    """A producer that has reached a broker."""
+    """A producer that has reached a broker. What becomes of its records the commands tell themselves, each once."""
     from fastq import Producer
 
-    with Producer(client_settings(options, "producer", **settings)) as producer, _closed_soon(producer):
+    made = Producer(client_settings(options, "producer", **settings))
+    with undelivered_untold(), made as producer, _closed_soon(producer):
         reach(producer._driver, options)
         yield producer
 

@@ -16,6 +16,7 @@ from fastq.cli.output import (
     print_facts,
     print_json,
     print_records,
+    whole,
 )
 from fastq.errors import BrokerIdNotRegistered
 
@@ -36,7 +37,7 @@ def register(commands: Any) -> None:
     unregister = kinds.add(
         "unregister", "Take a broker that is gone for good out of the cluster.", "fastq cluster unregister 3"
     )
-    unregister.add_argument("node", type=int, metavar="NODE", help="the broker's id")
+    unregister.add_argument("node", type=whole(), metavar="NODE", help="the broker's id")
     unregister.add_argument(
         "--force", action="store_true", help="also one that lives, which is shut out until it is started again"
     )
@@ -59,7 +60,7 @@ def register(commands: Any) -> None:
     )
     features.add_argument("--unsafe", action="store_true", help="lower levels whatever is lost by it")
     features.add_argument("--validate-only", action="store_true", help="check all and change nothing")
-    features.add_argument("--node", type=int, metavar="ID", help="show what this broker supports, not any one")
+    features.add_argument("--node", type=whole(), metavar="ID", help="show what this broker supports, not any one")
     features.set_defaults(run=run_features)
 
     for action in (describe, nodes, unregister, features):

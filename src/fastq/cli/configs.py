@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from fastq.cli.clients import add_client_options, opened_admin
-from fastq.cli.output import Subparsers, UsageError, add_json_option, key_values, print_json, print_records
+from fastq.cli.output import Subparsers, UsageError, add_json_option, key_values, nonempty, print_json, print_records
 
 if TYPE_CHECKING:
     from fastq.admin import ConfigResource
@@ -40,8 +40,8 @@ def register(commands: Any) -> None:
 
     for action in (show, change):
         which = action.add_mutually_exclusive_group(required=True)
-        which.add_argument("--topic")
-        which.add_argument("--group", help="a group of the consumer protocol")
+        which.add_argument("--topic", type=nonempty)
+        which.add_argument("--group", type=nonempty, help="a group of the consumer protocol")
         which.add_argument("--broker", metavar="ID", help='the id of a broker, or "default" for all of them')
         add_client_options(action)
         add_json_option(action)
@@ -90,7 +90,7 @@ def run_list(options: argparse.Namespace) -> int:
 
 def run_set(options: argparse.Namespace) -> int:
     resource = _resource(options)
-    values = {key: value or None for key, value in key_values(options.settings, "KEY=VALUE").items()}
+    values = {key: value or None for key, value in key_values(options.settings, "a setting").items()}
     with opened_admin(options) as admin:
         admin.set_configs(resource, values)
     if options.json:

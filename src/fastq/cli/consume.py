@@ -29,7 +29,17 @@ from fastq.cli.clients import (
 )
 from fastq.cli.consume_filter import milliseconds, parse_filter
 from fastq.cli.consume_format import parse_format
-from fastq.cli.output import Subparsers, UsageError, add_encoding_option, count, seconds, shown_in_json
+from fastq.cli.output import (
+    INT64_MAX,
+    Subparsers,
+    UsageError,
+    add_encoding_option,
+    count,
+    nonempty,
+    seconds,
+    shown_in_json,
+    whole,
+)
 
 if TYPE_CHECKING:
     from fastq import Consumer, Record, TopicPartition
@@ -44,16 +54,20 @@ def register(commands: Any) -> None:
         "Print the records of topics, the new ones or all.",
         "fastq consume logs --from-beginning --exit-at-end --json",
     )
-    parser.add_argument("topics", nargs="*", metavar="TOPIC")
+    parser.add_argument("topics", type=nonempty, nargs="*", metavar="TOPIC")
     parser.add_argument(
         "--include", metavar="REGEX", help="topics whose whole name matches; with --group those that come later too"
     )
     add_client_options(parser)
-    parser.add_argument("--group", metavar="ID", help="read as a member of this group, and commit what was printed")
-    parser.add_argument("--from-beginning", action="store_true", help="start at the earliest record, not at the end")
-    parser.add_argument("--partition", type=int, help="read only this partition of the topic")
     parser.add_argument(
-        "--offset", type=int, help="start at this offset (with --partition); one that is not there is an error"
+        "--group", type=nonempty, metavar="ID", help="read as a member of this group, and commit what was printed"
+    )
+    parser.add_argument("--from-beginning", action="store_true", help="start at the earliest record, not at the end")
+    parser.add_argument("--partition", type=whole(), help="read only this partition of the topic")
+    parser.add_argument(
+        "--offset",
+        type=whole(0, INT64_MAX),
+        help="start at this offset (with --partition); one that is not there is an error",
     )
     parser.add_argument("--from", dest="start", metavar="TIME", help="start at the first record of this time, or later")
     parser.add_argument(
@@ -151,6 +165,9 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError("--partition is for one topic")
     if options.group is not None and options.partition is not None:
         raise UsageError("--group and --partition exclude each other: a group divides the partitions itself")
+    for option, text in {"--from": options.start, "--to": options.stop}.items():
+        if text is not None:
+            milliseconds(text, option)
     starts = {"--from": options.start, "--tail": options.tail, "--offset": options.offset}
     given = [name for name, value in starts.items() if value is not None]
     if options.from_beginning and options.offset is None:  # with an offset it says where to go when that is gone
@@ -297,7 +314,7 @@ def _shown(record: Record, options: argparse.Namespace) -> bytes:
     if options.verbose:
         head = f"{record.topic}-{record.partition}@{record.offset} {record.timestamp_ms} "
         return head.encode() + _plain(record.key, encoding, b"null") + b" " + value + b"\n"
-    if options.key_separator:
+    if options.key_separator is not None:
         separator: str = options.key_separator
         return _plain(record.key, encoding, b"") + separator.encode() + value + b"\n"
     return value + b"\n"

@@ -15,7 +15,7 @@ from typing import Any
 
 from fastq._native.records import BatchHeader, decode_records, iter_headers, verify_crc
 from fastq._native.wire import DecodeError
-from fastq.cli.output import Subparsers, UsageError, print_json, print_table
+from fastq.cli.output import Subparsers, UsageError, count, print_json, print_table
 from fastq.compression import Codec, decompress
 
 PRODUCER_ENTRY = struct.Struct(">qhiqiqiq")
@@ -33,7 +33,7 @@ def register(commands: Any) -> None:
     )
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--records", action="store_true", help="print the records of a .log file too")
-    parser.add_argument("--limit", type=int, metavar="N", help="stop after N batches or entries of a file")
+    parser.add_argument("--limit", type=count, metavar="N", help="stop after N batches or entries of a file")
     parser.add_argument("--json", action="store_true", help="one JSON array a file")
     parser.set_defaults(run=run)
 

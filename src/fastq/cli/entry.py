@@ -145,6 +145,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 
 def _words(error: Exception) -> str:
+    if isinstance(error, UnicodeEncodeError):
+        shown = error.object[error.start : error.start + 1]
+        return f"the output is in {error.encoding}, which has no {shown!a}: set PYTHONIOENCODING=utf-8, or give --json"
     if isinstance(error, OSError) and error.strerror:
         where = f"{error.filename}: " if error.filename is not None else ""
         return where + (f"{error.strerror}" if error.errno != errno.ENOENT else "no such file or directory")

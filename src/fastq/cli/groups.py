@@ -16,7 +16,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastq.cli.clients import add_client_options, described, opened_admin
-from fastq.cli.output import Subparsers, UsageError, add_json_option, complain, print_json, print_records
+from fastq.cli.output import (
+    INT64_MAX,
+    Subparsers,
+    UsageError,
+    add_json_option,
+    complain,
+    nonempty,
+    print_json,
+    print_records,
+    whole,
+)
 
 if TYPE_CHECKING:
     from fastq import TopicPartition
@@ -82,6 +92,7 @@ def register(commands: Any) -> None:
 def add_topic_option(parser: Any, *, required: bool = False) -> None:
     parser.add_argument(
         "--topic",
+        type=nonempty,
         action="append",
         default=[],
         required=required,
@@ -103,8 +114,13 @@ def _add_reset_options(parser: argparse.ArgumentParser) -> None:
     add("--to-current", action="store_true", help="what is committed; the end where nothing is")
     add("--to-datetime", metavar="WHEN", help="an ISO date and time (local unless it says), or milliseconds since 1970")
     add("--by-duration", metavar="DURATION", help="so long ago: 90s, 15m, 2h, 7d, or ISO 8601 as PT1H30M")
-    add("--shift-by", type=int, metavar="N", help="N records further, or back where it is negative")
-    add("--to-offset", type=int, metavar="N", help="this offset, in every partition")
+    add(
+        "--shift-by",
+        type=whole(-INT64_MAX, INT64_MAX),
+        metavar="N",
+        help="N records further, or back where it is negative",
+    )
+    add("--to-offset", type=whole(0, INT64_MAX), metavar="N", help="this offset, in every partition")
     add("--from-file", type=Path, metavar="FILE", help="lines topic,partition,offset; - is standard input")
 
 

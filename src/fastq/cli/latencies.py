@@ -69,12 +69,12 @@ def histogram(samples: Sequence[Sample]) -> list[tuple[float, int]]:
     return sorted(counts.items())
 
 
-def over_time(samples: Sequence[Sample]) -> list[Point]:
-    """The run in stretches of equal length, POINTS_MAX at most, and few where there is little."""
+def over_time(samples: Sequence[Sample], most: int = POINTS_MAX) -> list[Point]:
+    """The run in stretches of equal length, `most` or POINTS_MAX at most, and few where there is little."""
     if not samples:
         return []
     end = max(sample.at_s for sample in samples)
-    count = max(1, min(POINTS_MAX, len(samples) // 3, int(end * 1e3)))
+    count = max(1, min(POINTS_MAX, most, len(samples) // 3, int(end * 1e3)))
     step = max(end / count, 1e-9)
 
     def place(sample: Sample) -> int:

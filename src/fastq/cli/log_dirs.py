@@ -17,9 +17,11 @@ from fastq.cli.output import (
     add_json_option,
     complain,
     counted,
+    nonempty,
     print_json,
     print_records,
     shown_bytes,
+    whole,
 )
 from fastq.errors import ReplicaNotAvailable
 
@@ -38,8 +40,8 @@ def register(commands: Any) -> None:
     )
     add_client_options(parser)
     add_json_option(parser)
-    parser.add_argument("--topic", action="append", help="only this topic; may be repeated")
-    parser.add_argument("--broker", type=int, action="append", help="only this broker; may be repeated")
+    parser.add_argument("--topic", type=nonempty, action="append", help="only this topic; may be repeated")
+    parser.add_argument("--broker", type=whole(), action="append", help="only this broker; may be repeated")
     parser.set_defaults(run=run)
     kinds = Subparsers(parser.add_subparsers(title="actions", metavar="ACTION"))
     move = kinds.add(
@@ -54,7 +56,7 @@ def register(commands: Any) -> None:
     move.add_argument(
         "--broker",
         dest="node",
-        type=int,
+        type=whole(),
         metavar="ID",
         help="its replicas (default: those of all brokers that have DIR)",
     )

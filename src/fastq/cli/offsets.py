@@ -7,14 +7,14 @@ from datetime import datetime
 from typing import Any
 
 from fastq.cli.clients import add_client_options, opened_admin
-from fastq.cli.output import Subparsers, UsageError, add_json_option, print_records
+from fastq.cli.output import Subparsers, UsageError, add_json_option, nonempty, print_records
 
 
 def register(commands: Any) -> None:
     parser = Subparsers(commands).add(
         "offsets", "Offsets of every partition of topics.", "fastq offsets logs --at 2026-11-21T10:00:00"
     )
-    parser.add_argument("topics", nargs="+", metavar="TOPIC")
+    parser.add_argument("topics", type=nonempty, nargs="+", metavar="TOPIC")
     add_client_options(parser)
     add_json_option(parser)
     parser.add_argument(

@@ -10,10 +10,11 @@ from __future__ import annotations
 import argparse
 import base64
 import json
+import os
 import re
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 ENCODINGS = ("auto", "utf-8", "base64")
@@ -23,11 +24,33 @@ class UsageError(ValueError):
     """Arguments that make no sense together, or a value that is none; exit code 2."""
 
 
-def count(text: str) -> int:
-    """The type of options that take a number of things: 1 or more."""
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"a number of 1 or more is expected, not {text!r}")
-    return int(text)
+INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
+
+
+def whole(low: int = 0, high: int = INT32_MAX) -> Callable[[str], int]:
+    """The type of options that take a whole number in a range: by default what the protocol has for ids and partitions."""
+
+    def parse(text: str) -> int:
+        digits = text.removeprefix("-") if low < 0 else text
+        # More digits than any of ours has: int() would say so in words of its own.
+        found = int(text) if digits.isascii() and digits.isdigit() and len(digits) < 30 else None
+        if found is None or not low <= found <= high:
+            bounds = f"of {low} or more" if found is None or found < low else f"of {high} at most"
+            raise argparse.ArgumentTypeError(f"a number {bounds} is expected, not {text!r}")
+        return found
+
+    return parse
+
+
+count = whole(1, INT64_MAX)
+"""The type of options that take a number of things."""
+
+
+def nonempty(text: str) -> str:
+    """The type of what is called by a name: a variable of a shell that is not set gives an empty one."""
+    if not text:
+        raise argparse.ArgumentTypeError("a name is expected, not an empty text")
+    return text
 
 
 def seconds(text: str) -> float:
@@ -261,6 +284,14 @@ def shown_bytes(size: float) -> str:
     return f"{size:,.1f} TiB"
 
 
+def columns(stream: Any) -> int:
+    """The width of the terminal that a stream is; 80 where it is none, or does not say."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or 80
+    except (OSError, ValueError, AttributeError):
+        return 80
+
+
 class Progress:
     """One line on standard error, rewritten at most ten times a second; silent where that is no terminal."""
 
@@ -277,7 +308,9 @@ class Progress:
         self._shown = now
         rate = done / max(now - self._started, 1e-9)
         of = f" of {self._total:,}" if self._total else ""
-        print(f"\r{self._label} {done:,}{of}  {rate:,.0f}/s\x1b[K", end="", file=sys.stderr, flush=True)
+        # A line that wraps could not be written over.
+        line = f"{self._label} {done:,}{of}  {rate:,.0f}/s"[: max(columns(sys.stderr) - 1, 0)]
+        print(f"\r{line}\x1b[K", end="", file=sys.stderr, flush=True)
 
     def close(self) -> None:
         if self._live:

@@ -17,9 +17,11 @@ from fastq.cli.output import (
     complain,
     count,
     counted,
+    nonempty,
     print_json,
     print_records,
     print_table,
+    whole,
 )
 from fastq.cli.reassignment_files import assignment_document, read_partitions
 from fastq.errors import ElectionNotNeeded
@@ -59,10 +61,12 @@ def register(commands: Any) -> None:
         "Plan few moves that give nodes equally many replicas and leaders, with racks apart.",
         "fastq partitions rebalance --drain 3 --execute",
     )
-    rebalance.add_argument("--topic", action="append", default=[], help="only this topic's; may be repeated")
+    rebalance.add_argument(
+        "--topic", type=nonempty, action="append", default=[], help="only this topic's; may be repeated"
+    )
     rebalance.add_argument(
         "--drain",
-        type=int,
+        type=whole(),
         action="append",
         default=[],
         metavar="NODE",
@@ -70,7 +74,7 @@ def register(commands: Any) -> None:
     )
     rebalance.add_argument(
         "--replication-factor",
-        type=count,
+        type=whole(1),
         metavar="N",
         help="how many replicas each partition is to have (default: as many as it has)",
     )

@@ -7,6 +7,7 @@ counts from when the record was due, so that a stall is seen in every record tha
 from __future__ import annotations
 
 import argparse
+import importlib
 import itertools
 import os
 import sys
@@ -17,18 +18,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastq.cli import latencies, perf_latency
-from fastq.cli.clients import Default, add_client_options, check_reachable, opened_consumer, opened_producer
+from fastq.cli.clients import (
+    Default,
+    add_client_options,
+    check_found,
+    check_reachable,
+    opened_consumer,
+    opened_producer,
+)
 from fastq.cli.latencies import Sample
 from fastq.cli.output import (
     Progress,
     Subparsers,
     UsageError,
     add_json_option,
+    columns,
     complain,
     count,
+    nonempty,
     print_json,
     rate,
     seconds,
+    whole,
 )
 
 if TYPE_CHECKING:
@@ -46,12 +57,18 @@ def register(commands: Any) -> None:
     produce = kinds.add(
         "produce", "Send records as fast as the broker takes them.", "fastq perf produce logs --size 100 --plot"
     )
-    produce.add_argument("topics", nargs="+", metavar="TOPIC", help="several ones take turns")
+    produce.add_argument("topics", type=nonempty, nargs="+", metavar="TOPIC", help="several ones take turns")
     add_client_options(produce)
     add_json_option(produce)
     produce.add_argument("--records", type=count, default=1_000_000, help="how many (default: %(default)s)")
     values = produce.add_mutually_exclusive_group()
-    values.add_argument("--size", type=count, default=100, metavar="BYTES", help="of each value (default: %(default)s)")
+    values.add_argument(
+        "--size",
+        type=whole(1, PAYLOADS_BYTES_MAX),
+        default=100,
+        metavar="BYTES",
+        help="of each value (default: %(default)s)",
+    )
     values.add_argument("--payload-file", type=Path, metavar="FILE", help="the values, a line each, over and over")
     produce.add_argument("--acks", default=Default("all"), choices=["0", "1", "all"])
     produce.add_argument("--compression", default=Default("none"), choices=["none", "gzip", "snappy", "lz4", "zstd"])
@@ -72,11 +89,16 @@ def register(commands: Any) -> None:
     consume = kinds.add(
         "consume", "Read records as fast as they come.", "fastq perf consume logs --records 5000000 --as arrow"
     )
-    consume.add_argument("topics", nargs="+", metavar="TOPIC")
+    consume.add_argument("topics", type=nonempty, nargs="+", metavar="TOPIC")
     add_client_options(consume)
     add_json_option(consume)
-    consume.add_argument("--group", metavar="ID", help="read as a member of this group")
-    consume.add_argument("--records", type=count, default=1_000_000, help="stop after so many (default: %(default)s)")
+    consume.add_argument("--group", type=nonempty, metavar="ID", help="read as a member of this group")
+    consume.add_argument(
+        "--records",
+        type=count,
+        default=1_000_000,
+        help="stop after so many, or, in batches, soon after (default: %(default)s)",
+    )
     consume.add_argument(
         "--as", dest="shape", default="records", choices=["records", "batches", "arrow"], help="how they are asked for"
     )
@@ -88,10 +110,7 @@ def register(commands: Any) -> None:
 
 
 def run_produce(options: argparse.Namespace) -> int:
-    if options.plot is not None and options.plot != IN_TERMINAL and not options.plot.endswith(".svg"):
-        raise UsageError(
-            f"--plot {options.plot}: a name ending in .svg is expected, or none, for a plot in the terminal"
-        )
+    _check_plot(options.plot)
     payloads = _payloads(options)
     settings: dict[str, Any] = {"acks": options.acks, "compression_type": options.compression}
     if options.transaction_ms is not None:
@@ -114,12 +133,24 @@ def run_produce(options: argparse.Namespace) -> int:
     return 0
 
 
+def _check_plot(plot: str | None) -> None:
+    """UsageError for where no plot could be written, before the run that it would be of."""
+    if plot is None or plot == IN_TERMINAL:
+        return
+    if not plot.endswith(".svg"):
+        raise UsageError(f"--plot {plot}: a name ending in .svg is expected, or none, for a plot in the terminal")
+    if not Path(plot).parent.is_dir():
+        raise UsageError(f"--plot {plot}: {Path(plot).parent} is no directory")
+
+
 def _payloads(options: argparse.Namespace) -> list[bytes]:
     if options.payload_file is None:
         return [os.urandom(max(options.size // 2, 1)).hex().encode()[: options.size]]
-    if options.payload_file.stat().st_size > PAYLOADS_BYTES_MAX:
+    with options.payload_file.open("rb") as file:
+        payloads = file.read(PAYLOADS_BYTES_MAX + 1)  # its size says nothing where it is a device or a pipe
+    if len(payloads) > PAYLOADS_BYTES_MAX:
         raise UsageError(f"--payload-file {options.payload_file}: it has more than {PAYLOADS_BYTES_MAX >> 20} MiB")
-    lines: list[bytes] = options.payload_file.read_bytes().splitlines()
+    lines: list[bytes] = payloads.splitlines()
     if not lines:
         raise UsageError(f"--payload-file {options.payload_file}: it has no line")
     return lines
@@ -204,9 +235,12 @@ class _Producing:
 
 
 def _plot(options: argparse.Namespace, samples: Sequence[Sample]) -> None:
-    from fastq.cli.plots import Line, Panel, as_svg, as_text
+    from fastq.cli.plots import BARS, LABEL_MAX, PLAIN_BARS, Line, Panel, as_svg, as_text
 
-    points = latencies.over_time(samples)
+    # The figures of --json stay alone on standard output.
+    out = sys.stderr if options.json else sys.stdout
+    room = columns(out) - LABEL_MAX if options.plot == IN_TERMINAL else latencies.POINTS_MAX
+    points = latencies.over_time(samples, room)
     end_s = points[-1].at_s if points else 0.0
     panels = [
         Panel("records a second", [Line("", [point.records_per_s for point in points])]),
@@ -216,8 +250,12 @@ def _plot(options: argparse.Namespace, samples: Sequence[Sample]) -> None:
         ),
     ]
     if options.plot == IN_TERMINAL:
-        # The figures of --json stay alone on standard output.
-        print(f"\n{as_text(panels, end_s)}", file=sys.stderr if options.json else sys.stdout)
+        try:
+            BARS.encode(out.encoding or "utf-8")
+            bars = BARS
+        except UnicodeEncodeError:
+            bars = PLAIN_BARS
+        print(f"\n{as_text(panels, end_s, bars)}", file=out)
         return
     Path(options.plot).write_text(
         as_svg(f"fastq perf produce {' '.join(options.topics)}", panels, end_s), encoding="utf-8"
@@ -229,11 +267,13 @@ def run_consume(options: argparse.Namespace) -> int:
     progress = Progress("read", options.records)
     done = size = 0
     settings = {} if options.group is None else {"group_id": options.group}
+    if options.shape == "arrow":
+        importlib.import_module("pyarrow")  # which takes longer than many a run, and is nobody's speed
     with opened_consumer(options, options.topics, auto_offset_reset="earliest", **settings) as consumer:
         start = last = time.perf_counter()
         while done < options.records:
             if options.shape == "records":
-                records = consumer.poll(max_records=CHUNK_RECORDS, timeout=options.timeout)
+                records = consumer.poll(max_records=min(CHUNK_RECORDS, options.records - done), timeout=options.timeout)
                 size += sum(len(record.value or b"") for record in records)
                 came = len(records)
             else:
@@ -245,6 +285,8 @@ def run_consume(options: argparse.Namespace) -> int:
                     size += sum(len(value or b"") for value in batch.values)
             if not came:
                 check_reachable(consumer)
+                if not done:
+                    check_found(consumer)
                 break
             done += came
             progress.update(done)

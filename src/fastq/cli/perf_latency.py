@@ -21,18 +21,20 @@ from fastq.cli.output import (
     UsageError,
     add_json_option,
     count,
+    nonempty,
     print_facts,
     print_json,
     print_table,
     rate,
     seconds,
+    whole,
 )
 from fastq.errors import WaitTimeout
 
 if TYPE_CHECKING:
     from fastq import Consumer, Producer
 
-SIZE_MIN = 24
+SIZE_MIN, SIZE_MAX = 24, 256 * 1024 * 1024
 BAR_MAX = 40
 
 
@@ -42,13 +44,13 @@ def register(kinds: Any) -> None:
         "Measure from send to poll, one at a time or at a rate.",
         "fastq perf latency logs --records 2000 --rate 500",
     )
-    parser.add_argument("topic", metavar="TOPIC")
+    parser.add_argument("topic", type=nonempty, metavar="TOPIC")
     add_client_options(parser)
     add_json_option(parser)
     parser.add_argument("--records", type=count, default=1_000, help="how many (default: %(default)s)")
     parser.add_argument(
         "--size",
-        type=count,
+        type=whole(1, SIZE_MAX),
         default=100,
         metavar="BYTES",
         help=f"of each value, {SIZE_MIN} or more (default: %(default)s)",

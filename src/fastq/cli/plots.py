@@ -12,7 +12,10 @@ from typing import NamedTuple
 from xml.sax.saxutils import escape
 
 HEIGHT = 8
-_BARS = " ▁▂▃▄▅▆▇█"
+BARS, PLAIN_BARS = " ▁▂▃▄▅▆▇█", "   ..::##"
+"""Of nothing up to all of a line; the latter where the terminal's encoding has none of the former."""
+LABEL_MAX = 16
+"""Characters beside the bars: an axis' longest label, and the axis."""
 _COLOURS = ("#2a7ab8", "#c8553d", "#4f9d69")
 _WIDTH_PX, _PANEL_PX, _LEFT_PX, _RIGHT_PX, _TOP_PX, _GAP_PX = 760, 180, 90, 20, 40, 56
 
@@ -31,7 +34,7 @@ class Panel(NamedTuple):
     lines: Sequence[Line]
 
 
-def as_text(panels: Sequence[Panel], end_s: float) -> str:
+def as_text(panels: Sequence[Panel], end_s: float, bars: str = BARS) -> str:
     """Each line of each panel as bars, one below the other."""
     blocks = []
     for panel in panels:
@@ -42,10 +45,11 @@ def as_text(panels: Sequence[Panel], end_s: float) -> str:
             rows = [f"{panel.title}: {line.name}" if line.name else panel.title]
             for row in range(HEIGHT, 0, -1):
                 label = shown(top) if row == HEIGHT else "0" if row == 1 else ""
-                bars = "".join(_BARS[min(8, max(0, round((height - row + 1) * 8)))] for height in heights)
-                rows.append(f"{label:>{width}} |{bars}".rstrip())
+                drawn = "".join(bars[min(8, max(0, round((height - row + 1) * 8)))] for height in heights)
+                rows.append(f"{label:>{width}} |{drawn}".rstrip())
             rows.append(f"{'':>{width}} +{'-' * len(heights)}")
-            rows.append(f"{'':>{width}}  0 s{f'{end_s:.3g} s':>{max(len(heights) - 3, 0)}}")
+            end = f"{end_s:.3g} s"
+            rows.append(f"{'':>{width}}  0 s {end:>{max(len(heights) - 4, 0)}}")
             blocks.append("\n".join(rows))
     return "\n\n".join(blocks)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastq.cli.clients import add_client_options, opened_admin
 from fastq.cli.groups import add_topic_option, partitions_of
-from fastq.cli.output import Subparsers, add_json_option, print_records
+from fastq.cli.output import Subparsers, add_json_option, print_records, whole
 
 
 def register(commands: Any) -> None:
@@ -19,7 +19,7 @@ def register(commands: Any) -> None:
         "describe", "Ids, epochs, sequences and open transactions.", "fastq producers describe --topic orders:0,1"
     )
     add_topic_option(describe, required=True)
-    describe.add_argument("--broker", type=int, metavar="ID", help="as this broker knows them, not the leaders")
+    describe.add_argument("--broker", type=whole(), metavar="ID", help="as this broker knows them, not the leaders")
     add_client_options(describe)
     add_json_option(describe)
     describe.set_defaults(run=run_describe)

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from fastq.cli.clients import add_client_options, opened_admin
 from fastq.cli.log_lines import warnings_held
-from fastq.cli.output import Subparsers, UsageError, add_json_option, complain, print_facts, print_json, print_records
+from fastq.cli.output import (
+    Subparsers,
+    UsageError,
+    add_json_option,
+    complain,
+    print_facts,
+    print_json,
+    print_records,
+    whole,
+)
 from fastq.errors import (
     DuplicateVoter,
     FastqError,
@@ -67,7 +76,7 @@ def register(commands: Any) -> None:
     add.set_defaults(run=run_add)
 
     remove = kinds.add("remove-controller", "Take a controller's vote.", "fastq quorum remove-controller 4")
-    remove.add_argument("controller", type=int, metavar="ID")
+    remove.add_argument("controller", type=whole(), metavar="ID")
     remove.add_argument(
         "--directory-id", metavar="ID", help="of its metadata directory, where the id alone is not enough"
     )

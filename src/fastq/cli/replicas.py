@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastq.cli.clients import add_client_options, described, opened_admin
 from fastq.cli.groups import partitions_of
-from fastq.cli.output import Progress, Subparsers, add_json_option, complain, counted, print_records, seconds
+from fastq.cli.output import Progress, Subparsers, add_json_option, complain, counted, nonempty, print_records, seconds
 from fastq.errors import KafkaError, LeaderNotAvailable, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
@@ -27,7 +27,9 @@ def register(commands: Any) -> None:
         "Read the records of every replica and compare them with the leader's; exit code 1 unless all are the same.",
         "fastq replicas verify logs:0,1 bills",
     )
-    verify.add_argument("topics", nargs="+", metavar="TOPIC[:P,P...]", help="a topic, or some of its partitions")
+    verify.add_argument(
+        "topics", type=nonempty, nargs="+", metavar="TOPIC[:P,P...]", help="a topic, or some of its partitions"
+    )
     verify.add_argument(
         "--timeout",
         type=seconds,

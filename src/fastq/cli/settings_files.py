@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from fastq.cli.output import UsageError
 from fastq.errors import ConfigError
 from fastq.other_clients import IGNORED, REFUSED
-from fastq.properties import flattened, parse_properties
+from fastq.properties import flattened, parse_properties, settings_text
 from fastq.settings import canonical
 
 if TYPE_CHECKING:
@@ -56,7 +56,13 @@ def from_profile(name: str, kind: str) -> dict[str, Any]:
         near = difflib.get_close_matches(name, profiles, n=1)
         known = f"did you mean {near[0]}?" if near else f"it has {', '.join(sorted(profiles)) or 'none'}"
         raise UsageError(f"--profile {name}: {path} has no table [{name}], {known}")
-    return _for_client(kind, flattened(profiles[name]), f"{path} [{name}]")
+    given = {key: _as_in_properties(value) for key, value in flattened(profiles[name]).items()}
+    return _for_client(kind, given, f"{path} [{name}]")
+
+
+def _as_in_properties(value: Any) -> Any:
+    """TOML has numbers and the like where a setting takes a text, client.id=7 for one; a list is one."""
+    return value if isinstance(value, (str, list)) else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def profiles_path() -> Path:
@@ -67,9 +73,7 @@ def profiles_path() -> Path:
 
 def _parsed(path: Path, parse: Any) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = parse(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UsageError(f"cannot read the settings in {path}: {error.strerror}") from None
+        found: dict[str, Any] = parse(settings_text(path))
     except (ConfigError, ValueError) as error:
         raise UsageError(f"cannot read the settings in {path}: {error}") from None
     return found

@@ -12,11 +12,12 @@ from fastq.cli.output import (
     UsageError,
     add_json_option,
     complain,
-    count,
     counted,
     key_values,
+    nonempty,
     print_json,
     print_records,
+    whole,
 )
 from fastq.errors import TopicAlreadyExists, UnknownTopicOrPartition
 
@@ -63,10 +64,10 @@ def register(commands: Any) -> None:
     create = kinds.add(
         "create", "Make a topic.", "fastq topics create logs --partitions 6 --config retention.ms=3600000"
     )
-    create.add_argument("topic")
-    create.add_argument("--partitions", type=count, metavar="N", default=-1, help="how many (default: the broker's)")
+    create.add_argument("topic", type=nonempty)
+    create.add_argument("--partitions", type=whole(1), metavar="N", default=-1, help="how many (default: the broker's)")
     create.add_argument(
-        "--replication-factor", type=count, metavar="N", default=-1, help="copies of each (default: the broker's)"
+        "--replication-factor", type=whole(1), metavar="N", default=-1, help="copies of each (default: the broker's)"
     )
     create.add_argument(
         "--config", metavar="KEY=VALUE", action="append", default=[], help="a topic setting; may be repeated"
@@ -83,12 +84,12 @@ def register(commands: Any) -> None:
     grow = kinds.add(
         "add-partitions", "Raise the number of partitions to a total.", "fastq topics add-partitions logs 12"
     )
-    grow.add_argument("topic")
-    grow.add_argument("total", type=count, help="the new number of partitions; it cannot be lowered")
+    grow.add_argument("topic", type=nonempty)
+    grow.add_argument("total", type=whole(1), help="the new number of partitions; it cannot be lowered")
     grow.set_defaults(run=run_add_partitions)
 
     delete = kinds.add("delete", "Delete topics with all their records.", "fastq topics delete logs")
-    delete.add_argument("topics", nargs="+", metavar="TOPIC")
+    delete.add_argument("topics", type=nonempty, nargs="+", metavar="TOPIC")
     delete.add_argument("--if-exists", action="store_true", help="a topic that is not there is no failure")
     delete.set_defaults(run=run_delete)
 

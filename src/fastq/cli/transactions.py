@@ -7,7 +7,16 @@ import time
 from typing import Any
 
 from fastq.cli.clients import add_client_options, opened_admin
-from fastq.cli.output import Subparsers, UsageError, add_json_option, print_json, print_records
+from fastq.cli.output import (
+    INT64_MAX,
+    Subparsers,
+    UsageError,
+    add_json_option,
+    nonempty,
+    print_json,
+    print_records,
+    whole,
+)
 
 
 def register(commands: Any) -> None:
@@ -18,8 +27,8 @@ def register(commands: Any) -> None:
 
     listing = kinds.add("list", "All transactional ids.", "fastq transactions list --longer-than 60000")
     listing.add_argument("--state", action="append", default=[], help="Ongoing, PrepareCommit, ...; may be repeated")
-    listing.add_argument("--producer-id", type=int, action="append", default=[], help="may be repeated")
-    listing.add_argument("--longer-than", type=int, metavar="MS", help="open for longer than this")
+    listing.add_argument("--producer-id", type=whole(0, INT64_MAX), action="append", default=[], help="may be repeated")
+    listing.add_argument("--longer-than", type=whole(0, INT64_MAX), metavar="MS", help="open for longer than this")
     listing.add_argument("--pattern", metavar="REGEX", help="ids that match a regular expression")
     listing.set_defaults(run=run_list)
 
@@ -35,9 +44,11 @@ def register(commands: Any) -> None:
         "fastq transactions abort --topic orders --partition 0 --start-offset 4711",
     )
     abort.add_argument("ids", nargs="*", metavar="TRANSACTIONAL-ID")
-    abort.add_argument("--topic")
-    abort.add_argument("--partition", type=int)
-    abort.add_argument("--start-offset", type=int, metavar="N", help="where the transaction begins in the partition")
+    abort.add_argument("--topic", type=nonempty)
+    abort.add_argument("--partition", type=whole())
+    abort.add_argument(
+        "--start-offset", type=whole(0, INT64_MAX), metavar="N", help="where the transaction begins in the partition"
+    )
     abort.set_defaults(run=run_abort)
 
     hanging = kinds.add(
@@ -45,10 +56,10 @@ def register(commands: Any) -> None:
         "Transactions that are open in partitions and that no coordinator will end.",
         "fastq transactions find-hanging --topic orders",
     )
-    hanging.add_argument("--topic", action="append", help="only this topic; may be repeated")
-    hanging.add_argument("--broker", type=int, metavar="ID", help="only the partitions that this broker leads")
+    hanging.add_argument("--topic", type=nonempty, action="append", help="only this topic; may be repeated")
+    hanging.add_argument("--broker", type=whole(), metavar="ID", help="only the partitions that this broker leads")
     hanging.add_argument(
-        "--max-timeout", type=int, default=900_000, metavar="MS", help="the longest that a transaction may take"
+        "--max-timeout", type=whole(0), default=900_000, metavar="MS", help="the longest that a transaction may take"
     )
     hanging.set_defaults(run=run_find_hanging)
 

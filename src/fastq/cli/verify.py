@@ -18,12 +18,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastq.cli.clients import add_client_options, opened_consumer, opened_producer
-from fastq.cli.output import Subparsers
+from fastq.cli.output import INT64_MAX, Subparsers, nonempty
 from fastq.errors import BufferTimeout, ConnectionFailed, DeliveryTimeout, FastqError, InvalidRecord, KafkaError
 
 if TYPE_CHECKING:
     from fastq import Consumer, Record, TopicPartition
 
+NUMBER_MAX = INT64_MAX // 2
+"""Of an option; a timestamp that begins there goes up with the time of the run."""
 LOOK_S = 0.05
 """How long a producer that waits for its next record may take to see that it is to end."""
 
@@ -72,7 +74,7 @@ def register(commands: Any) -> None:
         "fastq verify produce --topic logs --max-messages 100000 --throughput 1000",
     )
     add_client_options(produce, "--bootstrap-server")
-    produce.add_argument("--topic", required=True)
+    produce.add_argument("--topic", type=nonempty, required=True)
     _number(produce, "--max-messages", "N", "stop after N records; -1: when it is terminated")
     _number(produce, "--throughput", "PER_SECOND", "not more records a second than this; -1: as many as there can be")
     produce.add_argument("--acks", type=int, default=-1, choices=[0, 1, -1], help="-1: all (default: -1)")
@@ -87,8 +89,8 @@ def register(commands: Any) -> None:
         "fastq verify consume --topic logs --group-id checks --max-messages 100000",
     )
     add_client_options(consume, "--bootstrap-server")
-    consume.add_argument("--topic", required=True)
-    consume.add_argument("--group-id", required=True)
+    consume.add_argument("--topic", type=nonempty, required=True)
+    consume.add_argument("--group-id", type=nonempty, required=True)
     consume.add_argument("--group-instance-id", metavar="ID", help="be a static member under this name")
     consume.add_argument("--group-protocol", type=str.lower, default="classic", choices=["classic", "consumer"])
     consume.add_argument("--group-remote-assignor", metavar="NAME", help="of the consumer protocol")
@@ -122,7 +124,7 @@ def _number(
             found = int(given)
         except ValueError:
             found = None
-        if found is None or (low is not None and found < low):
+        if found is None or (low is not None and found < low) or abs(found) > NUMBER_MAX:
             least = "" if low is None else f" of {low} or more"
             raise argparse.ArgumentTypeError(f"a whole number{least} is expected, not {given!r}")
         return found

@@ -235,6 +235,19 @@ def test_properties_follow_java() -> None:
     }
     with pytest.raises(ConfigError, match="four hexadecimal digits"):
         parse_properties("a=\\u00")
+    assert parse_properties("a=1\f2\x85\u2028\r\f b=2\r\n\rc=3") == {"a": "1\f2\x85\u2028", "b": "2", "c": "3"}
+
+
+def test_a_file_with_a_mark_or_in_latin_1_is_read_and_what_is_no_text_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    for text in (b"\xef\xbb\xbfnode.id=7\r\nlog.dirs=/caf\xc3\xa9\r\n", b"node.id=7\nlog.dirs=/caf\xe9\n"):
+        path.write_bytes(text)
+        assert BrokerConfig.load(str(path), {}).log_dirs == ["/caf\u00e9"]
+    path.write_bytes(b"\xff\xfen\0")
+    with pytest.raises(ConfigError, match=r"server\.properties: it is UTF-16"):
+        BrokerConfig.load(str(path), {})
+    with pytest.raises(ConfigError, match=r"cannot read the configuration .*: Is a directory$"):
+        BrokerConfig.load(str(tmp_path), {})
 
 
 def test_a_toml_file_nests_and_quotes(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 import pytest
 
 from fastq.cli.latencies import Sample, figures, histogram, over_time
-from fastq.cli.plots import HEIGHT, Line, Panel, as_svg, as_text, round_above
+from fastq.cli.plots import HEIGHT, PLAIN_BARS, Line, Panel, as_svg, as_text, round_above
 
 
 def some_samples(seed: int) -> list[Sample]:
@@ -62,7 +62,8 @@ def test_a_plot_in_characters() -> None:
     lines = first.splitlines()
     assert lines[0] == "rate" and len(lines) == HEIGHT + 3
     assert lines[1] == "100 |  █" and lines[HEIGHT] == "  0 | ██"
-    assert second.startswith("ms: p50\n1 |████\n")
+    assert second.startswith("ms: p50\n1 |████\n") and second.endswith("\n   0 s 2 s")
+    assert as_text([Panel("rate", [Line("", [1])])], 1.0, PLAIN_BARS).isascii()
 
 
 def test_a_plot_as_svg_is_well_formed_and_within_its_frame() -> None:

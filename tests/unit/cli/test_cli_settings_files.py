@@ -84,6 +84,43 @@ def test_a_bad_file_is_named(config: Path, text: str, words: str) -> None:
     assert words in str(caught.value) and str(config) in str(caught.value)
 
 
+SETTINGS = "# été\r\nclient.id = caf\u00e9\r\n"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "iso-8859-1"])
+def test_a_file_in_what_editors_write(config: Path, encoding: str) -> None:
+    config.write_bytes(SETTINGS.encode(encoding))
+    assert client_settings(options("topics", "list", "--command-config", str(config)))["client.id"] == "caf\u00e9"
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (SETTINGS.encode("utf-16"), "it is UTF-16 or UTF-32: save it as UTF-8"),
+        (SETTINGS.encode("utf-32"), "it is UTF-16 or UTF-32: save it as UTF-8"),
+        (b"a=\x00\xff", "byte 0xff at position 3 is no UTF-8"),
+    ],
+)
+def test_a_file_that_is_no_text(config: Path, data: bytes, words: str) -> None:
+    config.write_bytes(data)
+    with pytest.raises(UsageError, match=words):
+        client_settings(options("topics", "list", "--command-config", str(config)))
+
+
+def test_a_directory_is_no_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="Is a directory"):
+        client_settings(options("topics", "list", "--command-config", str(tmp_path)))
+
+
+def test_values_of_a_profile_are_those_of_properties(profiles: Path) -> None:
+    profiles.write_bytes(
+        b"\xef\xbb\xbf[prod]\r\nclient.id = 7\r\nbootstrap.servers = ['a:1', 'b:2']\r\nreconnect.backoff.ms = 5"
+    )
+    found = client_settings(options("--profile", "prod", "topics", "list"))
+    assert (found["client.id"], found["reconnect.backoff.ms"]) == ("7", "5")
+    assert found["bootstrap.servers"] == ["a:1", "b:2"]
+
+
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="No such file"):
         client_settings(options("topics", "list", "--command-config", str(tmp_path / "none")))

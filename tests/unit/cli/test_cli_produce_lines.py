@@ -1,0 +1,88 @@
+"""`fastq produce`: records of lines, and what is said of lines that are none."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from fastq.cli.entry import build_parser
+from fastq.cli.produce_lines import BadLine, Parsed, line_parser, without_end
+
+
+def parsed(line: bytes, *arguments: str) -> Parsed:
+    return line_parser(build_parser().parse_args(["produce", "t", *arguments]))(line)
+
+
+@pytest.mark.parametrize(
+    ("line", "rest"), [(b"a\n", b"a"), (b"a\r\n", b"a"), (b"a\r\r\n", b"a\r"), (b"a\r", b"a\r"), (b"\n", b"")]
+)
+def test_one_end_of_a_line_is_taken_away(line: bytes, rest: bytes) -> None:
+    assert without_end(line) == rest
+
+
+def test_parts_of_a_line() -> None:
+    split = ("--header-separator", ";", "--key-separator", ":")
+    assert parsed(b"a=1,b==,c=NULL,d=;k:v:w;x", *split) == Parsed(
+        b"v:w;x", b"k", [("a", b"1"), ("b", b"="), ("c", None), ("d", b"")]
+    )
+    assert parsed(b";v", *split, "--key", "all") == Parsed(b"v", b"all")
+    assert parsed(b";:", *split) == Parsed(b"", b"")
+    assert parsed(b"k:NIL", "--key-separator", ":", "--null-marker", "NIL") == Parsed(None, b"k")
+    assert parsed(b"/w==:/g==", "--key-separator", ":", "--encoding", "base64") == Parsed(b"\xfe", b"\xff")
+
+
+@pytest.mark.parametrize(
+    ("document", "record"),
+    [
+        ({"value": "v"}, Parsed(b"v")),
+        ({"value": None, "key": "k"}, Parsed(None, b"k")),
+        ({"value": {"base64": "/w=="}}, Parsed(b"\xff")),
+        ({"value": {"base64": "/w==", "more": 1}}, Parsed(b'{"base64":"/w==","more":1}')),
+        ({"value": [1, "\u00e9"]}, Parsed('[1,"\u00e9"]'.encode())),
+        (
+            {"payload": "v", "ts": 7, "tstype": "create", "headers": ["a", "1", "b", None]},
+            Parsed(b"v", None, [("a", b"1"), ("b", None)], 7),
+        ),
+        ({"value": "v", "headers": [["a", "1"], ["a", None]]}, Parsed(b"v", None, [("a", b"1"), ("a", None)])),
+        ({"value": "v", "headers": {"a": "1"}, "timestamp_ms": -1}, Parsed(b"v", None, [("a", b"1")])),
+        ({"value": "v", "partition": 3}, Parsed(b"v")),
+    ],
+)
+def test_records_of_json(document: dict[str, Any], record: Parsed) -> None:
+    assert parsed(json.dumps(document).encode(), "--json") == record
+
+
+def test_a_partition_is_kept_where_that_is_asked_for() -> None:
+    assert parsed(b'{"value": "v", "partition": 3}', "--json", "--keep-partition").partition == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b"", "no JSON"),
+        (b"\xff", "no JSON"),
+        (b"[" * 100_000, "no JSON"),
+        (b"[]", "an object"),
+        (b'{"key": 1}', "an object"),
+        (b'{"value": {"base64": "?"}}', '"value": no base64'),
+        ('{"value": {"base64": "\u00e9"}}'.encode(), '"value": no base64'),
+        (b'{"value": "\\ud800"}', '"value": no text'),
+        (b'{"value": 1, "headers": ["a"]}', '"headers": pairs'),
+        (b'{"value": 1, "headers": [[1, "a"]]}', '"headers": pairs'),
+        (b'{"value": 1, "headers": 5}', '"headers": pairs'),
+        (b'{"value": 1, "timestamp_ms": true}', '"timestamp_ms": a whole number'),
+        (b'{"value": 1, "timestamp_ms": 1e400}', '"timestamp_ms": a whole number'),
+        (b'{"value": 1, "partition": -1}', '"partition": a whole number'),
+    ],
+)
+def test_what_is_no_record_is_told(line: bytes, words: str) -> None:
+    with pytest.raises(BadLine, match=words):
+        parsed(line, "--json", "--keep-partition")
+
+
+@pytest.mark.parametrize("line", [b"no separator", b"a;v", b"=1;v", b"\xff=1;v"])
+def test_what_has_no_headers_is_told(line: bytes) -> None:
+    with pytest.raises(BadLine, match="headers"):
+        parsed(line, "--header-separator", ";")
