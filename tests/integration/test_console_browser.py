@@ -96,7 +96,8 @@ def pages() -> list[str]:
     return [
         "/c/test", "/c/test/topics", "/c/test/topics?q=browser.0&page=2", "/c/test/topics?q=nothing-has-this",
         f"/c/test/topics/{TOPIC}", "/c/test/new-topic", f"/c/test/topics/{TOPIC}/records", f"/c/test/topics/{TOPIC}/produce",
-        f"/c/test/topics/{TOPIC}/produce?partition=0&offset=3", "/c/test/groups", f"/c/test/group?id={group}",
+        f"/c/test/topics/{TOPIC}/produce?partition=0&offset=3", f"/c/test/topics/{TOPIC}/copy",
+        "/c/test/groups", f"/c/test/group?id={group}",
         "/c/test/group?id=browser-idle", "/c/test/transactions?hanging=1", f"/c/test/transaction?id={group}",
         "/c/test/partitions", "/c/test/partitions/proposal", "/c/test/nodes/1",
     ]  # fmt: skip
@@ -266,3 +267,38 @@ def test_users_masks_and_read_only(browser: Chromium, filled: str, tmp_path: Pat
         served.close()
     assert [trouble for trouble in browser.troubles if "401" not in trouble] == []
     browser.troubles.clear()
+
+
+def test_charts_follow_what_goes_on(browser: Chromium, console: str, filled: str) -> None:
+    from urllib.parse import quote
+
+    points = "document.querySelector('figure polyline')?.getAttribute('points')?.split(' ').length"
+    browser.go(f"{console}/c/test/topics/{TOPIC}")
+    browser.until(f"{points} >= 1")
+    assert "Records a second: 0; the most" in browser.text()
+    check(browser, "a chart")
+    browser.go(f"{console}/c/test/group?id={quote(GROUP, safe='')}")
+    with Producer(bootstrap_servers=filled) as producer:
+        for n in range(7):
+            producer.send("browser.001", b"%d" % n).result()
+    with Admin(bootstrap_servers=filled) as admin:
+        admin.alter_group_offsets("browser-behind", {TopicPartition("browser.001", 0): 3}).results()
+    browser.go(f"{console}/c/test/group?id=browser-behind")
+    browser.until_text("Lag: 4; the most")
+    assert browser.run("document.querySelector('figure svg').getAttribute('aria-label')").startswith("Lag: 4")
+
+
+def test_records_are_set_aside(browser: Chromium, console: str) -> None:
+    browser.go(f"{console}/c/test/topics/{TOPIC}/records")
+    browser.until("document.getElementById('told').textContent.includes('all was looked at')")
+    browser.fill("[name=path]", "$.id")
+    browser.fill("[name=value]", "77")
+    browser.click("#copy")
+    browser.until("!!document.querySelector('[name=target]')")
+    assert browser.run("document.querySelector('[name=value]').value") == "77"
+    browser.fill("[name=target]", "browser.002")
+    browser.press("Enter")
+    browser.until_text("Copy 1 record to browser.002")
+    check(browser, "a plan of a copy")
+    browser.click("main button.danger")
+    browser.until_text("browser.002-0 at offset 0")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from fastq.console.pages import groups, overview, partitions, records, topics, transactions
+from fastq.console.pages import charts, copies, groups, overview, partitions, records, topics, transactions
 from fastq.console.pages.routes import Routes
 
 ROUTES: Routes = [
     *overview.ROUTES,
     *topics.ROUTES,
     *records.ROUTES,
+    *copies.ROUTES,
     *groups.ROUTES,
+    *charts.ROUTES,
     *transactions.ROUTES,
     *partitions.ROUTES,
 ]

@@ -1,7 +1,8 @@
 """Which nodes have partitions: what moves and how far it is, preferred leaders, and the balancer's proposal.
 
 Rules: the proposal is `fastq.admin.balance`'s, as `fastq partitions rebalance` prints it; it describes all topics, so it is made when
-asked for. What is begun is what was shown. All of it is about every topic: users of some topics see the moves of those, and begin none.
+asked for. Moves that somebody writes are shown as it is. What is begun is what was shown. All of it is about every topic: users of some
+topics see the moves of those, begin none, and elect the leaders of their own.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from fastq.console.pages.routes import CLUSTER, Routes
+from fastq.console.pages.routes import CLUSTER, TOPIC, Routes
 from fastq.console.picture import replica_sizes
 from fastq.console.users import Role
 from fastq.console.visit import BadValue, Refused, Visit
@@ -57,15 +58,44 @@ async def elect(visit: Visit) -> Response:
     return visit.result("Elect preferred leaders", rows, visit.url("partitions"))
 
 
+async def elect_topic(visit: Visit) -> Response:
+    """The same for the partitions of one topic."""
+    from fastq.admin import ElectionType
+
+    name = visit.topic
+    described = await visit.cluster.admin.describe_topic(name)
+    places = [TopicPartition(name, part.index) for part in described.partitions]
+    outcomes = await visit.cluster.admin.elect_leaders(ElectionType.PREFERRED, places)
+    errors = {tp: error for tp, error in outcomes.errors.items() if not isinstance(error, ElectionNotNeeded)}
+    visit.audit("elect preferred leaders", next(iter(errors.values()), None), topic=name)
+    visit.cluster.forget_picture()
+    rows: list[tuple[str, Any]] = [
+        (str(tp), errors.get(tp, "led by it already" if tp in outcomes.errors else None)) for tp in outcomes
+    ]
+    return visit.result("Elect preferred leaders", rows, visit.url("topics", name))
+
+
 async def proposal(visit: Visit) -> Response:
     """Few moves that give the nodes equally much."""
     from fastq.admin.balance import plan_balance
 
     visit.check_everywhere("The balancer's proposal")
+    before, racks = await _at_rest(visit)
+    drained = [visit.number("drain", high=2**31 - 1)] if visit.text("drain").strip() else []
+    unknown = [node for node in drained if node not in racks and not any(node in nodes for nodes in before.values())]
+    if unknown:
+        raise BadValue(f"drain: there is no node {unknown[0]}, and no replica on it")
+    return _shown(visit, await asyncio.to_thread(plan_balance, before, racks, drained), before, racks, of_balancer=True)
+
+
+State = dict[TopicPartition, tuple[int, ...]]
+
+
+async def _at_rest(visit: Visit) -> tuple[State, dict[int, str | None]]:
+    """The replicas of all partitions, and the racks of the nodes."""
     admin = visit.cluster.admin
     if await admin.list_partition_reassignments():
         raise Refused("Partitions move already: a plan takes what is at rest.")
-    drained = [visit.number("drain", high=2**31 - 1)] if visit.text("drain").strip() else []
     names = list(await admin.list_topics(include_internal=True))
     described = (await admin.describe_topics(names, timeout=DESCRIBE_S)) if names else {}
     racks = {node.node_id: node.rack for node in (await admin.describe_cluster()).nodes}
@@ -76,10 +106,10 @@ async def proposal(visit: Visit) -> Response:
         for part in outcome.value.partitions
         if part.leader is not None
     }
-    unknown = [node for node in drained if node not in racks and not any(node in nodes for nodes in before.values())]
-    if unknown:
-        raise BadValue(f"drain: there is no node {unknown[0]}, and no replica on it")
-    moves = await asyncio.to_thread(plan_balance, before, racks, drained)
+    return before, racks
+
+
+def _shown(visit: Visit, moves: State, before: State, racks: dict[int, str | None], *, of_balancer: bool) -> Response:
     after = {**before, **moves}
     nodes = [
         {
@@ -91,27 +121,40 @@ async def proposal(visit: Visit) -> Response:
         for node in sorted(racks)
     ]
     lines = "\n".join(f"{tp.topic}:{tp.partition}:{','.join(map(str, replicas))}" for tp, replicas in moves.items())
-    return visit.page("proposal.html", moves=moves, before=before, nodes=nodes, lines=lines)
+    return visit.page("proposal.html", moves=moves, before=before, nodes=nodes, lines=lines, of_balancer=of_balancer)
 
 
-def _held(replicas: dict[TopicPartition, tuple[int, ...]]) -> Counter[int]:
+async def plan(visit: Visit) -> Response:
+    """The dry run of moves that somebody has written: what nodes have before and after."""
+    visit.check_everywhere("A reassignment")
+    before, racks = await _at_rest(visit)
+    wanted = _moves(visit)
+    for tp, nodes in wanted.items():
+        if tp not in before:
+            raise BadValue(f"{tp}: there is no such partition, or none that has a leader")
+        if not set(nodes) <= set(racks):
+            raise BadValue(
+                f"{tp}: there is no node {min(set(nodes) - set(racks))}; there are {', '.join(map(str, sorted(racks)))}"
+            )
+        if len(set(nodes)) < len(nodes):
+            raise BadValue(f"{tp}: a node is there twice")
+    moves = {tp: tuple(nodes) for tp, nodes in wanted.items() if tuple(nodes) != before[tp]}
+    visit.audit("plan reassignment", partitions=len(moves))
+    return _shown(visit, moves, before, racks, of_balancer=False)
+
+
+def _held(replicas: State) -> Counter[int]:
     return Counter(node for nodes in replicas.values() for node in nodes)
 
 
-def _led(replicas: dict[TopicPartition, tuple[int, ...]]) -> Counter[int]:
+def _led(replicas: State) -> Counter[int]:
     return Counter(nodes[0] for nodes in replicas.values() if nodes)
 
 
 async def reassign(visit: Visit) -> Response:
     """Begin the moves of a proposal."""
     visit.check_everywhere("A reassignment")
-    moves: dict[TopicPartition, list[int]] = {}
-    for line in visit.text("moves", MOVES_LENGTH_MAX).split():
-        parts = line.split(":")
-        numbers = [parts[1], *parts[2].split(",")] if len(parts) == 3 else [""]
-        if not all(number.isascii() and number.isdigit() and len(number) < 10 for number in numbers):
-            raise BadValue(f"a move is topic:partition:node,node, not {line[:80]!r}")
-        moves[TopicPartition(parts[0], int(numbers[0]))] = [int(number) for number in numbers[1:]]
+    moves = _moves(visit)
     outcomes = await visit.cluster.admin.alter_partition_reassignments(moves)
     first: FastqError | None = next(iter(outcomes.errors.values()), None)
     visit.audit("reassign partitions", first, moves={str(tp): nodes for tp, nodes in moves.items()})
@@ -119,6 +162,18 @@ async def reassign(visit: Visit) -> Response:
         (f"{tp} to {moves[tp]}", outcome.error or "begun") for tp, outcome in outcomes.items()
     ]
     return visit.result("Reassign partitions", rows, visit.url("partitions"))
+
+
+def _moves(visit: Visit) -> dict[TopicPartition, list[int]]:
+    """Of lines of topic:partition:node,node."""
+    moves: dict[TopicPartition, list[int]] = {}
+    for line in visit.text("moves", MOVES_LENGTH_MAX).split():
+        parts = line.split(":")
+        numbers = [parts[1], *parts[2].split(",")] if len(parts) == 3 else [""]
+        if not all(number.isascii() and number.isdigit() and len(number) < 10 for number in numbers):
+            raise BadValue(f"a move is topic:partition:node,node, not {line[:80]!r}")
+        moves[TopicPartition(parts[0], int(numbers[0]))] = [int(number) for number in numbers[1:]]
+    return moves
 
 
 async def cancel(visit: Visit) -> Response:
@@ -132,6 +187,8 @@ async def cancel(visit: Visit) -> Response:
 ROUTES: Routes = [
     ("GET", CLUSTER + "/partitions", Role.VIEWER, overview),
     ("POST", CLUSTER + "/partitions/elect", Role.OPERATOR, elect),
+    ("POST", TOPIC + "/elect", Role.OPERATOR, elect_topic),
+    ("POST", CLUSTER + "/partitions/plan", Role.ADMIN, plan),
     ("GET", CLUSTER + "/partitions/proposal", Role.ADMIN, proposal),
     ("POST", CLUSTER + "/partitions/reassign", Role.ADMIN, reassign),
     ("POST", CLUSTER + "/partitions/cancel", Role.ADMIN, cancel),

@@ -112,6 +112,9 @@ async def topic(visit: Visit) -> Response:
         "topic.html",
         topic=described,
         pager=pager,
+        not_preferred=sum(
+            part.leader is not None and part.leader.node_id not in part.replicas[:1] for part in described.partitions
+        ),
         partitions=_partition_rows(name, pager.shown, sizes, starts, ends),
         configs=entries,
         tell_elr=any(part.elr is not None for part in described.partitions),

@@ -146,6 +146,8 @@
       location.assign(form.dataset.url + "/download?" + values);
     });
   }
+  const copy = document.getElementById("copy");
+  if (copy) copy.addEventListener("click", () => location.assign(copy.dataset.url + "?" + query()));
   window.addEventListener("pagehide", () => end());
   search();
 })();

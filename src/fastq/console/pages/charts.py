@@ -1,0 +1,57 @@
+"""The numbers that a page's charts ask for while it is open: JSON of a time, a value, and of how many partitions.
+
+Rules: nothing is kept here; a chart begins with its page. A number costs one ListOffsets to each leader, for a group an OffsetFetch more,
+and is not told of more than MEASURED_MAX partitions.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+
+from starlette.responses import Response
+
+from fastq.console.pages.groups import ID_MAX
+from fastq.console.pages.routes import CLUSTER, TOPIC, Routes
+from fastq.console.pages.topics import MEASURED_MAX
+from fastq.console.users import Role
+from fastq.console.visit import Refused, Visit
+from fastq.metadata import TopicPartition
+
+
+def _told(value: int, of: int) -> Response:
+    return Response(json.dumps({"time": time.time() * 1000, "value": value, "of": of}), media_type="application/json")
+
+
+async def ends(visit: Visit) -> Response:
+    """The ends of all partitions of a topic together: what it grows by is the records that came."""
+    from fastq.admin import OffsetSpec
+
+    name = visit.topic
+    described = await visit.cluster.admin.describe_topic(name)
+    places = [TopicPartition(name, part.index) for part in described.partitions if part.leader is not None]
+    _check(len(places))
+    found = await visit.cluster.admin.list_offsets(dict.fromkeys(places, OffsetSpec.LATEST))
+    return _told(sum(end.offset for end in found.results().values()), len(places))
+
+
+async def lag(visit: Visit) -> Response:
+    """How far a group is behind in the topics of the user."""
+    group_id = visit.text("id", ID_MAX)
+    committed = await visit.cluster.admin.list_group_offsets(group_id)
+    places = [tp for tp in committed if visit.user.may_see(tp.topic)]
+    _check(len(places))
+    found = await visit.cluster.admin.group_lag(group_id, places) if places else {}
+    lags = [outcome.value.lag for outcome in found.values() if outcome.value is not None]
+    return _told(sum(one for one in lags if one is not None), len(lags))
+
+
+def _check(partitions: int) -> None:
+    if partitions > MEASURED_MAX:
+        raise Refused(f"These are {partitions:,} partitions: of more than {MEASURED_MAX:,} no chart is drawn.")
+
+
+ROUTES: Routes = [
+    ("GET", TOPIC + "/ends", Role.VIEWER, ends),
+    ("GET", CLUSTER + "/group/lag", Role.VIEWER, lag),
+]

@@ -1,0 +1,66 @@
+// Charts of what goes on while a page is open: a number every few seconds, the last minutes of them as a line.
+"use strict";
+
+(() => {
+  const EVERY_MS = 2000;
+  const SLOWEST_MS = 16000;
+  const POINTS_MAX = 150;
+  const [WIDTH, HEIGHT] = [600, 120];
+  const NS = "http://www.w3.org/2000/svg";
+  const count = (number) => Number(number.toFixed(number < 10 ? 1 : 0)).toLocaleString("en");
+
+  const chart = (figure) => {
+    const svg = document.createElementNS(NS, "svg");
+    svg.setAttribute("viewBox", `0 0 ${WIDTH} ${HEIGHT}`);
+    svg.setAttribute("preserveAspectRatio", "none");
+    svg.setAttribute("role", "img");
+    const line = svg.appendChild(document.createElementNS(NS, "polyline"));
+    const caption = figure.querySelector("figcaption");
+    const points = [];
+    let last = null;
+    let wait = EVERY_MS;
+
+    const draw = () => {
+      const highest = Math.max(1, ...points);
+      const step = WIDTH / (POINTS_MAX - 1);
+      const from = WIDTH - (points.length - 1) * step;
+      line.setAttribute("points", points.map((value, n) => `${(from + n * step).toFixed(1)},${(HEIGHT - 2 - value / highest * (HEIGHT - 8)).toFixed(1)}`).join(" "));
+      const now = count(points[points.length - 1]);
+      caption.textContent = `${figure.dataset.words}: ${now}; the most of the last ${Math.round(points.length * EVERY_MS / 1000)} s: ${count(Math.max(...points))}`;
+      svg.setAttribute("aria-label", caption.textContent);
+      if (!svg.isConnected) figure.append(svg);
+    };
+
+    const take = (found) => {
+      if (figure.dataset.kind === "rate") {
+        // A partition more or less, and a topic that was made anew, are no rate.
+        if (last && found.time > last.time && found.of === last.of) points.push(Math.max(0, found.value - last.value) * 1000 / (found.time - last.time));
+        last = found;
+      } else {
+        points.push(found.value);
+      }
+      if (points.length > POINTS_MAX) points.shift();
+      if (points.length) draw();
+    };
+
+    const ask = async () => {
+      try {
+        if (document.visibilityState === "visible") {
+          const answer = await fetch(figure.dataset.url, { headers: { accept: "application/json" }, signal: AbortSignal.timeout(15000) });
+          if (!answer.ok) throw new Error(await answer.text());
+          take(await answer.json());
+          wait = EVERY_MS;
+        } else {
+          last = null; // what came meanwhile is no rate of now
+        }
+      } catch (error) {
+        caption.textContent = `${figure.dataset.words}: not told. ${error.message}`;
+        wait = Math.min(wait * 2, SLOWEST_MS);
+      }
+      setTimeout(ask, wait);
+    };
+    ask();
+  };
+
+  document.querySelectorAll("figure[data-url]").forEach(chart);
+})();
