@@ -95,7 +95,7 @@ class Cluster:
 
     async def run(self, operation: Operation[T]) -> T:
         """An operation that is the console's own."""
-        return await self.admin._client.run(operation, API_TIMEOUT_S)
+        return await self.admin._client.run(operation)
 
     async def picture(self) -> Picture:
         """The cluster at a glance, up to `picture_s` old."""

@@ -13,11 +13,9 @@ from console_served import Browser, Served
 
 from fastq.admin import ConfigEntry
 from fastq.cli import main
-from fastq.console import clusters
 from fastq.console.app import Console
 from fastq.console.audit import AuditLog
 from fastq.console.config import ClusterConfig, ConsoleConfig, load_file
-from fastq.console.pages import overview
 from fastq.console.users import _Hash
 from fastq.errors import ConfigError
 from fastq.testing import Broker
@@ -79,13 +77,10 @@ class _NoTerminal(io.BytesIO):
         return 99_999  # os.isatty is false for what is not open
 
 
-def test_a_cluster_that_does_not_answer_is_a_sentence(
-    served: Callable[..., Served], shared_broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(clusters, "API_TIMEOUT_S", 0.4)
-    monkeypatch.setattr(overview, "LOOK_S", 0.2)
+def test_a_cluster_that_does_not_answer_is_a_sentence(served: Callable[..., Served], shared_broker: Broker) -> None:
     with socket.create_server(("127.0.0.1", 0)) as nobody:
-        gone = ClusterConfig("gone", {"bootstrap.servers": f"127.0.0.1:{nobody.getsockname()[1]}"})
+        address = f"127.0.0.1:{nobody.getsockname()[1]}"
+    gone = ClusterConfig("gone", {"bootstrap.servers": address, "default.api.timeout.ms": "400"})
     here = ClusterConfig("here", {"bootstrap.servers": shared_broker.bootstrap_servers})
     with Browser(served(clusters=(gone, here)).url) as browser:
         home = browser.get("/").text
