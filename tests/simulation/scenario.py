@@ -41,7 +41,7 @@ LATE_S = 3.0
 """A request that nobody waits for any more has been seen to by then."""
 IDLE_S = 5.0
 """Longer than a follower may lag behind."""
-IDLE_DELAY_S = 0.1
+IDLE_DELAY_S = 0.05
 """So that a follower does not have at once what comes then."""
 FAULTS_S = 12.0
 """How long faults befall a cluster."""
