@@ -111,7 +111,7 @@ simulate: $(VENV)/.built $(VENV)/.test ## whole clusters in one process, on virt
 	@cd tests && ../$(PY) -m simulation --seeds $(SEEDS) --seed $(SEED) --keep ../build/simulation
 
 interop-kafka: $(VENV)/.built $(VENV)/.test java ## Apache Kafka (through Maven): its broker for our client, its tools for our broker
-	@$(PYTEST) tests/interop -m "kafka and not soak" --timeout 600 -o faulthandler_timeout=700
+	@$(PYTEST) tests/interop -n 2 --dist loadfile -m "kafka and not soak" --timeout 600 -o faulthandler_timeout=700
 
 interop-spark: $(VENV)/.built $(VENV)/.test java ## Spark's own Kafka connector (through Maven) on our broker, and beside ours
 	@$(PY) tools/spark_jvm.py

@@ -145,7 +145,7 @@ MUTATIONS = {
     "a controller votes for who has less": Mutation(Answers, "_grants", _votes_for_who_has_less, 0),
     "metadata is committed without a majority": Mutation(Leadership, "majority_has", _commits_alone, 4),
     "who has less joins the in-sync replicas": Mutation(Partition, "_may_join", _joins_with_less, 0),
-    "what is not synced counts as kept": Mutation(Visibility, "durable_end", _whole_log, 17),
+    "what is not synced counts as kept": Mutation(Visibility, "durable_end", _whole_log, 23),
     "the last stable offset ignores open transactions": Mutation(Visibility, "_stable_offset", _stable_is_committed, 0),
     "a sleeping partition sleeps through records": Mutation(Replica, "wake", _sleeps_through_records, 0),
 }
