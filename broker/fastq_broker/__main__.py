@@ -36,6 +36,7 @@ EXIT_OK = 0
 EXIT_CANNOT_START = 1
 EXIT_UNCLEAN = 1
 EXIT_BAD_CONFIG = 2
+EXIT_READER_GONE = 141
 
 logger = logging.getLogger("fastq_broker")
 
@@ -56,13 +57,36 @@ _EXAMPLE = """example:
                                             give directories their cluster before the first start; also info, random-uuid
   fastq-broker status                       which nodes run here
   fastq-broker stop --data-dir ./data       stop one of them, or all of fastq-broker --nodes, and wait until it has
+  fastq-broker container                    a broker whose settings are KAFKA_* variables, as in Apache Kafka's image
+  fastq-broker --check-config --config server.properties
+                                            what would hold, from where, and whether the machine has what it takes
 """
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a broker until a signal ends it; answers the exit code."""
+    """Run a broker until a signal ends it, or one of the commands; answers the exit code."""
     started = time.perf_counter()
-    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        code = _run(sys.argv[1:] if arguments is None else arguments, started)
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # the reader of a command's output has what it wanted
+        _leave_stdout()
+        return EXIT_READER_GONE
+    except OSError as error:  # what is printed cannot be written: all else is caught where it is done
+        _leave_stdout()
+        print(f"fastq-broker: {error.strerror or error}", file=sys.stderr)
+        return EXIT_CANNOT_START
+
+
+def _leave_stdout() -> None:
+    """What could not be written is not tried again when the interpreter ends."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _run(arguments: Sequence[str], started: float) -> int:
     if arguments[:1] == ["repair"]:
         from .repair import main as repair
 

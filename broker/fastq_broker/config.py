@@ -294,10 +294,15 @@ def _known(settings: Mapping[str, Value]) -> dict[str, Value]:
     known: dict[str, Value] = {}
     for given, value in settings.items():
         name = given if given in BROKER_KEYS else _BY_ATTRIBUTE.get(given, given)
-        if name not in BROKER_KEYS and not name.startswith((config_listeners.PREFIX, *_PREFIXES)):
-            raise unknown_key(name, BROKER_KEYS, "broker setting")
+        check_known(name)
         known[name] = value
     return known
+
+
+def check_known(name: str) -> None:
+    """ConfigError for what is no name of Kafka's, with the nearest that is one."""
+    if name not in BROKER_KEYS and not name.startswith((config_listeners.PREFIX, *_PREFIXES)):
+        raise unknown_key(name, BROKER_KEYS, "broker setting")
 
 
 class _Builder:

@@ -21,6 +21,9 @@ import re
 import socket
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from fastq.errors import ConfigError
 
 PREFIX = "KAFKA_"
 FOR_A_JVM = re.compile(
@@ -29,6 +32,7 @@ FOR_A_JVM = re.compile(
 OF_KUBERNETES = re.compile(
     r"KAFKA_([A-Z0-9_]*_)?(SERVICE_HOST|SERVICE_PORT(_[A-Z0-9_]+)?|PORT(_[0-9]+_(TCP|UDP)[A-Z_]*)?)"
 )
+EXIT_BAD_CONFIG = 2
 HOST_PORT, CONTAINER_PORT, CONTROLLER_PORT = 9092, 19092, 19093
 BOTH_ROLES = "broker,controller"
 
@@ -51,6 +55,24 @@ def _key(variable: str) -> str:
     """`KAFKA_A_B__C` is `a.b_c`."""
     text = variable[len(PREFIX) :].lower()
     return re.sub("_{1,3}", lambda found: {1: ".", 2: "_", 3: "-"}[len(found[0])], text)
+
+
+def unknown_variables(settings: Mapping[str, str]) -> str:
+    """What is said of those that stand for no setting; empty where all do."""
+    from .config import check_known
+
+    words = []
+    for key in settings:
+        try:
+            check_known(key)
+        except ConfigError as error:
+            words.append(f"{_variable(key)}: {error}" if key else f"{PREFIX} names no setting")
+    return "; ".join(words)
+
+
+def _variable(key: str) -> str:
+    """`KAFKA_A_B__C` of `a.b_c`."""
+    return PREFIX + key.replace("_", "__").replace("-", "___").replace(".", "_").upper()
 
 
 def defaults(settings: Mapping[str, str], host: str) -> dict[str, str]:
@@ -90,6 +112,23 @@ def _assignments(settings: Mapping[str, str]) -> list[str]:
     return [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
 
 
+def _other_cluster(directories: Sequence[str], cluster_id: str) -> str:
+    """What is said where a directory is another cluster's; a file that cannot be read is the start's to tell."""
+    from .controller.storage import MetaProperties
+
+    for each in directories:
+        try:
+            found = MetaProperties.read(Path(each.strip()))
+        except (ConfigError, OSError):
+            continue
+        if found is not None and found.cluster_id != cluster_id:
+            return (
+                f"CLUSTER_ID is {cluster_id}, and {each.strip()} belongs to cluster {found.cluster_id}: "
+                "give it that one, or another volume"
+            )
+    return ""
+
+
 def main(arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
     """Run the broker; answers the exit code."""
     from .__main__ import main as run
@@ -106,6 +145,10 @@ def main(arguments: Sequence[str], environment: Mapping[str, str] | None = None)
     parsed = parser.parse_args(arguments)
     environment = os.environ if environment is None else environment
     settings, passed = settings_of(environment)
+    unknown = unknown_variables(settings)
+    if unknown:
+        print(f"fastq-broker container: {unknown}", file=sys.stderr)
+        return EXIT_BAD_CONFIG
     if passed:
         print(
             f"fastq-broker: {', '.join(passed)}: passed over, as Kubernetes sets such for a service named kafka; give the service another "
@@ -120,6 +163,10 @@ def main(arguments: Sequence[str], environment: Mapping[str, str] | None = None)
         settings["log.dirs"] = parsed.data_dir
     directories = settings.get("log.dirs", settings.get("log.dir", "")).split(",")
     is_new = not any(os.path.exists(os.path.join(each.strip(), "meta.properties")) for each in directories)
+    other = cluster_id and not is_new and _other_cluster(directories, cluster_id)
+    if other:
+        print(f"fastq-broker container: {other}", file=sys.stderr)
+        return EXIT_BAD_CONFIG
     if cluster_id and is_new:
         code = run(format_arguments(settings, cluster_id))
         if code:

@@ -9,6 +9,7 @@ Rules
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -26,7 +27,10 @@ DESCRIPTORS_MIN = 4_096
 FREE_MIN = 1 << 30
 MEMORY_MIN = 256 << 20
 NOT_FOR_LOGS = ("nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", "vboxsf")
+FOR_NO_FILES = ("proc", "sysfs", "devpts", "cgroup", "cgroup2", "debugfs", "tracefs", "securityfs", "pstore", "bpf")
+"""The system's own: nobody makes a directory there, whatever its permissions say."""
 GONE_AT_RESTART = ("tmpfs", "ramfs")
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 CLOCK_BEGINS_S = 1_735_689_600
 """2025-01-01: a clock before it has not been set."""
 
@@ -57,10 +61,13 @@ def look(config: BrokerConfig, descriptors: int) -> Machine:
 
 def _place(path: str) -> Place:
     there = os.path.abspath(path)
-    while not os.path.exists(there):
+    while not os.path.lexists(there):
         there = os.path.dirname(there)
     problem = ""
-    if not os.path.isdir(there):
+    if not os.path.exists(there):
+        problem = f"{there} is a symbolic link to {os.path.realpath(there)}, which is not there"
+        there = os.path.dirname(there)
+    elif not os.path.isdir(there):
         problem = f"{there} is no directory"
     elif not os.access(there, os.W_OK | os.X_OK):
         problem = (
@@ -68,8 +75,13 @@ def _place(path: str) -> Place:
         )
     if not hasattr(os, "statvfs"):
         return Place(path, "", 0, 0, problem)
-    found = os.statvfs(there)
-    return Place(path, _file_system(there), found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize, problem)
+    found, kind = os.statvfs(there), _file_system(there)
+    if kind in FOR_NO_FILES:
+        problem = problem or f"{there} is on {kind}, which holds no files of anybody's"
+    return Place(path, kind, found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize, problem)
+
+
+_ESCAPED = re.compile(r"\\([0-7]{3})")
 
 
 def _file_system(path: str) -> str:
@@ -82,7 +94,7 @@ def _file_system(path: str) -> str:
     best, kind = "", ""
     for line in lines:
         fields = line.split()
-        point = fields[1].replace("\\040", " ")
+        point = _ESCAPED.sub(lambda found: chr(int(found[1], 8)), fields[1])
         if len(point) >= len(best) and (real == point or real.startswith(point.rstrip("/") + "/")):
             best, kind = point, fields[2]
     return kind
@@ -173,7 +185,7 @@ def report(config: BrokerConfig, machine: Machine, origins: Mapping[str, str]) -
         yield f"memory: {_size(machine.memory_bytes)}"
     yield f"clock: {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(machine.now_s))}"
     for place in machine.places:
-        yield f"{place.path}: {place.kind or 'file system'}, {_size(place.free_bytes)} free of {_size(place.size_bytes)}"
+        yield f"{_text(place.path)}: {place.kind or 'file system'}, {_size(place.free_bytes)} free of {_size(place.size_bytes)}"
 
 
 def check(config: BrokerConfig, origins: Mapping[str, str]) -> int:
@@ -191,5 +203,6 @@ def check(config: BrokerConfig, origins: Mapping[str, str]) -> int:
 
 def _text(value: object) -> str:
     if isinstance(value, (list, tuple)):
-        return ",".join(map(str, value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
+        return ",".join(map(_text, value))
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -7,7 +7,8 @@ Rules
   fault. Its progress is the unit's status.
 - The watchdog (WATCHDOG_USEC) is fed by the loop twice in its time: a loop that is held up starves it, and the manager starts the
   broker anew.
-- A message that cannot be sent is not sent: the broker serves all the same.
+- A message that cannot be sent is not sent: the broker serves all the same. That it is ready alone is said again, for it is said once: a
+  manager that has its hands full takes no more for a while.
 Source: sd_notify(3), sd_watchdog_enabled(3).
 """
 
@@ -22,6 +23,8 @@ logger = logging.getLogger(__name__)
 
 ASK_S = 5.0
 """How often it asks for more time."""
+AGAIN_S = 0.2
+"""When it says again that it is ready, to a manager that took nothing."""
 EXTEND_S = 30.0
 """How much it asks for."""
 
@@ -41,17 +44,20 @@ class ServiceManager:
             logger.warning("NOTIFY_SOCKET %r is neither a path nor an abstract name: nobody is told", self._address)
             self._address = ""
 
-    def tell(self, *fields: str) -> None:
-        """Send one message."""
+    def tell(self, *fields: str) -> bool:
+        """Send one message. Answers whether it may be taken later, where it is not now."""
         if not self._address:
-            return
+            return False
+        message = "\n".join(" ".join(field.splitlines()) for field in fields).encode("utf-8", "backslashreplace")
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
                 sock.setblocking(False)
-                sock.sendto("\n".join(fields).encode(), address)
+                sock.sendto(message, address)
         except OSError as error:
             logger.debug("telling the service manager failed: %s", error)
+            return isinstance(error, BlockingIOError)
+        return False
 
     def starting(self, loop: asyncio.AbstractEventLoop, progress: Callable[[], str]) -> None:
         """The start begins; `progress` is how far it is, in words."""
@@ -62,13 +68,16 @@ class ServiceManager:
         """Clients are served."""
         if self._address:
             self.close()
-            self.tell("READY=1", f"STATUS={status}")
+            self._say_ready(loop, status)
             if self._watchdog_s > 0:
                 self._feed(loop)
 
     def stopping(self, loop: asyncio.AbstractEventLoop) -> None:
         """The stop begins; the watchdog is fed on."""
         if self._address:
+            ready = self._timers.pop("ready", None)
+            if ready is not None:
+                ready.cancel()
             self.tell("STOPPING=1")
             self._ask(loop, lambda: "stopping")
 
@@ -82,6 +91,10 @@ class ServiceManager:
         """Ask for more time, now and later."""
         self.tell(f"EXTEND_TIMEOUT_USEC={int(EXTEND_S * 1e6)}", f"STATUS={progress()}")
         self._timers["time"] = loop.call_later(ASK_S, self._ask, loop, progress)
+
+    def _say_ready(self, loop: asyncio.AbstractEventLoop, status: str) -> None:
+        if self.tell("READY=1", f"STATUS={status}"):
+            self._timers["ready"] = loop.call_later(AGAIN_S, self._say_ready, loop, status)
 
     def _feed(self, loop: asyncio.AbstractEventLoop) -> None:
         self.tell("WATCHDOG=1")

@@ -67,6 +67,8 @@ def main(arguments: Sequence[str]) -> int:
     except ConfigError as error:
         print(f"fastq-broker {parsed.command}: {error}", file=sys.stderr)
         return EXIT_BAD_ARGUMENTS
+    except BrokenPipeError:
+        raise  # its reader's business, as with every command
     except (FastqError, OSError) as error:
         print(f"fastq-broker {parsed.command}: {error}", file=sys.stderr)
         return EXIT_NOT_RUNNING
@@ -125,7 +127,9 @@ def _directories(parsed: argparse.Namespace) -> list[Path]:
         config = BrokerConfig.load(parsed.config, {} if parsed.data_dir is None else {"log.dirs": parsed.data_dir})
         roots = [Path(path) for path in config.log_dirs]
     else:
-        roots = [Path(path) for path in parsed.data_dir.split(",")]
+        roots = [Path(path.strip()) for path in parsed.data_dir.split(",") if path.strip()]
+        if not roots:
+            raise ConfigError("--data-dir is empty: the directory of a node is expected")
     for root in roots:
         if not root.is_dir():
             raise ConfigError(f"{root} is no directory")

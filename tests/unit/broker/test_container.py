@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from fastq_broker.container import defaults, format_arguments, settings_of
+from fastq_broker.container import defaults, format_arguments, main, settings_of, unknown_variables
+from fastq_broker.controller.storage import MetaProperties
 from nodes import free_ports
 
 from fastq import Admin
@@ -126,4 +127,19 @@ def test_a_lone_container_takes_the_cluster_it_is_given(tmp_path: Path) -> None:
 def test_a_variable_that_is_no_setting_refuses_the_start(tmp_path: Path) -> None:
     process = run(tmp_path, {"KAFKA_LOG_RETENTION_HUORS": "5"})
     _, log = process.communicate(timeout=30)
-    assert process.returncode == 2 and "log.retention.huors" in log and "log.retention.hours" in log
+    assert process.returncode == 2 and log.startswith("fastq-broker container: KAFKA_LOG_RETENTION_HUORS: ")
+    assert "log.retention.hours" in log
+
+
+def test_every_variable_that_is_none_is_named() -> None:
+    told, _ = settings_of({"KAFKA_": "", "KAFKA_A_B__C___D": "1", "KAFKA_NODE_ID": "1"})
+    words = unknown_variables(told)
+    assert "KAFKA_ names no setting" in words and "KAFKA_A_B__C___D: unknown broker setting a.b_c-d" in words
+    assert "NODE_ID" not in words
+
+
+def test_the_directory_of_another_cluster_is_not_taken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    MetaProperties("5L6g3nShT-eMCtK--X86sw", 1, bytes(16)).write(tmp_path)
+    environment = {"CLUSTER_ID": "4L6g3nShT-eMCtK--X86sw", "KAFKA_LISTENERS": "PLAINTEXT://127.0.0.1:9"}
+    assert main(["--data-dir", str(tmp_path)], environment) == 2
+    assert f"{tmp_path} belongs to cluster 5L6g3nShT-eMCtK--X86sw" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -47,6 +48,38 @@ def test_a_directory_to_be_made_is_looked_at_where_it_will_be(tmp_path: Path) ->
     assert f"{tmp_path}/file is no directory" in preflight.problems(found)[0]
     assert found.places[0].size_bytes > 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"], "nothing was made"
+
+
+def test_what_only_looks_like_a_place_for_logs(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "gone" / "far")
+    config = BrokerConfig.from_mapping({"log.dirs": f"{tmp_path}/link,/proc/logs"})
+    link, system = preflight.problems(preflight.look(config, 1_024))
+    assert f"{tmp_path}/link is a symbolic link to {tmp_path}/gone/far, which is not there" in link
+    assert sys.platform != "linux" or "/proc is on proc, which holds no files" in system
+
+
+def test_a_setting_is_one_line_of_the_report(tmp_path: Path) -> None:
+    config = BrokerConfig.from_mapping({"log.dirs": f"{tmp_path}/a\nb"})
+    lines = list(preflight.report(config, preflight.look(config, 1_024), {}))
+    assert f"log.dirs={tmp_path}/a\\u000ab    # the command line" in lines
+    assert not any("\n" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--check-config"], ["--version"], ["--help"], ["random-uuid"], ["status"]], ids=" ".join
+)
+def test_output_that_nobody_takes_is_no_traceback(arguments: list[str]) -> None:
+    command = [sys.executable, "-m", "fastq_broker", *arguments]
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, timeout=60)
+    os.close(writer)
+    assert "Traceback" not in done.stderr and "Exception" not in done.stderr, done.stderr
+    assert done.returncode == 141 or arguments == ["--help"]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert "Traceback" not in done.stderr and "Exception" not in done.stderr, done.stderr
+    assert (done.returncode == 1 and done.stderr.endswith("No space left on device\n")) or arguments == ["--help"]
 
 
 def test_the_command_tells_where_a_setting_comes_from(tmp_path: Path) -> None:

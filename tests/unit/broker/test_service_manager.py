@@ -90,6 +90,41 @@ def test_nobody_to_tell_is_no_fault(environment: dict[str, str]) -> None:
     asyncio.run(live())
 
 
+def test_a_manager_that_takes_nothing_for_a_while_hears_of_it_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_manager, "AGAIN_S", 0.01)
+    listener = Listener(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as crowd:
+        crowd.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            while True:
+                crowd.sendto(b"x", str(tmp_path / "notify"))
+    manager = ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "notify")}, 7)
+
+    async def live() -> list[str]:
+        manager.ready(asyncio.get_running_loop(), "ready")
+        assert set(listener.heard()) == {"x"}
+        told: list[str] = []
+        for _ in range(500):
+            await asyncio.sleep(0.01)
+            if told := listener.heard():
+                break
+        await asyncio.sleep(0.05)
+        return told + listener.heard()
+
+    assert asyncio.run(live()) == ["READY=1\nSTATUS=ready"]
+    listener.close()
+
+
+def test_a_status_is_one_line_whatever_a_directory_is_called(tmp_path: Path) -> None:
+    listener = Listener(tmp_path / "notify")
+    manager = ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "notify")}, 7)
+    manager.tell("READY=1", "STATUS=reads /a\nREADY=0 \udcff")
+    assert listener.heard() == ["READY=1\nSTATUS=reads /a READY=0 \\udcff"]
+    listener.close()
+
+
 def test_who_is_not_watched_feeds_nobody(tmp_path: Path) -> None:
     listener = Listener(tmp_path / "notify")
     environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "1000", "WATCHDOG_PID": "8"}
