@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from mirrors import configured, records_of, running, wait_for, wait_for_records
 
-from fastq import Admin, Consumer, Producer, TopicPartition
+from fastq import Admin, Producer, TopicPartition
 from fastq.cli import main
-from fastq.mirror.config import MirrorConfig, parse_config
 from fastq.mirror.failover import reversed_config
-from fastq.mirror.mirror import Mirror
 from fastq.mirror.mm2 import Checkpoint, Heartbeat, OffsetSync
 from fastq.mirror.state import read_state
 from fastq.mirror.survey import Survey
@@ -24,78 +20,12 @@ from fastq.testing import Broker
 
 pytestmark = pytest.mark.one_node
 
-WAIT_S = 30.0
-
 
 @pytest.fixture(scope="module")
 def brokers() -> Iterator[tuple[Broker, Broker]]:
     soon = {"group.initial.rebalance.delay.ms": 0}
     with Broker(in_memory=True, config=soon) as source, Broker(in_memory=True, config=soon) as target:
         yield source, target
-
-
-def configured(brokers: tuple[Broker, Broker], topics: list[str], alias: str = "A", **options: Any) -> MirrorConfig:
-    source, target = brokers
-    return parse_config(
-        {
-            "source": {"alias": alias, "bootstrap": {"servers": source.bootstrap_servers}},
-            "target": {"alias": "B", "bootstrap": {"servers": target.bootstrap_servers}},
-            "mirror": {"topics": topics, "lanes": 2, "refresh_interval_ms": 200, **options},
-        }
-    )
-
-
-@contextmanager
-def running(config: MirrorConfig) -> Iterator[Mirror]:
-    mirror = Mirror(config)
-    failed: list[BaseException] = []
-
-    def run() -> None:
-        try:
-            mirror.run()
-        except BaseException as error:
-            failed.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield mirror
-    finally:
-        mirror.stop()
-        thread.join(WAIT_S)
-        assert not thread.is_alive()
-    if failed:
-        raise failed[0]
-
-
-def records_of(broker: Broker, topic: str) -> list[Any]:
-    """All that is committed in a topic: partition, timestamp, key, value, headers, in the order of each partition."""
-    with Consumer(
-        topic,
-        bootstrap_servers=broker.bootstrap_servers,
-        isolation_level="read_committed",
-        auto_offset_reset="earliest",
-    ) as consumer:
-        found = [(r.partition, r.timestamp_ms, r.key, r.value, r.headers) for r in consumer.read_to_end()]
-    return sorted(found, key=lambda record: record[0])
-
-
-def wait_for(what: Callable[[], bool]) -> None:
-    end = time.monotonic() + WAIT_S
-    while not what():
-        assert time.monotonic() < end, "it did not come to that"
-        time.sleep(0.05)
-
-
-def wait_for_records(broker: Broker, topic: str, expected: list[Any]) -> None:
-    def there() -> bool:
-        with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
-            if topic not in admin.list_topics():
-                return False
-        return len(records_of(broker, topic)) >= len(expected)
-
-    wait_for(there)
-    assert records_of(broker, topic) == expected
 
 
 def test_records_configs_and_partitions_arrive_as_they_are(brokers: tuple[Broker, Broker], new_topic_name: Any) -> None:

@@ -19,16 +19,16 @@ from fastq.errors import RequestTimedOut, UnknownTopicOrPartition
 from fastq.metadata import TopicPartition
 from fastq.mirror.config import MirrorConfig, Side
 from fastq.mirror.names import Names, state_topic
-from fastq.mirror.progress import Progress
+from fastq.mirror.progress import Progress, is_another
 from fastq.mirror.state import consumer_at, read_state
-from fastq.mirror.survey import Survey
+from fastq.mirror.survey import Survey, partitions_of
 from fastq.values import NamedTuple
 
 STEP_TIMEOUT_S = 30.0
 
 
 class Comparison(NamedTuple):
-    """Of one partition: "same", "differs", or "unknown" where nothing can be compared. Offsets are the source's, from `start` up to
+    """Of one partition: "same", "differs", or "unknown" and why it cannot be compared. Offsets are the source's, from `start` up to
     `end`."""
 
     partition: TopicPartition
@@ -51,14 +51,34 @@ def compare_all(config: MirrorConfig, topics: Sequence[str]) -> Iterator[Compari
             raise UnknownTopicOrPartition(
                 "nothing of it was mirrored", topic=unknown[0], hint="fastq mirror status shows what is"
             )
-        targets = sorted({names.in_target(tp.topic) for tp in copied})
+        ours = partitions_of(survey.source, copied)
+        wanted = {tp: TopicPartition(names.in_target(tp.topic), tp.partition) for tp in copied}
+        theirs = partitions_of(survey.target, wanted.values())
+        targets = sorted({tp.topic for tp in theirs})
         answers = survey.target.describe_configs([ConfigResource.topic(name) for name in targets]).results()
         compacted = {r.name for r, entries in answers.items() if "compact" in (entries["cleanup.policy"].value or "")}
         for tp, progress in copied.items():
-            name = names.in_target(tp.topic)
+            name = wanted[tp].topic
+            why = gone(config, progress, ours.get(tp), theirs.get(wanted[tp]))
+            if why:
+                yield Comparison(tp, name, "unknown", detail=why)
+                continue
             yield compare(config, tp, name, progress, compacted=name in compacted)
     finally:
         survey.close()
+
+
+def gone(config: MirrorConfig, progress: Progress, topic_id: str | None, target_id: str | None) -> str:
+    """Why what was copied is not there any more, with the ids of the topics of now; "" where it is."""
+    for alias, found, known in (
+        (config.source.alias, topic_id, progress.topic_id),
+        (config.target.alias, target_id, progress.target_id),
+    ):
+        if found is None:
+            return f"it was deleted in {alias}"
+        if is_another(found, known):
+            return f"it was deleted and made anew in {alias} (id {found}, was {known})"
+    return ""
 
 
 def compare(
@@ -127,7 +147,7 @@ def _difference(record: Record[bytes, bytes], found: Record[bytes, bytes] | None
         return f"the record at offset {record.offset} is not in the target"
     for name in ("key", "value", "headers", "timestamp_ms"):
         mine, other = getattr(record, name), getattr(found, name)
-        if mine != other:
+        if mine != other and not (name == "timestamp_ms" and mine < 0):  # none of its own: that of the copying
             return (
                 f"the record at offset {record.offset}, in the target at {found.offset}: {name} is {_short(mine)} in the source, "
                 f"{_short(other)} in the target"

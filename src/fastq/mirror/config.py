@@ -14,7 +14,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from fastq.admin.config import AdminConfig
+from fastq.consumer.config import ConsumerConfig
 from fastq.errors import ConfigError
+from fastq.producer.config import ProducerConfig
 from fastq.settings import INT32_MAX, Config, option
 from fastq.values import NamedTuple
 
@@ -30,7 +33,11 @@ LEFT_TO_THE_TARGET: Any = (
 )
 """Configs that MirrorMaker 2 does not copy either: times are those of the source, which a topic that stamps records would replace."""
 EVERYTHING: Any = (".*",)
-OWN_KEYS = ("transactional_id", "group_id", "isolation_level", "auto_offset_reset", "enable_auto_commit")
+OWN_KEYS = (
+    "transactional_id", "transaction_timeout_ms", "group_id", "group_instance_id", "group_protocol", "partition_assignment_strategy",
+    "session_timeout_ms", "heartbeat_interval_ms", "isolation_level", "auto_offset_reset", "enable_auto_commit", "allow_auto_create_topics",
+    "key_serializer", "value_serializer", "key_deserializer", "value_deserializer",
+)  # fmt: skip
 
 
 def _pattern(text: str) -> re.Pattern[str]:
@@ -199,7 +206,18 @@ def _side(document: Mapping[str, Any], name: str) -> Side:
     for key in OWN_KEYS:
         if any(key in settings for settings in (common, *of_kind.values())):
             raise ConfigError(f"{key.replace('_', '.')} of [{name}] is decided by the mirror; leave it out")
+    _check_clients(name, common, of_kind)
     return Side(alias, common, **of_kind)
+
+
+def _check_clients(name: str, common: Mapping[str, Any], of_kind: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raises ConfigError for what a client would refuse. Nothing is connected."""
+    try:
+        AdminConfig.from_mapping(common)
+        ConsumerConfig.from_mapping({**common, **of_kind["consumer"]})
+        ProducerConfig.from_mapping({**common, **of_kind["producer"], "transactional_id": "a-lane"})
+    except ConfigError as error:
+        raise ConfigError(f"[{name}]: {error.message}", hint=error.hint) from None
 
 
 def _sub_table(table: dict[str, Any], name: str, kind: str) -> Mapping[str, Any]:

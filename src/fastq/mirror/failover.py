@@ -13,25 +13,29 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 
+from fastq.admin import Admin
 from fastq.errors import ConfigError, FastqError, TransactionFenced
 from fastq.metadata import TopicPartition
 from fastq.mirror.config import MirrorConfig
-from fastq.mirror.keeper import commit_in_target, group_checkpoints
+from fastq.mirror.keeper import commit_in_target, group_checkpoints, still_there
 from fastq.mirror.lane import opened_producer
 from fastq.mirror.names import Names, state_topic
-from fastq.mirror.progress import Progress, Run
+from fastq.mirror.progress import Progress, Run, is_another
 from fastq.mirror.report import heartbeat_age_s
 from fastq.mirror.state import (
     Stopped,
     consumer_at,
+    end_of,
     lane_of,
     progress_key,
     read_state,
+    returned_key,
+    returned_value,
     stopped_key,
 )
-from fastq.mirror.survey import Survey
+from fastq.mirror.survey import Survey, partitions_of
 from fastq.values import NamedTuple
 
 logger = logging.getLogger("fastq.mirror")
@@ -64,25 +68,26 @@ def fail_over(config: MirrorConfig) -> FailedOver:
         lanes = survey.lanes()
         age_s = heartbeat_age_s(config)
         for lane in range(lanes):
-            _end_lane(config, lane)
+            _end_lane(config, lane, survey.target)
         state = read_state(config.target, state_topic(config.source.alias), range(lanes))
         missing, groups = None, 0
         try:
             survey.source.describe_cluster(timeout=SOURCE_TIMEOUT_S)
+            alive = still_there(survey.target, state.progress, Names.of(config))
+            done = commit_in_target(survey.target, group_checkpoints(survey.source, alive, config))
+            groups = sum(map(len, done.values()))
+            missing = _missing(config, state.progress, survey)
         except FastqError as error:
             logger.warning(
-                "%s does not answer, offsets of groups stay as they were last seen: %s", config.source.alias, error
-            )
-        else:
-            done = commit_in_target(survey.target, group_checkpoints(survey.source, state.progress, config))
-            groups = sum(map(len, done.values()))
-            missing = _missing(config, state.progress, survey.look().partitions)
+                "%s does not answer all that is asked, offsets of groups stay as they were last seen: %s",
+                config.source.alias, error,
+            )  # fmt: skip
         return FailedOver(state.progress, missing, age_s, groups, time.monotonic() - begin)
     finally:
         survey.close()
 
 
-def _end_lane(config: MirrorConfig, lane: int) -> None:
+def _end_lane(config: MirrorConfig, lane: int, target: Admin) -> None:
     """Write down that a lane has ended. A lane that is still at it fences us as we fence it, once: then again."""
     topic, names = state_topic(config.source.alias), Names.of(config)
     for attempt in range(TRIES):
@@ -93,6 +98,7 @@ def _end_lane(config: MirrorConfig, lane: int) -> None:
                 if lane in state.stopped:
                     return
                 copied = [TopicPartition(names.in_target(tp.topic), tp.partition) for tp in state.progress]
+                copied = list(partitions_of(target, copied))  # some were deleted there since, perhaps
                 with consumer_at(config.target) as consumer:
                     stopped = Stopped(time.time_ns() // 1_000_000, consumer.end_offsets(copied))
                 with producer.transaction():
@@ -105,9 +111,10 @@ def _end_lane(config: MirrorConfig, lane: int) -> None:
 
 
 def _missing(
-    config: MirrorConfig, progress: Mapping[TopicPartition, Progress], mirrored: Iterable[TopicPartition]
+    config: MirrorConfig, progress: Mapping[TopicPartition, Progress], survey: Survey
 ) -> dict[TopicPartition, int]:
-    wanted = {*progress, *mirrored}
+    """Of what the source has now: what was deleted there cannot be missed."""
+    wanted = {*partitions_of(survey.source, progress), *survey.look().partitions}
     with consumer_at(config.source) as consumer:
         begins, ends = consumer.beginning_offsets(wanted), consumer.end_offsets(wanted)
     nexts = begins | {tp: of.next_offset for tp, of in progress.items()}
@@ -138,21 +145,28 @@ def fail_back(config: MirrorConfig) -> Prepared:
                 f"the mirror from {source} to {target} was not failed over; do fastq mirror fail-over first"
             )
         ends = {tp: end for stopped in state.stopped.values() for tp, end in stopped.ends.items()}
-        ids = {name: o.result().topic_id.hex() for name, o in survey.target.describe_topics(_topics(ends)).items()}
-        with consumer_at(config.source) as consumer:
-            source_ends = consumer.end_offsets(state.progress)
-        begun = {
-            tp: Progress(end, ids[tp.topic], (Run(end, source_ends.get(tp, 0), 0),))
-            for tp, end in ends.items()
-            if tp in state.progress
-        }
-        returning_lanes = returning.prepare()
-        for lane in range(returning_lanes):
-            _seed(back, lane, {tp: p for tp, p in begun.items() if lane_of(tp, returning_lanes) == lane})
-        diverged = {
-            tp: (of.next_offset, source_ends[tp])
+        ids, theirs = partitions_of(survey.target, ends), partitions_of(survey.source, state.progress)
+        # A topic that one of both has deleted, or made anew, has not what was copied: nothing is to be passed over there.
+        same = [
+            tp
             for tp, of in state.progress.items()
-            if source_ends[tp] > of.next_offset
+            if tp in ids
+            and tp in theirs
+            and not is_another(theirs[tp], of.topic_id)
+            and not is_another(ids[tp], of.target_id)
+        ]
+        with consumer_at(config.source) as consumer:
+            source_ends = consumer.end_offsets(same)
+        begun = {tp: Progress(ends[tp], ids[tp], (Run(ends[tp], source_ends[tp], 0),), None, theirs[tp]) for tp in same}
+        returning_lanes, time_ms = returning.prepare(), end_of(state.stopped)
+        prepared = read_state(back.target, state_topic(back.source.alias), range(returning_lanes)).returned
+        left = [lane for lane in range(returning_lanes) if prepared.get(lane) != time_ms]
+        for lane in left:  # the others were prepared before, and have gone on since, perhaps
+            _seed(back, lane, {tp: p for tp, p in begun.items() if lane_of(tp, returning_lanes) == lane}, time_ms)
+        diverged = {
+            tp: (state.progress[tp].next_offset, source_ends[tp])
+            for tp in same
+            if left and source_ends[tp] > state.progress[tp].next_offset
         }
         return Prepared({tp: p.next_offset for tp, p in begun.items()}, diverged)
     finally:
@@ -160,11 +174,12 @@ def fail_back(config: MirrorConfig) -> Prepared:
         returning.close()
 
 
-def _seed(config: MirrorConfig, lane: int, progress: Mapping[TopicPartition, Progress]) -> None:
-    """Where a lane begins, in place of what it may have known."""
+def _seed(config: MirrorConfig, lane: int, progress: Mapping[TopicPartition, Progress], time_ms: int) -> None:
+    """Where a lane begins, in place of what it may have known, and for which end of the other mirror that is."""
     topic = state_topic(config.source.alias)
     with opened_producer(config, lane) as producer, producer.transaction():
         producer.send(topic, None, stopped_key(), partition=lane)
+        producer.send(topic, returned_value(time_ms), returned_key(), partition=lane)
         for tp, of in progress.items():
             producer.send(topic, of.to_json(), progress_key(tp), partition=lane)
 
@@ -172,7 +187,3 @@ def _seed(config: MirrorConfig, lane: int, progress: Mapping[TopicPartition, Pro
 def reversed_config(config: MirrorConfig) -> MirrorConfig:
     """The mirror the other way."""
     return MirrorConfig(config.target, config.source, config.options)
-
-
-def _topics(partitions: Mapping[TopicPartition, int]) -> Sequence[str]:
-    return sorted({tp.topic for tp in partitions})

@@ -13,18 +13,20 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from fastq.admin import Admin
-from fastq.errors import FastqError, GroupIdNotFound, TopicAlreadyExists
+from fastq.errors import FastqError, GroupIdNotFound, KafkaError, TopicAlreadyExists
 from fastq.metadata import TopicPartition
 from fastq.mirror.config import MirrorConfig, Side
 from fastq.mirror.mm2 import Checkpoint, Heartbeat, OffsetSync, checkpoints_topic, offset_syncs_topic
 from fastq.mirror.names import HEARTBEATS, Names, state_topic
-from fastq.mirror.progress import Progress
+from fastq.mirror.progress import Progress, is_another
 from fastq.mirror.state import State
 from fastq.mirror.survey import admin_of
+from fastq.mirror.topics import topics_of
 from fastq.mirror.translation import checkpoints, to_commit
-from fastq.producer import Producer
+from fastq.producer import Delivery, Producer
 
 logger = logging.getLogger("fastq.mirror")
 
@@ -51,6 +53,8 @@ class Keeper:
         self._checkpoints: dict[bytes, Checkpoint] = {}
         self._syncs: dict[TopicPartition, OffsetSync] = {}
         self._made: set[tuple[str, str]] = set()
+        self._state: State | None = None
+        self._failed: dict[str, FastqError] = {}  # by topic, of records that nobody waits for
 
     def stop(self) -> None:
         self._stop.set()
@@ -58,6 +62,7 @@ class Keeper:
     def run(self) -> None:
         """Go on until `stop`."""
         options, config = self._config.options, self._config
+        # What is wrong in the settings of either side ends the mirror: it raises here.
         source, target = admin_of(config.source), admin_of(config.target)
         producers = {side.alias: _producer(side) for side in (config.source, config.target)}
         beat_at = groups_at = self._clock()
@@ -72,6 +77,7 @@ class Keeper:
                     self._try("offsets of groups", lambda: self._follow_groups(source, target, producers))
                 self._stop.wait(TURN_S)
         finally:
+            self._forget_state()
             for producer in producers.values():
                 self._try("the end", lambda producer=producer: producer.close(1.0))  # type: ignore[misc]
             source.close()
@@ -92,22 +98,42 @@ class Keeper:
         """Into the source, from where lanes mirror it like any other topic: it arrives when everything works."""
         self._make(admin, self._config.source, HEARTBEATS)
         beat = Heartbeat(self._config.source.alias, self._config.target.alias, self._time_ms())
-        producer.send(HEARTBEATS, beat.value(), beat.key(), partition=0)
+        self._send(producer, self._config.source, HEARTBEATS, beat.key(), beat.value())
+
+    def _send(self, producer: Producer[bytes, bytes], side: Side, topic: str, key: bytes, value: bytes) -> None:
+        """Send one; what has become of those before is raised now, and the topic looked for again."""
+        failed = self._failed.pop(topic, None)
+        if failed is None:
+            try:
+                producer.send(topic, value, key, partition=0).add_done_callback(partial(self._delivered, topic))
+                return
+            except FastqError as error:
+                failed = error
+        self._made.discard((side.alias, topic))
+        self._checkpoints.clear()  # of these nobody knows which have arrived
+        self._syncs.clear()
+        raise failed
+
+    def _delivered(self, topic: str, delivery: Delivery) -> None:
+        error = delivery.exception()
+        if error is not None:
+            self._failed[topic] = error
 
     def _make(self, admin: Admin, side: Side, topic: str) -> None:
         if (side.alias, topic) in self._made:
             return
-        factor = self._config.options.replication_factor if side is self._config.target else -1
-        try:
-            admin.create_topic(topic, 1, factor, configs=COMPACTED)
-        except TopicAlreadyExists:
-            pass
+        if topic not in admin.list_topics(include_internal=True):  # who may write to it may not make it, perhaps
+            factor = self._config.options.replication_factor if side is self._config.target else -1
+            try:
+                admin.create_topic(topic, 1, factor, configs=COMPACTED)
+            except TopicAlreadyExists:
+                pass
         self._made.add((side.alias, topic))
 
     # -- groups
 
     def _follow_groups(self, source: Admin, target: Admin, producers: Mapping[str, Producer[bytes, bytes]]) -> None:
-        progress = self._read_progress()
+        progress = still_there(target, self._read_progress(), self._names)
         options, config = self._config.options, self._config
         found = group_checkpoints(source, progress, config)
         if options.sync_groups:
@@ -118,7 +144,8 @@ class Keeper:
         self._make(target, config.target, topic)
         for checkpoint in (c for of_group in found.values() for c in of_group):
             if self._checkpoints.get(checkpoint.key()) != checkpoint:
-                producers[config.target.alias].send(topic, checkpoint.value(), checkpoint.key(), partition=0)
+                producer = producers[config.target.alias]
+                self._send(producer, config.target, topic, checkpoint.key(), checkpoint.value())
                 self._checkpoints[checkpoint.key()] = checkpoint
         self._write_syncs(source, target, producers, progress)
 
@@ -138,16 +165,38 @@ class Keeper:
                 run = of_partition.runs[-1]
                 sync = OffsetSync(tp.topic, tp.partition, run.source, run.target)
                 if self._syncs.get(tp) != sync:
-                    producers[side.alias].send(topic, sync.value(), sync.key(), partition=0)
+                    self._send(producers[side.alias], side, topic, sync.key(), sync.value())
                     self._syncs[tp] = sync
 
     def _read_progress(self) -> dict[TopicPartition, Progress]:
-        state = State(self._config.target, state_topic(self._config.source.alias), list(range(self._lanes)))
+        """What has come since the last round is read; from the beginning after an error."""
+        if self._state is None:
+            self._state = State(self._config.target, state_topic(self._config.source.alias), range(self._lanes))
         try:
-            state.catch_up()
-        finally:
+            self._state.catch_up()
+        except FastqError:
+            self._forget_state()
+            raise
+        return self._state.progress
+
+    def _forget_state(self) -> None:
+        state, self._state = self._state, None
+        if state is not None:
             state.close()
-        return state.progress
+
+
+def still_there(
+    target: Admin, progress: Mapping[TopicPartition, Progress], names: Names
+) -> dict[TopicPartition, Progress]:
+    """Of partitions whose topic in the target is the one that was copied to: offsets of another one mean other records."""
+    here = sorted({names.in_target(topic) for topic in topics_of(progress)})
+    outcomes = target.describe_topics(here) if here else {}
+    ids = {name: o.value.topic_id.hex() for name, o in outcomes.items() if o.error is None and o.value is not None}
+    return {
+        tp: of
+        for tp, of in progress.items()
+        if (name := names.in_target(tp.topic)) in ids and not is_another(of.target_id, ids[name])
+    }
 
 
 def group_checkpoints(
@@ -163,7 +212,13 @@ def group_checkpoints(
             p.fullmatch(group) for p in options.exclude_groups
         ):
             continue
-        offsets = source.list_group_offsets(group)
+        try:
+            offsets = source.list_group_offsets(group)
+        except FastqError as error:
+            if not isinstance(error, KafkaError) or error.retriable:
+                raise
+            logger.info("offsets of %s are not translated: %s", group, error)
+            continue
         committed = {
             tp: outcome.value.offset
             for tp, outcome in offsets.items()
@@ -183,19 +238,22 @@ def commit_in_target(target: Admin, found: Mapping[str, list[Checkpoint]]) -> di
     described = target.describe_groups(list(found))
     for group, of_group in found.items():
         outcome = described[group]
-        if isinstance(outcome.error, GroupIdNotFound):
-            there: dict[TopicPartition, int] = {}
-        elif outcome.error is not None or outcome.result().is_active:
+        if outcome.error is None:
+            if outcome.result().is_active:
+                continue
+        elif not isinstance(outcome.error, GroupIdNotFound):
+            logger.info("offsets of %s are left alone: %s", group, outcome.error)
             continue
-        else:
-            offsets = target.list_group_offsets(group)
-            there = {tp: o.value.offset for tp, o in offsets.items() if o.error is None and o.value is not None}
-        wanted = to_commit(of_group, there)
-        if not wanted:
-            continue
+        there: dict[TopicPartition, int] = {}
         try:
+            if outcome.error is None:
+                offsets = target.list_group_offsets(group)
+                there = {tp: o.value.offset for tp, o in offsets.items() if o.error is None and o.value is not None}
+            wanted = to_commit(of_group, there)
+            if not wanted:
+                continue
             answers = target.alter_group_offsets(group, wanted)
-        except FastqError as error:  # it has members since
+        except KafkaError as error:  # it has members since, or may not be touched
             logger.info("offsets of %s are left alone: %s", group, error)
             continue
         done[group] = {tp: wanted[tp] for tp, answer in answers.items() if answer.error is None}

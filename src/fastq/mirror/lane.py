@@ -6,6 +6,8 @@ Rules
 - The progress of a partition goes into the transaction with its records. Whatever is not committed is not done.
 - A partition with an error is left out, with the reason in `failed`, and tried again after RETRY_S; the others go on. One whose next
   records are gone, where that is not to be passed over, is left out until it is another topic or the process is another.
+- Topics are told apart by their ids, on both sides: what is read is of the topic that the progress is of, and what was copied to a
+  topic of the target that was deleted is copied again to its successor.
 - Keys, values, headers and timestamps go from the fetched bytes into the batch to be sent, natively; no object a record.
 - Thread rule: `run` is the body of a thread of its own; `stop` and the attributes may be used by others.
 """
@@ -21,11 +23,20 @@ from datetime import datetime, timezone
 from fastq._native.columns import ConsumerBatch
 from fastq._native.send_many import ManyDelivery
 from fastq.consumer import Consumer
-from fastq.errors import FastqError, OffsetOutOfRange
+from fastq.errors import ErrorCode, FastqError, KafkaError, MessageTooLarge, OffsetOutOfRange, TransactionError
 from fastq.metadata import TopicPartition
 from fastq.mirror.config import MirrorConfig
 from fastq.mirror.names import state_topic
-from fastq.mirror.progress import MirrorGap, MirrorStopped, Progress, Run, merged, place_to_start
+from fastq.mirror.progress import (
+    MirrorGap,
+    MirrorStopped,
+    Progress,
+    Run,
+    TargetCut,
+    is_another,
+    merged,
+    place_to_start,
+)
 from fastq.mirror.state import Stopped, consumer_at, progress_key, read_state
 from fastq.mirror.topics import Mirrored
 from fastq.producer import Producer, SendManyError
@@ -37,10 +48,29 @@ COLUMNS = ("key", "value", "timestamp", "headers")
 POLL_S = 0.2
 IDLE_COMMIT_S = 1.0
 RETRY_S = 30.0
+AGREE_S = 0.5
 PAUSE_S, PAUSE_MAX_S = 0.2, 10.0
 FOREVER_S = float("inf")
 RECORD_BYTES_MAX = 100 * 1024 * 1024
+BUFFER_BYTES = RECORD_BYTES_MAX + 16 * 1024 * 1024
+TRANSACTION_SPARE_MS = 60_000
 PREFETCH_BYTES = 16 * 1024 * 1024
+OF_THE_TRANSACTION = frozenset(
+    {
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.TRANSACTION_ABORTABLE,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.NOT_COORDINATOR,
+    }
+)
+"""What a partition is answered with and is not its own trouble: the lane begins anew, and leaves nothing out."""
 
 
 class Work(NamedTuple):
@@ -92,15 +122,20 @@ class Lane:
         self.number = number
         self.counts = Counts()
         self.failed: dict[TopicPartition, Failure] = {}
-        self.over: MirrorStopped | None = None
+        self.over: Exception | None = None  # why it has ended by itself, which the others cannot mend
         self._config, self._work, self._mine, self._clock = config, work, mine, clock
         self._state_topic = state_topic(config.source.alias)
+        self._look_s = (
+            2 * config.options.refresh_interval_ms / 1000 + AGREE_S
+        )  # until the survey has seen what there is now
         self._stop = threading.Event()
         self._progress: dict[TopicPartition, Progress] = {}
         self._targets: dict[TopicPartition, str] = {}
         self._changed: set[TopicPartition] = (
             set()
         )  # of whose progress the target does not know yet, though no record was copied
+        self._untimed: set[TopicPartition] = set()  # with records that have no time of their own
+        self._cut: set[TopicPartition] = set()  # whose target was seen to end before what is known to be there
         self._idle_since = 0.0
 
     # -- its life
@@ -126,6 +161,12 @@ class Lane:
                 pause_s = PAUSE_S if self.counts.transactions > transactions else min(pause_s * 2, PAUSE_MAX_S)
                 logger.warning("lane %d begins anew in %g s: %s", self.number, pause_s, error)
                 self._stop.wait(pause_s)
+            except (
+                Exception
+            ) as error:  # a defect of ours: a lane that ended with nobody told would look as if nothing came
+                logger.exception("lane %d has ended", self.number)
+                self.over = error
+                return
 
     def _copy(self) -> None:
         """From fencing off who was here before to an error or `stop`."""
@@ -166,8 +207,8 @@ class Lane:
         self.failed = {tp: failure for tp, failure in self.failed.items() if tp in known and failure.until > now}
         wanted = {tp: mirrored for tp, mirrored in known.items() if tp not in self.failed}
         for tp, progress in self._progress.items():
-            if tp in self._targets and tp in wanted and progress.topic_id != wanted[tp].topic_id:
-                del self._targets[tp]  # another topic of that name: placed anew
+            if tp in self._targets and tp in wanted and is_other_place(progress, wanted[tp]):
+                del self._targets[tp]  # another topic of that name, here or there: placed anew
         fresh = [tp for tp in wanted if tp not in self._targets]
         self._targets = {tp: mirrored.topic for tp, mirrored in wanted.items() if tp in self._targets}
         if fresh:
@@ -181,24 +222,51 @@ class Lane:
         begins, ends = consumer.beginning_offsets(fresh), consumer.end_offsets(fresh)
         placed: dict[TopicPartition, str] = {}
         for tp, mirrored in fresh.items():
+            if is_another(mirrored.topic_id, _topic_id(consumer, tp)):
+                self._wait_to_agree(consumer, tp)
+                continue
             before = self._progress.get(tp)
+            if before is not None and tp in self._cut:
+                before = self._uncut(tp, before, mirrored)
             try:
                 start = place_to_start(
-                    before, mirrored.topic_id, begins[tp], ends[tp], start=options.start, on_gap=options.on_gap
+                    before,
+                    mirrored.topic_id,
+                    begins[tp],
+                    ends[tp],
+                    start=options.start,
+                    on_gap=options.on_gap,
+                    target_id=mirrored.target_id,
                 )
             except MirrorGap as error:
                 self._leave_out(tp, error.with_context(topic=tp.topic, partition=tp.partition), FOREVER_S)
                 continue
-            if start.gap is not None:
+            if start.why:
                 logger.warning("%s: %s; it goes on at offset %d", tp, start.why, start.offset)
             placed[tp] = mirrored.topic
-            self._progress[tp] = Progress.begun(before, start, mirrored.topic_id)
+            self._progress[tp] = Progress.begun(before, start, mirrored.topic_id, mirrored.target_id)
             if self._progress[tp] != before:
                 self._changed.add(tp)  # "latest" is a place of its own each time it is asked for
         consumer.assign([*self._targets, *placed])
         for tp in placed:
             consumer.seek(tp, self._progress[tp].next_offset)
         return placed
+
+    def _wait_to_agree(self, consumer: Consumer, tp: TopicPartition) -> None:
+        """The topic is another to the consumer than to the survey, which one of both has not heard of yet: its offsets say nothing."""
+        consumer._fetcher.wants_metadata = f"{tp.topic} was made anew, perhaps"
+        self.failed[tp] = Failure("the topic was deleted and made anew", self._clock() + AGREE_S)
+
+    def _uncut(self, tp: TopicPartition, before: Progress, mirrored: Mirrored) -> Progress:
+        """Of the same topic it is the target that has lost records: where those are that are left is not known any more."""
+        self._cut.discard(tp)
+        if is_another(before.target_id, mirrored.target_id):
+            return before
+        logger.error(
+            "%s: %s has lost records that were copied to it; they are not copied again. To have them, delete the topic there",
+            tp, mirrored.topic,
+        )  # fmt: skip
+        return before._replace(runs=())
 
     def _leave_out(self, tp: TopicPartition, error: FastqError, seconds: float) -> None:
         logger.error("%s is not mirrored%s: %s", tp, "" if seconds == FOREVER_S else " for now", error)
@@ -246,24 +314,52 @@ class Lane:
             else:
                 self.failed[tp] = Failure(str(error), self._clock())
             return None
-        return batch if len(batch) else None
+        if not len(batch):
+            return None
+        (place, *_) = batch.next_offsets
+        tp = TopicPartition(*place)
+        if is_another(self._progress[tp].topic_id, _topic_id(consumer, tp)):
+            del self._targets[tp]
+            self._wait_to_agree(consumer, tp)
+            consumer.assign(self._targets)
+            return None
+        return batch
 
     def _send(self, producer: Producer, batch: ConsumerBatch) -> _Sent:
         ((topic, partition), next_offset), *_ = batch.next_offsets.items()
         tp, offsets = TopicPartition(topic, partition), batch.offsets
-        delivery = producer.send_many(self._targets[tp], batch.arrow(COLUMNS, headers=True), partition=partition)
+        name = self._targets[tp]
+        try:
+            if tp in self._untimed:
+                times = [time if time >= 0 else None for time in batch.timestamps]
+                delivery = producer.send_many(name, batch.values, batch.keys, batch.headers, partition, times)
+            else:
+                delivery = producer.send_many(name, batch.arrow(COLUMNS, headers=True), partition=partition)
+        except MessageTooLarge as error:
+            self._leave_out(tp, error, RETRY_S)
+            raise
+        except ValueError as error:
+            if tp in self._untimed or min(batch.timestamps) >= 0:
+                raise
+            self._untimed.add(tp)  # rare: not looked for in what everybody sends
+            raise FastqError(
+                f"{tp} has records without a time; they get the time of the copying", cause=error
+            ) from None
         return _Sent(tp, offsets[0], next_offset, offsets[-1] - offsets[0] + 1 == len(batch), delivery)
 
     def _delivered(self, sent: Sequence[_Sent]) -> dict[TopicPartition, Progress]:
         """Wait for the answers; how far each partition is with them."""
         runs: dict[TopicPartition, list[Run]] = {}
         nexts: dict[TopicPartition, int] = {}
+        failed: SendManyError | None = None
         for item in sent:
             try:
                 ranges = item.delivery.result().offsets.get(item.partition.partition, ())
             except SendManyError as error:
-                self._leave_out(item.partition, error, RETRY_S)
-                raise
+                failed = failed or error
+                if item.partition not in self.failed and any(is_of_the_partition(why) for why, _ in error.failures):
+                    self._leave_out(item.partition, error, RETRY_S)
+                continue
             found = runs.setdefault(item.partition, [])
             place = item.first
             for targets in ranges:
@@ -273,6 +369,16 @@ class Lane:
                 if not item.is_run:
                     break
             nexts[item.partition] = item.next_offset
+        if failed is not None:
+            raise failed
+        for tp, of_partition in runs.items():
+            if of_partition and of_partition[0].target < self._progress[tp].target_end:
+                self._cut.add(tp)
+                self.failed[tp] = Failure("the target lost records", self._clock() + self._look_s)
+                raise TargetCut(
+                    f"{tp}: its next record got offset {of_partition[0].target} in the target, where offsets up to "
+                    f"{self._progress[tp].target_end} were used: the topic there was made anew, or cut"
+                )
         return {tp: self._progress[tp].advanced(nexts[tp], merged(found)) for tp, found in runs.items()}
 
     def _commit(self, producer: Producer, progress: Mapping[TopicPartition, Progress]) -> None:
@@ -305,9 +411,33 @@ class Lane:
 def opened_producer(config: MirrorConfig, lane: int) -> Producer[bytes, bytes]:
     """The producer of a lane; the one that was made last counts."""
     transactional_id = f"fastq-mirror.{config.source.alias}.{config.target.alias}.{lane}"
-    settings = {"max_request_size": RECORD_BYTES_MAX, "batch_bytes_max": 1_000_000, "linger_ms": 5.0}
+    settings = {
+        "max_request_size": RECORD_BYTES_MAX,
+        "buffer_memory": BUFFER_BYTES,
+        "batch_bytes_max": 1_000_000,
+        "linger_ms": 5.0,
+        "transaction_timeout_ms": config.options.transaction_interval_ms + TRANSACTION_SPARE_MS,
+    }
     own = {"transactional_id": transactional_id, "allow_auto_create_topics": False}
     return Producer({**settings, **config.target.common, **config.target.producer, **own})
+
+
+def is_other_place(progress: Progress, mirrored: Mirrored) -> bool:
+    """Whether a partition is another now, of the source or of the target, than the one that was copied."""
+    return progress.topic_id != mirrored.topic_id or is_another(progress.target_id, mirrored.target_id)
+
+
+def is_of_the_partition(error: FastqError) -> bool:
+    """Whether records of the other partitions could be sent all the same."""
+    if isinstance(error, KafkaError):
+        return error.code not in OF_THE_TRANSACTION
+    return not isinstance(error, TransactionError)
+
+
+def _topic_id(consumer: Consumer, tp: TopicPartition) -> str:
+    """Of the topic that the consumer reads under that name; "" while it is not known."""
+    topic = consumer._fetcher.metadata.topic(tp.topic)
+    return "" if topic is None else topic.topic_id.hex()
 
 
 def stopped_error(config: MirrorConfig, stopped: Stopped) -> MirrorStopped:

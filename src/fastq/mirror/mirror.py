@@ -42,7 +42,8 @@ class Mirror:
         Mirror(load_config("mirror.toml")).run()
 
     `run` returns after `stop`, from any thread or a signal handler. Raises ConfigError for what no waiting mends, MirrorStopped once it
-    was failed over, and why a cluster cannot be reached at the start; later failures are logged, and tried again.
+    was failed over, why a cluster cannot be reached at the start, and whatever ends one of its threads by a defect; later failures of the
+    clusters are logged, and tried again.
     """
 
     def __init__(self, config: MirrorConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
@@ -57,6 +58,7 @@ class Mirror:
         self._keeper: tuple[Keeper, threading.Thread] | None = None
         self._known: dict[str, Provenance] = {}
         self._records_before = 0  # of lanes that were ours
+        self._failure: Exception | None = None  # of a thread, which no waiting mends
 
     def stop(self) -> None:
         """End: lanes commit what they have, and the others take them over."""
@@ -70,10 +72,13 @@ class Mirror:
 
     def run(self) -> None:
         survey = Survey(self.config)
-        surveyor = threading.Thread(target=self._survey, args=(survey,), name="fastq-mirror-survey", daemon=True)
+        surveyor = threading.Thread(
+            target=self._guarded, args=(self._survey, survey), name="fastq-mirror-survey", daemon=True
+        )
         try:
             self._lane_count = survey.prepare()
             state = read_state(self.config.target, state_topic(self.config.source.alias), range(self._lane_count))
+            state.check_lanes(self._lane_count)
             for stopped in state.stopped.values():
                 raise stopped_error(self.config, stopped)
             surveyor.start()
@@ -83,6 +88,14 @@ class Mirror:
             if surveyor.ident is not None:
                 surveyor.join(STOP_S)
             survey.close()
+
+    def _guarded(self, body: Callable[..., None], *arguments: object) -> None:
+        """The body of a thread: what ends it ends the mirror, which would go on without it as if nothing were to do."""
+        try:
+            body(*arguments)
+        except Exception as error:
+            logger.exception("%s has ended", threading.current_thread().name)
+            self._failure = error
 
     # -- which lanes are ours
 
@@ -109,16 +122,23 @@ class Mirror:
                 self._stop_lanes([tp.partition for tp in partitions])
 
             member.subscribe(topic, on_assigned=assigned, on_revoked=revoked)
+            told = ""
             try:
                 while not self._stopping.is_set():
                     try:
                         member.poll(timeout=TURN_S)
                     except FastqError as error:
-                        logger.warning("the group of the mirror: %s", error)
+                        if str(error) != told:
+                            told = str(error)
+                            logger.warning("the group of the mirror: %s", error)
                         self._stopping.wait(TURN_S)
+                    else:
+                        told = ""
                     for lane in self.lanes.values():
                         if lane.over is not None:
                             raise lane.over
+                    if self._failure is not None:
+                        raise self._failure
             finally:
                 self._stop_lanes(list(self.lanes))
 
@@ -131,7 +151,7 @@ class Mirror:
             thread.start()
         if 0 in self.lanes and self._keeper is None:
             keeper = Keeper(self.config, self._lane_count, clock=self._clock)
-            thread = threading.Thread(target=keeper.run, name="fastq-mirror-keeper", daemon=True)
+            thread = threading.Thread(target=self._guarded, args=(keeper.run,), name="fastq-mirror-keeper", daemon=True)
             self._keeper = keeper, thread
             thread.start()
         self._look_now.set()

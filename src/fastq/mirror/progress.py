@@ -31,6 +31,12 @@ class MirrorStopped(FastqError):
     )
 
 
+class TargetCut(FastqError):
+    """The target has not the records any more that were copied to it."""
+
+    default_message = "the target has not the records any more that were copied to it"
+
+
 class StateError(FastqError):
     """A record of the mirror's own topic cannot be read."""
 
@@ -49,30 +55,43 @@ class Progress(NamedTuple):
     """What is committed in the target of one partition of the source.
 
     `next_offset` is the first offset that was not looked at. `topic_id` is that of the source's topic (hex), `gap` the last range of
-    offsets that could not be copied, `runs` are in ascending order.
+    offsets that could not be copied, `runs` are in ascending order. `target_id` is that of the topic it was copied to, "" where a mirror
+    wrote it that did not keep it.
     """
 
     next_offset: int
     topic_id: str
     runs: tuple[Run, ...] = ()
     gap: tuple[int, int] | None = None
+    target_id: str = ""
 
     def advanced(self, next_offset: int, runs: Iterable[Run]) -> Progress:
         """After more was copied."""
-        return Progress(next_offset, self.topic_id, kept(merged([*self.runs, *runs])), self.gap)
+        return self._replace(next_offset=next_offset, runs=kept(merged([*self.runs, *runs])))
+
+    @property
+    def target_end(self) -> int:
+        """The offset of the target behind the last record that is known to be there; 0 where none is."""
+        return self.runs[-1].target + self.runs[-1].records if self.runs else 0
 
     @classmethod
-    def begun(cls, before: Progress | None, start: Start, topic_id: str) -> Progress:
-        """Of a partition that is read from `start` on. Runs of records that the source has no more, or has others for, are forgotten."""
+    def begun(cls, before: Progress | None, start: Start, topic_id: str, target_id: str = "") -> Progress:
+        """Of a partition that is read from `start` on. Runs of records that the source has no more, or has others for, or that are not in
+        the target's topic of this id, are forgotten."""
         if before is None or before.topic_id != topic_id:
-            return cls(start.offset, topic_id, (), start.gap)
+            return cls(start.offset, topic_id, (), start.gap, target_id)
+        gap = start.gap or before.gap
+        if is_another(before.target_id, target_id):
+            return cls(start.offset, topic_id, (), gap, target_id)
         runs = [run for run in before.runs if run.source < start.offset]
         if runs and runs[-1].source + runs[-1].records > start.offset:
             runs[-1] = runs[-1]._replace(records=start.offset - runs[-1].source)
-        return cls(start.offset, topic_id, tuple(runs), start.gap or before.gap)
+        return cls(start.offset, topic_id, tuple(runs), gap, target_id)
 
     def to_json(self) -> bytes:
         document: dict[str, Any] = {"next": self.next_offset, "topic_id": self.topic_id, "runs": self.runs}
+        if self.target_id:
+            document["target_id"] = self.target_id
         if self.gap is not None:
             document["gap"] = self.gap
         return json.dumps(document, separators=(",", ":")).encode()
@@ -87,6 +106,7 @@ class Progress(NamedTuple):
                 str(found["topic_id"]),
                 tuple(Run(*map(int, run)) for run in found["runs"]),
                 None if gap is None else (int(gap[0]), int(gap[1])),
+                str(found.get("target_id", "")),
             )
         except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise StateError(
@@ -104,6 +124,11 @@ class Progress(NamedTuple):
         run = before[-1]
         inside = offset - run.source
         return run.target + min(inside, run.records)
+
+
+def is_another(topic_id: str, other: str) -> bool:
+    """Whether two ids are of different topics. "" and zeros are of a cluster, or a state, that does not tell."""
+    return topic_id.strip("0") != "" != other.strip("0") and topic_id != other
 
 
 def merged(runs: Sequence[Run]) -> list[Run]:
@@ -144,11 +169,16 @@ class Start(NamedTuple):
     why: str = ""
 
 
-def place_to_start(progress: Progress | None, topic_id: str, begin: int, end: int, *, start: str, on_gap: str) -> Start:
+def place_to_start(
+    progress: Progress | None, topic_id: str, begin: int, end: int, *, start: str, on_gap: str, target_id: str = ""
+) -> Start:
     """Where a partition of the source is read from, which has the offsets from `begin` up to `end`. Raises MirrorGap where records are
-    missing and that is not to be passed over."""
+    missing and that is not to be passed over. What was copied to a topic of the target that is there no more is copied anew."""
     if progress is None:
         return Start(begin if start == "earliest" else end)
+    if is_another(progress.target_id, target_id) and start == "earliest":
+        why = f"the target's topic was deleted and made anew (id {target_id}, was {progress.target_id})"
+        return Start(begin, None, why)
     wanted = progress.next_offset
     if progress.topic_id != topic_id:
         found = Start(

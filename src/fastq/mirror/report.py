@@ -6,11 +6,12 @@ of the oldest record that is not in the target yet, by its own time. Names of me
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 
-from fastq.consumer import Consumer
-from fastq.errors import FastqError
+from fastq.consumer import Consumer, Record
+from fastq.errors import DeserializationError, FastqError
 from fastq.metadata import TopicPartition
 from fastq.mirror.config import MirrorConfig
 from fastq.mirror.mm2 import Heartbeat
@@ -21,7 +22,11 @@ from fastq.mirror.survey import Survey
 from fastq.mirror.topics import Mirrored
 from fastq.values import NamedTuple
 
+logger = logging.getLogger("fastq.mirror")
+
 OLDEST_WAIT_S = 3.0
+HEARTBEATS_READ = 10_000
+"""So many of the newest are looked at first: they are one a second and mirror, and are compacted late."""
 
 
 class PartitionStatus(NamedTuple):
@@ -127,19 +132,33 @@ def oldest_times(consumer: Consumer[bytes, bytes], offsets: Mapping[TopicPartiti
 
 
 def heartbeat_age_s(config: MirrorConfig) -> float | None:
-    """How long ago the last heartbeat was sent that is in the target; None where there is none."""
+    """How long ago the last heartbeat was sent that is in the target; None where there is none, or it cannot be read."""
     partition = TopicPartition(Names.of(config).in_target(HEARTBEATS), 0)
     newest = None
     try:
         with consumer_at(config.target, auto_offset_reset="earliest", default_api_timeout_ms=5_000) as consumer:
+            end = consumer.end_offsets([partition])[partition]
+            begin = consumer.beginning_offsets([partition])[partition]
             consumer.assign([partition])
-            for record in consumer.read_to_end():
-                beat = Heartbeat.decode(record.key or b"", record.value or b"")
-                if (beat.source, beat.target) == (config.source.alias, config.target.alias):
-                    newest = beat.time_ms
-    except FastqError:
+            for start in sorted({max(begin, end - HEARTBEATS_READ), begin}, reverse=True):
+                consumer.seek(partition, start)
+                for record in consumer.read_to_end():
+                    newest = _beat_of(record, config) or newest
+                if newest is not None:
+                    break
+    except FastqError as error:
+        logger.info("heartbeats in %s cannot be read: %s", config.target.alias, error)
         return None
     return None if newest is None else max(time.time() * 1000 - newest, 0.0) / 1000
+
+
+def _beat_of(record: Record[bytes, bytes], config: MirrorConfig) -> int | None:
+    """When it was sent, of a heartbeat of this mirror. Others write there too, and not only heartbeats perhaps."""
+    try:
+        beat = Heartbeat.decode(record.key or b"", record.value or b"")
+    except DeserializationError:
+        return None
+    return beat.time_ms if (beat.source, beat.target) == (config.source.alias, config.target.alias) else None
 
 
 METRICS = (

@@ -6,7 +6,8 @@ Rules
   offsets.retention.minutes without a commit, and a mirror that was off for a week would begin anew; and because what is kept is
   more than a number.
 - Records are JSON, so that any tool can read them. Keys: `["progress", topic, partition]`, and `["topic", name in the target]` with the
-  provenance of what a mirror writes; `["stopped"]`, in each lane, once a mirror was failed over: nobody copies in that lane then.
+  provenance of what a mirror writes; `["stopped"]`, in each lane, once a mirror was failed over: nobody copies in that lane then;
+  `["returned"]`, in each lane, once it was prepared to copy back what such a mirror has copied, and which end of that one it was for.
 - What is read is what was committed before the read began. A lane is read by its owner only after the transactional id was
   initialised, which ends what an owner before has left open.
 """
@@ -19,13 +20,20 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from fastq.consumer import Consumer, Record
+from fastq.errors import ConfigError
 from fastq.metadata import TopicPartition
 from fastq.mirror.config import Side
 from fastq.mirror.progress import Progress, StateError
 from fastq.mirror.topics import Provenance
 from fastq.values import NamedTuple
 
-CONFIGS = {"cleanup.policy": "compact", "min.compaction.lag.ms": "0", "segment.ms": "3600000"}
+CONFIGS = {
+    "cleanup.policy": "compact",
+    "min.compaction.lag.ms": "0",
+    "segment.ms": "3600000",
+    "segment.bytes": str(16 * 1024 * 1024),  # who takes a lane over reads what is not compacted yet
+    "delete.retention.ms": "3600000",  # markers of transactions are kept so long
+}
 READ_TIMEOUT_S = 30.0
 K = TypeVar("K")
 V = TypeVar("V")
@@ -50,6 +58,20 @@ def provenance_value(provenance: Provenance) -> bytes:
 
 def stopped_key() -> bytes:
     return json.dumps(["stopped"]).encode()
+
+
+def returned_key() -> bytes:
+    return json.dumps(["returned"]).encode()
+
+
+def returned_value(time_ms: int) -> bytes:
+    """That a lane was seeded after the mirror the other way was failed over, which was done at `time_ms`."""
+    return json.dumps({"time_ms": time_ms}, separators=(",", ":")).encode()
+
+
+def end_of(stopped: Mapping[int, Stopped]) -> int:
+    """When the last of a mirror's lanes was failed over; 0 where none was."""
+    return max((lane.time_ms for lane in stopped.values()), default=0)
 
 
 class Stopped(NamedTuple):
@@ -79,14 +101,16 @@ def consumer_at(side: Side, **settings: object) -> Consumer:
 
 
 class State:
-    """What some lanes of a state topic say, as far as it was read. `provenance` is by the name of the topic that is written, `stopped` by
-    lane. Thread rule: one thread.
+    """What some lanes of a state topic say, as far as it was read. `provenance` is by the name of the topic that is written, `stopped` and
+    `returned` by lane. Thread rule: one thread.
     """
 
     def __init__(self, side: Side, topic: str, lanes: Sequence[int]) -> None:
         self.progress: dict[TopicPartition, Progress] = {}
         self.provenance: dict[str, Provenance] = {}
         self.stopped: dict[int, Stopped] = {}
+        self.returned: dict[int, int] = {}
+        self._places: dict[TopicPartition, int] = {}
         self._topic = topic
         self._consumer = consumer_at(side, auto_offset_reset="earliest")
         self._consumer.assign([TopicPartition(topic, lane) for lane in lanes])
@@ -98,6 +122,16 @@ class State:
                 self._take(record)
             except StateError as error:
                 raise error.with_context(topic=self._topic, partition=record.partition, offset=record.offset) from None
+
+    def check_lanes(self, lanes: int) -> None:
+        """Raises ConfigError where progress lies in another lane than that of `lanes` which would look for it: it would begin anew."""
+        for tp, lane in self._places.items():
+            if tp in self.progress and lane != lane_of(tp, lanes):
+                raise ConfigError(
+                    f"{self._topic} has {lanes} partitions, and the mirror began with fewer: {tp} has its progress in {lane}, and lane "
+                    f"{lane_of(tp, lanes)} would copy it from the beginning once more",
+                    hint="Somebody has added partitions to it. Begin a mirror of another source alias, or delete this topic and the copies",
+                )
 
     def close(self) -> None:
         self._consumer.close()
@@ -111,11 +145,21 @@ class State:
         except (ValueError, TypeError, IndexError) as error:
             raise StateError(f"no key of ours: {record.key!r}", cause=error) from None
         if tp is not None:
+            self._places[tp] = record.partition
             _put(self.progress, tp, None if value is None else Progress.from_json(value))
         elif kind == "topic":
             _put(self.provenance, topic, None if value is None else provenance_of(value))
         elif kind == "stopped":
             _put(self.stopped, record.partition, None if value is None else Stopped.from_json(value))
+        elif kind == "returned":
+            _put(self.returned, record.partition, None if value is None else _returned(value))
+
+
+def _returned(value: bytes) -> int:
+    try:
+        return int(json.loads(value)["time_ms"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise StateError(f"no fail-back of a lane: {value[:100]!r}", cause=error) from None
 
 
 def _put(table: dict[K, V], key: K, value: V | None) -> None:

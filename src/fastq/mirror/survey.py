@@ -8,14 +8,15 @@ topic at once.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from fastq.admin import Admin, ConfigResource, ConfigSource, NewTopic
 from fastq.errors import ConfigError, FastqError, TopicAlreadyExists, UnknownTopicOrPartition
+from fastq.metadata import TopicPartition
 from fastq.mirror.config import MirrorConfig, Side
 from fastq.mirror.names import Names, state_topic
-from fastq.mirror.state import CONFIGS, read_state
-from fastq.mirror.topics import Changes, Plan, Provenance, Topic, plan
+from fastq.mirror.state import CONFIGS, end_of, read_state
+from fastq.mirror.topics import Changes, Plan, Provenance, Topic, plan, topics_of
 
 logger = logging.getLogger("fastq.mirror")
 
@@ -35,6 +36,8 @@ class Survey:
         self.source, self.target = admin_of(config.source), admin_of(config.target)
         self.source_id = self.target_id = ""
         self.came_from: Mapping[str, Provenance] = {}
+        self.ended: frozenset[str] = frozenset()
+        self.unknown: dict[tuple[str, str], str] = {}  # topics of a side that could not be looked at, and why
         self._configs: dict[tuple[str, str], Mapping[str, str]] = {}
         self._looks = 0
         self._told: dict[str, str] = {}
@@ -55,16 +58,29 @@ class Survey:
         self.identify()
         config, name = self._config, state_topic(self._config.source.alias)
         replicas = config.options.replication_factor
-        try:
-            self.target.create_topic(name, config.options.lanes, replicas, configs=CONFIGS)
-        except TopicAlreadyExists:
-            pass
+        if name not in self.target.list_topics(include_internal=True):
+            try:
+                self.target.create_topic(name, config.options.lanes, replicas, configs=CONFIGS)
+            except TopicAlreadyExists:
+                pass
         lanes = self.lanes()
+        self._check_compacted(name)
         if lanes != config.options.lanes:
             logger.warning(
                 "the mirror has %d lanes, as %s says; lanes = %d has no effect", lanes, name, config.options.lanes
             )
         return lanes
+
+    def _check_compacted(self, name: str) -> None:
+        """Raises ConfigError where what the mirror keeps would be deleted with time: it would copy everything once more."""
+        found = self.target.describe_configs([ConfigResource.topic(name)])[ConfigResource.topic(name)]
+        if found.error is not None:
+            logger.warning("whether %s is compacted cannot be seen: %s", name, found.error)
+        elif (policy := found.result()["cleanup.policy"].value) != "compact":
+            raise ConfigError(
+                f"{name} in {self._config.target.alias} has cleanup.policy={policy}, and what the mirror has to remember would be deleted",
+                hint=f"fastq configs set --topic {name} cleanup.policy=compact",
+            )
 
     def lanes(self) -> int:
         """How many the mirror has. Raises ConfigError where it has never run."""
@@ -80,15 +96,20 @@ class Survey:
         """What is to be mirrored, and what is to be done for it."""
         fresh_configs = self._looks % CONFIGS_EVERY == 0
         self._looks += 1
+        self.unknown = {}
         wanted = [name for name in self.source.list_topics() if self._names.wanted(name, self._config)]
         source = self._described(self.source, wanted, fresh_configs)
         there = self.target.list_topics()
         target = self._described(
             self.target, [n for n in map(self._names.in_target, source) if n in there], fresh_configs
         )
+        for (side, name), why in self.unknown.items():
+            self._tell(name, f"{name} in the {side} cannot be looked at, and is not mirrored for now: {why}")
+        hidden = {name for side, name in self.unknown if side == "target"}
+        source = {name: topic for name, topic in source.items() if self._names.in_target(name) not in hidden}
         if fresh_configs:
-            self.came_from = self._provenances()
-        found = plan(self._config, source, target, self.came_from, self.target_id)
+            self.came_from, self.ended = self._provenances()
+        found = plan(self._config, source, target, self.came_from, self.target_id, self.ended)
         for name, why in found.refused.items():
             self._tell(name, f"{name} is not mirrored: {why}")
         return found
@@ -98,31 +119,55 @@ class Survey:
         self._looks = 0
 
     def _described(self, admin: Admin, names: list[str], fresh_configs: bool) -> dict[str, Topic]:
-        outcomes = admin.describe_topics(names) if names else {}
-        topics = {name: o.result() for name, o in outcomes.items() if not isinstance(o.error, UnknownTopicOrPartition)}
         side = "source" if admin is self.source else "target"
+        outcomes = admin.describe_topics(names) if names else {}
+        topics = {}
+        for name, described in outcomes.items():
+            if described.error is None:
+                topics[name] = described.result()
+            elif described.error.retriable and not isinstance(described.error, UnknownTopicOrPartition):
+                raise described.error
+            elif not isinstance(described.error, UnknownTopicOrPartition):
+                # What is not known is not "nothing": the others go on, and nothing is made or changed for this one.
+                self.unknown[side, name] = str(described.error)
         if self._config.options.copy_configs:
             unknown = [n for n in topics if fresh_configs or (side, n) not in self._configs]
             answers = admin.describe_configs([ConfigResource.topic(n) for n in unknown]) if unknown else {}
             for resource, outcome in answers.items():
-                if outcome.error is None:
+                if outcome.error is not None:
+                    self._configs.pop((side, resource.name), None)
+                    self._tell(
+                        f"configs of {side} {resource.name}",
+                        f"configs of {resource.name} in the {side} cannot be read, and are not copied: {outcome.error}",
+                    )
+                else:
                     own = {e.name: e.value or "" for e in outcome.result().values() if _is_own(e.source)}
                     self._configs[side, resource.name] = own
         return {
-            name: Topic(topic.topic_id.hex(), len(topic.partitions), self._configs.get((side, name), {}))
+            name: Topic(topic.topic_id.hex(), len(topic.partitions), self._configs.get((side, name)))
             for name, topic in topics.items()
         }
 
-    def _provenances(self) -> dict[str, Provenance]:
-        """What mirrors that write to the source say of its topics."""
+    def _provenances(self) -> tuple[dict[str, Provenance], frozenset[str]]:
+        """What mirrors that write to the source say of its topics; and those topics that one has copied from the target which was failed
+        over, and for which we were not prepared since. Where names tell, these are refused by their names."""
         found: dict[str, Provenance] = {}
+        ended: set[str] = set()
         for name in self.source.list_topics():
             if name.startswith("fastq-mirror.") and name.endswith(".internal"):
                 lanes = len(self.source.describe_topic(name).partitions)
                 state = read_state(self._config.source, name, range(lanes))
-                if not state.stopped:  # else it was failed over, and writes no more
+                if not state.stopped:
                     found |= state.provenance
-        return found
+                elif self._names.identity and not self._is_returned(end_of(state.stopped)):
+                    ended.update(n for n, p in state.provenance.items() if self.target_id in p.clusters)
+        return found, frozenset(ended)
+
+    def _is_returned(self, time_ms: int) -> bool:
+        """Whether each lane was prepared for what was failed over then."""
+        lanes = range(self.lanes())
+        returned = read_state(self._config.target, state_topic(self._config.source.alias), lanes).returned
+        return all(returned.get(lane) == time_ms for lane in lanes)
 
     def carry_out(self, changes: Changes) -> bool:
         """Make and change topics of the target; whether anything was done."""
@@ -131,7 +176,10 @@ class Survey:
         if changes.create:
             new = [
                 NewTopic(
-                    name=n, partitions=t.partitions, replication_factor=options.replication_factor, configs=t.configs
+                    name=n,
+                    partitions=t.partitions,
+                    replication_factor=options.replication_factor,
+                    configs=t.configs or {},
                 )
                 for n, t in changes.create.items()
             ]
@@ -168,3 +216,16 @@ class Survey:
 
 def _is_own(source: ConfigSource) -> bool:
     return source is ConfigSource.DYNAMIC_TOPIC_CONFIG
+
+
+def partitions_of(admin: Admin, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, str]:
+    """Those of some partitions that a cluster has, and the ids of their topics (hex)."""
+    partitions = list(wanted)
+    names = topics_of(partitions)
+    outcomes = admin.describe_topics(names) if names else {}
+    topics = {name: o.result() for name, o in outcomes.items() if not isinstance(o.error, UnknownTopicOrPartition)}
+    return {
+        tp: topics[tp.topic].topic_id.hex()
+        for tp in partitions
+        if tp.topic in topics and tp.partition < len(topics[tp.topic].partitions)
+    }

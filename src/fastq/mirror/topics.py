@@ -6,7 +6,7 @@ options leave to the target. What cannot be mirrored is refused by topic with th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 from fastq.metadata import TopicPartition
 from fastq.mirror.config import MirrorConfig, MirrorOptions
@@ -17,11 +17,11 @@ NOTHING: Mapping[str, str] = {}
 
 
 class Topic(NamedTuple):
-    """A topic as its cluster tells it. `configs` are those that somebody has set for it."""
+    """A topic as its cluster tells it. `configs` are those that somebody has set for it; None where the cluster does not say."""
 
     topic_id: str
     partitions: int
-    configs: Mapping[str, str] = NOTHING
+    configs: Mapping[str, str] | None = NOTHING
 
 
 class Provenance(NamedTuple):
@@ -32,10 +32,11 @@ class Provenance(NamedTuple):
 
 
 class Mirrored(NamedTuple):
-    """A partition that is copied: the topic in the target, and the id of the source's topic."""
+    """A partition that is copied: the topic in the target, the id of the source's topic, and that of the target's."""
 
     topic: str
     topic_id: str
+    target_id: str = ""
 
 
 class Changes(NamedTuple):
@@ -60,8 +61,10 @@ def plan(
     target: Mapping[str, Topic],
     came_from: Mapping[str, Provenance],
     target_id: str,
+    ended: Container[str] = (),
 ) -> Plan:
-    """`came_from` is what the mirrors that write to the source say of their topics; `target_id` the id of the target's cluster."""
+    """`came_from` is what the mirrors that write to the source say of their topics; `target_id` the id of the target's cluster; `ended` are
+    topics of the source that a mirror has copied from the target, which was failed over and not failed back."""
     names, options = Names.of(config), config.options
     partitions: dict[TopicPartition, Mirrored] = {}
     refused: dict[str, str] = {}
@@ -80,23 +83,28 @@ def plan(
                 f"a mirror writes it, and its records come from {names.target}: mirrored back they would go round for ever"
             )
             continue
+        if name in ended:
+            refused[name] = (
+                f"a mirror from {names.target} has copied it, and was failed over: mirrored back, all that it has copied would be there "
+                "twice; fastq mirror fail-back prepares this mirror to go on behind that"
+            )
+            continue
         here = names.in_target(name)
         if len(here) > 249:
             refused[name] = f"its name in the target would have {len(here)} letters, and 249 are allowed"
             continue
-        wanted = copied_configs(theirs.configs, options)
         ours = target.get(here)
         if ours is None:
-            create[here] = Topic("", theirs.partitions, wanted)
+            create[here] = Topic("", theirs.partitions, copied_configs(theirs.configs or {}, options))
             continue
         if ours.partitions < theirs.partitions:
             grow[here] = theirs.partitions
-        if options.copy_configs:
-            changed = config_changes(wanted, copied_configs(ours.configs, options))
+        if options.copy_configs and theirs.configs is not None and ours.configs is not None:
+            changed = config_changes(copied_configs(theirs.configs, options), copied_configs(ours.configs, options))
             if changed:
                 configs[here] = changed
         for index in range(min(ours.partitions, theirs.partitions)):
-            partitions[TopicPartition(name, index)] = Mirrored(here, theirs.topic_id)
+            partitions[TopicPartition(name, index)] = Mirrored(here, theirs.topic_id, ours.topic_id)
     return Plan(partitions, Changes(create, grow, configs), refused)
 
 

@@ -69,11 +69,18 @@ def test_topics_are_made_grown_and_configured_and_never_made_smaller() -> None:
     assert found.changes.grow == {"A.more": 3}
     assert found.changes.configs == {"A.fewer": {"retention.ms": "5", "max.message.bytes": None}}
     assert found.partitions == {
-        TopicPartition("more", 0): Mirrored("A.more", "2"),
-        TopicPartition("fewer", 0): Mirrored("A.fewer", "3"),
-        TopicPartition("same", 0): Mirrored("A.same", "4"),
+        TopicPartition("more", 0): Mirrored("A.more", "2", "5"),
+        TopicPartition("fewer", 0): Mirrored("A.fewer", "3", "6"),
+        TopicPartition("same", 0): Mirrored("A.same", "4", "7"),
     }
     assert planned(source, target, copy_configs=False).changes.configs == {}
+
+
+def test_configs_that_a_side_does_not_tell_are_not_taken_back() -> None:
+    source, target = {"t": Topic("1", 1, None)}, {"A.t": Topic("2", 1, {"retention.ms": "5"})}
+    assert planned(source, target).changes.configs == {}
+    assert planned({"t": Topic("1", 1, {"retention.ms": "6"})}, {"A.t": Topic("2", 1, None)}).changes.configs == {}
+    assert planned(source, {}).changes.create == {"A.t": Topic("", 1, {})}
 
 
 def test_loops_are_refused_by_name_and_by_provenance() -> None:
@@ -117,6 +124,10 @@ def test_a_file_is_read_and_what_is_wrong_in_it_named(tmp_path: Path) -> None:
         (sides.replace('"B"', '"A"') + '[mirror]\ntopics = ["a"]', "same alias"),
         (sides.replace('"B"', '"a b"') + '[mirror]\ntopics = ["a"]', "alias of"),
         (sides + 'group.id = "x"\n[mirror]\ntopics = ["a"]', "decided by the mirror"),
+        (sides + 'sasl.mecanism = "PLAIN"\n[mirror]\ntopics = ["a"]', r"\[target\]: .*did you mean sasl_mechanism"),
+        (sides + 'producer.acks = 1\n[mirror]\ntopics = ["a"]', r"\[target\]: .*needs idempotence"),
+        (sides + 'consumer.fetch.min.bite = 1\n[mirror]\ntopics = ["a"]', "did you mean fetch_min_bytes"),
+        (sides + 'value.serializer = "json"\n[mirror]\ntopics = ["a"]', "decided by the mirror"),
         (sides.replace('bootstrap.servers = "b:1"', "") + '[mirror]\ntopics = ["a"]', "no bootstrap.servers"),
     ):
         path.write_text(text)

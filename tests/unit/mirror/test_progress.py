@@ -77,6 +77,19 @@ def test_records_that_are_gone_stop_a_partition_or_are_passed_over_and_said(
     assert words in start.why
 
 
+def test_a_topic_of_the_target_that_is_another_has_nothing_of_what_was_copied() -> None:
+    before = Progress(30, "id", (Run(0, 0, 30),), None, "there")
+    assert Progress.from_json(before.to_json()) == before
+    for same in ("there", "", "0" * 32):  # a cluster without ids tells nothing
+        assert place_to_start(before, "id", 3, 40, start="earliest", on_gap="stop", target_id=same) == Start(30)
+    start = place_to_start(before, "id", 3, 40, start="earliest", on_gap="stop", target_id="new")
+    assert (start.offset, start.gap) == (3, None) and "made anew" in start.why
+    assert Progress.begun(before, start, "id", "new") == Progress(3, "id", (), None, "new")
+    # Who did not want the old records then does not get them now.
+    start = place_to_start(before, "id", 3, 40, start="latest", on_gap="stop", target_id="new")
+    assert Progress.begun(before, start, "id", "new") == Progress(30, "id", (), None, "new")
+
+
 def test_runs_of_records_that_the_source_has_others_for_are_forgotten() -> None:
     before = Progress(30, "id", (Run(0, 0, 10), Run(15, 20, 15)))
     assert Progress.begun(before, Start(20, (20, 30)), "id").runs == (Run(0, 0, 10), Run(15, 20, 5))

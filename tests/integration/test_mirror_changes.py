@@ -1,0 +1,275 @@
+"""A mirror whose topics are deleted and made anew on either side, whose memory was meddled with, and whose ways back are walked twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from mirrors import configured, records_of, running, values_of, wait_for, wait_for_records
+from raw_kafka import RawConnection, batch, produce
+
+from fastq import Admin, Consumer, Producer, TopicPartition
+from fastq.admin import ConfigResource
+from fastq.errors import ConfigError
+from fastq.mirror import lane
+from fastq.mirror.comparison import compare_all
+from fastq.mirror.config import MirrorConfig
+from fastq.mirror.failover import fail_back, fail_over, reversed_config
+from fastq.mirror.mirror import Mirror
+from fastq.mirror.names import state_topic
+from fastq.mirror.report import heartbeat_age_s
+from fastq.mirror.state import read_state
+from fastq.mirror.survey import Survey
+from fastq.testing import Broker
+
+pytestmark = pytest.mark.one_node
+
+
+@pytest.fixture(scope="module")
+def brokers() -> Iterator[tuple[Broker, Broker]]:
+    soon = {"group.initial.rebalance.delay.ms": 0}
+    with Broker(in_memory=True, config=soon) as source, Broker(in_memory=True, config=soon) as target:
+        yield source, target
+
+
+def made(broker: Broker, name: str, *values: bytes, partitions: int = 1, **configs: str) -> None:
+    """A topic with these values in partition 0."""
+    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        admin.create_topic(name, partitions, configs={key.replace("_", "."): value for key, value in configs.items()})
+    if values:
+        sent(broker, name, *values)
+
+
+def sent(broker: Broker, name: str, *values: bytes) -> None:
+    with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
+        producer.send_many(name, list(values), partition=0).result()
+
+
+def deleted(broker: Broker, name: str) -> None:
+    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        admin.delete_topic(name)
+
+
+def test_what_was_copied_to_a_topic_that_is_deleted_in_the_target_is_copied_again(
+    brokers: tuple[Broker, Broker], new_topic_name: Any
+) -> None:
+    source, target = brokers
+    name = new_topic_name()
+    group, there = f"{name}-group", TopicPartition(f"A.{name}", 0)
+    made(source, name, b"0", b"1", b"2", b"3")
+    with (
+        Admin(bootstrap_servers=source.bootstrap_servers) as admin,
+        Admin(bootstrap_servers=target.bootstrap_servers) as theirs,
+        running(configured(brokers, [name], groups=[group], group_interval_ms=100)),
+    ):
+        admin.alter_group_offsets(group, {TopicPartition(name, 0): 3}).results()
+
+        def next_of_group() -> bytes | None:
+            """The value that the group would read next in the target."""
+            found = theirs.list_group_offsets(group, [there])[there]
+            if found.error is not None or found.value is None:
+                return None
+            return next((r.value for r in _from(target, there, found.value.offset)), None)
+
+        wait_for(lambda: next_of_group() == b"3")
+        theirs.delete_topic(f"A.{name}")
+        sent(source, name, b"4")
+        wait_for_records(target, f"A.{name}", records_of(source, name))
+        wait_for(lambda: next_of_group() == b"3")
+    assert values_of(target, f"A.{name}") == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def _from(broker: Broker, tp: TopicPartition, offset: int) -> Iterator[Any]:
+    settings = {"isolation_level": "read_committed", "auto_offset_reset": "earliest", "allow_auto_create_topics": False}
+    with Consumer(bootstrap_servers=broker.bootstrap_servers, **settings) as consumer:
+        consumer.assign([tp])
+        consumer.seek(tp, offset)
+        yield from consumer.read_to_end()
+
+
+def test_a_source_that_is_made_anew_while_it_is_copied_is_copied_once(
+    brokers: tuple[Broker, Broker], new_topic_name: Any
+) -> None:
+    source, target = brokers
+    name = new_topic_name()
+    made(source, name, b"old")
+    # The survey hears of it long after the consumer.
+    with running(configured(brokers, [name], on_gap="continue", refresh_interval_ms=1500)):
+        wait_for(lambda: values_of(target, f"A.{name}") == [b"old"])
+        deleted(source, name)
+        made(source, name, *[b"%d" % i for i in range(10)])
+        wait_for(lambda: len(values_of(target, f"A.{name}")) >= 11)
+        sent(source, name, b"end")
+        wait_for(lambda: b"end" in values_of(target, f"A.{name}"))
+    assert values_of(target, f"A.{name}") == [b"old", *[b"%d" % i for i in range(10)], b"end"]
+
+
+def test_fail_over_and_check_work_with_topics_that_are_deleted_on_either_side(
+    brokers: tuple[Broker, Broker], new_topic_name: Any
+) -> None:
+    source, target = brokers
+    names = [new_topic_name() for _ in range(3)]
+    for name in names:
+        made(source, name, b"x")
+    config = configured(brokers, names, alias="gone", names="identity")
+    with running(config):
+        for name in names:
+            wait_for(lambda name=name: values_of(target, name) == [b"x"])  # type: ignore[misc]
+    deleted(source, names[0])
+    deleted(target, names[1])
+    results = {c.partition.topic: (c.result, c.detail or "") for c in compare_all(config, names)}
+    assert results[names[0]] == ("unknown", "it was deleted in gone")
+    assert results[names[1]] == ("unknown", "it was deleted in B")
+    assert results[names[2]] == ("same", "")
+    found = fail_over(config)
+    assert found.missing is not None and found.missing[TopicPartition(names[2], 0)] == 0
+    prepared = fail_back(config)
+    assert set(prepared.partitions) == {TopicPartition(names[2], 0)}
+    # What the former source has deleted comes back whole: nothing of it is there.
+    with running(reversed_config(config)):
+        wait_for(lambda: values_of(source, names[0]) == [b"x"])
+        assert values_of(source, names[2]) == [b"x"]
+
+
+def test_the_way_back_is_refused_before_fail_back_and_not_begun_anew_by_another(
+    brokers: tuple[Broker, Broker], new_topic_name: Any
+) -> None:
+    source, target = brokers
+    name = new_topic_name()
+    made(source, name, b"x")
+    config = configured(brokers, [name], alias="back", names="identity")
+    with running(config):
+        wait_for(lambda: values_of(target, name) == [b"x"])
+    fail_over(config)
+    survey = Survey(reversed_config(config))
+    try:
+        survey.prepare()
+        assert "fail-back" in survey.look().refused[name]
+        sent(target, name, b"new")
+        assert fail_back(config).diverged == {}
+        survey.forget()
+        assert survey.look().refused == {}
+    finally:
+        survey.close()
+    with running(reversed_config(config)):
+        wait_for(lambda: values_of(source, name) == [b"x", b"new"])
+    assert fail_back(config).diverged == {}  # it has gone on since
+    sent(target, name, b"newer")
+    with running(reversed_config(config)):
+        wait_for(lambda: b"newer" in values_of(source, name))
+    assert values_of(source, name) == [b"x", b"new", b"newer"]
+
+
+def test_a_memory_with_more_lanes_or_that_forgets_is_refused(
+    brokers: tuple[Broker, Broker], new_topic_name: Any
+) -> None:
+    source, target = brokers
+    name = new_topic_name()
+    made(source, name, partitions=4)
+    config = configured(brokers, [name], alias="lanes")
+    with running(config), Admin(bootstrap_servers=target.bootstrap_servers) as admin:
+        wait_for(lambda: len(_progress(config)) >= 4)
+        resource = ConfigResource.topic("fastq-mirror.lanes.internal")
+        admin.set_configs(resource, {"cleanup.policy": "delete"})
+        with pytest.raises(ConfigError, match=r"cleanup\.policy=delete"):
+            Mirror(config).run()
+        admin.set_configs(resource, {"cleanup.policy": "compact"})
+        admin.create_partitions({resource.name: 4}).results()
+    with pytest.raises(ConfigError, match="began with fewer"):
+        Mirror(config).run()
+
+
+def _progress(config: MirrorConfig) -> Any:
+    return read_state(config.target, state_topic(config.source.alias), [0, 1]).progress
+
+
+def test_configs_that_the_source_does_not_tell_are_left_alone(
+    brokers: tuple[Broker, Broker], new_topic_name: Any
+) -> None:
+    source, target = brokers
+    name = new_topic_name()
+    made(source, name, b"x")
+    made(target, f"A.{name}", retention_ms="123456789")
+    source.fail("DescribeConfigs", error="TOPIC_AUTHORIZATION_FAILED", times=None)
+    try:
+        with running(configured(brokers, [name])), Admin(bootstrap_servers=target.bootstrap_servers) as admin:
+            wait_for(lambda: values_of(target, f"A.{name}") == [b"x"])
+            resource = ConfigResource.topic(f"A.{name}")
+            assert admin.describe_configs([resource]).results()[resource]["retention.ms"].value == "123456789"
+    finally:
+        source.clear_faults()
+
+
+def test_records_without_a_time_arrive_and_are_the_same(brokers: tuple[Broker, Broker], new_topic_name: Any) -> None:
+    source, target = brokers
+    name = new_topic_name()
+    made(source, name, b"timed")
+    with RawConnection(source.bootstrap_servers) as connection:
+        assert produce(connection, name, batch(b"untimed", b"too", timestamp_ms=-1)).error_code == 0
+        assert produce(connection, name, batch(b"1970", timestamp_ms=0)).error_code == 0
+    config = configured(brokers, [name])
+    with running(config):
+        wait_for(lambda: values_of(target, f"A.{name}") == [b"timed", b"untimed", b"too", b"1970"])
+    assert [c.result for c in compare_all(config, [name])] == ["same"]
+    assert records_of(target, f"A.{name}")[3][1] == 0
+
+
+@pytest.mark.parametrize("error", ["OUT_OF_ORDER_SEQUENCE_NUMBER", "INVALID_PRODUCER_EPOCH", "INVALID_TXN_STATE"])
+def test_what_is_wrong_with_a_transaction_leaves_no_partition_out(
+    brokers: tuple[Broker, Broker], new_topic_name: Any, error: str
+) -> None:
+    source, target = brokers
+    name = new_topic_name()
+    made(source, name, b"0")
+    with running(configured(brokers, [name], heartbeat_interval_ms=0)) as mirror:
+        wait_for(lambda: values_of(target, f"A.{name}") == [b"0"])
+        target.fail("Produce", error=error)
+        sent(source, name, b"1")
+        wait_for(lambda: values_of(target, f"A.{name}") == [b"0", b"1"])
+        assert not any(lane.failed for lane in mirror.lanes.values())
+
+
+def test_a_record_that_cannot_be_sent_holds_only_its_partition_up(
+    brokers: tuple[Broker, Broker], new_topic_name: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lane, "RECORD_BYTES_MAX", 100_000)
+    source, target = brokers
+    name, other = new_topic_name(), new_topic_name()
+    made(source, name, b"x" * 200_000)
+    made(source, other, partitions=2)  # one of them in the same lane
+    with running(configured(brokers, [name, other])) as mirror:
+        wait_for(lambda: any(TopicPartition(name, 0) in lane.failed for lane in mirror.lanes.values()))
+        with Producer(bootstrap_servers=source.bootstrap_servers) as producer:
+            for partition in range(2):
+                producer.send(other, b"y", partition=partition).result()
+        wait_for(lambda: values_of(target, f"A.{other}") == [b"y", b"y"])
+
+
+def test_a_heartbeat_that_is_none_hides_no_other(brokers: tuple[Broker, Broker], new_topic_name: Any) -> None:
+    _, target = brokers
+    config = configured(brokers, [new_topic_name()], heartbeat_interval_ms=50)
+    with running(config):
+        wait_for(lambda: heartbeat_age_s(config) is not None)
+    with Producer(bootstrap_servers=target.bootstrap_servers) as producer:
+        producer.send("A.heartbeats", b"none", b"somebody's").result()
+    assert heartbeat_age_s(config) is not None
+
+
+class _Broken(Exception):
+    pass
+
+
+def test_a_defect_in_a_thread_ends_the_mirror(
+    brokers: tuple[Broker, Broker], new_topic_name: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, _ = brokers
+    name = new_topic_name()
+    made(source, name, b"x")
+
+    def broken(*_: object) -> None:
+        raise _Broken
+
+    monkeypatch.setattr(lane.Lane, "_send", broken)
+    with pytest.raises(_Broken):
+        Mirror(configured(brokers, [name])).run()

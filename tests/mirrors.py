@@ -1,0 +1,89 @@
+"""Mirrors between two brokers of a test: how they are configured and run, and what has arrived."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from fastq import Admin, Consumer
+from fastq.mirror.config import MirrorConfig, parse_config
+from fastq.mirror.mirror import Mirror
+from fastq.testing import Broker
+
+WAIT_S = 30.0
+
+
+def configured(brokers: tuple[Broker, Broker], topics: list[str], alias: str = "A", **options: Any) -> MirrorConfig:
+    source, target = brokers
+    return parse_config(
+        {
+            "source": {"alias": alias, "bootstrap": {"servers": source.bootstrap_servers}},
+            "target": {"alias": "B", "bootstrap": {"servers": target.bootstrap_servers}},
+            "mirror": {"topics": topics, "lanes": 2, "refresh_interval_ms": 200, **options},
+        }
+    )
+
+
+@contextmanager
+def running(config: MirrorConfig) -> Iterator[Mirror]:
+    mirror = Mirror(config)
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            mirror.run()
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield mirror
+    finally:
+        mirror.stop()
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
+    if failed:
+        raise failed[0]
+
+
+def records_of(broker: Broker, topic: str) -> list[Any]:
+    """All that is committed in a topic: partition, timestamp, key, value, headers, in the order of each partition."""
+    with Consumer(
+        topic,
+        bootstrap_servers=broker.bootstrap_servers,
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",
+        allow_auto_create_topics=False,
+    ) as consumer:
+        found = [(r.partition, r.timestamp_ms, r.key, r.value, r.headers) for r in consumer.read_to_end()]
+    return sorted(found, key=lambda record: record[0])
+
+
+def wait_for(what: Callable[[], bool]) -> None:
+    end = time.monotonic() + WAIT_S
+    while not what():
+        assert time.monotonic() < end, "it did not come to that"
+        time.sleep(0.05)
+
+
+def wait_for_records(broker: Broker, topic: str, expected: list[Any]) -> None:
+    def there() -> bool:
+        with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+            if topic not in admin.list_topics():
+                return False
+        return len(records_of(broker, topic)) >= len(expected)
+
+    wait_for(there)
+    assert records_of(broker, topic) == expected
+
+
+def values_of(broker: Broker, topic: str) -> list[bytes | None]:
+    """The values that are committed in a topic, partition after partition; none where there is no such topic."""
+    with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
+        if topic not in admin.list_topics():
+            return []
+    return [record[3] for record in records_of(broker, topic)]
