@@ -1,12 +1,15 @@
 """A bounded walk through a topic: from where, what is looked for, and when it ends.
 
 Rules: a scan ends at the ends that the partitions had when it began, or when it has found `limit` records, or looked at `records_max`,
-or after `seconds_max`: it says which. It reads no further when nobody listens: who closes the generator closes the consumer.
+or after `seconds_max`: it says which. From `latest`, where not all that fits can be shown, it shows the newest of it: it looks at all of
+its records first, and holds back HELD_BYTES_MAX bytes at most. It reads no further when nobody listens: who closes the generator closes
+the consumer.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
 import math
 import time
 from collections.abc import AsyncIterator, Callable
@@ -27,6 +30,7 @@ SECONDS_MAX, DOWNLOAD_SECONDS_MAX = 60.0, 600.0
 POLL_S, TELL_S = 0.3, 0.25
 A_POLL = 2_000
 ROWS_AT_ONCE, ROWS_BYTES_AT_ONCE = 50, 1 << 20
+HELD_BYTES_MAX = 32 << 20
 TURN_S = 0.02
 """How long records are looked at before other requests have their turn."""
 
@@ -45,6 +49,11 @@ class Plan:
     seconds_max: float = SECONDS_MAX
     read_committed: bool = False
     filter: Filter = field(default_factory=Filter)
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether every record between its places fits."""
+        return self.filter.is_empty and self.until_ms is None
 
 
 @dataclass
@@ -98,7 +107,7 @@ async def bounds(cluster: Cluster, plan: Plan) -> dict[TopicPartition, tuple[int
     elif plan.start == "offset":
         begin = {tp: max(begin[tp], plan.place) for tp in places}
     elif plan.start == "latest":
-        wanted = min(plan.limit, plan.records_max) if plan.filter.is_empty else plan.records_max
+        wanted = min(plan.limit, plan.records_max) if plan.takes_all else plan.records_max
         each = math.ceil(wanted / max(1, len(places)))
         begin = {tp: max(begin[tp], end[tp] - each) for tp in places}
     return {tp: (begin[tp], end[tp]) for tp in places if begin[tp] < end[tp]}
@@ -114,6 +123,7 @@ async def scan(
     progress.total = sum(end - begin for begin, end in places.values())
     rows: list[Row] = []
     rows_bytes = 0
+    newest = _Newest(plan.limit) if plan.start == "latest" and not plan.takes_all and plan.limit <= LIMIT_MAX else None
     ends = {tp: end for tp, (_, end) in places.items()}
     if places:
         isolation = "read_committed" if plan.read_committed else "read_uncommitted"
@@ -130,12 +140,16 @@ async def scan(
                     progress.scanned += 1
                     row = await matching(record, plan, decoder)
                     if row is not None:
-                        rows.append(row)
-                        rows_bytes += row.size_bytes
                         progress.found += 1
+                        if newest is not None:
+                            newest.add(row)
+                        else:
+                            rows.append(row)
+                            rows_bytes += row.size_bytes
                     now = clock()
                     is_late = now - began >= plan.seconds_max
-                    if is_late or progress.found >= plan.limit or progress.scanned >= plan.records_max:
+                    is_full = newest is None and progress.found >= plan.limit
+                    if is_late or is_full or progress.scanned >= plan.records_max:
                         left_over = len(records) - number
                         break
                     if rows_bytes >= ROWS_BYTES_AT_ONCE:
@@ -148,7 +162,7 @@ async def scan(
                 progress.seconds = now - began
                 left = _left(consumer, ends) + left_over
                 progress.offsets = max(progress.scanned, progress.total - left)
-                progress.ended = _ended(plan, progress, left)
+                progress.ended = _ended(plan, progress, left, is_full=newest is None and progress.found >= plan.limit)
                 if rows and not progress.ended and (len(rows) >= ROWS_AT_ONCE or now - told > TELL_S):
                     yield rows, progress
                     rows, rows_bytes, told = [], 0, now
@@ -157,7 +171,31 @@ async def scan(
                     told = now
                 await asyncio.sleep(0)  # other requests have their turn
     progress.ended = progress.ended or "all was looked at"
+    if newest is not None:
+        rows = newest.rows()
+        if len(rows) < progress.found:
+            progress.ended += f"; these are the newest {len(rows):,} that fit"
     yield rows, progress
+
+
+class _Newest:
+    """The rows of the latest times, so many at most, and of HELD_BYTES_MAX bytes."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._rows: list[tuple[int, int, int, Row]] = []
+        self._bytes = self._number = 0
+
+    def add(self, row: Row) -> None:
+        self._number += 1
+        heapq.heappush(self._rows, (row.timestamp_ms, row.offset, self._number, row))
+        self._bytes += row.size_bytes
+        while len(self._rows) > self._limit or (self._bytes > HELD_BYTES_MAX and len(self._rows) > 1):
+            self._bytes -= heapq.heappop(self._rows)[-1].size_bytes
+
+    def rows(self) -> list[Row]:
+        """The oldest first."""
+        return [row for *_, row in sorted(self._rows)]
 
 
 async def matching(record: Any, plan: Plan, decoder: Decoder) -> Row | None:
@@ -180,8 +218,8 @@ def _left(consumer: Any, ends: dict[TopicPartition, int]) -> int:
     return left
 
 
-def _ended(plan: Plan, progress: Progress, left: int) -> str:
-    if progress.found >= plan.limit:
+def _ended(plan: Plan, progress: Progress, left: int, *, is_full: bool) -> str:
+    if is_full:
         return f"{plan.limit:,} found" if left else "all was looked at"
     if not left:
         return "all was looked at"

@@ -85,6 +85,16 @@ def test_a_search_is_bounded_and_says_how_it_ended(browser: Browser, orders: str
     assert rows == [] and end["ended"] == "all was looked at"
 
 
+def test_from_the_end_a_search_shows_the_newest_that_fit(browser: Browser, orders: str) -> None:
+    rows, end = searched(browser, orders, partition=0, text="t1", limit=3)
+    assert [row["offset"] for row in rows] == [292, 295, 298] and (end["found"], end["scanned"]) == (100, 300)
+    assert end["ended"] == "all was looked at; these are the newest 3 that fit"
+    rows, end = searched(browser, orders, partition=0, until="1000004", limit=2)
+    assert [row["offset"] for row in rows] == [3, 4]
+    rows, end = searched(browser, orders, partition=0, text="t1", limit=3, records=4)
+    assert [row["offset"] for row in rows] == [298] and end["ended"] == "all was looked at"
+
+
 def test_a_search_finds_texts_and_values_of_paths(browser: Browser, orders: str) -> None:
     def found(**values: Any) -> list[int]:
         return [
