@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from fastq.admin import AsyncAdmin
 from fastq.console.config import ClusterConfig
 from fastq.console.picture import Picture, take_picture
+from fastq.errors import ConfigError
 from fastq.net.operations import Operation
 from fastq.settings import canonical
 
@@ -54,6 +55,17 @@ class Cluster:
         given = {canonical(key) for key in self.config.settings}
         own = {"client_id": "fastq-console", **own}
         return {**{key: value for key, value in own.items() if key not in given}, **self.config.settings}
+
+    def check(self) -> None:
+        """Make what needs no broker; raises ConfigError for settings that no client takes."""
+        try:
+            _ = self.admin
+            if self.config.schema_registry is not None:
+                from fastq.schema_registry import SchemaRegistryClient
+
+                SchemaRegistryClient(self.config.schema_registry)
+        except ValueError as error:
+            raise ConfigError(f"cluster {self.name}: {error}") from error
 
     @property
     def admin(self) -> AsyncAdmin:

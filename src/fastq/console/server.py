@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable
 from typing import Any
 
@@ -17,11 +18,14 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fastq.console.app import create_app
 from fastq.console.config import ConsoleConfig
+from fastq.errors import ConfigError
 
 CONNECTIONS_MAX = 500
 HEAD_BYTES_MAX = 32 * 1024
 IDLE_S = 15
 SHUTDOWN_S = 3
+CLOSE_S = 0.5
+"""How long a peer of TLS may take to say goodbye when the process ends."""
 HEAD_S = 15.0
 STALLED_S = 30.0
 
@@ -61,6 +65,11 @@ class Connection(H11Protocol):
             self._head_timer.cancel()
         self._head_timer = self.loop.call_later(HEAD_S, self._late)
 
+    def shutdown(self) -> None:
+        super().shutdown()
+        if self.transport.is_closing():
+            self.loop.call_later(CLOSE_S, self._late)
+
     def _late(self) -> None:
         self.transport.abort()
 
@@ -89,6 +98,9 @@ class Connection(H11Protocol):
 async def serve(config: ConsoleConfig, tell: Callable[[str], None]) -> None:
     """Serve until the task is cancelled or a signal comes; `tell` gets the console's URL once it can be asked."""
     app = create_app(config)
+    _check_certificate(config)
+    for cluster in app.state.console.clusters.values():
+        cluster.check()
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     # Named as TCP, or asyncio leaves Nagle's algorithm on, and every answer waits 40 ms for an acknowledgement.
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -124,6 +136,20 @@ async def serve(config: ConsoleConfig, tell: Callable[[str], None]) -> None:
             server.should_exit = True  # the way that closes the clients too
             await serving
             raise
+
+
+def _check_certificate(config: ConsoleConfig) -> None:
+    """Raises ConfigError with the files, where OpenSSL's error names none."""
+    if config.certificate is None or config.key is None:
+        return
+    for path in (config.certificate, config.key):
+        path.read_bytes()  # the error of one that is not there names it
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(config.certificate, config.key)
+    except ssl.SSLError as error:
+        raise ConfigError(
+            f"--tls-certificate {config.certificate} and --tls-key {config.key} are no PEM chain and its key: {error}"
+        ) from None
 
 
 def run(config: ConsoleConfig, tell: Callable[[str], None]) -> None:

@@ -72,6 +72,21 @@ def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     assert _Hash.of(capsys.readouterr().out.strip()).fits("secret")
 
 
+def test_what_cannot_be_served_is_told_at_the_start(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """And not by the first page that needs it, nor in OpenSSL's words, which name no file."""
+    pem = tmp_path / "no.pem"
+    pem.write_text("no PEM")
+    for options, code, words in (
+        (("--schema-registry", "nonsense"), 2, "url is http://host:port"),
+        (("--property", "foo=bar"), 2, "foo"),
+        (("--tls-certificate", str(pem), "--tls-key", str(pem)), 2, f"--tls-key {pem} are no PEM chain"),
+        (("--tls-certificate", str(pem), "--tls-key", str(tmp_path / "none")), 1, "none: no such file"),
+    ):
+        assert main(["console", "--listen", "127.0.0.1:0", *options]) == code, options
+        told = capsys.readouterr()
+        assert words in told.err and "fastq console on" not in told.out, told
+
+
 class _NoTerminal(io.BytesIO):
     def fileno(self) -> int:
         return 99_999  # os.isatty is false for what is not open
