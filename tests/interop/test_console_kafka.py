@@ -68,6 +68,16 @@ def test_pages_and_actions(browser: Browser, servers: str, new_topic_name: Calla
     assert f"{name}:1:1" in plan.text
     assert browser.submit(page, "/c/test/group/reset", id=group, offsets=f"{name}:1:1").status_code == 200
     assert browser.submit(page, "/c/test/partitions/elect").status_code == 200
+    aside = new_topic_name()
+    with Admin(bootstrap_servers=servers) as admin:
+        admin.create_topic(aside)
+    copied = browser.submit(page, f"{page}/copy", target=aside, places="1:0")
+    assert f"{aside}-0 at offset 0" in copied.text, copied.text
+    assert json.loads(browser.get(f"/c/test/topics/{aside}/ends").text)["value"] == 1
+    assert json.loads(browser.get(f"/c/test/group/lag?id={group}").text)["value"] == 0
+    assert "led by it already" in browser.submit(page, f"{page}/elect").text
+    unchanged = browser.submit(page, "/c/test/partitions/plan", moves=f"{name}:0:{node}")
+    assert "nothing is to be moved" in unchanged.text, unchanged.text
     assert "the first offset is 1" in browser.submit(page, f"{page}/purge", confirm=name).text
     assert browser.submit(page, "/c/test/group/delete", id=group, confirm=group).status_code == 200
     assert browser.submit(page, f"{page}/delete", confirm=name).status_code == 200

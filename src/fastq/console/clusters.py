@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastq.admin import AsyncAdmin
@@ -32,7 +32,7 @@ READERS_MAX = 16
 
 
 class TooManyReaders(RuntimeError):
-    """READERS_MAX scans and tails run already."""
+    """READERS_MAX scans and tails run already, or what is done once at a time is done now."""
 
 
 class Cluster:
@@ -49,6 +49,7 @@ class Cluster:
         self._picture_time = 0.0
         self._taking: asyncio.Task[Picture] | None = None
         self._readers = 0
+        self._alone: set[str] = set()
 
     def _settings(self, **own: Any) -> dict[str, Any]:
         """A client's settings; those that were given go before what the console would set."""
@@ -104,6 +105,17 @@ class Cluster:
                 yield consumer
         finally:
             self._readers -= 1
+
+    @contextlib.contextmanager
+    def alone(self, what: str) -> Iterator[None]:
+        """What asks brokers about every partition there is, once at a time, whoever asks; raises TooManyReaders."""
+        if what in self._alone:
+            raise TooManyReaders(f"{what} of {self.name} is being made already; ask again in a moment")
+        self._alone.add(what)
+        try:
+            yield
+        finally:
+            self._alone.remove(what)
 
     async def run(self, operation: Operation[T]) -> T:
         """An operation that is the console's own."""

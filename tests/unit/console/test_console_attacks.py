@@ -19,9 +19,10 @@ from console_served import Browser, Served, becomes
 
 from fastq import Producer
 from fastq._native.consume import Record
+from fastq.admin import AsyncAdmin
 from fastq.console import clusters, server, tail
 from fastq.console.app import HEADERS, create_app
-from fastq.console.clusters import Cluster
+from fastq.console.clusters import Cluster, TooManyReaders
 from fastq.console.config import ClusterConfig, ConsoleConfig
 from fastq.console.decoding import DEPTH_MAX, Decoder, Registry, decode
 from fastq.console.filters import Filter
@@ -145,6 +146,22 @@ def test_a_picture_begun_before_a_change_is_not_kept(monkeypatch: pytest.MonkeyP
         assert await before == 0 and await cluster.picture() == 1
 
     asyncio.run(check())
+
+
+def test_what_asks_about_everything_is_done_once_at_a_time(
+    served: Callable[..., Served], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(AsyncAdmin, "find_hanging_transactions", _refused)
+    with Browser(served().url) as browser:
+        for _ in range(2):  # the one that failed holds up none
+            assert "not now" in browser.get("/c/test/transactions?hanging=1").text
+    cluster = Cluster(NOBODY, 2.0)
+    with cluster.alone("a"), cluster.alone("b"), pytest.raises(TooManyReaders, match="a of x"), cluster.alone("a"):
+        pass
+
+
+async def _refused(*_: object, **__: object) -> None:
+    raise SchemaRegistryError("not now")
 
 
 # -- searches and tails ------------------------------------------------------------------------------------------------------

@@ -96,8 +96,9 @@ async def _at_rest(visit: Visit) -> tuple[State, dict[int, str | None]]:
     admin = visit.cluster.admin
     if await admin.list_partition_reassignments():
         raise Refused("Partitions move already: a plan takes what is at rest.")
-    names = list(await admin.list_topics(include_internal=True))
-    described = (await admin.describe_topics(names, timeout=DESCRIBE_S)) if names else {}
+    with visit.cluster.alone("a plan of moves"):
+        names = list(await admin.list_topics(include_internal=True))
+        described = (await admin.describe_topics(names, timeout=DESCRIBE_S)) if names else {}
     racks = {node.node_id: node.rack for node in (await admin.describe_cluster()).nodes}
     before = {
         TopicPartition(name, part.index): part.replicas

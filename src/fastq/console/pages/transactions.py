@@ -22,7 +22,8 @@ async def transaction_list(visit: Visit) -> Response:
     known = await visit.cluster.admin.list_transactions()
     rows = [one for one in known.values() if query.lower() in one.transactional_id.lower()]
     if visit.flag("hanging"):
-        found = await visit.cluster.admin.find_hanging_transactions(timeout=LOOK_S)
+        with visit.cluster.alone("the list of hanging transactions"):
+            found = await visit.cluster.admin.find_hanging_transactions(timeout=LOOK_S)
         hanging = [one for one in found if visit.user.may_see(one.topic_partition.topic)]
     return visit.page("transactions.html", pager=Pager(visit, rows), q=query, hanging=hanging)
 
