@@ -20,6 +20,7 @@ from fastq.cli import (
     api_versions,
     client_metrics,
     cluster,
+    completion,
     configs,
     console,
     consume,
@@ -115,6 +116,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in COMMANDS:
         command.register(commands)
+    completion.register(commands, parser)
     return parser
 
 
