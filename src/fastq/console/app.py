@@ -302,15 +302,16 @@ def error_page(console: Console, request: Request, status: int, text: str, visit
     return HTMLResponse(console.render("error.html", visit=visit, Role=Role, status=status, text=text), status)
 
 
-def set_cookie(console: Console, response: Response, cookie: str) -> None:
-    """A session's cookie: no script reads it, no form of another site sends it."""
+def set_cookie(console: Console, response: Response, cookie: str, origin: str = "") -> None:
+    """A session's cookie: no script reads it, no form of another site sends it, and what was logged in over TLS, the console's own or a
+    proxy's before it (`origin`), does not go without."""
     response.set_cookie(
         COOKIE,
         cookie,
         max_age=int(SESSION_S),
         httponly=True,
         samesite="lax",
-        secure=console.config.certificate is not None,
+        secure=console.config.certificate is not None or origin.startswith("https://"),
     )
 
 

@@ -1,8 +1,9 @@
 """What arrives in a topic from now on: nothing is left out without being counted.
 
 Rules: reading never waits for the browser. What it has not taken waits, WAITING_MAX records of WAITING_BYTES_MAX bytes at most; the oldest
-of more go, and `left_out` counts them. A browser gets ROWS_MAX rows a TICK_S, so that a page stays usable whatever the rate; `seen` counts
-all, `behind` is how far the reading itself is from the ends.
+of more go, and `left_out` counts them. A browser gets ROWS_MAX rows a TICK_S, so that a page stays usable whatever the rate. `seen` counts
+all, `behind` is how far the reading itself is from the ends, and `trouble` why the cluster does not tell of those: nothing that comes is
+not the same as nothing that is heard of.
 """
 
 from __future__ import annotations
@@ -17,11 +18,15 @@ from typing import Any
 from fastq.console.clusters import Cluster
 from fastq.console.decoding import Decoder
 from fastq.console.scan import TURN_S, Plan, matching, partitions_of
+from fastq.errors import FastqError
+from fastq.metadata import TopicPartition
 
 WAITING_MAX = 1_000
 WAITING_BYTES_MAX = 16 << 20
 ROWS_MAX = 100
 TICK_S = 0.25
+WATCH_S, WATCH_TIMEOUT_S = 5.0, 5.0
+"""How often the cluster is asked whether it is there while a topic is followed, and for how long."""
 POLL_S = 0.2
 A_POLL = 5_000
 LOOKED_AT_ONCE = 500
@@ -39,6 +44,7 @@ class Tail:
         self._waiting_bytes = 0
         self.seen = self.matched = self.left_out = 0
         self.behind: int | None = None
+        self.trouble = ""
         self.ready = False
 
     async def run(self, consumer: Any) -> None:
@@ -97,6 +103,7 @@ class Tail:
             "waiting": len(self._waiting),
             "behind": self.behind,
             "ready": self.ready,
+            "trouble": self.trouble,
         }
 
 
@@ -121,6 +128,7 @@ async def follow(cluster: Cluster, plan: Plan, decoder: Decoder) -> AsyncIterato
             consumer.seek(tp, ends[tp].result().offset)
         tail = Tail(plan, decoder)
         reading = asyncio.create_task(tail.run(consumer))
+        watching = asyncio.create_task(_watch(cluster, tail, places))
         try:
             while time.monotonic() < end:
                 yield await tail.take()
@@ -128,6 +136,19 @@ async def follow(cluster: Cluster, plan: Plan, decoder: Decoder) -> AsyncIterato
                 if reading.done():
                     reading.result()
         finally:
-            reading.cancel()
+            for task in (reading, watching):
+                task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await reading
+
+
+async def _watch(cluster: Cluster, tail: Tail, places: list[TopicPartition]) -> None:
+    from fastq.admin import OffsetSpec
+
+    while True:
+        await asyncio.sleep(WATCH_S)
+        try:
+            ends = await cluster.admin.list_offsets(dict.fromkeys(places, OffsetSpec.LATEST), timeout=WATCH_TIMEOUT_S)
+            tail.trouble = str(next(iter(ends.errors.values()), ""))
+        except FastqError as error:
+            tail.trouble = str(error)

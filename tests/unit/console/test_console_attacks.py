@@ -7,8 +7,9 @@ import errno
 import json
 import logging
 import os
+import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,7 +18,7 @@ import httpx
 import pytest
 from console_served import Browser, Served, becomes
 
-from fastq import Producer
+from fastq import Admin, Producer, TopicPartition
 from fastq._native.consume import Record
 from fastq.admin import AsyncAdmin
 from fastq.console import clusters, server, tail
@@ -260,6 +261,75 @@ def test_a_download_that_cannot_begin_is_a_page(
         monkeypatch.setattr(clusters, "READERS_MAX", 0)
         answer = browser.get(page)
         assert answer.status_code == 503 and "stop one first" in answer.text
+
+
+# -- brokers in trouble -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def troubled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Broker, str]]:
+    """A broker to be broken, and a console of it."""
+    with Broker(data_dir=tmp_path_factory.mktemp("troubled") / "data") as broker:
+        servers = broker.bootstrap_servers
+        with Admin(bootstrap_servers=servers) as admin:
+            admin.create_topic("a", configs={"retention.ms": "-1"})
+            admin.alter_group_offsets("g", {TopicPartition("a", 0): 0}).results()
+        with Producer(bootstrap_servers=servers, transactional_id="tx") as producer:
+            producer.begin_transaction()
+            producer.send("a", b"x").result()
+            producer.commit_transaction()
+        console = Served(ConsoleConfig((ClusterConfig("test", {"bootstrap.servers": servers}),), port=0, picture_s=0.0))
+        yield broker, console.url
+        console.close()
+
+
+PAGES = (
+    "", "/topics", "/topics/a", "/group?id=g", "/groups", "/transactions?hanging=1", "/transaction?id=tx", "/partitions",
+    "/partitions/proposal", "/nodes/1", "/topics/a/records", "/topics/a/records/scan?from=earliest", "/topics/a/ends",
+    "/topics/a/records/download?from=earliest", "/topics/a/produce?partition=0&offset=0", "/topics/a/copy", "/group/lag?id=g",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "api",
+    ["Metadata", "ListOffsets", "DescribeConfigs", "DescribeLogDirs", "DescribeQuorum", "DescribeCluster", "ListGroups", "DescribeGroups",
+     "ConsumerGroupDescribe", "OffsetFetch", "FindCoordinator", "ListTransactions", "DescribeTransactions", "DescribeProducers",
+     "ListPartitionReassignments", "DescribeTopicPartitions"],
+)  # fmt: skip
+def test_an_error_of_any_call_is_a_sentence(troubled: tuple[Broker, str], api: str) -> None:
+    broker, url = troubled
+    broker.fail(api, error="UNKNOWN_SERVER_ERROR", times=None)
+    with Browser(url) as browser:
+        for page in PAGES:
+            answer = browser.get("/c/test" + page)
+            assert answer.status_code in (200, 404, 409), (page, answer.text)
+    broker.clear_faults()
+
+
+def test_a_tail_says_when_the_cluster_is_not_heard_of(
+    troubled: tuple[Broker, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail, "WATCH_S", 0.05)
+    monkeypatch.setattr(tail, "WATCH_TIMEOUT_S", 0.2)
+    broker, url = troubled
+    stopped, heard = False, []
+    try:
+        with Browser(url) as browser, browser.stream("GET", "/c/test/topics/a/records/tail") as answer:
+            for line in answer.iter_lines():
+                if not line.startswith("data: "):
+                    continue
+                found = json.loads(line[6:])
+                if found["ready"] and not stopped:
+                    os.kill(broker.pid, signal.SIGSTOP)
+                    stopped = True
+                elif found["trouble"] and not heard:
+                    heard.append(found["trouble"])
+                    os.kill(broker.pid, signal.SIGCONT)
+                elif heard and not found["trouble"]:
+                    break
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+    assert "did not answer" in heard[0]
 
 
 # -- slow clients ------------------------------------------------------------------------------------------------------------

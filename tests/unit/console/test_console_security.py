@@ -125,6 +125,15 @@ def test_logging_in_and_out(stranger: Browser, guarded: tuple[Served, Path]) -> 
     assert "annann" not in guarded[1].read_text() and guarded[1].stat().st_mode & 0o077 == 0
 
 
+def test_a_session_of_a_proxy_with_tls_stays_within_tls(guarded: tuple[Served, Path]) -> None:
+    for scheme, secure in (("https", True), ("http", False)):
+        with Browser(guarded[0].url) as browser:
+            form = {"token": browser.token("/login"), "name": "ann", "password": "annann"}
+            origin = f"{scheme}://{urlsplit(guarded[0].url).netloc}"
+            answer = browser.post("/login", data=form, headers={"origin": origin})
+            assert answer.status_code == 303 and ("secure" in answer.headers["set-cookie"].lower()) is secure
+
+
 def test_roles_and_topics(
     stranger: Browser, guarded: tuple[Served, Path], shared_broker: Broker, new_topic_name: Callable[[], str]
 ) -> None:

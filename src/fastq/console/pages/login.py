@@ -28,7 +28,7 @@ async def enter(console: Console, request: Request) -> Response:
         status, text, entered = await _try(console, request, cookie)
         if entered is not None:
             response: Response = RedirectResponse("/", 303)
-            set_cookie(console, response, entered)
+            set_cookie(console, response, entered, request.headers.get("origin", ""))
             return response
     token = console.sessions.token(cookie)
     response = HTMLResponse(console.render("login.html", visit=None, token=token, text=text), status)

@@ -130,7 +130,8 @@
       while (body.rows.length > ROWS_MAX) body.deleteRow(-1);
       told.textContent = (found.ready ? "Following: " : "Beginning: ") + count(found.seen) + " records came, " + count(found.matched) + " fit, " +
         (found.left_out ? count(found.left_out) + " of them were left out, as the page could not keep up" : "none was left out") +
-        (found.behind ? ", " + count(found.behind) + " are still to be read" : "") + ".";
+        (found.behind ? ", " + count(found.behind) + " are still to be read" : "") + "." +
+        (found.trouble ? " What comes now may not be heard of: " + found.trouble : "");
     });
     stream.addEventListener("done", (event) => end(JSON.parse(event.data).ended));
     stop.onclick = () => end(told.textContent + " Stopped.");
