@@ -112,22 +112,26 @@ def _of_base64(text: bytes) -> bytes:
 
 def _of_json(line: bytes, *, keep_partition: bool) -> Parsed:
     try:
-        document = json.loads(line)
+        text, errors = line.decode(), "strict"
+    except UnicodeDecodeError:  # kcat puts bytes that are no text into its JSON as they are: so they are got back
+        text, errors = line.decode("utf-8", "surrogateescape"), "surrogateescape"
+    try:
+        document = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise BadLine(f"no JSON ({error}): {line[:60]!r}") from None
     if not isinstance(document, dict) or not document.keys() & {"value", "payload"}:
         raise BadLine(f'an object with a "value" or a "payload" is expected, not {line[:60]!r}')
     partition = document.get("partition") if keep_partition else None
     return Parsed(
-        _data("value", document.get("value", document.get("payload"))),
-        _data("key", document.get("key")),
-        _json_headers(document.get("headers")),
+        _data("value", document.get("value", document.get("payload")), errors),
+        _data("key", document.get("key"), errors),
+        _json_headers(document.get("headers"), errors),
         _whole("timestamp_ms", document.get("timestamp_ms", document.get("ts")), INT64_MAX),
         _whole("partition", partition, INT32_MAX),
     )
 
 
-def _data(name: str, given: Any) -> bytes | None:
+def _data(name: str, given: Any, errors: str) -> bytes | None:
     """A text, bytes that are said so, or null. What else JSON has goes out as JSON."""
     if given is None:
         return None
@@ -138,12 +142,12 @@ def _data(name: str, given: Any) -> bytes | None:
             raise BadLine(f'"{name}": no base64 ({error}): {given["base64"][:60]!r}') from None
     text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False, separators=(",", ":"))
     try:
-        return text.encode()
+        return text.encode("utf-8", errors)
     except UnicodeEncodeError as error:
         raise BadLine(f'"{name}": no text: {error.reason}') from None
 
 
-def _json_headers(given: Any) -> Headers:
+def _json_headers(given: Any, errors: str) -> Headers:
     """Pairs, as `fastq consume --json` has them; names and values in turn, as kcat has; or an object."""
     if given is None:
         return []
@@ -156,7 +160,8 @@ def _json_headers(given: Any) -> Headers:
     for pair in pairs:
         if not isinstance(pair, (list, tuple)) or len(pair) != 2 or not isinstance(pair[0], str):
             raise BadLine('"headers": pairs [["name", "value"], ...] are expected')
-        found.append((pair[0], _data("headers", pair[1])))
+        _data("headers", pair[0], "strict")
+        found.append((pair[0], _data("headers", pair[1], errors)))
     return found
 
 

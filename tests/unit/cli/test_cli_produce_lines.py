@@ -54,6 +54,11 @@ def test_records_of_json(document: dict[str, Any], record: Parsed) -> None:
     assert parsed(json.dumps(document).encode(), "--json") == record
 
 
+def test_bytes_in_json_that_are_no_text_are_kept_as_they_are() -> None:
+    line = b'{"payload": "\xff\xc3\xa9\\n", "key": "\xfe", "headers": ["a", "\xfd"]}'
+    assert parsed(line, "--json") == Parsed(b"\xff\xc3\xa9\n", b"\xfe", [("a", b"\xfd")])
+
+
 def test_a_partition_is_kept_where_that_is_asked_for() -> None:
     assert parsed(b'{"value": "v", "partition": 3}', "--json", "--keep-partition").partition == 3
 
@@ -69,6 +74,7 @@ def test_a_partition_is_kept_where_that_is_asked_for() -> None:
         (b'{"value": {"base64": "?"}}', '"value": no base64'),
         ('{"value": {"base64": "\u00e9"}}'.encode(), '"value": no base64'),
         (b'{"value": "\\ud800"}', '"value": no text'),
+        (b'{"value": 1, "headers": {"\xff": "a"}}', '"headers": no text'),
         (b'{"value": 1, "headers": ["a"]}', '"headers": pairs'),
         (b'{"value": 1, "headers": [[1, "a"]]}', '"headers": pairs'),
         (b'{"value": 1, "headers": 5}', '"headers": pairs'),
