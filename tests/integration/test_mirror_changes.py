@@ -201,6 +201,35 @@ def test_configs_that_the_source_does_not_tell_are_left_alone(
         source.clear_faults()
 
 
+def test_who_has_copied_open_transactions_goes_on_behind_them(
+    brokers: tuple[Broker, Broker], new_topic_name: Any
+) -> None:
+    source, target = brokers
+    name = new_topic_name()
+    made(source, name)
+    with Producer(bootstrap_servers=source.bootstrap_servers, transactional_id=name) as producer:
+        producer.begin_transaction()
+        producer.send(name, b"open", partition=0).result()
+        with running(configured(brokers, [name], read_committed=False)):
+            wait_for(lambda: values_of(target, f"A.{name}") == [b"open"])
+        with running(configured(brokers, [name])) as mirror:
+            wait_for(lambda: any(TopicPartition(name, 0) in lane.counts.lag for lane in mirror.lanes.values()))
+            assert not any(lane.failed for lane in mirror.lanes.values())
+            producer.commit_transaction()
+            sent(source, name, b"next")
+            wait_for(lambda: values_of(target, f"A.{name}") == [b"open", b"next"])
+
+
+def test_another_cluster_under_the_alias_is_refused(brokers: tuple[Broker, Broker], new_topic_name: Any) -> None:
+    source, target = brokers
+    name = new_topic_name()
+    made(source, name, b"x")
+    with running(configured(brokers, [name], alias="alias")):
+        wait_for(lambda: values_of(target, f"alias.{name}") == [b"x"])
+    with Broker(in_memory=True) as other, pytest.raises(ConfigError, match="is of the cluster"):
+        Mirror(configured((other, target), [name], alias="alias")).run()
+
+
 def test_records_without_a_time_arrive_and_are_the_same(brokers: tuple[Broker, Broker], new_topic_name: Any) -> None:
     source, target = brokers
     name = new_topic_name()

@@ -15,10 +15,10 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from fastq.consumer import Consumer
-from fastq.errors import FastqError
+from fastq.errors import ConfigError, FastqError
 from fastq.metadata import TopicPartition
 from fastq.mirror.config import MirrorConfig
 from fastq.mirror.keeper import Keeper
@@ -79,6 +79,7 @@ class Mirror:
             self._lane_count = survey.prepare()
             state = read_state(self.config.target, state_topic(self.config.source.alias), range(self._lane_count))
             state.check_lanes(self._lane_count)
+            self._check_source(survey.source_id, state.provenance)
             for stopped in state.stopped.values():
                 raise stopped_error(self.config, stopped)
             surveyor.start()
@@ -88,6 +89,20 @@ class Mirror:
             if surveyor.ident is not None:
                 surveyor.join(STOP_S)
             survey.close()
+
+    def _check_source(self, source_id: str, provenance: Mapping[str, Provenance]) -> None:
+        """Raises ConfigError where all that was copied under this alias is another cluster's."""
+        others = sorted({p.clusters[0] for p in provenance.values() if p.clusters})
+        if not others or source_id in others:
+            return
+        alias, known = self.config.source.alias, ", ".join(others)
+        if self.config.options.on_gap == "stop":
+            raise ConfigError(
+                f"what was copied from {alias} so far is of the cluster {known}, and {alias} is {source_id} now",
+                hint="Look at its bootstrap.servers, or give this cluster an alias of its own; where it has taken the other's place, "
+                'on_gap = "continue" goes on with it',
+            )
+        logger.warning("%s was the cluster %s so far, and is %s now", alias, known, source_id)
 
     def _guarded(self, body: Callable[..., None], *arguments: object) -> None:
         """The body of a thread: what ends it ends the mirror, which would go on without it as if nothing were to do."""

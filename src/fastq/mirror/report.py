@@ -17,7 +17,7 @@ from fastq.mirror.config import MirrorConfig
 from fastq.mirror.mm2 import Heartbeat
 from fastq.mirror.names import HEARTBEATS, Names, state_topic
 from fastq.mirror.progress import MirrorGap, Progress, place_to_start
-from fastq.mirror.state import State, Stopped, consumer_at
+from fastq.mirror.state import State, Stopped, consumer_at, with_open_transactions
 from fastq.mirror.survey import Survey
 from fastq.mirror.topics import Mirrored
 from fastq.values import NamedTuple
@@ -87,13 +87,20 @@ def _partitions(
     level = "read_committed" if options.read_committed else "read_uncommitted"
     with consumer_at(config.source, isolation_level=level, auto_offset_reset="earliest") as consumer:
         begins, ends = consumer.beginning_offsets(mirrored), consumer.end_offsets(mirrored)
+        known_ends = with_open_transactions(config.source, progress, ends)
         behind: dict[TopicPartition, int] = {}
         states: dict[TopicPartition, str] = {}
         for tp, to in mirrored.items():
             known = progress.get(tp)
             try:
                 start = place_to_start(
-                    known, to.topic_id, begins[tp], ends[tp], start=options.start, on_gap=options.on_gap
+                    known,
+                    to.topic_id,
+                    begins[tp],
+                    known_ends[tp],
+                    start=options.start,
+                    on_gap=options.on_gap,
+                    target_id=to.target_id,
                 )
                 states[tp] = "new" if known is None else "mirrored"
                 if start.offset < ends[tp]:

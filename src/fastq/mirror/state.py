@@ -100,6 +100,17 @@ def consumer_at(side: Side, **settings: object) -> Consumer:
     return Consumer({**side.common, **side.consumer, **own})
 
 
+def with_open_transactions(
+    side: Side, progress: Mapping[TopicPartition, Progress], ends: Mapping[TopicPartition, int]
+) -> dict[TopicPartition, int]:
+    """Ends of partitions; where more was copied than is committed, as by a mirror that read uncommitted records, that of the log."""
+    beyond = [tp for tp, end in ends.items() if tp in progress and progress[tp].next_offset > end]
+    if not beyond:
+        return dict(ends)
+    with consumer_at(side, isolation_level="read_uncommitted") as consumer:
+        return {**ends, **consumer.end_offsets(beyond)}
+
+
 class State:
     """What some lanes of a state topic say, as far as it was read. `provenance` is by the name of the topic that is written, `stopped` and
     `returned` by lane. Thread rule: one thread.
