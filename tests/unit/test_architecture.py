@@ -55,7 +55,7 @@ MAY_IMPORT = {
     "cli": CORE
     | USERS
     | {"", "other_clients", "properties", "producer", "consumer", "admin", "testing", "mirror", "console"},
-    "mirror": CORE | {"", "lazy", "producer", "consumer", "admin"},
+    "mirror": CORE | {"", "lazy", "producer", "consumer", "admin", "observability"},
     "console": CORE | USERS | {"", "lazy", "producer", "consumer", "admin", "schema_registry"},
     "spark": CORE | USERS | {"", "lazy", "producer", "consumer", "admin"},
     "__main__": {"cli"},  # `python -m fastq`

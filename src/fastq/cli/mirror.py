@@ -23,6 +23,12 @@ def register(commands: Any) -> None:
         "fastq mirror --config mirror.toml",
     )
     _add_config(parser, again=False)
+    parser.add_argument(
+        "--metrics",
+        metavar="[HOST:]PORT",
+        type=address,
+        help="answer Prometheus here with lag, rates and failures (HOST: 127.0.0.1; PORT 0: a free one)",
+    )
     parser.set_defaults(run=run_mirror)
     kinds = Subparsers(parser.add_subparsers(title="actions", metavar="ACTION", required=False))
     status = kinds.add(
@@ -63,6 +69,14 @@ def register(commands: Any) -> None:
         action.set_defaults(run=run)
 
 
+def address(text: str) -> tuple[str, int]:
+    """The type of the option that takes HOST:PORT, or PORT alone."""
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) > 65535:
+        raise argparse.ArgumentTypeError(f"[HOST:]PORT is expected, such as 9404 or 0.0.0.0:9404, got {text!r}")
+    return host.strip("[]") or "127.0.0.1", int(port)
+
+
 def _add_config(parser: argparse.ArgumentParser, *, again: bool) -> None:
     """`again`: the command above has it too, and what it was given counts."""
     parser.add_argument(
@@ -89,19 +103,26 @@ def _config(options: argparse.Namespace) -> MirrorConfig:
 
 def run_mirror(options: argparse.Namespace) -> int:
     from fastq.mirror import Mirror
+    from fastq.mirror.metrics import MirrorExporter
 
     config = _config(options)
     mirror = Mirror(config)
+    exporter = MirrorExporter(mirror)
+    if options.metrics is not None:
+        host, port = options.metrics
+        complain(f"metrics at http://{host}:{exporter.serve(host, port)}/metrics")
     complain(f"mirroring {config.source.alias} to {config.target.alias}; interrupt to end")
     try:
         mirror.run()
     finally:
+        exporter.close()
         complain(f"ended; {counted(mirror.records, 'record')} copied by this process")
     return 0
 
 
 def run_status(options: argparse.Namespace) -> int:
-    from fastq.mirror.report import prometheus_text, status
+    from fastq.mirror.metrics import prometheus_text
+    from fastq.mirror.report import status
 
     config = _config(options)
     found = status(config, options.interval)

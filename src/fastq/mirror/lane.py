@@ -89,6 +89,12 @@ class Counts:
         self.failures = 0
         self.lag: Mapping[TopicPartition, int | None] = {}
 
+    def add(self, other: Counts) -> None:
+        """Count what another has done too."""
+        self.records += other.records
+        self.transactions += other.transactions
+        self.failures += other.failures
+
 
 class Failure(NamedTuple):
     """Why a partition is left out, and until when (on the lane's clock)."""

@@ -22,7 +22,7 @@ from fastq.errors import ConfigError, FastqError
 from fastq.metadata import TopicPartition
 from fastq.mirror.config import MirrorConfig
 from fastq.mirror.keeper import Keeper
-from fastq.mirror.lane import Lane, Work, stopped_error
+from fastq.mirror.lane import Counts, Lane, Work, stopped_error
 from fastq.mirror.names import Names, state_topic
 from fastq.mirror.state import lane_of, provenance_key, provenance_value, read_state
 from fastq.mirror.survey import Survey
@@ -57,7 +57,7 @@ class Mirror:
         self._look_now = threading.Event()
         self._keeper: tuple[Keeper, threading.Thread] | None = None
         self._known: dict[str, Provenance] = {}
-        self._records_before = 0  # of lanes that were ours
+        self._before = Counts()  # of lanes that were ours
         self._failure: Exception | None = None  # of a thread, which no waiting mends
 
     def stop(self) -> None:
@@ -68,7 +68,15 @@ class Mirror:
     @property
     def records(self) -> int:
         """How many this process has copied."""
-        return self._records_before + sum(lane.counts.records for lane in list(self.lanes.values()))
+        return self.totals.records
+
+    @property
+    def totals(self) -> Counts:
+        """What this process has done, all its lanes together and those that it had."""
+        found = Counts()
+        for counts in (self._before, *(lane.counts for lane in list(self.lanes.values()))):
+            found.add(counts)
+        return found
 
     def run(self) -> None:
         survey = Survey(self.config)
@@ -186,7 +194,7 @@ class Mirror:
         end = time.monotonic() + STOP_S
         for lane, thread in ending:
             thread.join(max(end - time.monotonic(), 0.0))
-            self._records_before += lane.counts.records
+            self._before.add(lane.counts)
             if thread.is_alive():
                 logger.warning("lane %d did not end within %g s: its successor fences it", lane.number, STOP_S)
         if keeper is not None:

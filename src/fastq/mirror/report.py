@@ -1,14 +1,14 @@
 """How far a mirror is, asked of both clusters by anybody at any time: no process of the mirror has to run.
 
 Rules: what is committed in the target counts. A lag in records counts offsets, those without a record too. The lag in seconds is the age
-of the oldest record that is not in the target yet, by its own time. Names of metrics end in their unit, as `fastq.observability`'s do.
+of the oldest record that is not in the target yet, by its own time.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from fastq.consumer import Consumer, Record
 from fastq.errors import DeserializationError, FastqError
@@ -53,27 +53,53 @@ class MirrorStatus(NamedTuple):
     heartbeat_age_s: float | None
 
 
-def status(config: MirrorConfig, interval_s: float = 1.0) -> MirrorStatus:
-    """Look twice, `interval_s` apart."""
-    survey = Survey(config)
-    try:
-        survey.identify()
-        lanes = survey.lanes()
-        found = survey.look()
-        state = State(config.target, state_topic(config.source.alias), range(lanes))
-        try:
-            state.catch_up()
-            before, at = dict(state.progress), time.monotonic()
-            time.sleep(interval_s)
-            state.catch_up()
-            elapsed_s = max(time.monotonic() - at, 1e-9)
-        finally:
-            state.close()
-        partitions = _partitions(config, found.partitions, before, state.progress, elapsed_s)
+class Watch:
+    """Looks at a mirror again and again, over the same connections. Raises, at the first look, ConfigError where it has never run. Thread
+    rule: one thread."""
+
+    def __init__(self, config: MirrorConfig, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._config, self._clock = config, clock
+        self._survey = Survey(config)
+        self._state: State | None = None
+        self._before: tuple[float, dict[TopicPartition, Progress]] | None = None
+
+    def begin(self) -> None:
+        """Note how far the mirror is now: rates of the next look are since then."""
+        self._before = self._clock(), dict(self._caught_up().progress)
+
+    def look(self) -> MirrorStatus:
+        """How far it is."""
+        plan = self._survey.look()
+        state, now = self._caught_up(), self._clock()
+        at, before = self._before or (now, state.progress)
+        partitions = _partitions(self._config, plan.partitions, before, state.progress, max(now - at, 1e-9))
+        self._before = now, dict(state.progress)
         stopped = next(iter(state.stopped.values()), None)
-        return MirrorStatus(partitions, found.refused, stopped, heartbeat_age_s(config))
+        return MirrorStatus(partitions, plan.refused, stopped, heartbeat_age_s(self._config))
+
+    def close(self) -> None:
+        self._survey.close()
+        if self._state is not None:
+            self._state.close()
+
+    def _caught_up(self) -> State:
+        if self._state is None:
+            self._survey.identify()
+            lanes = range(self._survey.lanes())
+            self._state = State(self._config.target, state_topic(self._config.source.alias), lanes)
+        self._state.catch_up()
+        return self._state
+
+
+def status(config: MirrorConfig, interval_s: float = 1.0) -> MirrorStatus:
+    """Look, with rates of the `interval_s` seconds before."""
+    watch = Watch(config)
+    try:
+        watch.begin()
+        time.sleep(interval_s)
+        return watch.look()
     finally:
-        survey.close()
+        watch.close()
 
 
 def _partitions(
@@ -166,35 +192,3 @@ def _beat_of(record: Record[bytes, bytes], config: MirrorConfig) -> int | None:
     except DeserializationError:
         return None
     return beat.time_ms if (beat.source, beat.target) == (config.source.alias, config.target.alias) else None
-
-
-METRICS = (
-    ("lag_records", "gauge", "Offsets of the source that are not in the target yet.", lambda p: p.lag),
-    ("lag_seconds", "gauge", "Age of the oldest record that is not in the target yet.", lambda p: p.age_s),
-    ("records_per_second", "gauge", "Offsets copied a second.", lambda p: p.rate),
-    ("next_offset", "gauge", "First offset of the source that was not looked at.", lambda p: p.next_offset),
-    ("stopped", "gauge", "1 where a partition is not mirrored because records are missing.", lambda p: int(p.state.startswith("stopped"))),
-)  # fmt: skip
-
-
-def prometheus_text(config: MirrorConfig, found: MirrorStatus) -> str:
-    """The status in Prometheus's text form."""
-    sides = f'source="{config.source.alias}",target="{config.target.alias}"'
-    lines: list[str] = []
-    for name, kind, text, of in METRICS:
-        lines += _family(f"fastq_mirror_{name}", kind, text)
-        for part in found.partitions:
-            value = of(part)
-            if value is not None:
-                labels = f'{sides},topic="{part.partition.topic}",partition="{part.partition.partition}"'
-                lines.append(f"fastq_mirror_{name}{{{labels}}} {value:.12g}")
-    if found.heartbeat_age_s is not None:
-        lines += _family(
-            "fastq_mirror_heartbeat_age_seconds", "gauge", "Since the last heartbeat that arrived was sent."
-        )
-        lines.append(f"fastq_mirror_heartbeat_age_seconds{{{sides}}} {found.heartbeat_age_s:.12g}")
-    return "".join(f"{line}\n" for line in lines)
-
-
-def _family(name: str, kind: str, text: str) -> Iterable[str]:
-    return f"# HELP {name} {text}", f"# TYPE {name} {kind}"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -76,13 +76,7 @@ class PrometheusExporter:
 
     def text(self) -> str:
         """The text exposition format 0.0.4."""
-        lines: list[str] = []
-        for family in self.families():
-            lines += [f"# HELP {family.name} {family.meaning}", f"# TYPE {family.name} {family.kind}"]
-            for labels, value in family.samples:
-                shown = ",".join(f'{key}="{_escaped(item)}"' for key, item in labels.items())
-                lines.append(f"{family.name}{{{shown}}} {value}")
-        return "\n".join([*lines, ""])
+        return text_of(self.families())
 
     def collect(self) -> Iterator[Any]:
         """For prometheus_client, which has to be installed for this."""
@@ -146,6 +140,17 @@ class PrometheusExporter:
                 yield name, cast("Mapping[str, Any]", client.metrics())
             except Exception:
                 logger.exception("the metrics of %s could not be read", name)
+
+
+def text_of(families: Iterable[Family]) -> str:
+    """Metrics in the text exposition format 0.0.4."""
+    lines: list[str] = []
+    for family in families:
+        lines += [f"# HELP {family.name} {family.meaning}", f"# TYPE {family.name} {family.kind}"]
+        for labels, value in family.samples:
+            shown = ",".join(f'{key}="{_escaped(item)}"' for key, item in labels.items())
+            lines.append(f"{family.name}{{{shown}}} {value}")
+    return "\n".join([*lines, ""])
 
 
 Sample = tuple[str, str, str, dict[str, str], float]

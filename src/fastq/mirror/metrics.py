@@ -1,0 +1,135 @@
+"""What Prometheus reads of a mirror: how far it is, from both clusters, and what this process has done.
+
+Rules
+- Names are `fastq_mirror_...` and end in their unit; counters, which end in `_total`, are of this process alone, all else is of the whole
+  mirror and the same in each process. Every sample has the labels source and target, the aliases.
+- A scrape is answered from the last look and never waits for a cluster. A thread looks every `interval_s`; when a look fails, the
+  samples of clusters are left out, `fastq_mirror_look_ok` is 0, and the reason is logged once.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+
+from fastq.errors import FastqError
+from fastq.mirror.config import MirrorConfig
+from fastq.mirror.mirror import Mirror
+from fastq.mirror.report import MirrorStatus, Watch
+from fastq.observability.prometheus import Family, PrometheusExporter, text_of
+
+logger = logging.getLogger("fastq.mirror")
+
+LOOK_S = 10.0
+OF_PARTITIONS = (
+    ("lag_records", "Offsets of the source that are not in the target yet.", lambda p: p.lag),
+    ("lag_seconds", "Age of the oldest record that is not in the target yet.", lambda p: p.age_s),
+    ("records_per_second", "Offsets copied a second.", lambda p: p.rate),
+    ("next_offset", "First offset of the source that was not looked at.", lambda p: p.next_offset),
+    ("stopped", "1 where a partition is not mirrored because records are missing.", lambda p: int(p.state.startswith("stopped"))),
+)  # fmt: skip
+
+
+def families_of(config: MirrorConfig, found: MirrorStatus) -> list[Family]:
+    """The metrics of a status."""
+    sides = _sides(config)
+    families = [
+        Family(
+            f"fastq_mirror_{name}",
+            "gauge",
+            meaning,
+            [
+                ({**sides, "topic": part.partition.topic, "partition": str(part.partition.partition)}, value)
+                for part in found.partitions
+                if (value := of(part)) is not None
+            ],
+        )
+        for name, meaning, of in OF_PARTITIONS
+    ]
+    if found.heartbeat_age_s is not None:
+        meaning = "Since the last heartbeat that arrived was sent."
+        families.append(_one("heartbeat_age_seconds", "gauge", meaning, sides, found.heartbeat_age_s))
+    families.append(_one("refused_topics", "gauge", "Topics that cannot be mirrored.", sides, len(found.refused)))
+    over = int(found.stopped is not None)
+    families.append(_one("failed_over", "gauge", "1 once the mirror was failed over.", sides, over))
+    return families
+
+
+def prometheus_text(config: MirrorConfig, found: MirrorStatus) -> str:
+    """The status in Prometheus's text form."""
+    return text_of(families_of(config, found))
+
+
+class MirrorExporter(PrometheusExporter):
+    """The metrics of a mirror that runs in this process. `serve` answers them over HTTP, `close` ends that; the mirror is not touched.
+
+    interval_s: seconds between two looks at the clusters, above 0.
+    """
+
+    def __init__(
+        self, mirror: Mirror, *, interval_s: float = LOOK_S, watch: Callable[[MirrorConfig], Watch] = Watch
+    ) -> None:
+        super().__init__()
+        self._mirror, self._interval_s, self._new_watch = mirror, interval_s, watch
+        self._found: MirrorStatus | None = None
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def serve(self, host: str = "127.0.0.1", port: int = 0) -> int:
+        taken = super().serve(host, port)
+        self._thread = threading.Thread(target=self._watch, name="fastq-mirror-metrics", daemon=True)
+        self._thread.start()
+        return taken
+
+    def close(self) -> None:
+        self._ended.set()
+        super().close()
+
+    def families(self) -> list[Family]:
+        config, found = self._mirror.config, self._found
+        told = [] if found is None else families_of(config, found)
+        return [*told, *super().families(), *self._own(found is not None)]
+
+    def _own(self, looked: bool) -> Iterator[Family]:
+        sides, lanes = _sides(self._mirror.config), list(self._mirror.lanes.values())
+        totals = self._mirror.totals
+        yield _one("look_ok", "gauge", "1 where both clusters answered the last look.", sides, int(looked))
+        yield _one("lanes", "gauge", "Lanes that this process has.", sides, len(lanes))
+        yield _one("records_total", "counter", "Records that this process has copied.", sides, totals.records)
+        yield _one("transactions_total", "counter", "Transactions it has committed.", sides, totals.transactions)
+        yield _one("failures_total", "counter", "How often a lane of it began anew.", sides, totals.failures)
+        left_out = [
+            ({**sides, "topic": tp.topic, "partition": str(tp.partition)}, 1.0)
+            for lane in lanes
+            for tp in sorted(lane.failed)
+        ]
+        yield Family("fastq_mirror_left_out", "gauge", "1 for what it leaves out, as its log says.", left_out)
+
+    def _watch(self) -> None:
+        watch: Watch | None = None
+        told = ""
+        while not self._ended.is_set():
+            try:
+                if watch is None:
+                    watch = self._new_watch(self._mirror.config)
+                self._found, told = watch.look(), ""
+            except FastqError as error:
+                self._found = None
+                if str(error) != told:
+                    told = str(error)
+                    logger.warning("the metrics are without the clusters for now: %s", error)
+                if watch is not None:
+                    watch.close()
+                watch = None
+            self._ended.wait(self._interval_s)
+        if watch is not None:
+            watch.close()
+
+
+def _sides(config: MirrorConfig) -> dict[str, str]:
+    return {"source": config.source.alias, "target": config.target.alias}
+
+
+def _one(name: str, kind: str, meaning: str, labels: dict[str, str], value: float) -> Family:
+    return Family(f"fastq_mirror_{name}", kind, meaning, [(labels, value)])
