@@ -48,13 +48,13 @@ async def copy(
         end = clock() + COPY_S
         for partition, offsets in sorted(places.items()):
             source = TopicPartition(topic, partition)
-            consumer.assign([source])
             wanted = sorted(set(offsets))
-            found = await _read(consumer, source, wanted, end, clock)
+            found = await read_at(cluster, consumer, source, wanted, end, clock)
             for offset in wanted:
                 record = found.get(offset)
                 if record is None:
-                    outcomes.append(Copied(source, offset, "not there any more: not copied", True))
+                    why = "not there any more" if offset in found else f"not read within {COPY_S:.0f} s"
+                    outcomes.append(Copied(source, offset, f"{why}: not copied", True))
                     continue
                 headers = list(record.headers)
                 if tell_origin:
@@ -78,22 +78,33 @@ async def copy(
     return sorted(outcomes)
 
 
-async def _read(
-    consumer: Any, source: TopicPartition, wanted: Sequence[int], end: float, clock: Callable[[], float]
+async def read_at(
+    cluster: Cluster,
+    consumer: Any,
+    source: TopicPartition,
+    offsets: Sequence[int],
+    end: float,
+    clock: Callable[[], float] = time.monotonic,
 ) -> dict[int, Any]:
-    found: dict[int, Any] = {}
-    for run in _runs(wanted):
+    """The records at some offsets of a partition; None for one that is not there, and nothing for one that was not read before `end`."""
+    from fastq.admin import OffsetSpec
+
+    bounds = [
+        (await cluster.admin.list_offsets({source: spec}))[source].result().offset
+        for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
+    ]
+    found: dict[int, Any] = {offset: None for offset in offsets if not bounds[0] <= offset < bounds[1]}
+    consumer.assign([source])
+    for run in _runs([offset for offset in offsets if offset not in found]):
         consumer.seek(source, run[0])
         at = run[0]
         while at <= run[-1] and clock() < end:
-            records = await consumer.poll(max_records=run[-1] - at + 1, timeout=1.0)
-            if not records and at >= await consumer.position(source):
-                break  # its end
-            for record in records:
-                at = record.offset + 1
+            for record in await consumer.poll(max_records=run[-1] - at + 1, timeout=1.0):
                 if record.offset in run:
                     found[record.offset] = record
-            at = max(at, await consumer.position(source))
+            at = await consumer.position(source)
+            # What lies behind the position and was not handed out is gone: compacted, or deleted meanwhile.
+            found.update(dict.fromkeys([offset for offset in run if offset < at and offset not in found]))
     return found
 
 

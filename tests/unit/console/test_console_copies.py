@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 from console_served import Browser, Served
 
 from fastq import Admin, Consumer, Producer, TopicPartition
-from fastq.console.copying import COPY_MAX, GAP_MAX, ORIGIN_HEADER, _runs
+from fastq.console.clusters import Cluster
+from fastq.console.config import ClusterConfig
+from fastq.console.copying import COPY_MAX, GAP_MAX, ORIGIN_HEADER, _runs, read_at
 from fastq.console.masking import Mask
 from fastq.console.users import Users
 from fastq.testing import Broker
@@ -77,6 +82,37 @@ def test_a_copy_is_refused_with_a_sentence(
 def test_offsets_that_lie_apart_are_asked_for_apart() -> None:
     assert list(_runs([])) == [] and list(_runs([1, 2, 2 + GAP_MAX])) == [[1, 2, 2 + GAP_MAX]]
     assert list(_runs([1, 2 + GAP_MAX, 9_999])) == [[1], [2 + GAP_MAX], [9_999]]
+
+
+def test_a_slow_broker_is_not_an_empty_one(
+    shared_broker: Broker, make_topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A poll that brings nothing says nothing of whether the record is there."""
+    servers = shared_broker.bootstrap_servers
+    topic = make_topic(servers)
+    place = TopicPartition(topic, 0)
+    with Producer(bootstrap_servers=servers) as producer:
+        for n in range(3):
+            producer.send(topic, b"%d" % n)
+    polls = 0
+
+    async def check() -> None:
+        cluster = Cluster(ClusterConfig("x", {"bootstrap.servers": servers}), 2.0)
+        async with cluster.reader() as consumer:
+            poll = consumer.poll
+
+            async def slow(**arguments: Any) -> Any:
+                nonlocal polls
+                polls += 1
+                return await poll(**arguments) if polls > 3 else []
+
+            monkeypatch.setattr(consumer, "poll", slow)
+            found = await read_at(cluster, consumer, place, [1, 2, 9], time.monotonic() + 20)
+            assert found[9] is None and (found[1].value, found[2].value) == (b"1", b"2") and polls > 3
+            assert await read_at(cluster, consumer, place, [1, 9], time.monotonic() - 1) == {9: None}
+        await cluster.close()
+
+    asyncio.run(check())
 
 
 def test_charts_count_what_a_user_may_see(

@@ -7,6 +7,7 @@ import binascii
 import csv
 import io
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
@@ -16,6 +17,8 @@ from typing import Any
 from starlette.responses import Response
 
 from fastq.console import paths
+from fastq.console.clusters import API_TIMEOUT_S
+from fastq.console.copying import read_at
 from fastq.console.decoding import VIEWS, Decoder, Field, Row
 from fastq.console.filters import COMPARISONS, PARTS, Filter
 from fastq.console.masking import masks_of
@@ -35,6 +38,7 @@ from fastq.console.streams import Streamed, begun, event, events
 from fastq.console.tail import follow
 from fastq.console.users import Role
 from fastq.console.visit import BadValue, Refused, Visit
+from fastq.errors import ConnectionTimeout
 
 VALUE_MAX = 1 << 20
 KINDS = ("text", "base64", "null")
@@ -250,12 +254,12 @@ async def _filled(visit: Visit, topic: str) -> dict[str, str]:
     place = TopicPartition(topic, visit.number("partition", high=2**31 - 1))
     offset = visit.number("offset")
     async with visit.cluster.reader() as consumer:
-        consumer.assign([place])
-        consumer.seek(place, offset)
-        records = await consumer.poll(max_records=1, timeout=5.0)
-    if not records or records[0].offset != offset:
+        found = await read_at(visit.cluster, consumer, place, [offset], time.monotonic() + API_TIMEOUT_S)
+    if offset not in found:
+        raise ConnectionTimeout(f"{place}: offset {offset:,} was not read within {API_TIMEOUT_S:.0f} s")
+    record = found[offset]
+    if record is None:
         raise BadValue(f"{place}: there is no record at offset {offset:,}")
-    record = records[0]
     key_kind, key = _as_text(record.key)
     value_kind, value = _as_text(record.value)
     headers = [[name, _as_header(data)] for name, data in record.headers]
