@@ -5,6 +5,7 @@
   const EVERY_MS = 2000;
   const SLOWEST_MS = 16000;
   const POINTS_MAX = 150;
+  const POINTS_MIN = 20; // so many fill the width
   const [WIDTH, HEIGHT] = [600, 120];
   const NS = "http://www.w3.org/2000/svg";
   const count = (number) => Number(number.toFixed(number < 10 ? 1 : 0)).toLocaleString("en");
@@ -22,9 +23,8 @@
 
     const draw = () => {
       const highest = Math.max(1, ...points);
-      const step = WIDTH / (POINTS_MAX - 1);
-      const from = WIDTH - (points.length - 1) * step;
-      line.setAttribute("points", points.map((value, n) => `${(from + n * step).toFixed(1)},${(HEIGHT - 2 - value / highest * (HEIGHT - 8)).toFixed(1)}`).join(" "));
+      const step = WIDTH / Math.max(POINTS_MIN, points.length - 1);
+      line.setAttribute("points", points.map((value, n) => `${(n * step).toFixed(1)},${(HEIGHT - 2 - value / highest * (HEIGHT - 8)).toFixed(1)}`).join(" "));
       const now = count(points[points.length - 1]);
       caption.textContent = `${figure.dataset.words}: ${now}; the most of the last ${Math.round(points.length * EVERY_MS / 1000)} s: ${count(Math.max(...points))}`;
       svg.setAttribute("aria-label", caption.textContent);
