@@ -274,7 +274,10 @@ def test_charts_follow_what_goes_on(browser: Chromium, console: str, filled: str
 
     points = "document.querySelector('figure polyline')?.getAttribute('points')?.split(' ').length"
     browser.go(f"{console}/c/test/topics/{TOPIC}")
+    place = "Math.round(document.querySelector('figure + script + h2').getBoundingClientRect().y)"
+    before = browser.run(place)
     browser.until(f"{points} >= 1")
+    assert browser.run(place) == before  # nothing moves away from under a pointer
     assert "Records a second: 0; the most" in browser.text()
     check(browser, "a chart")
     browser.go(f"{console}/c/test/group?id={quote(GROUP, safe='')}")

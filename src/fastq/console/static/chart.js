@@ -17,6 +17,10 @@
     svg.setAttribute("role", "img");
     const line = svg.appendChild(document.createElementNS(NS, "polyline"));
     const caption = figure.querySelector("figcaption");
+    // There from the start, so that nothing moves away from under a pointer when the first number comes.
+    caption.textContent = `${figure.dataset.words}: not known yet`;
+    svg.setAttribute("aria-label", caption.textContent);
+    figure.append(svg);
     const points = [];
     let last = null;
     let wait = EVERY_MS;
@@ -28,7 +32,6 @@
       const now = count(points[points.length - 1]);
       caption.textContent = `${figure.dataset.words}: ${now}; the most of the last ${Math.round(points.length * EVERY_MS / 1000)} s: ${count(Math.max(...points))}`;
       svg.setAttribute("aria-label", caption.textContent);
-      if (!svg.isConnected) figure.append(svg);
     };
 
     const take = (found) => {
