@@ -12,14 +12,15 @@ from raw_kafka import RawConnection, batch, produce
 from fastq import Admin, Consumer, Producer, TopicPartition
 from fastq.admin import ConfigResource
 from fastq.errors import ConfigError
-from fastq.mirror import lane
+from fastq.mirror import keeper, lane
 from fastq.mirror.comparison import compare_all
 from fastq.mirror.config import MirrorConfig
 from fastq.mirror.failover import fail_back, fail_over, reversed_config
 from fastq.mirror.mirror import Mirror
 from fastq.mirror.names import state_topic
+from fastq.mirror.progress import StateError
 from fastq.mirror.report import heartbeat_age_s
-from fastq.mirror.state import read_state
+from fastq.mirror.state import progress_key, read_state
 from fastq.mirror.survey import Survey
 from fastq.testing import Broker
 
@@ -283,6 +284,42 @@ def test_a_heartbeat_that_is_none_hides_no_other(brokers: tuple[Broker, Broker],
     with Producer(bootstrap_servers=target.bootstrap_servers) as producer:
         producer.send("A.heartbeats", b"none", b"somebody's").result()
     assert heartbeat_age_s(config) is not None
+
+
+def test_records_of_others_in_its_memory_are_passed_over_and_broken_ones_told(
+    brokers: tuple[Broker, Broker], new_topic_name: Any
+) -> None:
+    source, target = brokers
+    name = new_topic_name()
+    tp = TopicPartition(name, 0)
+    made(source, name, b"x")
+    config = configured(brokers, [name], alias="memory", lanes=1)
+    with running(config):
+        wait_for(lambda: values_of(target, f"memory.{name}") == [b"x"])
+    topic = state_topic("memory")
+    with Producer(bootstrap_servers=target.bootstrap_servers) as producer:
+        producer.send(topic, b"{}", b"not ours").result()
+        producer.send(topic, None, b"not ours").result()
+        before = read_state(config.target, topic, [0]).progress[tp]
+        producer.send(topic, b"{}", progress_key(tp)).result()
+        with pytest.raises(StateError, match=r"no progress of a partition.*no value takes it back"):
+            read_state(config.target, topic, [0])
+        producer.send(topic, before.to_json(), progress_key(tp)).result()
+    assert read_state(config.target, topic, [0]).progress[tp] == before
+
+
+def test_heartbeats_go_on_when_their_topic_was_deleted(
+    brokers: tuple[Broker, Broker], new_topic_name: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "MADE_S", 0.2)
+    source, _ = brokers
+    config = configured(brokers, [new_topic_name()], alias="beat", heartbeat_interval_ms=50)
+    with running(config), Admin(bootstrap_servers=source.bootstrap_servers) as admin:
+        wait_for(lambda: heartbeat_age_s(config) is not None)
+        old = admin.describe_topic("heartbeats").topic_id
+        deleted(source, "heartbeats")
+        wait_for(lambda: "heartbeats" in admin.list_topics())
+        assert admin.describe_topic("heartbeats").topic_id != old
 
 
 class _Broken(Exception):

@@ -31,6 +31,8 @@ from fastq.producer import Delivery, Producer
 logger = logging.getLogger("fastq.mirror")
 
 TURN_S = 0.1
+MADE_S = 30.0
+"""So often it is looked whether a topic that is written to is still there: a producer tries a deleted one for minutes."""
 COMPACTED = {"cleanup.policy": "compact"}
 OWN_GROUPS = "fastq-mirror."
 
@@ -52,7 +54,7 @@ class Keeper:
         self._told: dict[str, str] = {}
         self._checkpoints: dict[bytes, Checkpoint] = {}
         self._syncs: dict[TopicPartition, OffsetSync] = {}
-        self._made: set[tuple[str, str]] = set()
+        self._made: dict[tuple[str, str], float] = {}  # until when a topic is taken to be there still
         self._state: State | None = None
         self._failed: dict[str, FastqError] = {}  # by topic, of records that nobody waits for
 
@@ -109,7 +111,7 @@ class Keeper:
                 return
             except FastqError as error:
                 failed = error
-        self._made.discard((side.alias, topic))
+        self._made.pop((side.alias, topic), None)
         self._checkpoints.clear()  # of these nobody knows which have arrived
         self._syncs.clear()
         raise failed
@@ -120,7 +122,8 @@ class Keeper:
             self._failed[topic] = error
 
     def _make(self, admin: Admin, side: Side, topic: str) -> None:
-        if (side.alias, topic) in self._made:
+        now = self._clock()
+        if self._made.get((side.alias, topic), now) > now:
             return
         if topic not in admin.list_topics(include_internal=True):  # who may write to it may not make it, perhaps
             factor = self._config.options.replication_factor if side is self._config.target else -1
@@ -128,7 +131,7 @@ class Keeper:
                 admin.create_topic(topic, 1, factor, configs=COMPACTED)
             except TopicAlreadyExists:
                 pass
-        self._made.add((side.alias, topic))
+        self._made[side.alias, topic] = now + MADE_S
 
     # -- groups
 

@@ -111,7 +111,7 @@ class Progress(NamedTuple):
         except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise StateError(
                 f"no progress of a partition: {value[:100]!r}",
-                hint="Was something else written to it? Delete that record",
+                hint="Was something else written to it? A record with that key and no value takes it back; the partition then begins anew",
                 cause=error,
             ) from None
 

@@ -15,12 +15,13 @@ Rules
 from __future__ import annotations
 
 import json
+import logging
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from fastq.consumer import Consumer, Record
-from fastq.errors import ConfigError
+from fastq.errors import ConfigError, FastqError
 from fastq.metadata import TopicPartition
 from fastq.mirror.config import Side
 from fastq.mirror.progress import Progress, StateError
@@ -34,6 +35,8 @@ CONFIGS = {
     "segment.bytes": str(16 * 1024 * 1024),  # who takes a lane over reads what is not compacted yet
     "delete.retention.ms": "3600000",  # markers of transactions are kept so long
 }
+logger = logging.getLogger("fastq.mirror")
+
 READ_TIMEOUT_S = 30.0
 K = TypeVar("K")
 V = TypeVar("V")
@@ -121,18 +124,26 @@ class State:
         self.provenance: dict[str, Provenance] = {}
         self.stopped: dict[int, Stopped] = {}
         self.returned: dict[int, int] = {}
+        self._broken: dict[tuple[int, bytes | None], FastqError] = {}  # the last records of their keys, as far as read
         self._places: dict[TopicPartition, int] = {}
         self._topic = topic
         self._consumer = consumer_at(side, auto_offset_reset="earliest")
         self._consumer.assign([TopicPartition(topic, lane) for lane in lanes])
 
     def catch_up(self) -> None:
-        """Read what was committed before this call. Raises StateError, with the place, for what cannot be read."""
+        """Read what was committed before this call. Raises StateError, with the place, where the last record of a key of ours cannot be
+        read; keys that are not ours are none of our business."""
         for record in self._consumer.read_to_end(READ_TIMEOUT_S):
+            place = record.partition, record.key
             try:
                 self._take(record)
+                self._broken.pop(place, None)
             except StateError as error:
-                raise error.with_context(topic=self._topic, partition=record.partition, offset=record.offset) from None
+                self._broken[place] = error.with_context(
+                    topic=self._topic, partition=record.partition, offset=record.offset
+                )
+        for broken in self._broken.values():
+            raise broken
 
     def check_lanes(self, lanes: int) -> None:
         """Raises ConfigError where progress lies in another lane than that of `lanes` which would look for it: it would begin anew."""
@@ -153,8 +164,12 @@ class State:
             kind, *rest = json.loads(record.key or b"")
             tp = TopicPartition(str(rest[0]), int(rest[1])) if kind == "progress" else None
             topic = str(rest[0]) if kind == "topic" else ""
-        except (ValueError, TypeError, IndexError) as error:
-            raise StateError(f"no key of ours: {record.key!r}", cause=error) from None
+        except (ValueError, TypeError, IndexError):
+            logger.warning(
+                "%s-%d: the record at offset %d is none of the mirror's, and passed over: its key is %r",
+                self._topic, record.partition, record.offset, record.key,
+            )  # fmt: skip
+            return
         if tp is not None:
             self._places[tp] = record.partition
             _put(self.progress, tp, None if value is None else Progress.from_json(value))
