@@ -1,9 +1,9 @@
 """The clusters of a console and the clients that it has of each.
 
 Rules: a cluster has one AsyncAdmin and one AsyncProducer, made when first needed, and closed with the console; a scan or a tail has a
-consumer of its own, no group, and at most READERS_MAX run at once. The picture of a cluster is kept for a moment (`picture_s`) and
-taken once for all that wait for it. A call ends within API_TIMEOUT_S: a page says that a cluster does not answer, it does not hang. One
-event loop.
+consumer of its own, no group, and at most READERS_MAX run at once, READERS_OF_ONE_MAX of them for one user. The picture of a cluster is
+kept for a moment (`picture_s`) and taken once for all that wait for it. A call ends within API_TIMEOUT_S: a page says that a cluster does
+not answer, it does not hang. One event loop.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 API_TIMEOUT_S = 10.0
-READERS_MAX = 16
+READERS_MAX, READERS_OF_ONE_MAX = 16, 8
 
 
 class TooManyReaders(RuntimeError):
@@ -48,7 +49,7 @@ class Cluster:
         self._picture: Picture | None = None
         self._picture_time = 0.0
         self._taking: asyncio.Task[Picture] | None = None
-        self._readers = 0
+        self._readers = Counter[str]()
         self._alone: set[str] = set()
 
     def _settings(self, **own: Any) -> dict[str, Any]:
@@ -92,19 +93,21 @@ class Cluster:
         return self._producer
 
     @contextlib.asynccontextmanager
-    async def reader(self, **settings: Any) -> AsyncIterator[AsyncConsumer[Any, Any]]:
-        """A consumer without a group; raises TooManyReaders."""
+    async def reader(self, who: str = "", **settings: Any) -> AsyncIterator[AsyncConsumer[Any, Any]]:
+        """A consumer without a group, for a user (empty: where nobody logs in); raises TooManyReaders."""
         from fastq.consumer import AsyncConsumer
 
-        if self._readers >= READERS_MAX:
+        if self._readers.total() >= READERS_MAX:
             raise TooManyReaders(f"{READERS_MAX} searches and tails of {self.name} run already; stop one first")
-        self._readers += 1
+        if who and self._readers[who] >= READERS_OF_ONE_MAX:
+            raise TooManyReaders(f"{READERS_OF_ONE_MAX} searches and tails of {who} run already; stop one first")
+        self._readers[who] += 1
         try:
             own = {"allow_auto_create_topics": False, "auto_offset_reset": "earliest", **settings}
             async with AsyncConsumer(self._settings(**own)) as consumer:
                 yield consumer
         finally:
-            self._readers -= 1
+            self._readers -= Counter([who])  # what is none is not kept
 
     @contextlib.contextmanager
     def alone(self, what: str) -> Iterator[None]:

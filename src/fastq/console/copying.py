@@ -40,11 +40,12 @@ async def copy(
     *,
     keep_partition: bool,
     tell_origin: bool,
+    who: str = "",
     clock: Callable[[], float] = time.monotonic,
 ) -> list[Copied]:
     """Copy the records at some offsets of partitions; in the order of the offsets of each partition."""
     outcomes, sends = [], []
-    async with cluster.reader(isolation_level="read_uncommitted") as consumer:
+    async with cluster.reader(who, isolation_level="read_uncommitted") as consumer:
         end = clock() + COPY_S
         for partition, offsets in sorted(places.items()):
             source = TopicPartition(topic, partition)

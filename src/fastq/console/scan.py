@@ -37,7 +37,7 @@ TURN_S = 0.02
 
 @dataclass(frozen=True)
 class Plan:
-    """What is asked for. `place` is the offset or the time of a start; `partition` None means all."""
+    """What is asked for, and by whom (empty: where nobody logs in). `place` is the offset or the time of a start; `partition` None: all."""
 
     topic: str
     partition: int | None = None
@@ -48,6 +48,7 @@ class Plan:
     records_max: int = RECORDS_DEFAULT
     seconds_max: float = SECONDS_MAX
     read_committed: bool = False
+    who: str = ""
     filter: Filter = field(default_factory=Filter)
 
     @property
@@ -127,7 +128,7 @@ async def scan(
     ends = {tp: end for tp, (_, end) in places.items()}
     if places:
         isolation = "read_committed" if plan.read_committed else "read_uncommitted"
-        async with cluster.reader(isolation_level=isolation) as consumer:
+        async with cluster.reader(plan.who, isolation_level=isolation) as consumer:
             consumer.assign(list(places))
             for tp, (begin, _) in places.items():
                 consumer.seek(tp, begin)

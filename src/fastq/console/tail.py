@@ -118,7 +118,7 @@ async def follow(cluster: Cluster, plan: Plan, decoder: Decoder) -> AsyncIterato
     places = await partitions_of(cluster, plan.topic, plan.partition)
     end = time.monotonic() + TAIL_S
     isolation = "read_committed" if plan.read_committed else "read_uncommitted"
-    async with cluster.reader(auto_offset_reset="latest", isolation_level=isolation) as consumer:
+    async with cluster.reader(plan.who, auto_offset_reset="latest", isolation_level=isolation) as consumer:
         consumer.assign(places)
         # The ends of now, before anything is said to be followed; a request to each leader, however many partitions there are.
         ends = await cluster.admin.list_offsets(

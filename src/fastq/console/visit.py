@@ -65,6 +65,11 @@ class Visit:
         """A group's page; an id may be any text, so it is a value and no part of the path."""
         return f"{self.url('group')}?id={quote(group_id, safe='')}"
 
+    @property
+    def who(self) -> str:
+        """Whose readers these are; empty where nobody logs in, and all are one."""
+        return "" if self.console.config.users is None else self.user.name
+
     # -- what may be done
 
     def may(self, role: Role) -> bool:

@@ -29,6 +29,7 @@ from fastq.console.decoding import DEPTH_MAX, Decoder, Registry, decode
 from fastq.console.filters import Filter
 from fastq.console.scan import Plan, scan
 from fastq.console.streams import events
+from fastq.console.users import Users
 from fastq.errors import SchemaRegistryError
 from fastq.testing import Broker
 
@@ -159,6 +160,28 @@ def test_what_asks_about_everything_is_done_once_at_a_time(
     cluster = Cluster(NOBODY, 2.0)
     with cluster.alone("a"), cluster.alone("b"), pytest.raises(TooManyReaders, match="a of x"), cluster.alone("a"):
         pass
+
+
+def test_one_user_does_not_take_all_readers(
+    served: Callable[..., Served], users: Users, shared_broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clusters, "READERS_OF_ONE_MAX", 1)
+    topic = "pub-readers"
+    with Admin(bootstrap_servers=shared_broker.bootstrap_servers) as admin:
+        admin.create_topic(topic)
+    with Producer(bootstrap_servers=shared_broker.bootstrap_servers) as producer:
+        producer.send(topic, b"x")
+    url, page = served(users=users).url, f"/c/test/topics/{topic}/records"
+    with Browser(url) as ann, Browser(url) as vera:
+        ann.log_in("ann", "annann")
+        vera.log_in("vera", "veravera")
+        with ann.stream("GET", page + "/tail") as tailed:
+            lines = tailed.iter_lines()
+            assert next(lines) == "event: tail"
+            answer = ann.get(page + "/download")
+            assert answer.status_code == 503 and "1 searches and tails of ann run already" in answer.text
+            assert vera.get(page + "/download").status_code == 200
+        assert becomes(lambda: ann.get(page + "/download").status_code == 200)
 
 
 async def _refused(*_: object, **__: object) -> None:

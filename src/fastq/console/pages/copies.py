@@ -105,6 +105,7 @@ async def begin(visit: Visit) -> Response:
         target,
         keep_partition=visit.flag("keep_partition"),
         tell_origin=visit.flag("tell_origin"),
+        who=visit.who,
     )
     failed = [one for one in copied if one.failed]
     outcome = None if not failed else f"{len(failed)} of {len(copied)} failed, the first: {failed[0].outcome}"

@@ -67,6 +67,7 @@ def plan_of(visit: Visit, *, limit_max: int = LIMIT_MAX, limit: int = LIMIT_DEFA
         visit.number("limit", limit, low=1, high=limit_max),
         visit.number("records", RECORDS_DEFAULT, low=1, high=RECORDS_MAX),
         read_committed=visit.flag("committed"),
+        who=visit.who,
         filter=Filter(
             visit.text("text"),
             visit.flag("ignore_case"),
@@ -253,7 +254,7 @@ async def _filled(visit: Visit, topic: str) -> dict[str, str]:
         raise Refused(f"fields of {topic} are masked: a record of it cannot be edited and sent again")
     place = TopicPartition(topic, visit.number("partition", high=2**31 - 1))
     offset = visit.number("offset")
-    async with visit.cluster.reader() as consumer:
+    async with visit.cluster.reader(visit.who) as consumer:
         found = await read_at(visit.cluster, consumer, place, [offset], time.monotonic() + API_TIMEOUT_S)
     if offset not in found:
         raise ConnectionTimeout(f"{place}: offset {offset:,} was not read within {API_TIMEOUT_S:.0f} s")
