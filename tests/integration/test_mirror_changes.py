@@ -12,7 +12,7 @@ from raw_kafka import RawConnection, batch, produce
 from fastq import Admin, Consumer, Producer, TopicPartition
 from fastq.admin import ConfigResource
 from fastq.errors import ConfigError
-from fastq.mirror import keeper, lane
+from fastq.mirror import failover, keeper, lane
 from fastq.mirror.comparison import compare_all
 from fastq.mirror.config import MirrorConfig
 from fastq.mirror.failover import fail_back, fail_over, reversed_config
@@ -160,6 +160,29 @@ def test_the_way_back_is_refused_before_fail_back_and_not_begun_anew_by_another(
     with running(reversed_config(config)):
         wait_for(lambda: b"newer" in values_of(source, name))
     assert values_of(source, name) == [b"x", b"new", b"newer"]
+
+
+def test_a_fail_over_says_that_the_target_is_free_before_it_asks_the_source(
+    brokers: tuple[Broker, Broker], new_topic_name: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(failover, "SOURCE_TIMEOUT_S", 0.3)
+    _, target = brokers
+    name = new_topic_name()
+    with Broker(in_memory=True) as source:
+        made(source, name, b"x")
+        config = configured((source, target), [name], alias="dead", heartbeat_interval_ms=0)
+        with running(config):
+            wait_for(lambda: values_of(target, f"dead.{name}") == [b"x"])
+    told: list[float] = []
+    asked = Admin.describe_cluster
+
+    def describe_cluster(admin: Admin, **settings: Any) -> Any:
+        assert told  # the source is asked, and the target is free already
+        return asked(admin, **settings)
+
+    monkeypatch.setattr(Admin, "describe_cluster", describe_cluster)
+    found = fail_over(config, told.append)
+    assert (found.missing, found.heartbeat_age_s, found.groups) == (None, None, 0) and len(told) == 1
 
 
 def test_a_memory_with_more_lanes_or_that_forgets_is_refused(

@@ -183,8 +183,12 @@ def run_fail_over(options: argparse.Namespace) -> int:
 
     config = _config(options)
     source, target = config.source.alias, config.target.alias
-    found = fail_over(config)
-    print(f"the mirror from {source} to {target} has ended after {found.seconds:.1f} s; {target} may be written to")
+
+    def ended(seconds: float) -> None:  # told at once: what follows asks the source, which may be gone
+        text = f"the mirror from {source} to {target} has ended after {seconds:.1f} s; {target} may be written to"
+        print(text, flush=True)
+
+    found = fail_over(config, ended)
     print(f"{counted(found.groups, 'offset')} of groups committed in {target} now")
     if found.missing is None:
         age = "there is none" if found.heartbeat_age_s is None else f"it was sent {found.heartbeat_age_s:.1f} s ago"

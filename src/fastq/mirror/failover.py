@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from fastq.admin import Admin
 from fastq.errors import ConfigError, FastqError, TransactionFenced
@@ -60,16 +60,22 @@ class FailedOver(NamedTuple):
     seconds: float
 
 
-def fail_over(config: MirrorConfig) -> FailedOver:
-    """End the mirror for good, so that the target can be written to. May be done again, as when it was interrupted."""
+def fail_over(config: MirrorConfig, ended: Callable[[float], None] = lambda _: None) -> FailedOver:
+    """End the mirror for good, so that the target can be written to. May be done again, as when it was interrupted.
+
+    ended: called with the seconds that it took as soon as the target may be written to, before the source, which is gone perhaps, is asked.
+    """
     begin = time.monotonic()
     survey = Survey(config)
     try:
         lanes = survey.lanes()
-        age_s = heartbeat_age_s(config)
         for lane in range(lanes):
             _end_lane(config, lane, survey.target)
+        ended(time.monotonic() - begin)
         state = read_state(config.target, state_topic(config.source.alias), range(lanes))
+        age_s = heartbeat_age_s(config)
+        if age_s is not None:
+            age_s = max(age_s - (time.monotonic() - begin), 0.0)
         missing, groups = None, 0
         try:
             survey.source.describe_cluster(timeout=SOURCE_TIMEOUT_S)

@@ -18,13 +18,14 @@ from fastq.mirror.mm2 import Heartbeat
 from fastq.mirror.names import HEARTBEATS, Names, state_topic
 from fastq.mirror.progress import MirrorGap, Progress, place_to_start
 from fastq.mirror.state import State, Stopped, consumer_at, with_open_transactions
-from fastq.mirror.survey import Survey
+from fastq.mirror.survey import Survey, admin_of
 from fastq.mirror.topics import Mirrored
 from fastq.values import NamedTuple
 
 logger = logging.getLogger("fastq.mirror")
 
 OLDEST_WAIT_S = 3.0
+HEARTBEATS_S = 5.0
 HEARTBEATS_READ = 10_000
 """So many of the newest are looked at first: they are one a second and mirror, and are compacted late."""
 
@@ -169,7 +170,11 @@ def heartbeat_age_s(config: MirrorConfig) -> float | None:
     partition = TopicPartition(Names.of(config).in_target(HEARTBEATS), 0)
     newest = None
     try:
-        with consumer_at(config.target, auto_offset_reset="earliest", default_api_timeout_ms=5_000) as consumer:
+        with admin_of(config.target) as admin:
+            if partition.topic not in admin.list_topics(timeout=HEARTBEATS_S):
+                return None
+        settings = {"auto_offset_reset": "earliest", "default_api_timeout_ms": int(HEARTBEATS_S * 1000)}
+        with consumer_at(config.target, **settings) as consumer:
             end = consumer.end_offsets([partition])[partition]
             begin = consumer.beginning_offsets([partition])[partition]
             consumer.assign([partition])
