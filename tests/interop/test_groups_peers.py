@@ -14,6 +14,7 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient
 from kafka import ConsumerRebalanceListener, KafkaConsumer
+from kafka.errors import KafkaConnectionError
 
 from fastq import Producer
 from fastq.testing import Broker
@@ -116,9 +117,12 @@ class KafkaPythonMember(Member):
             time.sleep(0.05)
         consumer.subscribe([self.topic], listener=_Listener(self))
         while not self.stopping:
-            for records in consumer.poll(timeout_ms=500).values():  # a rejoin gets no further than a call's time
-                self.values.extend(record.value for record in records)
-                consumer.commit()
+            try:
+                for records in consumer.poll(timeout_ms=2000).values():  # a rejoin gets no further than a call's time
+                    self.values.extend(record.value for record in records)
+                    consumer.commit()
+            except KafkaConnectionError:  # a broker that is away is the caller's to wait for, now and then
+                time.sleep(0.1)
         consumer.close(autocommit=False)
 
 
