@@ -13,7 +13,7 @@ from fastq import Admin, Producer, TopicPartition
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit" / "console"))
 
-from console_served import Browser, Served
+from console_served import Browser, Served, becomes
 
 from fastq.console.config import ClusterConfig, ConsoleConfig
 
@@ -53,7 +53,7 @@ def test_pages_and_actions(browser: Browser, servers: str, new_topic_name: Calla
         (f"/c/test/transactions?q={group}&hanging=1", "CompleteCommit"),
         (f"/c/test/transaction?id={group}", "CompleteCommit"),
         ("/c/test/partitions", "no partition moves"),
-        ("/c/test/partitions/proposal", "nothing is to be moved"),
+        ("/c/test/partitions/proposal", "Nothing has begun"),
     ):
         answer = browser.get(path)
         assert answer.status_code == 200 and words in answer.text, (path, answer.text)
@@ -71,12 +71,14 @@ def test_pages_and_actions(browser: Browser, servers: str, new_topic_name: Calla
     aside = new_topic_name()
     with Admin(bootstrap_servers=servers) as admin:
         admin.create_topic(aside)
+        replicas = ",".join(map(str, admin.describe_topic(name).partitions[0].replicas))
+    assert becomes(lambda: browser.get(f"/c/test/topics/{aside}").status_code == 200)
     copied = browser.submit(page, f"{page}/copy", target=aside, places="1:0")
     assert f"{aside}-0 at offset 0" in copied.text, copied.text
     assert json.loads(browser.get(f"/c/test/topics/{aside}/ends").text)["value"] == 1
     assert json.loads(browser.get(f"/c/test/group/lag?id={group}").text)["value"] == 0
     assert "led by it already" in browser.submit(page, f"{page}/elect").text
-    unchanged = browser.submit(page, "/c/test/partitions/plan", moves=f"{name}:0:{node}")
+    unchanged = browser.submit(page, "/c/test/partitions/plan", moves=f"{name}:0:{replicas}")
     assert "nothing is to be moved" in unchanged.text, unchanged.text
     assert "the first offset is 1" in browser.submit(page, f"{page}/purge", confirm=name).text
     assert browser.submit(page, "/c/test/group/delete", id=group, confirm=group).status_code == 200
