@@ -1,7 +1,7 @@
 """`fastq api-versions`: which versions of which APIs each broker takes, and which both sides would use.
 
 Rules: brokers that say the same of an API share a line, so that what differs is seen. `used` is the highest version that the brokers of the
-line and this client know, which the client would take if nothing else bounded it.
+line and this client know, which the client would take if nothing else bounded it. Exit code 1 where a broker does not answer.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fastq.cli.clients import add_client_options, opened_admin
+from fastq.cli.each_broker import NODE_S, answers_of
 from fastq.cli.output import Subparsers, add_json_option, print_records, whole
 from fastq.errors import UnsupportedVersion
 from fastq.protocol.api import APIS
@@ -35,15 +36,17 @@ def register(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     with opened_admin(options) as admin:
-        wanted = (
-            [node.node_id for node in admin.describe_cluster().nodes] if options.broker is None else [options.broker]
-        )
-        told = {node: admin.api_versions(node).values() for node in sorted(wanted)}
-    rows = [row for row in lines(told) if options.api is None or str(row["api"]).lower() == options.api.lower()]
+        if options.broker is not None:
+            told, wanted = {options.broker: admin.api_versions(options.broker)}, 1
+        else:
+            nodes = admin._client.driver.core.metadata.nodes
+            told, wanted = answers_of(nodes, lambda node: admin.api_versions(node, timeout=NODE_S)), len(nodes)
+    by_node = {node: versions.values() for node, versions in told.items()}
+    rows = [row for row in lines(by_node) if options.api is None or str(row["api"]).lower() == options.api.lower()]
     if options.api is not None and not rows:
         raise ValueError(f"no broker takes an API with the name {options.api}; without --api all are shown")
     print_records(["api", "key", "min", "max", "client_min", "client_max", "used", "brokers"], rows, options.json)
-    return 0
+    return 0 if len(told) == wanted else 1
 
 
 def lines(told: Mapping[int, Iterable[ApiVersion]]) -> list[dict[str, object]]:

@@ -9,7 +9,8 @@ import argparse
 import os
 from typing import TYPE_CHECKING, Any
 
-from fastq.cli.clients import add_client_options, opened_admin
+from fastq.cli.clients import add_client_options, described, opened_admin
+from fastq.cli.each_broker import answers_of
 from fastq.cli.groups import partitions_of
 from fastq.cli.output import (
     Subparsers,
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from fastq import Admin, TopicPartition
     from fastq.admin import TopicPartitionReplica
 
+LIST_S = 15.0
+"""How long a broker is waited for that walks its directories."""
 MOVE_TIMEOUT_S = 10.0
 
 
@@ -65,7 +68,18 @@ def register(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     with opened_admin(options) as admin:
-        found = admin.describe_log_dirs(options.broker, topics=options.topic).results()
+        silent = 0
+        if options.topic:
+            described(admin, options.topic)  # one that is not there is told once, not by each broker
+        if options.broker is not None:
+            found = admin.describe_log_dirs(options.broker, topics=options.topic).results()
+        else:
+            nodes = admin._client.driver.core.metadata.nodes
+            found = answers_of(
+                nodes,
+                lambda node: admin.describe_log_dirs([node], topics=options.topic, timeout=LIST_S)[node].result(),
+            )
+            silent = len(nodes) - len(found)
     rows: list[dict[str, object]] = []
     offline = 0
     for broker, directories in found.items():
@@ -80,7 +94,7 @@ def run(options: argparse.Namespace) -> int:
                 name, size, lag = str(replica.topic_partition), replica.size_bytes, replica.offset_lag
                 rows.append(_row(broker, directory.path, name, size, lag, state, options.json))
     print_records(["broker", "directory", "partition", "bytes", "lag", "state"], rows, options.json)
-    return 1 if offline else 0
+    return 1 if offline or silent else 0
 
 
 def _row(

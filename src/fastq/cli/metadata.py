@@ -2,7 +2,7 @@
 
 Rules: the paths are those of Kafka's metadata shell, which begin at /image; of a live cluster there is what its brokers tell a client. A
 file is read by the broker's own code, which is loaded for this alone and may not be installed. `*` and `?` in a path stand for
-characters of one name. Nothing is changed. Exit code 1 when a path is not there.
+characters of one name. Nothing is changed. Exit code 1 when a path is not there, or a broker does not answer.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fastq.cli.clients import add_client_options, described, opened_admin
+from fastq.cli.each_broker import NODE_S, answers_of
 from fastq.cli.output import Subparsers, UsageError, add_json_option, complain, print_json
 from fastq.protocol.uuid import uuid_to_str
 
@@ -60,9 +61,9 @@ def register(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    root = _of_file(options.file) if options.file is not None else _live(options)
+    root, is_whole = (_of_file(options.file), True) if options.file is not None else _live(options)
     found: dict[str, Any] = {}
-    code = 0
+    code = 0 if is_whole else 1
     for path in options.paths or [DEFAULT_ROOT]:
         places = dict(_matching(root, path))
         if not places:
@@ -86,7 +87,8 @@ def _of_file(path: Path) -> dict[str, Any]:
 # -- of a live cluster
 
 
-def _live(options: argparse.Namespace) -> dict[str, Any]:
+def _live(options: argparse.Namespace) -> tuple[dict[str, Any], bool]:
+    """The tree, and whether it is whole: a broker that stands still leaves its own settings out."""
     from fastq.admin import ConfigResource
 
     with opened_admin(options) as admin:
@@ -94,9 +96,16 @@ def _live(options: argparse.Namespace) -> dict[str, Any]:
         quorum = admin.describe_quorum()
         features = admin.describe_features()
         topics = described(admin)
-        wanted = [ConfigResource.broker(None), *(ConfigResource.broker(node.node_id) for node in cluster.nodes)]
-        wanted += [ConfigResource.topic(name) for name in topics]
+        wanted = [ConfigResource.broker(None), *(ConfigResource.topic(name) for name in topics)]
         entries = {resource: outcome.result() for resource, outcome in admin.describe_configs(wanted).items()}
+
+        def of_broker(node: int) -> dict[str, Any]:  # which it alone knows
+            resource = ConfigResource.broker(node)
+            return admin.describe_configs([resource], timeout=NODE_S)[resource].result()
+
+        nodes = {node.node_id: node for node in cluster.nodes}
+        answers = answers_of(nodes, of_broker)
+        entries |= {ConfigResource.broker(node): found for node, found in answers.items()}
     configs: dict[str, Any] = {}
     for resource, found in entries.items():
         own = {
@@ -127,7 +136,7 @@ def _live(options: argparse.Namespace) -> dict[str, Any]:
             "features": {**finalized, "metadataVersion": str(features.finalized.get("metadata.version"))},
             "topics": {"byId": {topic["id"]: topic for topic in shown.values()}, "byName": shown},
         }
-    }
+    }, len(answers) == len(nodes)
 
 
 def _is_own(resource: Any, entry: Any) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastq.cli.clients import add_client_options, opened_admin
+from fastq.cli.each_broker import ask_each
 from fastq.cli.log_lines import warnings_held
 from fastq.cli.output import (
     Subparsers,
@@ -42,7 +43,6 @@ LOOK_S = 0.2
 """How long until all are asked again."""
 NODE_S = 2.0
 """How long each broker is waited for that is asked what it knows."""
-THREADS_MAX = 32
 NO_LEADER = "A majority of the controllers must run and reach each other"
 LOOK = "fastq quorum replication lists who is there"
 LEVEL = "fastq cluster features shows kraft.version: voters come and go at level 1 alone"
@@ -139,27 +139,18 @@ def _asked(
 ) -> tuple[QuorumDescription | None, list[str], list[int], FastqError | None]:
     """What brokers say of the quorum: its description, what those know that have none, who does not answer within NODE_S, and the first
     refusal, which asking again does not change."""
-    from concurrent.futures import ThreadPoolExecutor
-
     from fastq.admin.cluster import quorum_as_known
 
-    def ask(node: int) -> QuorumDescription | FastqError:
-        try:
-            return admin._client.run(quorum_as_known(node), NODE_S)
-        except FastqError as error:
-            return error
-
     quorum, known, silent, refusal = None, [], [], None
-    with ThreadPoolExecutor(max_workers=min(len(nodes), THREADS_MAX) or 1) as threads:
-        for node, answer in zip(nodes, threads.map(ask, nodes), strict=True):
-            if not isinstance(answer, FastqError):
-                quorum = quorum or answer
-            elif isinstance(answer, KafkaError) and not answer.retriable:
-                refusal = refusal or answer
-            elif isinstance(answer, KafkaError):
-                known.append(answer.detail or f"node {node} says: {answer}")
-            else:
-                silent.append(node)
+    for node, answer in ask_each(nodes, lambda node: admin._client.run(quorum_as_known(node), NODE_S)).items():
+        if not isinstance(answer, FastqError):
+            quorum = quorum or answer
+        elif not isinstance(answer, KafkaError):
+            silent.append(node)
+        elif not answer.retriable:
+            refusal = refusal or answer
+        else:
+            known.append(answer.detail or f"node {node} says: {answer}")
     return quorum, known, silent, refusal
 
 

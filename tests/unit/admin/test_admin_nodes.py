@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -413,15 +414,10 @@ def test_without_a_leader_the_command_says_what_the_nodes_know(
     assert "A majority of the controllers must run and reach each other" in said
 
 
-def test_a_broker_that_stands_still_is_named_and_holds_nobody_up(
-    broker: FakeBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from fastq.cli import main
-    from fastq.cli import quorum as command
-
-    monkeypatch.setattr(command, "NODE_S", 0.3)
-    broker.handlers[ApiKey.DESCRIBE_QUORUM] = lambda *_: quorum()
-    with socket.create_server(("127.0.0.1", 0)) as still:  # as the system has it of a process that is stopped
+@contextmanager
+def one_stands_still(broker: FakeBroker) -> Iterator[None]:
+    """The broker tells of another one, node 2, as which the system takes connections, as it does for a process that is stopped."""
+    with socket.create_server(("127.0.0.1", 0)) as still:
         port = still.getsockname()[1]
 
         def metadata(request: Any, version: int) -> m.MetadataResponse:
@@ -431,6 +427,31 @@ def test_a_broker_that_stands_still_is_named_and_holds_nobody_up(
             return response
 
         broker.handlers[ApiKey.METADATA] = metadata
+        yield
+
+
+def test_what_the_others_say_is_shown_beside_who_stands_still(
+    broker: FakeBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fastq.cli import api_versions, main
+
+    monkeypatch.setattr(api_versions, "NODE_S", 0.3)
+    with one_stands_still(broker):
+        assert main(["api-versions", "--api", "Metadata", "--json", "--bootstrap", broker.address]) == 1
+    told = capsys.readouterr()
+    (row,) = json.loads(told.out)
+    assert row["brokers"] == [1] and told.err == "fastq: node 2 does not answer\n"
+
+
+def test_a_broker_that_stands_still_is_named_and_holds_nobody_up(
+    broker: FakeBroker, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fastq.cli import main
+    from fastq.cli import quorum as command
+
+    monkeypatch.setattr(command, "NODE_S", 0.3)
+    broker.handlers[ApiKey.DESCRIBE_QUORUM] = lambda *_: quorum()
+    with one_stands_still(broker):
         assert main(["quorum", "status", "--json", "--bootstrap", broker.address]) == 0
     told = capsys.readouterr()
     assert json.loads(told.out)["voters"]
