@@ -11,7 +11,7 @@ from raw_kafka import RawConnection, batch, produce
 
 from fastq import Admin, Consumer, Producer, TopicPartition
 from fastq.admin import ConfigResource
-from fastq.errors import ConfigError
+from fastq.errors import ConfigError, RequestTimedOut
 from fastq.mirror import failover, keeper, lane
 from fastq.mirror.comparison import compare_all
 from fastq.mirror.config import MirrorConfig
@@ -19,7 +19,7 @@ from fastq.mirror.failover import fail_back, fail_over, reversed_config
 from fastq.mirror.mirror import Mirror
 from fastq.mirror.names import state_topic
 from fastq.mirror.progress import StateError
-from fastq.mirror.report import heartbeat_age_s
+from fastq.mirror.report import heartbeat_age_s, status
 from fastq.mirror.state import progress_key, read_state
 from fastq.mirror.survey import Survey
 from fastq.testing import Broker
@@ -297,6 +297,34 @@ def test_a_record_that_cannot_be_sent_holds_only_its_partition_up(
             for partition in range(2):
                 producer.send(other, b"y", partition=partition).result()
         wait_for(lambda: values_of(target, f"A.{other}") == [b"y", b"y"])
+
+
+def test_a_partition_without_a_leader_holds_no_other_up(
+    brokers: tuple[Broker, Broker], new_topic_name: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, target = brokers
+    name = new_topic_name()
+    made(source, name, b"lost", partitions=4)
+    with Producer(bootstrap_servers=source.bootstrap_servers) as producer:
+        for partition in range(1, 4):
+            producer.send(name, b"%d" % partition, partition=partition).result()
+    offline, asked = TopicPartition(name, 0), Consumer.beginning_offsets
+
+    def beginning_offsets(consumer: Any, partitions: Any, timeout: float | None = None) -> Any:
+        wanted = list(partitions)
+        if offline in wanted:
+            raise RequestTimedOut("asking for offsets did not finish")
+        return asked(consumer, wanted, timeout)
+
+    monkeypatch.setattr(Consumer, "beginning_offsets", beginning_offsets)
+    config = configured(brokers, [name], alias="offline")
+    with running(config):
+        wait_for(lambda: values_of(target, f"offline.{name}") == [b"1", b"2", b"3"])
+    (row,) = [p for p in status(config, 0.0).partitions if p.partition == offline]
+    assert row.state.startswith("unknown") and row.lag is None
+    found = fail_over(config)
+    assert found.missing is not None and offline not in found.missing
+    assert all(found.missing[TopicPartition(name, partition)] == 0 for partition in range(1, 4))
 
 
 def test_a_heartbeat_that_is_none_hides_no_other(brokers: tuple[Broker, Broker], new_topic_name: Any) -> None:

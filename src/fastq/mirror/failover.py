@@ -29,6 +29,7 @@ from fastq.mirror.state import (
     consumer_at,
     end_of,
     lane_of,
+    offsets_of,
     progress_key,
     read_state,
     returned_key,
@@ -103,10 +104,15 @@ def _end_lane(config: MirrorConfig, lane: int, target: Admin) -> None:
                 state = read_state(config.target, topic, [lane])
                 if lane in state.stopped:
                     return
-                copied = [TopicPartition(names.in_target(tp.topic), tp.partition) for tp in state.progress]
-                copied = list(partitions_of(target, copied))  # some were deleted there since, perhaps
+                copied = {
+                    TopicPartition(names.in_target(tp.topic), tp.partition): of for tp, of in state.progress.items()
+                }
+                there = partitions_of(target, copied)  # some were deleted since, perhaps
                 with consumer_at(config.target) as consumer:
-                    stopped = Stopped(time.time_ns() // 1_000_000, consumer.end_offsets(copied))
+                    found = offsets_of(consumer, there)
+                # Behind what is known to be there is nothing of ours, where the end itself is not told.
+                ends = {tp: found.ends[tp] if tp in found.ends else copied[tp].target_end for tp in there}
+                stopped = Stopped(time.time_ns() // 1_000_000, ends)
                 with producer.transaction():
                     producer.send(topic, stopped.to_json(), stopped_key(), partition=lane)
             return
@@ -122,9 +128,11 @@ def _missing(
     """Of what the source has now: what was deleted there cannot be missed."""
     wanted = {*partitions_of(survey.source, progress), *survey.look().partitions}
     with consumer_at(config.source) as consumer:
-        begins, ends = consumer.beginning_offsets(wanted), consumer.end_offsets(wanted)
-    nexts = begins | {tp: of.next_offset for tp, of in progress.items()}
-    return {tp: max(ends[tp] - nexts[tp], 0) for tp in wanted}
+        found = offsets_of(consumer, wanted)
+    for tp, error in found.missing.items():
+        logger.warning("%s: what is missing of it is not known: %s", tp, error)
+    nexts = {**found.begins, **{tp: of.next_offset for tp, of in progress.items()}}
+    return {tp: max(end - nexts[tp], 0) for tp, end in found.ends.items()}
 
 
 class Prepared(NamedTuple):

@@ -37,7 +37,7 @@ from fastq.mirror.progress import (
     merged,
     place_to_start,
 )
-from fastq.mirror.state import Stopped, consumer_at, progress_key, read_state, with_open_transactions
+from fastq.mirror.state import Stopped, consumer_at, offsets_of, progress_key, read_state, with_open_transactions
 from fastq.mirror.topics import Mirrored
 from fastq.producer import Producer, SendManyError
 from fastq.values import NamedTuple
@@ -225,10 +225,14 @@ class Lane:
     def _placed(self, consumer: Consumer, fresh: Mapping[TopicPartition, Mirrored]) -> dict[TopicPartition, str]:
         """Assign these beside those that are read, each where it is to go on; those that can be read."""
         options = self._config.options
-        begins, ends = consumer.beginning_offsets(fresh), consumer.end_offsets(fresh)
-        ends = with_open_transactions(self._config.source, self._progress, ends)
+        begins, found, missing = offsets_of(consumer, fresh)
+        for tp, error in missing.items():
+            self._leave_out(tp, error, RETRY_S)
+        ends = with_open_transactions(self._config.source, self._progress, found)
         placed: dict[TopicPartition, str] = {}
         for tp, mirrored in fresh.items():
+            if tp in missing:
+                continue
             if is_another(mirrored.topic_id, _topic_id(consumer, tp)):
                 self._wait_to_agree(consumer, tp)
                 continue

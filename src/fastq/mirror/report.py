@@ -17,7 +17,7 @@ from fastq.mirror.config import MirrorConfig
 from fastq.mirror.mm2 import Heartbeat
 from fastq.mirror.names import HEARTBEATS, Names, state_topic
 from fastq.mirror.progress import MirrorGap, Progress, place_to_start
-from fastq.mirror.state import State, Stopped, consumer_at, with_open_transactions
+from fastq.mirror.state import State, Stopped, consumer_at, offsets_of, with_open_transactions
 from fastq.mirror.survey import Survey, admin_of
 from fastq.mirror.topics import Mirrored
 from fastq.values import NamedTuple
@@ -31,14 +31,14 @@ HEARTBEATS_READ = 10_000
 
 
 class PartitionStatus(NamedTuple):
-    """`next_offset` is None where nothing was copied yet. `rate` is offsets a second between two looks; `state` "mirrored", "new" or why
-    it is stopped."""
+    """`next_offset` is None where nothing was copied yet, `end` and `lag` where the source does not tell. `rate` is offsets a second
+    between two looks; `state` "mirrored", "new", or why it is stopped or not known."""
 
     partition: TopicPartition
     target: str
     next_offset: int | None
-    end: int
-    lag: int
+    end: int | None
+    lag: int | None
     age_s: float | None
     rate: float
     state: str
@@ -113,12 +113,15 @@ def _partitions(
     options = config.options
     level = "read_committed" if options.read_committed else "read_uncommitted"
     with consumer_at(config.source, isolation_level=level, auto_offset_reset="earliest") as consumer:
-        begins, ends = consumer.beginning_offsets(mirrored), consumer.end_offsets(mirrored)
+        begins, ends, missing = offsets_of(consumer, mirrored)
         known_ends = with_open_transactions(config.source, progress, ends)
         behind: dict[TopicPartition, int] = {}
         states: dict[TopicPartition, str] = {}
         for tp, to in mirrored.items():
             known = progress.get(tp)
+            if tp in missing:
+                states[tp] = f"unknown: {missing[tp].message}"
+                continue
             try:
                 start = place_to_start(
                     known,
@@ -137,6 +140,11 @@ def _partitions(
         times = oldest_times(consumer, behind)
     now_ms, found = time.time() * 1000, []
     for tp, to in sorted(mirrored.items()):
+        if tp in missing:
+            known = progress.get(tp)
+            next_offset = None if known is None else known.next_offset
+            found.append(PartitionStatus(tp, to.topic, next_offset, None, None, None, 0.0, states[tp], None))
+            continue
         known, earlier = progress.get(tp), before.get(tp)
         next_offset = None if known is None else known.next_offset
         rate = 0.0 if known is None else (known.next_offset - (earlier or known).next_offset) / elapsed_s

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import logging
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 from fastq.consumer import Consumer, Record
@@ -38,6 +38,7 @@ CONFIGS = {
 logger = logging.getLogger("fastq.mirror")
 
 READ_TIMEOUT_S = 30.0
+OFFSETS_S, OFFSETS_ALONE_S = 10.0, 1.0
 K = TypeVar("K")
 V = TypeVar("V")
 
@@ -101,6 +102,39 @@ def consumer_at(side: Side, **settings: object) -> Consumer:
     """A consumer without a group, of what is committed."""
     own = {"isolation_level": "read_committed", "allow_auto_create_topics": False, **settings}
     return Consumer({**side.common, **side.consumer, **own})
+
+
+class Offsets(NamedTuple):
+    """Where the logs of partitions begin and end; `missing` are those that did not tell, as without a leader, and why."""
+
+    begins: Mapping[TopicPartition, int]
+    ends: Mapping[TopicPartition, int]
+    missing: Mapping[TopicPartition, FastqError]
+
+
+def offsets_of(consumer: Consumer, partitions: Iterable[TopicPartition]) -> Offsets:
+    """Ask for all at once, and where that fails one by one: a partition without a leader is not the others' trouble. Raises why when
+    nobody tells."""
+    wanted = list(partitions)
+    if not wanted:
+        return Offsets({}, {}, {})
+    try:
+        begins = consumer.beginning_offsets(wanted, OFFSETS_S)
+        return Offsets(begins, consumer.end_offsets(wanted, OFFSETS_S), {})
+    except FastqError as error:
+        why = error
+    begins: dict[TopicPartition, int] = {}
+    ends: dict[TopicPartition, int] = {}
+    missing: dict[TopicPartition, FastqError] = {}
+    for tp in wanted:
+        try:
+            begins |= consumer.beginning_offsets([tp], OFFSETS_ALONE_S)
+            ends |= consumer.end_offsets([tp], OFFSETS_ALONE_S)
+        except FastqError as error:
+            missing[tp] = error
+            if not ends and len(missing) >= min(3, len(wanted)):
+                raise why from None  # it is the cluster, as far as anybody can tell
+    return Offsets(begins, ends, missing)
 
 
 def with_open_transactions(
