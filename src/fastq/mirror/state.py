@@ -118,14 +118,14 @@ def offsets_of(consumer: Consumer, partitions: Iterable[TopicPartition]) -> Offs
     wanted = list(partitions)
     if not wanted:
         return Offsets({}, {}, {})
+    begins: dict[TopicPartition, int] = {}
+    ends: dict[TopicPartition, int] = {}
+    missing: dict[TopicPartition, FastqError] = {}
     try:
         begins = consumer.beginning_offsets(wanted, OFFSETS_S)
         return Offsets(begins, consumer.end_offsets(wanted, OFFSETS_S), {})
     except FastqError as error:
         why = error
-    begins: dict[TopicPartition, int] = {}
-    ends: dict[TopicPartition, int] = {}
-    missing: dict[TopicPartition, FastqError] = {}
     for tp in wanted:
         try:
             begins |= consumer.beginning_offsets([tp], OFFSETS_ALONE_S)
