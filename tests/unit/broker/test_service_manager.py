@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import configparser
+import os
 import shlex
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -123,6 +125,16 @@ def test_a_status_is_one_line_whatever_a_directory_is_called(tmp_path: Path) -> 
     manager.tell("READY=1", "STATUS=reads /a\nREADY=0 \udcff")
     assert listener.heard() == ["READY=1\nSTATUS=reads /a READY=0 \\udcff"]
     listener.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="abstract names are Linux'")
+def test_a_manager_with_an_abstract_name_is_told() -> None:
+    name = f"fastq-test-{os.getpid()}-\u00e9"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(f"\0{name}")
+        listener.settimeout(10)
+        ServiceManager({"NOTIFY_SOCKET": f"@{name}"}, 7).tell("READY=1")
+        assert listener.recv(100) == b"READY=1"
 
 
 def test_who_is_not_watched_feeds_nobody(tmp_path: Path) -> None:
