@@ -162,6 +162,43 @@ def test_the_way_back_is_refused_before_fail_back_and_not_begun_anew_by_another(
     assert values_of(source, name) == [b"x", b"new", b"newer"]
 
 
+@pytest.mark.parametrize("step", ["_end_lane", "_seed"])
+def test_what_is_killed_on_the_way_there_or_back_is_done_again(
+    brokers: tuple[Broker, Broker], new_topic_name: Any, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    source, target = brokers
+    name = new_topic_name()
+    made(source, name, b"a", partitions=2)  # one a lane
+    config = configured(brokers, [name], alias=f"killed{step}", names="identity")
+    with running(config):
+        wait_for(lambda: values_of(target, name) == [b"a"])
+    does, lanes = getattr(failover, step), []
+
+    def killed(config: MirrorConfig, lane: int, *rest: Any) -> None:
+        lanes.append(lane)
+        if lanes == [0, 1]:  # the second of two, the first time
+            raise _Broken
+        does(config, lane, *rest)
+
+    monkeypatch.setattr(failover, step, killed)
+    if step == "_end_lane":
+        with pytest.raises(_Broken):
+            fail_over(config)
+        with pytest.raises(ConfigError, match="was not failed over"):
+            fail_back(config)
+    fail_over(config)
+    sent(target, name, b"b")
+    if step == "_seed":
+        with pytest.raises(_Broken):
+            fail_back(config)
+    fail_back(config)
+    with running(reversed_config(config)):
+        wait_for(lambda: values_of(source, name) == [b"a", b"b"])
+        sent(target, name, b"c")
+        wait_for(lambda: b"c" in values_of(source, name))
+    assert values_of(source, name) == [b"a", b"b", b"c"]
+
+
 def test_a_fail_over_says_that_the_target_is_free_before_it_asks_the_source(
     brokers: tuple[Broker, Broker], new_topic_name: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
