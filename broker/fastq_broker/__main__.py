@@ -454,10 +454,12 @@ class _JsonFormatter(logging.Formatter):
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's loop where there is one."""
+    """uvloop's loop where there is one, else asyncio's, which does the same and takes longer."""
     try:
         import uvloop
-    except ImportError:
+    except ImportError as error:
+        remedy = "which there is not for Windows" if sys.platform == "win32" else f"{error}: pip install uvloop"
+        logger.info("the event loop is asyncio's, slower than that of uvloop (%s)", remedy)
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
 

@@ -13,6 +13,7 @@ import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,6 +31,29 @@ NOT_FOR_LOGS = ("nfs", "nfs4", "cifs", "smb3", "fuse.sshfs", "9p", "vboxsf")
 FOR_NO_FILES = ("proc", "sysfs", "devpts", "cgroup", "cgroup2", "debugfs", "tracefs", "securityfs", "pstore", "bpf")
 """The system's own: nobody makes a directory there, whatever its permissions say."""
 GONE_AT_RESTART = ("tmpfs", "ramfs")
+PACKAGES = (
+    (
+        "lz4",
+        "lz4",
+        "batches in lz4 are kept and handed out as they are, but not opened or made (compaction, compression.type)",
+    ),
+    (
+        "snappy",
+        "python-snappy",
+        "batches in snappy are kept and handed out as they are, but not opened or made (compaction, compression.type)",
+    ),
+    (
+        "zstandard",
+        "zstandard",
+        "batches in zstd are kept and handed out as they are, but not opened or made (compaction, compression.type)",
+    ),
+    (
+        "xxhash",
+        "xxhash",
+        "groups of the consumer protocol go through one rebalance more when their coordinator moves to or from a broker with it",
+    ),
+)
+"""Module, package for pip, what is without it."""
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 CLOCK_BEGINS_S = 1_735_689_600
 """2025-01-01: a clock before it has not been set."""
@@ -52,11 +76,19 @@ class Machine(NamedTuple):
     memory_bytes: int
     now_s: float
     places: tuple[Place, ...]
+    missing: tuple[str, ...] = ()
+    """Packages for pip that are not installed."""
 
 
 def look(config: BrokerConfig, descriptors: int) -> Machine:
     """The machine as it is now; `descriptors` is how many files may be open."""
-    return Machine(descriptors, _memory_bytes(), time.time(), tuple(_place(path) for path in config.log_dirs))
+    return Machine(
+        descriptors, _memory_bytes(), time.time(), tuple(_place(path) for path in config.log_dirs), _missing()
+    )
+
+
+def _missing() -> tuple[str, ...]:
+    return tuple(package for module, package, _ in PACKAGES if find_spec(module) is None)
 
 
 def _place(path: str) -> Place:
@@ -141,6 +173,11 @@ def warnings(machine: Machine) -> list[str]:
         found.append(
             f"{_size(machine.memory_bytes)} of memory: little is left for the page cache, which readers live on"
         )
+    found += [
+        f"the package {package} is not installed: {without} (pip install {package})"
+        for _, package, without in PACKAGES
+        if package in machine.missing
+    ]
     if machine.now_s < CLOCK_BEGINS_S:
         day = time.strftime("%Y-%m-%d", time.gmtime(machine.now_s))
         found.append(f"the clock says {day}: records are stamped and retained by it; set it before the first record")

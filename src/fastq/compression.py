@@ -4,7 +4,8 @@ Rules
 - Functions without shared state, safe from any thread; the libraries release the GIL while they work.
 - Decompression is bounded: no codec allocates much beyond `limit_bytes`, whatever its input claims. Bad input raises
   DecodeError, and so does input that unpacks to more.
-- A codec's library is imported when the codec is first used: together they take longer than the rest of a client.
+- A codec's library is imported when the codec is first used: together they take longer than the rest of a client. One that is
+  not there, for a platform without its wheels, is a MissingPackage then, and everything else works.
 - Concatenated gzip members, LZ4 frames, zstd frames and snappy streams are one stream, as Java's readers see them.
 
 Snappy, as Kafka writes it, has the framing of snappy-java ("xerial"), all integers big-endian:
@@ -19,15 +20,17 @@ import threading
 import zlib
 from collections.abc import Callable
 from enum import IntEnum
+from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fastq._native.wire import DecodeError
+from fastq.errors import MissingPackage
 
 if TYPE_CHECKING:
     import zstandard
     from typing_extensions import Buffer
 
-__all__ = ["LEVELS", "Codec", "codec_by_name", "compress", "decompress"]
+__all__ = ["LEVELS", "Codec", "check_codec", "codec_by_name", "compress", "decompress"]
 
 
 class Codec(IntEnum):
@@ -83,7 +86,7 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> bytes:
 
     `level` is one of LEVELS, or None for Kafka's default; snappy and none have no levels and take no notice of it. As in Kafka,
     lz4's 9 is the default and means the fast compressor, so that 8 and 10 take longer and pack tighter than it does.
-    Raises ValueError for an unknown codec or a level out of range.
+    Raises ValueError for an unknown codec or a level out of range, MissingPackage where the codec's library is not installed.
     """
     try:
         which = Codec(codec)
@@ -99,12 +102,53 @@ def decompress(codec: int, data: Buffer, limit_bytes: int) -> bytes:
     """What `data` was before `codec` compressed it, at most `limit_bytes` of it.
 
     Raises DecodeError when the codec is unknown, when `data` is malformed, cut off or followed by other bytes, and as
-    soon as it is clear that it unpacks to more than `limit_bytes`.
+    soon as it is clear that it unpacks to more than `limit_bytes`. Raises MissingPackage where the codec's library is not installed.
     """
     decompressor = _DECOMPRESSORS.get(codec)
     if decompressor is None:
         raise DecodeError("a compression codec of 0 to 4", 0, f"got {codec}")
     return decompressor(memoryview(data).cast("B"), limit_bytes)
+
+
+def check_codec(codec: int) -> None:
+    """Import the library of a codec. Raises MissingPackage where that fails; none and gzip need nothing beside Python itself."""
+    library = _LIBRARIES.get(codec)
+    if library is not None:
+        library()
+
+
+@cache
+def _lz4_frame() -> Any:
+    try:
+        import lz4.frame  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise MissingPackage.needed("the codec lz4", "lz4", error) from error
+    return lz4.frame
+
+
+@cache
+def _snappy_library() -> Any:
+    try:
+        import snappy  # type: ignore[import-untyped]
+    except ImportError as error:
+        raise MissingPackage.needed("the codec snappy", "python-snappy", error) from error
+    return snappy
+
+
+@cache
+def _zstandard() -> Any:
+    try:
+        import zstandard
+    except ImportError as error:
+        raise MissingPackage.needed("the codec zstd", "zstandard", error) from error
+    return zstandard
+
+
+_LIBRARIES: dict[int, Callable[[], Any]] = {
+    Codec.SNAPPY: _snappy_library,
+    Codec.LZ4: _lz4_frame,
+    Codec.ZSTD: _zstandard,
+}
 
 
 def _malformed(codec: Codec, error: Exception) -> DecodeError:
@@ -158,13 +202,12 @@ def _gunzip(data: memoryview, limit_bytes: int) -> bytes:
 
 
 def _lz4(data: Buffer, level: int | None) -> bytes:
-    import lz4.frame  # type: ignore[import-untyped]
-
+    frame = _lz4_frame()
     # Kafka's reader refuses linked blocks; its writer uses blocks of 64 KiB and leaves the content size out.
-    packed: bytes = lz4.frame.compress(
+    packed: bytes = frame.compress(
         data,
         compression_level=_LZ4_FAST if level is None or level == _LZ4_LEVEL else min(level, _LZ4_LEVEL_MAX),
-        block_size=lz4.frame.BLOCKSIZE_MAX64KB,
+        block_size=frame.BLOCKSIZE_MAX64KB,
         block_linked=False,
         store_size=False,
     )
@@ -172,10 +215,9 @@ def _lz4(data: Buffer, level: int | None) -> bytes:
 
 
 def _unlz4(data: memoryview, limit_bytes: int) -> bytes:
-    import lz4.frame
-
+    frame = _lz4_frame()
     try:
-        return _read_members(lz4.frame.LZ4FrameDecompressor, data, limit_bytes)
+        return _read_members(frame.LZ4FrameDecompressor, data, limit_bytes)
     except RuntimeError as error:
         raise _malformed(Codec.LZ4, error) from error
 
@@ -219,8 +261,7 @@ def _drain(member: _Member, chunk: Buffer, pieces: list[bytes], room: int, limit
 
 
 def _snappy(data: Buffer, level: int | None) -> bytes:
-    import snappy  # type: ignore[import-untyped]
-
+    snappy = _snappy_library()
     view = memoryview(data).cast("B")
     parts: list[Buffer] = [_XERIAL_HEADER]
     for start in range(0, view.nbytes, _XERIAL_BLOCK_BYTES):
@@ -255,8 +296,7 @@ def _unsnappy(data: memoryview, limit_bytes: int) -> bytes:
 
 def _unsnappy_block(block: memoryview, position: int, room: int, limit_bytes: int) -> bytes:
     """Unpack a raw block, once the size that it claims is known to be possible and allowed."""
-    import snappy
-
+    snappy = _snappy_library()
     claimed = _snappy_claim(block, position)
     if claimed > room:
         raise _too_large(limit_bytes)
@@ -287,30 +327,28 @@ def _snappy_claim(block: memoryview, position: int) -> int:
 
 
 def _zstd(data: Buffer, level: int | None) -> bytes:
-    import zstandard
-
+    library = _zstandard()
     level = _ZSTD_LEVEL if level is None else level
     packers: dict[int, zstandard.ZstdCompressor] = _local.__dict__.setdefault("packers", {})
     packer = packers.get(level)
     if packer is None:
         packers.clear()  # one level at a time is the rule; contexts of high levels are large
-        packer = packers[level] = zstandard.ZstdCompressor(level=level)
+        packer = packers[level] = library.ZstdCompressor(level=level)
     return packer.compress(memoryview(data))
 
 
 def _unzstd(data: memoryview, limit_bytes: int) -> bytes:
-    import zstandard
-
+    library = _zstandard()
     unpacker: zstandard.ZstdDecompressor | None = getattr(_local, "unpacker", None)
     if unpacker is None:
-        unpacker = _local.unpacker = zstandard.ZstdDecompressor()
+        unpacker = _local.unpacker = library.ZstdDecompressor()
     pieces: list[bytes] = []
     room = limit_bytes
     position = 0
     while position < data.nbytes or position == 0:
         try:
             end, size_max, claimed = _zstd_frame(data, position)
-        except zstandard.ZstdError as error:
+        except library.ZstdError as error:
             raise _malformed(Codec.ZSTD, error) from error
         if claimed > room:
             raise _too_large(limit_bytes)
@@ -319,7 +357,7 @@ def _unzstd(data: memoryview, limit_bytes: int) -> bytes:
         if size_max:
             try:
                 piece = unpacker.decompress(data[position:end], max_output_size=min(size_max, room) or 1)
-            except zstandard.ZstdError as error:
+            except library.ZstdError as error:
                 too_large = size_max > room and claimed < 0
                 raise (_too_large(limit_bytes) if too_large else _malformed(Codec.ZSTD, error)) from error
             room -= len(piece)
@@ -337,8 +375,7 @@ def _zstd_frame(data: memoryview, position: int) -> tuple[int, int, int]:
     compressed), then the size, which for RLE is that of the output. The library alone would trust the claimed size,
     and ask for a size where none is claimed, as Java's writer leaves it out.
     """
-    import zstandard
-
+    library = _zstandard()
     magic = int.from_bytes(data[position : position + 4], "little")
     if magic & 0xFFFFFFF0 == 0x184D2A50:  # a skippable frame: length 4, little-endian, then that many bytes
         end = position + 8 + int.from_bytes(data[position + 4 : position + 8], "little")
@@ -347,9 +384,9 @@ def _zstd_frame(data: memoryview, position: int) -> tuple[int, int, int]:
         return end, 0, -1
     if data[position : position + 4] != _ZSTD_MAGIC:
         raise DecodeError("a zstd frame", position, f"got {bytes(data[position : position + 4]).hex(' ') or 'nothing'}")
-    parameters = zstandard.get_frame_parameters(data[position : position + 18])
-    claimed = parameters.content_size if parameters.content_size != zstandard.CONTENTSIZE_UNKNOWN else -1
-    end = position + zstandard.frame_header_size(data[position : position + 18])
+    parameters = library.get_frame_parameters(data[position : position + 18])
+    claimed = parameters.content_size if parameters.content_size != library.CONTENTSIZE_UNKNOWN else -1
+    end = position + library.frame_header_size(data[position : position + 18])
     size_max = 0
     last = False
     while not last:

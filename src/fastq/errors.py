@@ -12,7 +12,7 @@ message of both says each thing once, and ends with what to do. Every time-out i
       ConnectionTimeout, RequestTimedOut, DeliveryTimeout, BufferTimeout, WaitTimeout, TransactionTimeout, SchemaRegistryTimeout
                               what did not come in time: TimeoutErrors
       ClientClosed, ForkedClient, WrongEventLoop, ConcurrentModification, UndeliveredRecords, ConfigError,
-      SerializationError, DeserializationError, SchemaRegistryError, LoadingWouldBlock, CorruptRecord
+      SerializationError, DeserializationError, SchemaRegistryError, LoadingWouldBlock, CorruptRecord, MissingPackage
       WakeupError, MaxPollIntervalExceeded, NotAssigned, RecordFailed   a consumer's
       TransactionError        a transaction of a producer
         AbortableTransactionError   abort it and do it again with the same producer
@@ -99,7 +99,7 @@ def _rebuild(cls: type[FastqError], message: str, context: dict[str, Any]) -> Fa
     return cls(message, **context)
 
 
-_NOT_LISTED = frozenset({"hint", "cause", "detail", "load", "maybe_written"})
+_NOT_LISTED = frozenset({"hint", "cause", "detail", "load", "maybe_written", "package"})
 
 
 def _says(text: str, name: str, value: object, context: Mapping[str, Any]) -> bool:
@@ -397,6 +397,21 @@ class CorruptRecord(FastqError):
     position: int | None = None
     offset: int | None = None
     default_message = "the records are corrupt"
+
+
+class MissingPackage(FastqError, ImportError):
+    """Something needs a package that is not installed, or that cannot be imported here: `package` is its name for pip, `cause` what
+    the import said. The hint is the command. Everything that does not need the package goes on working.
+    """
+
+    package: str | None = None
+    default_message = "a package is missing"
+
+    @classmethod
+    def needed(cls, by: str, package: str, cause: ImportError) -> MissingPackage:
+        """That `by`, the beginning of a sentence, needs `package`, whose import raised `cause`."""
+        message = f"{by} needs the package {package}, which cannot be imported"
+        return cls(message, package=package, cause=cause, hint=f"pip install {package}")
 
 
 # One exception a code; a class's documentation is the code's meaning.

@@ -44,7 +44,7 @@ RECORDS_PER_TURN: Final = 500
 async def replay_log(log: PartitionLog, shard: Shard, read_ahead: ReadAhead, stopped: Callable[[], bool]) -> int:
     """Replay a log from its start to its end into a shard; answers how many records. Ends early once `stopped` says so.
 
-    Raises KafkaError, OSError for a disk that fails: the shard is of no use then.
+    Raises KafkaError, OSError for a disk that fails, MissingPackage for batches that cannot be opened here: the shard is of no use then.
     """
     count = replayed = 0
     offset = log.log_start_offset

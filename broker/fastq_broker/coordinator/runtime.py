@@ -15,7 +15,7 @@ import logging
 from collections.abc import Awaitable, Callable, Generator, Iterator
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
-from fastq.errors import ErrorCode, KafkaError, error_for_code
+from fastq.errors import ErrorCode, KafkaError, MissingPackage, error_for_code
 from fastq_broker.controller.topics import TRANSACTIONS_TOPIC, internal_topic
 from fastq_broker.log import failures
 
@@ -207,7 +207,7 @@ class CoordinatorRuntime(Generic[S]):
     def _load_failed(self, partition: int, context: ShardContext, error: Exception) -> None:
         """Try again later: the disk may have had a bad moment."""
         place, words = f"loading {context.replica.log.path}", "%s-%d cannot be loaded, trying again in %.0f s: %s"
-        if isinstance(error, (KafkaError, OSError)):
+        if isinstance(error, (KafkaError, OSError, MissingPackage)):
             failures.say(logger.error, place, words, self.topic, partition, RETRY_S, error)
         else:
             failures.report(place, error)

@@ -7,16 +7,17 @@ Rules
 - Numbers are little-endian (a half of an id is a big-endian number of the id's bytes), lengths and numbers of partitions 32 bits.
   A string is its UTF-16 units, little-endian, then their count; so a rack has its length before and behind it.
 - Racks are not made unique, and are ordered by UTF-16 units, as Java orders strings.
+- Without the package xxhash another hash is in its place: the number says nothing but whether something has changed, so that a group goes
+  through one more rebalance when its coordinator moves between a broker with the package and one without.
 Source: Utils.computeTopicHash, Utils.computeGroupHash, hash4j's HashStream.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
-
-from xxhash import xxh3_64_digest, xxh3_64_intdigest
 
 if TYPE_CHECKING:
     from fastq_broker.controller import MetadataImage
@@ -25,13 +26,29 @@ if TYPE_CHECKING:
 VERSION: Final = b"\0"
 
 
+def _blake2b(data: bytes) -> bytes:
+    return blake2b(data, digest_size=8).digest()
+
+
+_digest: Callable[[bytes], bytes] = _blake2b
+"""The number of some bytes, in big-endian order."""
+try:
+    from xxhash import xxh3_64_digest
+except ImportError:
+    pass
+else:
+    _digest = xxh3_64_digest
+
+
 def hash_of_topics(names: Iterable[str], image: MetadataImage) -> int:
     """The group's number for these topics: it changes when one of them comes, goes, gets partitions, or its replicas other racks."""
     # A digest is its number in big-endian order, and goes into the next in little-endian order.
     topics = [topic for name in sorted(set(names)) if (topic := image.topic(name)) is not None]
     if not topics:
         return 0
-    return _signed(xxh3_64_intdigest(b"".join([xxh3_64_digest(_topic_bytes(topic, image))[::-1] for topic in topics])))
+    return int.from_bytes(
+        _digest(b"".join([_digest(_topic_bytes(topic, image))[::-1] for topic in topics])), "big", signed=True
+    )
 
 
 def _topic_bytes(topic: TopicImage, image: MetadataImage) -> bytes:
@@ -51,7 +68,3 @@ def _topic_bytes(topic: TopicImage, image: MetadataImage) -> bytes:
 def _text(text: str) -> bytes:
     units = text.encode("utf-16-le")
     return units + struct.pack("<i", len(units) // 2)
-
-
-def _signed(number: int) -> int:
-    return number - (1 << 64) if number >> 63 else number

@@ -19,7 +19,7 @@ from fastq._native.records import (
     stamp_max_timestamp,
 )
 from fastq.compression import Codec, codec_by_name, decompress
-from fastq.errors import ErrorCode, KafkaError, error_for_code
+from fastq.errors import ErrorCode, KafkaError, MissingPackage, error_for_code
 
 from .config import LogConfig
 
@@ -61,7 +61,8 @@ class Admission:
     ) -> BatchHeader:
         """Judge the one batch that fills `batch`. The broker's own batches are checked for structure only.
 
-        Raises MessageTooLarge, CorruptMessage, InvalidRecord and InvalidTimestamp (with `record_errors`), UnsupportedCompressionType,
+        Raises MessageTooLarge, CorruptMessage, InvalidRecord and InvalidTimestamp (with `record_errors`), UnsupportedCompressionType
+        where a batch has to be opened and its codec's package is not installed,
         InvalidTxnState for a client's transactional batch that belongs to no open transaction (`transaction_version` -1).
         """
         size = len(batch)
@@ -85,7 +86,8 @@ class Admission:
     ) -> tuple[bytearray | memoryview, int]:
         """(batch, largest timestamp): the batch in the topic's codec and with the times that the topic demands.
 
-        Raises InvalidTimestamp, InvalidRecord, CorruptMessage when the records cannot be decompressed, MessageTooLarge.
+        Raises InvalidTimestamp, InvalidRecord, CorruptMessage when the records cannot be decompressed, MessageTooLarge,
+        UnsupportedCompressionType where the package of either codec is not installed.
         """
         walked = not header.codec or self._decompress is not None
         largest, seen = header.max_timestamp, header.records_max_timestamp
@@ -136,6 +138,8 @@ class Admission:
             )
         except InvalidBatch as error:
             raise self.refusal(error) from None
+        except MissingPackage as error:
+            self._without_codec(error)
 
     def _recompress(self, batch: bytearray | memoryview) -> bytearray:
         config = self._config
@@ -148,6 +152,8 @@ class Admission:
             return recompress(batch, 0, self._codec, level=levels.get(Codec(self._codec)))
         except ValueError as error:
             self._fail(ErrorCode.CORRUPT_MESSAGE, f"the records cannot be decompressed: {error}")
+        except MissingPackage as error:
+            self._without_codec(error)
 
     # -- refusals
 
@@ -171,6 +177,16 @@ class Admission:
 
     def _fail(self, code: ErrorCode, message: str) -> NoReturn:
         raise error_for_code(code, message, topic=self._topic, partition=self._partition)
+
+    def _without_codec(self, error: MissingPackage) -> NoReturn:
+        why = (
+            "of a compacted topic are opened for their keys"
+            if self._compacted
+            else "are stored as the topic's compression.type says"
+        )
+        self._fail(
+            ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"batches {why}, and on the broker {error.message}: {error.hint}"
+        )
 
     def _too_large(self, size: int) -> NoReturn:
         self._fail(

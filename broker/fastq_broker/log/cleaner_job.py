@@ -21,6 +21,7 @@ from fastq._native.cleaned_segment import SegmentWriter
 from fastq._native.compaction import BatchFilter, OldFormat, TransactionFilter, index_batches
 from fastq._native.offset_map import OffsetMap
 from fastq._native.wire import DecodeError
+from fastq.errors import MissingPackage
 
 from . import txn_index
 from .files import READ, READ_WRITE_CREATE, FileHandle, Files
@@ -233,7 +234,7 @@ class Cleaning:
             self.result.bytes_read += len(data)
             try:
                 taken, stop = take(data, position)
-            except (DecodeError, OldFormat, OverflowError) as error:
+            except (DecodeError, OldFormat, OverflowError, MissingPackage) as error:
                 raise UncleanableLog(f"{handle.path}: {error}") from error
             self._throttle.pause()
             if stop:

@@ -53,4 +53,5 @@ cdef class FetchedBatches:
     cdef int open_legacy(self) except -1
     cdef bint drop_below_position(self) except? -1
     cdef bytes decompress(self, int codec, Py_ssize_t start, Py_ssize_t size)
+    cdef object placed(self, object error)
     cdef int corrupt(self, str reason) except -1

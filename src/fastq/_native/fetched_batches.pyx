@@ -208,13 +208,22 @@ cdef class FetchedBatches:
         return 0
 
     cdef bytes decompress(self, int codec, Py_ssize_t start, Py_ssize_t size):
-        """The bytes of a compressed batch body; CorruptRecord when they cannot be had within the bound."""
+        """The bytes of a compressed batch body; CorruptRecord when they cannot be had within the bound, MissingPackage without their
+        codec's library.
+        """
         from fastq._native.wire import DecodeError
         from fastq.compression import decompress
+        from fastq.errors import MissingPackage
         try:
             return bytes(decompress(codec, self.buffer[start:start + size], self.decompressed_bytes_max))
         except DecodeError as error:
             self.corrupt(f"{error}")
+        except MissingPackage as error:
+            raise self.placed(error) from error.cause
+
+    cdef object placed(self, object error):
+        """An error of this process, with where it happened. The chunk stays as it is: the next call tries the same batch."""
+        return error.with_context(broker=self.broker, topic=self.topic, partition=self.partition, offset=self.position)
 
     cdef int open_legacy(self) except -1:
         """Open the v0 or v1 message (or wrapper of several) at `p`, rewritten as the body of a v2 batch: 1, or 0 when
@@ -223,6 +232,7 @@ cdef class FetchedBatches:
         from fastq._native.legacy import decode_message_set
         from fastq._native.records import build_batch
         from fastq._native.wire import DecodeError
+        from fastq.errors import MissingPackage
         cdef Py_ssize_t start = self.start + (self.p - self.base)
         cdef int64_t size = LOG_OVERHEAD_BYTES + <int64_t>load_i32(self.p + 8)
         cdef RecordSpan span
@@ -236,6 +246,8 @@ cdef class FetchedBatches:
                                          limit_bytes=self.decompressed_bytes_max)
         except DecodeError as error:
             self.corrupt(f"{error}")
+        except MissingPackage as error:
+            raise self.placed(error) from error.cause
         if not rows:
             self.corrupt("a wrapper without messages")
         base_offset, base_timestamp = rows[0].offset, rows[0].timestamp_ms

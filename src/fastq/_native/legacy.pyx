@@ -225,13 +225,28 @@ cdef object with_right_lz4_checksum(bytes frame):
     """
     cdef Py_ssize_t at
     cdef const uint8_t* p = frame
-    from xxhash import xxh32_intdigest
-
     if len(frame) < 7:
         return frame
     at = 14 if p[4] & 0x08 else 6
     if len(frame) <= at:
         return frame
     fixed = bytearray(frame)
-    fixed[at] = xxh32_intdigest(frame[4:at]) >> 8 & 0xFF
+    fixed[at] = xxh32_short(p + 4, at - 4) >> 8 & 0xFF
     return fixed
+
+
+cdef uint32_t xxh32_short(const uint8_t* p, Py_ssize_t length) noexcept nogil:
+    """XXH32 (seed 0) of less than 16 bytes, all that a descriptor can be."""
+    cdef uint32_t h = <uint32_t>(374761393 + length)
+    cdef const uint8_t* end = p + length
+    while end - p >= 4:
+        h += (p[0] | <uint32_t>p[1] << 8 | <uint32_t>p[2] << 16 | <uint32_t>p[3] << 24) * <uint32_t>3266489917
+        h = (h << 17 | h >> 15) * <uint32_t>668265263
+        p += 4
+    while p < end:
+        h += p[0] * <uint32_t>374761393
+        h = (h << 11 | h >> 21) * <uint32_t>2654435761
+        p += 1
+    h = (h ^ h >> 15) * <uint32_t>2246822519
+    h = (h ^ h >> 13) * <uint32_t>3266489917
+    return h ^ h >> 16

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Generic
-
-from typing_extensions import Required, TypeVar
 
 from fastq.client_options import ClientOptions
 from fastq.consumer.deserializers import Deserializer
+
+if sys.version_info >= (3, 13):
+    from typing import Required, TypeVar
+else:  # type variables with a default
+    from typing_extensions import Required, TypeVar
 
 K = TypeVar("K", default=bytes)
 V = TypeVar("V", default=bytes)

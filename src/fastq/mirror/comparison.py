@@ -10,8 +10,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-
-import xxhash
+from hashlib import blake2b
 
 from fastq.admin import ConfigResource
 from fastq.consumer import Record
@@ -176,7 +175,7 @@ def _compare_keys(
             if record.value is None:
                 values.pop(record.key, None)
             else:
-                values[record.key] = xxhash.xxh3_128_digest(record.value)
+                values[record.key] = blake2b(record.value, digest_size=16).digest()
         last.append(values)
     different = sorted(repr(key) for key in last[0].keys() | last[1].keys() if last[0].get(key) != last[1].get(key))
     if different:

@@ -14,11 +14,12 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, NamedTuple, Protocol, cast
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from fastq.metrics import ConsumerMetrics, ProducerMetrics
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 logger = logging.getLogger("fastq.observability")
 

@@ -81,6 +81,7 @@ class Parts:
             | (PARTITIONER if config.asks_partitioner else 0)
             | (SYNC if config.wait_for_delivery else 0)
         )
+        compression.check_codec(config.codec)
         self.compressor = partial(_compress, level=config.compression_level)
         self.transactions = self._transactions()
         self.failures = Failures()

@@ -22,8 +22,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from typing_extensions import Self
-
 from fastq.errors import ConfigError, ErrorCode, FastqError, InvalidPartitions, KafkaError, TopicAlreadyExists
 from fastq.producer.config import ProducerConfig
 from fastq.spark.producers import TASK_DEFAULTS, Shipment, task_name
@@ -31,6 +29,7 @@ from fastq.spark.worker import settle
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
+    from typing_extensions import Self
 
     from fastq.producer import Producer
     from fastq.spark.options import SinkOptions

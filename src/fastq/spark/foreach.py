@@ -16,14 +16,13 @@ from itertools import chain, groupby, islice
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
-from typing_extensions import Unpack
-
 from fastq.producer.options import ProducerOptions
 from fastq.spark.producers import Shipment, borrowed, checked_options, key_of, task_name
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
     from pyspark.sql import Column, DataFrame
+    from typing_extensions import Unpack
 
 CHUNK_ROWS = 4096
 """How many rows are turned into columns at a time: enough to make the cost of a chunk vanish, few enough to stay in the cache."""

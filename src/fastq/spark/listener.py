@@ -20,7 +20,6 @@ from pyspark.sql.streaming.listener import (
     QueryTerminatedEvent,
     StreamingQueryListener,
 )
-from typing_extensions import Unpack
 
 from fastq.admin import Admin
 from fastq.admin.config import AdminConfig
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
+    from typing_extensions import Unpack
 
 logger = logging.getLogger("fastq.spark")
 

@@ -19,13 +19,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from typing_extensions import Self
-
 from fastq.errors import ConfigError
 from fastq.metadata import TopicPartition
 from fastq.spark.offsets import OffsetLimit, parse_offsets, parse_partitions
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from fastq.admin.config import AdminConfig
     from fastq.consumer.config import ConsumerConfig
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from typing_extensions import Unpack
-
 from fastq.admin import Admin
 from fastq.admin.config import AdminConfig
 from fastq.admin.options import AdminOptions
@@ -20,6 +18,7 @@ from fastq.spark.progress import SourceRead, earliest_of, kafka_sources
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
+    from typing_extensions import Unpack
 
 
 @dataclass(frozen=True, slots=True)

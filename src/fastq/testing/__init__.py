@@ -30,11 +30,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from typing_extensions import Self
-
 from fastq.testing.switches import COMMAND_TIMEOUT_S, FaultSwitches
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from fastq.testing.cluster import Cluster as Cluster
     from fastq.testing.registry import SchemaRegistry as SchemaRegistry
 

@@ -23,13 +23,15 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-
-from typing_extensions import Self
+from typing import TYPE_CHECKING
 
 from fastq.admin import Admin, ElectionType
 from fastq.metadata import TopicPartition
 from fastq.protocol.uuid import random_uuid, uuid_to_str
 from fastq.testing import READY_TIMEOUT_S, STOP_TIMEOUT_S, Broker, BrokerFailed, broker_environment, temporary_dir
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 CONTROLLERS_MAX = 3
 LOOPBACK = "127.0.0.1"

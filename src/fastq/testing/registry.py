@@ -21,10 +21,12 @@ import threading
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
-from typing_extensions import Self
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
 
 __all__ = ["SchemaRegistry"]
 

@@ -1,0 +1,248 @@
+"""Without a dependency: everything is imported and works, but for what needs that one, whose error names the package and pip's command.
+
+A package is taken away by None in `sys.modules`, in a process of its own; that all are away, by Python without site-packages.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fastq._native.records import build_batch
+from fastq.compression import Codec, compress
+
+ROOT = Path(__file__).resolve().parents[2]
+LIBRARIES = {
+    Codec.LZ4: ("lz4", "lz4"),
+    Codec.SNAPPY: ("snappy", "python-snappy"),
+    Codec.ZSTD: ("zstandard", "zstandard"),
+}
+EXTRAS = {
+    "fastavro",
+    "google",
+    "jinja2",
+    "jsonschema",
+    "opentelemetry",
+    "pyarrow",
+    "pyspark",
+    "pytest",
+    "starlette",
+    "uvicorn",
+}
+PAYLOAD = b"a line of a log, again and again\n" * 50
+
+
+def run(script: str, without: tuple[str, ...] = (), *, bare: bool = False) -> Any:
+    """What `script` prints as JSON, in a process that has our sources and not the modules `without`; `bare`: nor any package at all."""
+    begin = f"""
+import json, sys
+sys.path[:0] = {[str(ROOT / "src"), str(ROOT / "broker"), str(ROOT / "tests/unit/native"), str(ROOT / "tests/unit/log")]!r}
+sys.modules.update(dict.fromkeys({without!r}))
+"""
+    flags = ["-S", "-I"] if bare else ["-I"]
+    done = subprocess.run([sys.executable, *flags, "-c", begin + script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_every_module_is_imported_without_any_package() -> None:
+    found = run(
+        """
+import importlib, pkgutil, fastq, fastq_broker
+missing = {}
+for package in (fastq, fastq_broker):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + ".", onerror=lambda name: None):
+        if not module.name.endswith("__main__"):
+            try:
+                importlib.import_module(module.name)
+            except ImportError as error:
+                cause = error.__cause__ or error
+                missing[module.name] = cause.name.partition(".")[0]
+print(json.dumps(missing))
+""",
+        bare=True,
+    )
+    types = found.pop("fastq.consumer.options", "typing_extensions")  # for type checkers; Python has them from 3.13 on
+    assert types == "typing_extensions"
+    assert {name: package for name, package in found.items() if package not in EXTRAS} == {}
+
+
+def test_what_needs_no_package_works_without_any() -> None:
+    assert run(
+        """
+from fastq import AsyncConsumer, Consumer, Producer
+from fastq.compression import Codec, compress, decompress
+from fastq.errors import MissingPackage
+assert decompress(Codec.GZIP, compress(Codec.GZIP, b"x" * 99), 99) == b"x" * 99
+for codec in ("none", "gzip"):
+    Producer(bootstrap_servers="127.0.0.1:1", compression_type=codec).close(0)
+Consumer(bootstrap_servers="127.0.0.1:1").close()
+told = {}
+for codec in ("snappy", "lz4", "zstd"):
+    try:
+        Producer(bootstrap_servers="127.0.0.1:1", compression_type=codec)
+    except MissingPackage as error:
+        told[codec] = [error.package, str(error)]
+print(json.dumps(told))
+""",
+        bare=True,
+    ) == {
+        codec: [
+            package,
+            f"the codec {codec} needs the package {package}, which cannot be imported: "
+            f"No module named '{module}'. pip install {package}",
+        ]
+        for codec, module, package in (
+            ("snappy", "snappy", "python-snappy"),
+            ("lz4", "lz4", "lz4"),
+            ("zstd", "zstandard", "zstandard"),
+        )
+    }
+
+
+@pytest.mark.parametrize("missing", LIBRARIES, ids=lambda codec: codec.name.lower())
+def test_a_consumer_reads_all_but_the_codec_that_is_not_there(missing: Codec) -> None:
+    module, package = LIBRARIES[missing]
+    batches = {int(codec): build_batch([(0, b"k", PAYLOAD)], codec=codec).hex() for codec in Codec}
+    read = run(
+        f"""
+from consume_support import fetched, drain
+from fastq.errors import MissingPackage
+read = {{}}
+for codec, batch in {batches!r}.items():
+    chunk = fetched(bytes.fromhex(batch))
+    for _ in range(2):  # the second call is about the same batch again
+        try:
+            read[codec] = len(drain(chunk)[0].value)
+        except MissingPackage as error:
+            read[codec] = [str(error), error.package, error.topic, error.partition, error.offset, chunk.position]
+        if chunk.position:
+            break
+print(json.dumps(read))
+""",
+        without=(module,),
+    )
+    text, *context = read.pop(str(int(missing)))
+    assert context == [package, "logs", 3, 0, 0]
+    assert f"the codec {missing.name.lower()} needs the package {package}" in text
+    assert text.endswith(f"pip install {package}")
+    assert read == {str(int(codec)): len(PAYLOAD) for codec in Codec if codec is not missing}
+
+
+def test_old_messages_in_a_codec_that_is_not_there() -> None:
+    wrapped = compress(Codec.LZ4, bytes(range(14)))
+    told = run(
+        f"""
+import struct, zlib
+from consume_support import fetched, drain
+from fastq.errors import MissingPackage
+body = bytes([0, 3]) + struct.pack(">ii", -1, {len(wrapped)}) + bytes.fromhex({wrapped.hex()!r})
+message = struct.pack(">I", zlib.crc32(body)) + body
+chunk = fetched(struct.pack(">qi", 0, len(message)) + message)
+try:
+    drain(chunk)
+except MissingPackage as error:
+    print(json.dumps([error.package, error.topic, error.offset]))
+""",
+        without=("lz4", "xxhash"),
+    )
+    assert told == ["lz4", "logs", 0]
+
+
+@pytest.mark.parametrize("missing", LIBRARIES, ids=lambda codec: codec.name.lower())
+def test_a_broker_keeps_what_it_cannot_open(missing: Codec) -> None:
+    """Only a topic whose batches are to be opened, or made anew, refuses them; the bytes of all others are as they came."""
+    module, package = LIBRARIES[missing]
+    name = missing.name.lower()
+    refused = run(
+        f"""
+import tempfile
+from pathlib import Path
+from log_support import START_MS, TOPIC_ID, open_manager
+from fastq.errors import UnsupportedCompressionType
+from fastq_broker.log import LogConfig
+batch = bytes.fromhex({build_batch([(1_700_000_000_000, b"k", PAYLOAD)], codec=missing).hex()!r})
+plain = bytes.fromhex({build_batch([(1_700_000_000_000, b"k", PAYLOAD)]).hex()!r})
+manager = open_manager(Path(tempfile.mkdtemp()))
+def log(number, **settings):
+    return manager.create("t", number, TOPIC_ID, config=LogConfig(**settings))
+kept = log(0)
+kept.append(bytearray(batch), leader_epoch=0, now_ms=START_MS)
+stored = kept.read(0, 1 << 20).read()
+assert bytes(stored)[61:] == batch[61:], "the records are not as they came"
+refused = []
+for number, settings, data in (
+    (1, dict(cleanup_policy=frozenset({{"compact"}})), batch),
+    (2, dict(compression_type="gzip"), batch),
+    (3, dict(compression_type={name!r}), plain),
+):
+    partition = log(number, **settings)
+    try:
+        partition.append(bytearray(data), leader_epoch=0, now_ms=START_MS)
+    except UnsupportedCompressionType as error:
+        refused.append(str(error))
+    assert partition.log_end_offset == 0
+print(json.dumps(refused))
+""",
+        without=(module,),
+    )
+    assert len(refused) == 3
+    assert all(f"the codec {name} needs the package {package}" in text for text in refused)
+    assert all(f"pip install {package}" in text for text in refused)
+    assert ["compacted" in text for text in refused] == [True, False, False]
+
+
+def test_the_broker_says_at_its_start_what_is_not_there() -> None:
+    warnings = run(
+        """
+from fastq_broker import preflight
+from fastq_broker.config import BrokerConfig
+machine = preflight.look(BrokerConfig.load(None, {"log.dirs": ".", "listeners": "PLAINTEXT://127.0.0.1:0"}), 65536)
+print(json.dumps([line for line in preflight.warnings(machine) if "package" in line]))
+""",
+        without=("lz4", "snappy", "zstandard", "xxhash"),
+    )
+    assert [line.partition(" is not")[0] for line in warnings] == [
+        f"the package {name}" for name in ("lz4", "python-snappy", "zstandard", "xxhash")
+    ]
+    assert "pip install python-snappy" in warnings[1]
+
+
+def test_a_group_has_a_number_for_its_topics_without_xxhash() -> None:
+    one, same, other = run(
+        """
+from fastq_broker.groups.metadata_hash import _digest
+print(json.dumps([_digest(data).hex() for data in (b"a", b"a", b"b")]))
+""",
+        bare=True,
+    )
+    assert one == same != other
+    assert len(one) == len(other) == 16
+
+
+def test_the_loop_is_asyncio_s_without_uvloop() -> None:
+    assert run(
+        """
+import logging
+from fastq_broker.__main__ import _new_loop
+lines = []
+handler = logging.Handler()
+handler.emit = lambda record: lines.append(record.getMessage())
+logging.basicConfig(level="INFO", handlers=[handler])
+loop = _new_loop()
+print(json.dumps([type(loop).__module__.partition(".")[0], lines]))
+loop.close()
+""",
+        without=("uvloop",),
+    ) == [
+        "asyncio",
+        [
+            "the event loop is asyncio's, slower than that of uvloop "
+            "(import of uvloop halted; None in sys.modules: pip install uvloop)"
+        ],
+    ]
