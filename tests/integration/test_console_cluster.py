@@ -1,15 +1,19 @@
-"""The console on a cluster of three: moves that somebody has written, leaders that are not the preferred ones, and a node that is gone."""
+"""The console on a cluster of three: moves that somebody has written, leaders that are not the preferred ones, a node that is gone, and
+what a topic's page costs each node."""
 
 from __future__ import annotations
 
 import re
 import sys
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
 from fastq import Admin, TopicPartition
-from fastq.testing import Cluster
+from fastq.testing import Broker, Cluster
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit" / "console"))
 
@@ -70,3 +74,63 @@ def _leaders(browser: Browser, admin: Admin) -> None:
     assert becomes(lambda: "not led" not in browser.get(page).text)
     assert admin.describe_topic("orders").partitions[1].leader.node_id == 3
     assert "led by it already" in browser.submit("/c/test/partitions", page + "/elect").text
+
+
+ASKED = re.compile(r'fastq_requests_total\{api="(\w+)"\} (\d+)')
+OF_CLIENTS = (
+    "Metadata",
+    "DescribeTopicPartitions",
+    "ListOffsets",
+    "DescribeLogDirs",
+    "DescribeConfigs",
+    "DescribeCluster",
+)
+
+
+def _asked(cluster: Cluster) -> Counter[tuple[int, str]]:
+    """The requests of clients that each node has answered, by API."""
+    found = Counter[tuple[int, str]]()
+    for number in (1, 2, 3):
+        text = urlopen(f"{cluster.node(number).metrics_url}/metrics", timeout=20).read().decode()
+        found.update({(number, api): int(count) for api, count in ASKED.findall(text) if api in OF_CLIENTS})
+    return found
+
+
+def test_a_topic_costs_each_node_one_request_of_a_kind(tmp_path: Path) -> None:
+    """Whatever the number of partitions: and none of them is about all topics. Partitions without a leader hold nothing up."""
+    cluster = Cluster(3, tmp_path)
+    for node in cluster.nodes:
+        node._arguments = _metered(node)  # type: ignore[method-assign]
+    with cluster, Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        admin.create_topic("orders", replica_assignments={n: [n % 3 + 1, (n + 1) % 3 + 1] for n in range(12)})
+        admin.create_topic("alone", replica_assignments={0: [3], 1: [1]})
+        cluster.wait_in_sync()
+        test = ClusterConfig("test", {"bootstrap.servers": cluster.bootstrap_servers})
+        console = Served(ConsoleConfig((test,), port=0, picture_s=0.0))
+        try:
+            with Browser(console.url) as browser:
+                assert becomes(lambda: browser.get("/c/test/topics/orders").text.count("<td>none") == 0)
+                before = _asked(cluster)
+                assert browser.get("/c/test/topics/orders").text.count('<td class="n">0 B</td>') == 12
+                cost = _asked(cluster) - before
+                assert {
+                    key: count for key, count in cost.items() if count > (2 if key[1] == "ListOffsets" else 1)
+                } == {}
+                assert [sum(cost[n, api] for n in (1, 2, 3)) for api in ("ListOffsets", "DescribeLogDirs")] == [6, 3]
+                assert sum(cost.values()) == 12, cost  # and the nodes, the topic itself, and its settings
+                before = _asked(cluster)
+                browser.get("/c/test/topics/orders/ends", headers={"accept": "application/json"})
+                assert sum((_asked(cluster) - before).values()) == 4  # its chart
+                cluster.node(3).kill()
+                assert becomes(lambda: 'class="bad">none' in browser.get("/c/test/topics/alone").text)
+                listed = browser.get("/c/test/topics?q=alone")
+                assert listed.status_code == 200 and '<td class="n">–</td>' in listed.text
+        finally:
+            console.close()
+
+
+def _metered(node: Broker) -> Callable[[], list[str]]:
+    """The command of a node that tells its metrics; what formats its directory takes no such option."""
+    arguments = node._arguments
+    metrics = ["--metrics-listen", "127.0.0.1:0"]
+    return lambda: [*arguments(), *(metrics if (node.data_dir / "meta.properties").exists() else [])]

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from fastq.admin import OffsetSpec
 from fastq.errors import FastqError
 from fastq.metadata import Node, TopicPartition
 from fastq.net.operations import ANY, Broker, Call, Operation
@@ -17,9 +18,11 @@ from fastq.net.requests import VersionedRequest
 from fastq.protocol import messages as m
 from fastq.protocol.api import ApiKey
 
+OFFSETS_TIMEOUT_MS = 10_000
+
 
 class TopicRow(NamedTuple):
-    """A topic in few words. `under_replicated` and `leaderless` count partitions."""
+    """A topic in few words. `under_replicated` and `leaderless` count partitions, `leaders` has the leader of each (-1: none)."""
 
     name: str
     is_internal: bool
@@ -27,6 +30,7 @@ class TopicRow(NamedTuple):
     replication_factor: int
     under_replicated: int
     leaderless: int
+    leaders: tuple[int, ...]
 
 
 class Picture(NamedTuple):
@@ -57,24 +61,80 @@ def take_picture() -> Operation[Picture]:
     response: m.MetadataResponse = yield Call(ANY, VersionedRequest(ApiKey.METADATA, build))
     led, held, in_sync = Counter[int](), Counter[int](), Counter[int]()
     topics = []
+    shared: dict[tuple[int, ...], tuple[int, ...]] = {}  # thousands of topics have few different leaders
     not_preferred = 0
     for topic in response.topics:
         if topic.name is None:
             continue
         behind = leaderless = factor = 0
+        leaders = [-1] * len(topic.partitions)
         for part in topic.partitions:
-            led[part.leader_id] += 1
-            held.update(part.replica_nodes)
-            in_sync.update(part.isr_nodes)
-            behind += len(part.isr_nodes) < len(part.replica_nodes)
-            leaderless += part.leader_id < 0
-            not_preferred += part.leader_id >= 0 and part.leader_id != part.replica_nodes[0]
-            factor = max(factor, len(part.replica_nodes))
-        topics.append(TopicRow(topic.name, topic.is_internal, len(topic.partitions), factor, behind, leaderless))
+            leader, replicas = part.leader_id, part.replica_nodes
+            led[leader] += 1
+            for node in replicas:
+                held[node] += 1
+            for node in part.isr_nodes:
+                in_sync[node] += 1
+            behind += len(part.isr_nodes) < len(replicas)
+            leaderless += leader < 0
+            not_preferred += leader >= 0 and leader != replicas[0]
+            factor = max(factor, len(replicas))
+            if part.partition_index < len(leaders):
+                leaders[part.partition_index] = leader
+        whom = tuple(leaders)
+        whom = shared.setdefault(whom, whom)
+        topics.append(TopicRow(topic.name, topic.is_internal, len(leaders), factor, behind, leaderless, whom))
     nodes = tuple(Node(b.node_id, b.host, b.port, b.rack) for b in sorted(response.brokers, key=lambda b: b.node_id))
     return Picture(
         response.cluster_id, response.controller_id, nodes, tuple(sorted(topics)), led, held, in_sync, not_preferred
     )
+
+
+class Ends(NamedTuple):
+    """The first offset of a partition and the one behind its last record; None where its leader does not tell."""
+
+    start: int | None
+    end: int | None
+
+
+NO_ENDS = Ends(None, None)
+
+
+def ends_of(leaders: Mapping[TopicPartition, int], *, starts: bool = True) -> Operation[dict[TopicPartition, Ends]]:
+    """Where partitions begin and end, of leaders that are known: one ListOffsets for starts (unless they are not asked for) and one for
+    ends to each, side by side. Nothing is asked twice: what a leader does not tell, because it is one no more perhaps, is None."""
+    by_node: dict[int, dict[str, list[int]]] = {}
+    for tp, node in leaders.items():
+        if node >= 0:
+            by_node.setdefault(node, {}).setdefault(tp.topic, []).append(tp.partition)
+    times = (OffsetSpec.EARLIEST, OffsetSpec.LATEST) if starts else (OffsetSpec.LATEST,)
+    asked = [(node, time) for node in by_node for time in times]
+    responses = yield [Call(Broker(node), _offsets_at(by_node[node], time), (1, 32767)) for node, time in asked]
+    found: dict[OffsetSpec, dict[TopicPartition, int]] = {OffsetSpec.EARLIEST: {}, OffsetSpec.LATEST: {}}
+    for (_, time), response in zip(asked, responses, strict=True):
+        if isinstance(response, FastqError):
+            continue
+        for topic in response.topics:
+            for part in topic.partitions:
+                if not part.error_code:
+                    found[time][TopicPartition(topic.name, part.partition_index)] = part.offset
+    return {tp: Ends(found[OffsetSpec.EARLIEST].get(tp), found[OffsetSpec.LATEST].get(tp)) for tp in leaders}
+
+
+def _offsets_at(partitions: Mapping[str, Sequence[int]], time: OffsetSpec) -> VersionedRequest:
+    topic, partition = m.ListOffsetsRequest.ListOffsetsTopic, m.ListOffsetsRequest.ListOffsetsPartition
+
+    def build(version: int) -> m.ListOffsetsRequest:
+        asked = [
+            topic(name=name, partitions=[partition(partition_index=index, timestamp=int(time)) for index in indexes])
+            for name, indexes in partitions.items()
+        ]
+        request = m.ListOffsetsRequest(replica_id=-1, topics=asked)
+        if version >= 10:
+            request.timeout_ms = OFFSETS_TIMEOUT_MS
+        return request
+
+    return VersionedRequest(ApiKey.LIST_OFFSETS, build)
 
 
 Sizes = dict[TopicPartition, dict[int, int]]
@@ -98,6 +158,24 @@ def replica_sizes(nodes: Collection[int], partitions: Mapping[str, Sequence[int]
                             part.partition_size
                         )
     return sizes
+
+
+def leaders_sizes(topic: str, led: Mapping[int, Sequence[int]]) -> Operation[dict[int, int]]:
+    """What partitions of a topic take on the disks of their leaders, which are known: one DescribeLogDirs to each."""
+    wanted = m.DescribeLogDirsRequest.DescribableLogDirTopic
+    responses = yield [
+        Call(Broker(node), m.DescribeLogDirsRequest(topics=[wanted(topic=topic, partitions=list(indexes))]))
+        for node, indexes in led.items()
+    ]
+    return {
+        part.partition_index: part.partition_size
+        for response in responses
+        if not isinstance(response, FastqError)
+        for directory in response.results
+        for found in directory.topics
+        for part in found.partitions
+        if not part.is_future_key
+    }
 
 
 class Disk(NamedTuple):

@@ -11,9 +11,11 @@ import time
 
 from starlette.responses import Response
 
+from fastq.admin.core import look_up_topics
 from fastq.console.pages.groups import ID_MAX
 from fastq.console.pages.routes import CLUSTER, TOPIC, Routes
 from fastq.console.pages.topics import MEASURED_MAX
+from fastq.console.picture import ends_of
 from fastq.console.users import Role
 from fastq.console.visit import Refused, Visit
 from fastq.metadata import TopicPartition
@@ -25,14 +27,17 @@ def _told(value: int, of: int) -> Response:
 
 async def ends(visit: Visit) -> Response:
     """The ends of all partitions of a topic together: what it grows by is the records that came."""
-    from fastq.admin import OffsetSpec
-
     name = visit.topic
-    described = await visit.cluster.admin.describe_topic(name)
-    places = [TopicPartition(name, part.index) for part in described.partitions if part.leader is not None]
-    _check(len(places))
-    found = await visit.cluster.admin.list_offsets(dict.fromkeys(places, OffsetSpec.LATEST))
-    return _told(sum(end.offset for end in found.results().values()), len(places))
+    described = (await visit.cluster.run(look_up_topics([name])))[name].result()
+    leaders = {
+        TopicPartition(name, part.index): part.leader.node_id
+        for part in described.partitions
+        if part.leader is not None
+    }
+    _check(len(leaders))
+    found = await visit.cluster.run(ends_of(leaders, starts=False))
+    told = [end for _, end in found.values() if end is not None]
+    return _told(sum(told), len(told))
 
 
 async def lag(visit: Visit) -> Response:

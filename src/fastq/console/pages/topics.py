@@ -1,8 +1,8 @@
 """The list of topics, a topic, and what can be done to it.
 
 Rules: the list is searched and sorted by what one Metadata request tells; sizes and ends are asked for the rows that are shown alone. A
-topic's page asks each node once about ends, once about starts and once about sizes, of the partitions that are shown. What is deleted is
-named by whoever deletes it.
+topic's page asks one node what its partitions and its settings are, then each leader once about ends, once about starts and once about
+sizes of the partitions that are shown: nothing is asked of a node twice. What is deleted is named by whoever deletes it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import Response
 
 from fastq.console.pages.routes import CLUSTER, TOPIC, Routes
-from fastq.console.picture import Sizes, TopicRow, replica_sizes
+from fastq.console.picture import NO_ENDS, Ends, TopicRow, ends_of, leaders_sizes, replica_sizes
 from fastq.console.users import Role
 from fastq.console.visit import PARTITIONS_PAGE, BadValue, Pager, Refused, Visit
 from fastq.errors import FastqError
@@ -65,25 +65,20 @@ async def _measures(
     visit: Visit, shown: Sequence[TopicRow], nodes: list[int]
 ) -> tuple[Mapping[str, int | None], Mapping[str, int | None]]:
     """Bytes of all replicas and offsets between start and end of the topics shown; None where they cannot be told."""
-    from fastq.admin import OffsetSpec
-
-    cluster = visit.cluster
     partitions = {row.name: range(row.partitions) for row in shown}
-    places = [TopicPartition(row.name, index) for row in shown for index in range(row.partitions)]
-    if not 0 < len(places) <= MEASURED_MAX:
+    leaders = {TopicPartition(row.name, index): node for row in shown for index, node in enumerate(row.leaders)}
+    if not 0 < len(leaders) <= MEASURED_MAX:
         return {}, {}
-    found = await asyncio.gather(
-        cluster.run(replica_sizes(nodes, partitions)),
-        cluster.admin.list_offsets(dict.fromkeys(places, OffsetSpec.EARLIEST)),
-        cluster.admin.list_offsets(dict.fromkeys(places, OffsetSpec.LATEST)),
+    replicas, ends = await asyncio.gather(
+        visit.cluster.run(replica_sizes(nodes, partitions)), visit.cluster.run(ends_of(leaders))
     )
     sizes: dict[str, int | None] = {}
-    for tp, replicas in found[0].items():
-        sizes[tp.topic] = (sizes.get(tp.topic) or 0) + sum(replicas.values())
+    for tp, held in replicas.items():
+        sizes[tp.topic] = (sizes.get(tp.topic) or 0) + sum(held.values())
     records: dict[str, int | None] = dict.fromkeys(partitions, 0)
-    for tp in places:
-        start, end, known = found[1][tp].value, found[2][tp].value, records[tp.topic]
-        records[tp.topic] = None if start is None or end is None or known is None else known + end.offset - start.offset
+    for tp, (start, end) in ends.items():
+        known = records[tp.topic]
+        records[tp.topic] = None if start is None or end is None or known is None else known + end - start
     return sizes, records
 
 
@@ -92,19 +87,19 @@ async def _measures(
 
 async def topic(visit: Visit) -> Response:
     """Partitions with their replicas and ends, and settings with where they come from."""
-    from fastq.admin import ConfigResource, OffsetSpec
+    from fastq.admin import ConfigResource
 
     cluster, name = visit.cluster, visit.topic
     described = await cluster.admin.describe_topic(name)
     pager = Pager(visit, described.partitions, PARTITIONS_PAGE)
-    indexes = [part.index for part in pager.shown]
-    led = [TopicPartition(name, part.index) for part in pager.shown if part.leader is not None]
-    nodes = (await cluster.picture()).node_ids
+    leaders = {TopicPartition(name, part.index): part.leader.node_id for part in pager.shown if part.leader is not None}
+    led: dict[int, list[int]] = {}
+    for tp, node in leaders.items():
+        led.setdefault(node, []).append(tp.partition)
     resource = ConfigResource.topic(name)
-    sizes, starts, ends, configs = await asyncio.gather(
-        cluster.run(replica_sizes(nodes, {name: indexes})),
-        cluster.admin.list_offsets(dict.fromkeys(led, OffsetSpec.EARLIEST)),
-        cluster.admin.list_offsets(dict.fromkeys(led, OffsetSpec.LATEST)),
+    sizes, ends, configs = await asyncio.gather(
+        cluster.run(leaders_sizes(name, led)),
+        cluster.run(ends_of(leaders)),
         cluster.admin.describe_configs([resource]),
     )
     entries = sorted(configs[resource].result().values(), key=lambda entry: entry.name)
@@ -115,25 +110,24 @@ async def topic(visit: Visit) -> Response:
         not_preferred=sum(
             part.leader is not None and part.leader.node_id not in part.replicas[:1] for part in described.partitions
         ),
-        partitions=_partition_rows(name, pager.shown, sizes, starts, ends),
+        partitions=_partition_rows(name, pager.shown, sizes, ends),
         configs=entries,
         tell_elr=any(part.elr is not None for part in described.partitions),
     )
 
 
 def _partition_rows(
-    name: str, shown: Sequence[PartitionDescription], sizes: Sizes, starts: Mapping[Any, Any], ends: Mapping[Any, Any]
+    name: str, shown: Sequence[PartitionDescription], sizes: Mapping[int, int], ends: Mapping[TopicPartition, Ends]
 ) -> list[dict[str, Any]]:
     rows = []
     for part in shown:
-        tp = TopicPartition(name, part.index)
-        start, end = (found[tp].value if tp in found else None for found in (starts, ends))
+        start, end = ends.get(TopicPartition(name, part.index), NO_ENDS)
         rows.append(
             {
                 "part": part,
-                "start": None if start is None else start.offset,
-                "end": None if end is None else end.offset,
-                "sizes": sizes.get(tp, {}),
+                "start": start,
+                "end": end,
+                "size": sizes.get(part.index),
                 "behind": sorted(set(part.replicas) - set(part.isr)),
             }
         )
