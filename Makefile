@@ -74,7 +74,8 @@ test: $(VENV)/.built $(VENV)/.test kcat chromium ## all tests, those with the pe
 test-nodes: $(VENV)/.built $(VENV)/.test ## the tests that share a broker, with three nodes in its place; make test takes a share of them
 	@FASTQ_NODES=3 $(PYTEST) $(NODES_TESTS) -n 2 --dist loadfile -m "not kafka and not spark and not spark_jvm and not soak"
 
-.PHONY: kcat chromium java nodes-share
+PAPERS ?=
+.PHONY: kcat chromium java nodes-share rabbitmq bench-papers
 nodes-share:
 	@echo $(NODES_SHARE)
 
@@ -130,6 +131,13 @@ bench-growth: $(VENV)/.built $(VENV)/.test ## how costs grow with bytes (60 GB o
 
 bench-cluster: $(VENV)/.built $(VENV)/.test java ## 10,000 partitions and 20 GiB of catch-up on three nodes (60 GB of disk)
 	@cd benchmarks/compare && ../../$(PY) cluster_many.py && ../../$(PY) report.py
+
+bench-papers: $(VENV)/.built $(VENV)/.test java rabbitmq ## what the classic texts about Kafka measured, beside other brokers, with plots (60 GB of disk; PAPERS="--only kafka-2011")
+	@$(PY) benchmarks/papers/run.py $(PAPERS)
+
+rabbitmq: # not installed from here: Debian's package starts a service
+	@command -v rabbitmq-server >/dev/null \
+	  || echo "rabbitmq-server is not here, and the page leaves it out: install it, and stop its service, for figures beside RabbitMQ"
 
 lint: $(VENV)/.built $(VENV)/.lint ## ruff, mypy, stubtest, generated code in step
 	@$(PY) -m ruff check .
