@@ -250,8 +250,8 @@ TABLE = Experiment(
         "milliseconds); a tenth of the records warms the producer up.",
         "Latency is from send to poll, acks=1, without other load, as theirs.",
     ),
-    figure="A client's own clock until all is acknowledged, or read; of three clients the sum; CPU of the brokers is that of all three nodes and "
-    "of what belongs to them.",
+    figure="A client's own clock until all is acknowledged, or read; of three clients the sum; CPU of the brokers is that of all three "
+    "nodes and of what belongs to them.",
     why=(
         "Theirs was bound by the network (1 Gb/s is about 75 MB/s of 100-byte records with what belongs to them): here it is the CPU that "
         "is shared by all, so three producers gain little over one, and three replicas cost three times.",
