@@ -3,7 +3,8 @@
 Rules: `ErrorCode` is the table of codes (error_codes.py): the broker answers with codes, and the client turns a code into an exception with
 `error_for_code`. An exception carries what is known of where it happened as attributes,
 says it in its message, and survives pickling. What went wrong below it is its `cause`; the
-message of both says each thing once, and ends with what to do. Every time-out is a TimeoutError too, whatever else it is.
+message of both says each thing once, and ends with what to do. `cure` is what to do about
+any error of a class, for the reference; a class has one of its own. Every time-out is a TimeoutError too, whatever else it is.
 
     FastqError
       KafkaError              the broker answered with an error code: one subclass a code
@@ -44,6 +45,7 @@ class FastqError(Exception):
     topic: str | None = None
     partition: int | None = None
     hint: str | None = None
+    cure: ClassVar[str] = "Read its message: it says where it happened and ends with what to do."  # of any of the class
     default_message: ClassVar[str] = "fastq failed"
 
     def __init__(self, message: str | None = None, **context: Any) -> None:
@@ -130,6 +132,7 @@ class KafkaError(FastqError):
     name: str = "UNKNOWN_SERVER_ERROR"
     refresh_metadata: bool = False
     detail: str | None = None
+    cure = "Look its code up in the table of Kafka's codes; `detail` has the broker's words."
     default_message = "the broker answered with an error"
 
     def __init_subclass__(cls, code: ErrorCode | None = None, **kwargs: Any) -> None:
@@ -140,6 +143,7 @@ class KafkaError(FastqError):
         cls.name = code.name
         cls.retriable = code.retriable
         cls.refresh_metadata = code.refresh_metadata
+        cls.cure = code.cure
         cls.default_message = f"{code.name} ({int(code)}): {code.meaning}"
         cls.__doc__ = f"{code.name} ({int(code)}): {code.meaning}."
         _BY_CODE[code] = cls
@@ -154,30 +158,35 @@ class ConnectionFailed(FastqError):
     retriable = True
     phase: str | None = None  # resolve, connect, tls, api versions, sasl, ready
     cause: BaseException | str | None = None
+    cure = "See that bootstrap_servers names a broker that runs and can be reached from here; `phase` says how far it came."
     default_message = "the connection to the broker failed"
 
 
 class NameNotResolved(ConnectionFailed):
     """The broker's host name has no address."""
 
+    cure = "Correct the name in bootstrap_servers, or the broker's advertised.listeners, which clients are sent to."
     default_message = "the broker's host name could not be resolved"
 
 
 class ConnectionRefused(ConnectionFailed):
     """Nothing listens at the broker's address."""
 
+    cure = "Start the broker, or correct the port in bootstrap_servers or in its advertised.listeners."
     default_message = "the broker refused the connection"
 
 
 class ConnectionTimeout(ConnectionFailed, TimeoutError):
     """The broker did not answer in time."""
 
+    cure = "Look for a firewall or a wrong address; on a slow network raise socket_connection_setup_timeout_ms."
     default_message = "the broker did not answer in time"
 
 
 class ConnectionClosed(ConnectionFailed):
     """The peer closed the connection, or it broke."""
 
+    cure = "Nothing when it passes. When it recurs: the broker's log says why, as does TLS that is asked for and not spoken."
     default_message = "the connection was closed"
 
 
@@ -185,6 +194,7 @@ class NotAKafkaBroker(ConnectionFailed):
     """Something listens there, but it does not speak Kafka's protocol."""
 
     retriable = False
+    cure = "Correct the port: an HTTP server, a proxy or a controller's listener answers at this one."
     default_message = "the peer does not speak the Kafka protocol"
 
 
@@ -192,6 +202,7 @@ class TlsExpected(ConnectionFailed):
     """The listener wants TLS and the client does not use it, or the other way round."""
 
     retriable = False
+    cure = "Set security_protocol as the listener has it: SSL, SASL_SSL with TLS, PLAINTEXT, SASL_PLAINTEXT without."
     default_message = "client and broker disagree on TLS"
 
 
@@ -204,30 +215,35 @@ class UnsupportedVersion(ConnectionFailed, KafkaError, code=ErrorCode.UNSUPPORTE
 class ProtocolError(FastqError):
     """A peer sent bytes that are not what the protocol says they are."""
 
+    cure = "See that nothing between the two changes what is sent; otherwise it is a defect: report it with the broker's version."
     default_message = "the peer sent a malformed message"
 
 
 class ClientClosed(FastqError):
     """The client was used after it was closed, or closed while this was waiting."""
 
+    cure = "Make a new client, and close it only when nobody uses it any more."
     default_message = "the client is closed"
 
 
 class ForkedClient(FastqError):
     """The client was made by the parent of this process; its sockets and threads stayed there."""
 
+    cure = "Make the client after the fork, in the process that uses it."
     default_message = "the client belongs to the parent process: make a new one after the fork"
 
 
 class WrongEventLoop(FastqError, RuntimeError):
     """An asyncio client was used in another event loop than the one of its first use; nothing was sent."""
 
+    cure = "Make a client in each event loop, with `async with` in a coroutine."
     default_message = "the client belongs to another event loop: make one in each loop, with `async with`"
 
 
 class ConcurrentModification(FastqError, RuntimeError):
     """A consumer was called while another thread is in one of its calls; that call goes on, and nothing of this one was done."""
 
+    cure = "Give each thread a consumer of its own, or use ConsumerPool; only wakeup() may be called by another thread."
     default_message = "the consumer is used by another thread: give each thread a consumer of its own"
 
 
@@ -235,6 +251,7 @@ class DeliveryTimeout(FastqError, TimeoutError):
     """A record was not acknowledged within delivery_timeout_ms; it may or may not have been written."""
 
     cause: BaseException | None = None
+    cure = "Look at the brokers' health by its cause; sending the record again may double it. delivery_timeout_ms is how long it is tried."
     default_message = "the record was not acknowledged within delivery_timeout_ms"
 
 
@@ -243,6 +260,7 @@ class UndeliveredRecords(FastqError):
 
     count: int = 0
     cause: BaseException | None = None
+    cure = "Ask each delivery for its result, or add a callback, and send again what failed."
     default_message = "records of this producer were not delivered"
 
 
@@ -251,6 +269,7 @@ class BufferTimeout(FastqError, TimeoutError):
 
     retriable = True
     cause: BaseException | None = None
+    cure = "Send again later, or raise buffer_memory or max_block_ms: records come faster than they leave, or no broker answers."
     default_message = "no room in the buffer, or no metadata, within max_block_ms"
 
 
@@ -258,18 +277,21 @@ class WaitTimeout(FastqError, TimeoutError):
     """What was waited for has not come within the `timeout` of the call. Nothing is decided by it: it is still on its way."""
 
     retriable = True
+    cure = "Call it again to go on waiting, or with a longer timeout."
     default_message = "what was waited for has not come in time"
 
 
 class ConfigError(FastqError, ValueError):
     """A configuration that cannot be: an unknown key, a bad value, or two that exclude each other."""
 
+    cure = "Correct the key or value that it names; the pages of settings have what is allowed."
     default_message = "the configuration is not valid"
 
 
 class SerializationError(FastqError):
     """A serializer could not turn a key or a value into bytes; the record was not sent."""
 
+    cure = "Correct the value, or give the producer the serializer that fits; its cause says what did not."
     default_message = "the record could not be serialized"
 
 
@@ -278,12 +300,14 @@ class DeserializationError(FastqError):
 
     offset: int | None = None
     raw: Any = None
+    cure = "Read with the deserializer that fits, or set on_deserialization_error to go on; `raw` has the bytes."
     default_message = "the record could not be deserialized"
 
 
 class WakeupError(FastqError):
     """`Consumer.wakeup` was called: the call that waited, or the next one that would, ends with this. Nothing is lost."""
 
+    cure = "Nothing: end the loop, or go on with the next call."
     default_message = "the consumer was woken up"
 
 
@@ -296,6 +320,7 @@ class MaxPollIntervalExceeded(FastqError):
     group: str | None = None
     offset: int | None = None
     elapsed_s: float | None = None
+    cure = "Raise max_poll_interval_ms, take fewer records a poll (max_poll_records), or hand them to a ConsumerPool."
     default_message = "the application did not poll within max_poll_interval_ms"
 
 
@@ -305,6 +330,7 @@ class NotAssigned(FastqError, ValueError):
     group: str | None = None
     member: str | None = None
     generation: int | None = None
+    cure = "Commit and seek only what assignment() has; in a group, in time before a rebalance (RebalanceListener)."
     default_message = "the partition is not assigned to this consumer"
 
 
@@ -314,6 +340,7 @@ class RecordFailed(FastqError):
     offset: int | None = None
     attempts: int | None = None
     cause: BaseException | None = None
+    cure = "Mend what its cause says, or give the RetryPolicy more attempts, a dead_letter_topic or skip=True."
     default_message = "a record could not be handled"
 
 
@@ -322,30 +349,35 @@ class TransactionError(FastqError):
 
     transactional_id: str | None = None
     cause: BaseException | None = None
+    cure = "Read its cause, and whether it is an AbortableTransactionError or a FatalTransactionError."
     default_message = "the transaction failed"
 
 
 class AbortableTransactionError(TransactionError):
     """The transaction cannot be committed. Abort it (the end of a `with producer.transaction()` does), and do it again."""
 
+    cure = "Abort it, or leave the `with producer.transaction()`, and do it again with the same producer."
     default_message = "the transaction cannot be committed"
 
 
 class FatalTransactionError(TransactionError):
     """The producer can do no more transactions, and its open one is not committed. Close it and make a new one."""
 
+    cure = "Close the producer, make a new one with the same transactional_id, and do the transaction again."
     default_message = "the producer can do no more transactions"
 
 
 class TransactionFenced(FatalTransactionError):
     """A newer producer has taken the transactional id over, or the transaction was open for too long."""
 
+    cure = "Let the newer producer go on. If there is none, raise transaction_timeout_ms or make transactions shorter."
     default_message = "the producer was fenced off"
 
 
 class TransactionAborted(TransactionError):
     """The record was not written, or no read_committed consumer will see it: its transaction was aborted."""
 
+    cure = "Send the record again in the next transaction."
     default_message = "the transaction of this record was aborted"
 
 
@@ -353,12 +385,14 @@ class TransactionTimeout(TransactionError, TimeoutError):
     """The coordinator did not answer in time. Nothing is decided by it: call the same method again to go on waiting."""
 
     retriable = True
+    cure = "Call the same method again; when it recurs, look at the coordinator: fastq transactions describe."
     default_message = "the transaction coordinator did not answer in time"
 
 
 class TransactionStateError(TransactionError):
     """A call that does not fit the state of the producer: a send outside of a transaction, a commit without one."""
 
+    cure = "Send within begin_transaction() and commit_transaction(), or `with producer.transaction()`."
     default_message = "this call does not fit the state of the transaction"
 
 
@@ -370,6 +404,7 @@ class SchemaRegistryError(FastqError):
     schema_id: int | None = None
     status: int | None = None
     error_code: int | None = None
+    cure = "Correct what `status` and the registry's words say: URL, credentials, subject, or a schema that is not compatible."
     default_message = "the schema registry failed"
 
 
@@ -377,6 +412,7 @@ class SchemaRegistryTimeout(SchemaRegistryError, TimeoutError):
     """The schema registry did not answer in time."""
 
     retriable = True
+    cure = "Try again; see that the registry runs and can be reached at its URL."
     default_message = "the schema registry did not answer in time"
 
 
@@ -387,6 +423,7 @@ class LoadingWouldBlock(FastqError):
     """
 
     load: Callable[[], object] | None = None
+    cure = "Call `load()` in a thread (`asyncio.to_thread`) and try again, or warm_up() before the loop."
     default_message = "what this needs has not been loaded, and loading it would block the event loop"
 
 
@@ -396,6 +433,7 @@ class CorruptRecord(FastqError):
     file: str | None = None
     position: int | None = None
     offset: int | None = None
+    cure = "Look at `file` with fastq dump-log --records; restore it from a replica or a backup, and check the disk."
     default_message = "the records are corrupt"
 
 

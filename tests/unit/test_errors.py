@@ -65,6 +65,17 @@ def test_each_code_has_its_exception(code: ErrorCode) -> None:
         assert part in text
 
 
+@pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
+def test_each_code_says_what_to_do(code: ErrorCode) -> None:
+    assert code.cure.endswith((".", ")")) and code.cure != code.meaning
+    assert type(error_for_code(int(code))).cure == code.cure
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_each_exception_says_what_to_do_in_words_of_its_own(cls: type[FastqError]) -> None:
+    assert vars(cls)["cure"].endswith((".", ")"))
+
+
 def test_codes_that_are_not_known() -> None:
     error = error_for_code(999, topic="logs")
     assert type(error) is errors.UnknownServerError

@@ -20,12 +20,14 @@ RUNS_MAX = 16
 class MirrorGap(FastqError):
     """The source has not the records any more that would be copied next; see `on_gap`."""
 
+    cure = "Lengthen the source's retention; with on_gap = 'continue' it goes on where the source does, and writes the gap down."
     default_message = "the source has not the records any more that would be copied next"
 
 
 class MirrorStopped(FastqError):
     """The mirror was failed over: its target is written to by others now, and it copies nothing any more."""
 
+    cure = "Nothing: end the mirror. To mirror the other way, give fastq mirror fail-back its new configuration."
     default_message = (
         "the mirror was failed over: its target is written to by others now, and it copies nothing any more"
     )
@@ -34,12 +36,14 @@ class MirrorStopped(FastqError):
 class TargetCut(FastqError):
     """The target has not the records any more that were copied to it."""
 
+    cure = "Restore the target's topic, or delete it so that it is mirrored anew from the beginning of the source."
     default_message = "the target has not the records any more that were copied to it"
 
 
 class StateError(FastqError):
     """A record of the mirror's own topic cannot be read."""
 
+    cure = "See that nothing but the mirror writes to fastq-mirror.ALIAS.internal, and that all run the same version."
     default_message = "a record of the mirror's topic cannot be read"
 
 

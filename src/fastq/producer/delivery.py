@@ -47,6 +47,7 @@ class SendManyError(FastqError):
 
     failures: Sequence[tuple[FastqError, Sequence[int]]] = ()
     delivered: SendManyResult | None = None
+    cure = "Send the records at the positions in `failures` again, each by what its error says."
     default_message = "some records were not delivered"
 
     def __init__(

@@ -49,6 +49,7 @@ BATCH_ID = "streaming.sql.batchId"
 class NotTheSameBatch(FastqError):
     """A batch that is committed, in part or whole, came again with other rows or other tasks: it is not written twice."""
 
+    cure = "Make the query deterministic, or persist it before it is written; begin with a new checkpoint or token."
     default_message = "a batch that was committed came again with other rows"
 
 

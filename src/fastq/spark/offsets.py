@@ -43,6 +43,7 @@ NAMED_MAX = 10
 class DataLoss(FastqError):
     """Records that a query was to read are not there any more, and failOnDataLoss is true."""
 
+    cure = "Set failOnDataLoss to false to go on with what is there; lengthen the topic's retention."
     default_message = "records that were to be read are gone"
 
 

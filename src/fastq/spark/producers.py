@@ -158,6 +158,7 @@ class Shipment:
 class NotDelivered(FastqError):
     """A Spark task could not deliver all of its records; `__cause__` is the SendManyError that has their positions."""
 
+    cure = "Nothing when Spark's next attempt succeeds; else mend what `__cause__` says: it has records and errors."
     default_message = "a task could not deliver all of its records"
 
 

@@ -44,6 +44,7 @@ _TYPES = {
 class WrongSchema(FastqError, ValueError):
     """The columns to be written are not those of records."""
 
+    cure = "Select the columns key, value, topic, partition, headers and timestamp, cast to the types that it names."
     default_message = "the columns to be written are not those of records"
 
 
