@@ -16,7 +16,7 @@ NODES_SHARE ?= tests/interop/test_client.py tests/interop/test_transactions_clie
 NATIVE  := $(wildcard src/fastq/_native/*.pyx src/fastq/_native/*.pxd src/fastq/_native/*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo pipeline pipeline-flights test test-nodes unit soak simulate sanitize interop-kafka interop-spark bench bench-micro bench-compare bench-growth bench-cluster lint format generate reference wheel ext clean
+.PHONY: help demo pipeline pipeline-flights test test-nodes unit soak simulate sanitize interop-kafka interop-spark bench bench-micro bench-compare bench-growth bench-cluster lint format generate reference docs wheel ext clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -47,6 +47,11 @@ $(VENV)/.test: $(VENV)/.installed
 $(VENV)/.pipeline: $(VENV)/.installed
 	@echo "installing Spark and what the pipeline needs beside it (half a gigabyte the first time)"
 	@$(PY) -m pip install -q --group pipeline
+	@touch $@
+
+# The site needs nothing of the package: the pages of the reference are written beforehand, by `make reference`.
+$(VENV)/.docs: $(VENV)/.created pyproject.toml
+	@$(PY) -m pip install -q --group docs
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.installed
@@ -158,6 +163,9 @@ generate: $(VENV)/.built $(VENV)/.lint ## write the protocol's messages anew fro
 
 reference: $(VENV)/.built $(VENV)/.test ## write docs/reference/ anew from the sources
 	@$(PY) tools/generate_reference.py
+
+docs: $(VENV)/.docs ## the site of the documentation, in build/site: open build/site/index.html
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build -q && echo "open build/site/index.html"
 
 wheel: $(VENV)/.lint ## sdist and wheel in dist/
 	@rm -rf dist && $(PY) -m build -q

@@ -1,22 +1,27 @@
-"""Writes docs/reference/: every public class, setting and error, from the sources themselves.
+"""Writes docs/reference/: every public class, setting, command, metric and error, from the sources themselves.
 
     python tools/generate_reference.py [--check]
 
 Rules: nothing is said here that the code does not say: settings come from the tables that parsing reads, classes and errors from
-their docstrings and signatures, as `help()` shows them. `--check` fails where a committed page differs, and writes nothing.
+their docstrings and signatures, as `help()` shows them, commands from their parsers,
+metrics from the code that tells them. `--check` fails where a committed page differs, and writes nothing.
 """
 
 from __future__ import annotations
 
 import argparse
-import enum
 import importlib
-import inspect
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, is_typeddict
+from typing import Any
+
+from reference_classes import class_page
+from reference_commands import fastq_broker_page, fastq_page
+from reference_errors import errors
+from reference_metrics import metrics
+from reference_words import cell, code, table
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = ROOT / "docs" / "reference"
@@ -30,14 +35,17 @@ CLASSES = {
     "testing": ("Tests", ("fastq.testing",)),
     "schema-registry": ("Schema registry", ("fastq.schema_registry",)),
     "observability": ("Metrics and tracing", ("fastq.metrics", "fastq.observability")),
+    "mirror": ("Mirror", ("fastq.mirror",)),
     "spark": ("Spark", ("fastq.spark",)),
 }
 SHARED = "fastq.config:ClientConfig"
+MIRROR = "fastq.mirror.config:MirrorOptions"
 CLIENT_SETTINGS = {
     "producer-settings": ("Settings of a producer", "fastq.producer.config:ProducerConfig"),
     "consumer-settings": ("Settings of a consumer", "fastq.consumer.config:ConsumerConfig"),
     "admin-settings": ("Settings of an admin client", "fastq.admin:AdminConfig"),
     "client-settings": ("Settings of every client", SHARED),
+    "mirror-settings": ("Settings of a mirror", MIRROR),
 }
 
 
@@ -46,23 +54,10 @@ def load(name: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-def cell(text: object) -> str:
-    """Text in a cell of a table."""
-    return " ".join(str(text).split()).replace("|", "\\|")
-
-
 def shown(value: object) -> str:
     if value == () or value is None:
         return "none" if value is None else "empty"
-    return f"`{cell(value)}`"
-
-
-def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
-    head = list(head)
-    yield f"| {' | '.join(head)} |"
-    yield "|---" * len(head) + "|"
-    for row in rows:
-        yield f"| {' | '.join(row)} |"
+    return code(value) or "empty"
 
 
 # -- settings
@@ -71,11 +66,14 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> Iterator[str]:
 def client_settings(name: str) -> Iterator[str]:
     cls, shared = load(name), load(SHARED)
     defaults = {key: getattr(cls, key) for key in cls.options()}
-    inherited = {} if cls is shared else shared.options()
+    inherited = shared.options() if issubclass(cls, shared) and cls is not shared else {}
     if inherited:
         yield "Beside these it takes the [settings of every client](client-settings.md)."
         yield ""
-    yield "Names with dots (`linger.ms`) are taken too, where settings come as a mapping."
+    if name == MIRROR:
+        yield "The table `[mirror]` of [its file](../guides/mirror.md). `[source]` and `[target]` have an `alias` and settings of clients."
+    else:
+        yield "Names with dots (`linger.ms`) are taken too, where settings come as a mapping."
     yield ""
     rows = (
         (f"`{key}`", shown(defaults[key]), cell(declared.allowed()), cell(declared.doc), aliases(declared.aliases))
@@ -97,21 +95,40 @@ def aliases(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-def server_settings(keys: Iterable[Any], dynamic: bool) -> Iterator[str]:
-    """Those that do something, then those that are known and do not."""
+# Headings of the broker's page, and the first words of the settings below each.
+SECTIONS = {
+    "The node and its listeners": "node broker process listeners listener advertised inter initial",
+    "Connections and requests": "socket connections max queued fetch message",
+    "Topics": "num.partitions default auto.create delete min",
+    "Logs on disk": "log durability compression",
+    "Groups": "group offsets offset",
+    "Transactions and producers": "transaction transactional producer add",
+    "Replication": "replica replication leader follower alter unclean num auto",
+    "Controllers and metadata": "controller metadata non",
+}
+
+
+def server_settings(keys: Iterable[Any], sections: Mapping[str, str], dynamic: bool) -> Iterator[str]:
+    """Those that do something, then other names of them, then those that are known and without effect."""
     from fastq_broker.config_keys import Status
 
     every = sorted(keys, key=lambda key: key.name)
-    rows = []
+    found: dict[str, list[list[str]]] = {}
     for key in every:
-        if key.status is Status.IGNORED:
-            continue
-        allowed = key.check.allowed if key.check else key.type.name.lower()
-        effect = key.doc if key.status is Status.DONE else f"{key.doc} {key.note}."
-        row = [f"`{key.name}`", shown(key.render(key.default)), cell(allowed), cell(effect)]
-        rows.append([*row, "yes" if key.dynamic else ""] if dynamic else row)
+        if key.status is Status.DONE:
+            allowed = key.check.allowed if key.check else key.type.name.lower()
+            row = [f"`{key.name}`", shown(key.render(key.default)), cell(allowed), cell(key.doc)]
+            section = section_of(key.name, sections) if sections else ""
+            found.setdefault(section, []).append([*row, "yes" if key.dynamic else ""] if dynamic else row)
     head = ["setting", "default", "allowed", "what it does"]
-    yield from table([*head, "while it runs"] if dynamic else head, rows)
+    for heading in sections or ("",):
+        if heading:
+            yield from ("", f"## {heading}", "")
+        yield from table([*head, "while it runs"] if dynamic else head, found[heading])
+    mapped = [(f"`{key.name}`", cell(key.note.removeprefix("to "))) for key in every if key.status is Status.MAPPED]
+    if mapped:
+        yield from ("", "## Other names", "", "Names of Apache Kafka's that stand for one above.", "")
+        yield from table(("setting", "stands for"), mapped)
     for protects, heading in (
         (True, "Known to Apache Kafka, and refused here unless `--insecure-ignore` names it: it would protect"),
         (False, "Known to Apache Kafka, and without effect here"),
@@ -123,153 +140,72 @@ def server_settings(keys: Iterable[Any], dynamic: bool) -> Iterator[str]:
             yield from table(("setting", "why"), ignored)
 
 
-def broker_pages() -> Iterator[tuple[str, str, Iterable[str]]]:
+def section_of(name: str, sections: Mapping[str, str]) -> str:
+    """The one with the longest beginning of the name. LookupError for a name that none has: it is to be put into SECTIONS."""
+    fits = [
+        (len(word), heading)
+        for heading, words in sections.items()
+        for word in words.split()
+        if f"{name}.".startswith(f"{word}.")
+    ]
+    if not fits:
+        raise LookupError(f"{name} is in no section of the broker's settings: add its first word to SECTIONS")
+    return max(fits)[1]
+
+
+def broker_pages() -> Iterator[tuple[str, str, str, Iterable[str]]]:
     from fastq_broker.config_table import BROKER_KEYS
+    from fastq_broker.group_config import GROUP_KEYS
     from fastq_broker.topic_config import TOPIC_KEYS
 
-    yield "broker-settings", "Settings of the broker", server_settings(BROKER_KEYS.values(), dynamic=True)
-    yield "topic-settings", "Settings of a topic", server_settings(TOPIC_KEYS.values(), dynamic=False)
-
-
-# -- classes
-
-
-def signature(thing: Any) -> str:
-    try:
-        found = inspect.signature(thing)
-    except (TypeError, ValueError):
-        return "(...)"
-    parameters = [p.replace(annotation=p.empty) for p in found.parameters.values() if p.name not in ("self", "cls")]
-    text = str(found.replace(parameters=parameters, return_annotation=found.empty))
-    return re.sub(r" at 0x[0-9a-f]+", "", text)
-
-
-def doc(thing: Any) -> str:
-    """The docstring, without the line that Cython puts before it for the signature."""
-    text = inspect.getdoc(thing) or ""
-    first, _, rest = text.partition("\n")
-    return rest.strip() if re.match(r"^[\w.]+\(.*\)( -> .*)?$", first) else text
-
-
-def members(cls: type) -> Iterator[tuple[str, Any]]:
-    """Public methods and properties that this package defines, in the order of their names; each with a docstring."""
-    for name, member in inspect.getmembers(cls):
-        if name.startswith("_"):
-            continue
-        owner = next((base for base in cls.__mro__ if name in base.__dict__), None)
-        if owner is None or not owner.__module__.startswith(("fastq", "fastq_broker")):
-            continue
-        if callable(member) or isinstance(owner.__dict__[name], property) or inspect.isdatadescriptor(member):
-            yield name, member
-
-
-def kind(of: Any) -> str:
-    """A type as the sources write it."""
-    return getattr(of, "__forward_arg__", None) or getattr(of, "__name__", None) or str(of)
-
-
-def class_page(modules: Iterable[str]) -> Iterator[str]:
-    for source in modules:
-        module_name, _, single = source.partition(":")
-        module = importlib.import_module(module_name)
-        yield from (f"# `{module_name}`", "", "" if single else doc(module).partition("\n\nRules:")[0], "")
-        names = (
-            [single]
-            if single
-            else getattr(module, "__all__", None)
-            or sorted(
-                name
-                for name, thing in vars(module).items()
-                if not name.startswith("_") and getattr(thing, "__module__", None) == module_name
-            )
-        )
-        for name in sorted(names):
-            thing = getattr(module, name)
-            if isinstance(thing, type) and issubclass(thing, enum.Enum):
-                yield from (f"## {name}", "", doc(thing), "", ", ".join(f"`{member.name}`" for member in thing), "")
-                continue
-            if (
-                is_typeddict(thing) and thing.__total__
-            ):  # those that are not are options, which the settings' pages have
-                yield from (f"## {name}", "", doc(thing), "")
-                yield from table(
-                    ("key", "type"), ((f"`{key}`", cell(kind(of))) for key, of in thing.__annotations__.items())
-                )
-                yield ""
-                continue
-            if not callable(thing):
-                yield from (f"## {name}", "", doc(thing) if isinstance(thing, type) else "", "")
-                continue
-            yield from (f"## {name}", "", "```python", f"{name}{signature(thing)}", "```", "", doc(thing), "")
-            if not isinstance(thing, type):
-                continue
-            for member_name, member in members(thing):
-                text = doc(member)
-                if not text or text.startswith("Alias for field number"):  # what Python says of a named tuple's fields
-                    continue
-                shape = signature(member) if callable(member) else ""
-                yield from (f"### `{name}.{member_name}{shape}`", "", text, "")
-
-
-# -- errors
-
-
-def errors() -> Iterator[str]:
-    from fastq import errors as module
-
-    yield from ("Every error of fastq is a `fastq.FastqError`; every time-out is a `TimeoutError` too.", "")
-    yield "```"
-    yield from tree(module.FastqError, 0)
-    yield "```"
-    for cls in sorted(subclasses(module.FastqError), key=lambda cls: cls.__name__):
-        if not is_of_a_code(cls):
-            yield from ("", f"## {cls.__name__}", "", doc(cls))
-    yield from ("", "## Codes of Kafka", "", "A broker's code is a subclass of `KafkaError`, named after it.", "")
-    rows = []
-    for code in module.ErrorCode:
-        again = "after fresh metadata" if code.refresh_metadata else "yes" if code.retriable else ""
-        rows.append((str(int(code)), f"`{code.name}`", again, cell(code.meaning)))
-    yield from table(("code", "name", "try again", "meaning"), rows)
-
-
-def is_of_a_code(cls: type) -> bool:
-    from fastq import errors as module
-
-    return issubclass(cls, module.KafkaError) and cls is not module.KafkaError
-
-
-def subclasses(cls: type) -> set[type]:
-    """The classes below this one that the package itself defines."""
-    found = {cls}
-    for child in cls.__subclasses__():
-        if child.__module__.partition(".")[0] == "fastq":
-            found |= subclasses(child)
-    return found
-
-
-def tree(cls: type, depth: int) -> Iterator[str]:
-    yield "    " * depth + cls.__name__
-    for child in sorted(cls.__subclasses__(), key=lambda child: child.__name__):
-        if child.__module__.partition(".")[0] == "fastq" and not is_of_a_code(child):
-            yield from tree(child, depth + 1)
+    yield (
+        "broker-settings", "Settings of the broker", "In the file of `--config`, and with `--set KEY=VALUE`. "
+        "Those with a yes in the last column can be changed while it runs: `fastq configs set`. "
+        "What holds in the end is shown by `fastq-broker --check-config`.",
+        server_settings(BROKER_KEYS.values(), SECTIONS, dynamic=True),
+    )  # fmt: skip
+    yield (
+        "topic-settings", "Settings of a topic", "Given to `fastq topics create --config KEY=VALUE`, and changed with "
+        "`fastq configs set` while the broker runs. Where a topic has none, the broker's holds.",
+        server_settings(TOPIC_KEYS.values(), {}, dynamic=False),
+    )  # fmt: skip
+    yield (
+        "group-settings", "Settings of a group", "Of groups of the consumer protocol (KIP-848), changed with "
+        "`fastq configs set`. Where a group has none, the broker's `group.NAME` holds; the broker's bounds always do.",
+        server_settings(GROUP_KEYS.values(), {}, dynamic=False),
+    )  # fmt: skip
 
 
 def pages() -> Iterator[tuple[str, str]]:
     """Name and text of every page."""
-    index = ["# Reference", "", "## Settings", ""]
+    index = ["# Reference", "", "Made from the sources, which `help()` shows too.", "", "## Classes", ""]
+    for name, (title, modules) in CLASSES.items():
+        yield name, page("", class_page(modules))
+        index.append(f"- [{title}]({name}.md): {listed('`' + source.partition(':')[0] + '`' for source in modules)}")
+    index += ["", "## Settings", ""]
     for name, (title, source) in CLIENT_SETTINGS.items():
         yield name, page(title, client_settings(source))
         index.append(f"- [{title}]({name}.md)")
-    for name, title, lines in broker_pages():
-        yield name, page(title, lines)
+    for name, title, about, lines in broker_pages():
+        yield name, page(title, [about, "", *lines])
         index.append(f"- [{title}]({name}.md)")
-    index += ["", "## Classes", ""]
-    for name, (title, modules) in CLASSES.items():
-        yield name, page("", class_page(modules))
-        index.append(f"- [{title}]({name}.md)")
+    index += ["", "## Commands", ""]
+    for name, lines in (("fastq", fastq_page()), ("fastq-broker", fastq_broker_page())):
+        yield name, page(f"The command `{name}`", lines)
+        index.append(f"- [The command `{name}`]({name}.md)")
     yield "errors", page("Errors", errors())
-    index += ["", "## Errors", "", "- [Errors and Kafka's codes](errors.md)"]
+    yield "metrics", page("Metrics", metrics())
+    index += ["", "## Errors and metrics", ""]
+    index += [
+        "- [Errors and Kafka's codes](errors.md), each with its cause and what to do",
+        "- [Metrics](metrics.md) for Prometheus",
+    ]
     yield "README", page("", index)
+
+
+def listed(names: Iterable[str]) -> str:
+    *first, last = dict.fromkeys(names)
+    return f"{', '.join(first)} and {last}" if first else last
 
 
 def page(title: str, lines: Iterable[str]) -> str:

@@ -110,7 +110,9 @@ TOPICS = (
     row("offsets.topic.segment.bytes", INT, 104857600, at_least(1048576), "Segment size of __consumer_offsets."),
     row("transaction.state.log.num.partitions", INT, 50, at_least(1), "Partitions of __transaction_state."),
     row("transaction.state.log.replication.factor", SHORT, 3, at_least(1), "Replicas of __transaction_state."),
-    row("transaction.state.log.segment.bytes", INT, 104857600, at_least(1048576), "Segment size of that topic."),
+    row(
+        "transaction.state.log.segment.bytes", INT, 104857600, at_least(1048576), "Segment size of __transaction_state."
+    ),
     row("transaction.state.log.min.isr", INT, 2, at_least(1), "min.insync.replicas of __transaction_state."),
 )
 
@@ -133,8 +135,20 @@ GROUPS = (
         at_least(1),
         "A member of the consumer protocol that is silent for so long is given up.",
     ),
-    row("group.consumer.min.session.timeout.ms", INT, 45000, at_least(1), "Its lower bound."),
-    row("group.consumer.max.session.timeout.ms", INT, 60000, at_least(1), "Its upper bound."),
+    row(
+        "group.consumer.min.session.timeout.ms",
+        INT,
+        45000,
+        at_least(1),
+        "Lower bound of group.consumer.session.timeout.ms.",
+    ),
+    row(
+        "group.consumer.max.session.timeout.ms",
+        INT,
+        60000,
+        at_least(1),
+        "Upper bound of group.consumer.session.timeout.ms.",
+    ),
     row(
         "group.consumer.heartbeat.interval.ms",
         INT,
@@ -142,8 +156,20 @@ GROUPS = (
         at_least(1),
         "How often members of the consumer protocol are told to be heard of.",
     ),
-    row("group.consumer.min.heartbeat.interval.ms", INT, 5000, at_least(1), "Its lower bound."),
-    row("group.consumer.max.heartbeat.interval.ms", INT, 15000, at_least(1), "Its upper bound."),
+    row(
+        "group.consumer.min.heartbeat.interval.ms",
+        INT,
+        5000,
+        at_least(1),
+        "Lower bound of group.consumer.heartbeat.interval.ms.",
+    ),
+    row(
+        "group.consumer.max.heartbeat.interval.ms",
+        INT,
+        15000,
+        at_least(1),
+        "Upper bound of group.consumer.heartbeat.interval.ms.",
+    ),
     row("group.consumer.max.size", INT, INT32_MAX, at_least(1), "Members that a consumer group may have."),
     row(
         "group.consumer.assignors",
@@ -167,8 +193,20 @@ GROUPS = (
         "A group's assignment is worked out at most once in this time; 0: with each change.",
         dynamic=True,
     ),
-    row("group.consumer.min.assignment.interval.ms", INT, 0, at_least(0), "Its lower bound."),
-    row("group.consumer.max.assignment.interval.ms", INT, 15000, at_least(0), "Its upper bound."),
+    row(
+        "group.consumer.min.assignment.interval.ms",
+        INT,
+        0,
+        at_least(0),
+        "Lower bound of group.consumer.assignment.interval.ms.",
+    ),
+    row(
+        "group.consumer.max.assignment.interval.ms",
+        INT,
+        15000,
+        at_least(0),
+        "Upper bound of group.consumer.assignment.interval.ms.",
+    ),
     row(
         "group.consumer.regex.refresh.interval.ms",
         INT,
@@ -257,7 +295,7 @@ CLEANER = (
         LONG,
         134217728,
         at_least(1048576),
-        "Memory for the latest offset of each key, of all these processes; half as much again while it grows.",
+        "Memory for the latest offset of each key, of all compacting processes; half as much again while it grows.",
         dynamic=True,
     ),
     row(
@@ -265,7 +303,7 @@ CLEANER = (
         DOUBLE,
         0.9,
         Check("above 0, at most 1", lambda value: 0 < value <= 1),
-        "How full that memory may get.",
+        "How full log.cleaner.dedupe.buffer.size may get, as a share of it.",
         dynamic=True,
     ),
     row(
@@ -273,7 +311,7 @@ CLEANER = (
         INT,
         524288,
         at_least(0),
-        "Bytes that all these processes read at a time; at least 64 KiB each.",
+        "Bytes that all compacting processes read at a time; at least 64 KiB each.",
         dynamic=True,
     ),
     row(
@@ -281,7 +319,7 @@ CLEANER = (
         DOUBLE,
         1.7976931348623157e308,
         Check("above 0", lambda value: value > 0),
-        "The most that they read and write together.",
+        "The most bytes a second that all compacting processes read and write together.",
         dynamic=True,
     ),
     row(
@@ -307,7 +345,7 @@ TRANSACTIONS = (
         INT,
         100,
         at_least(0),
-        "For how long that is done; then the producer is told, and tries again.",
+        "In a cluster: how long a batch waits for that in all; then its producer is told, and tries again.",
     ),
     row("transaction.max.timeout.ms", INT, 900000, at_least(1), "The longest time-out that a producer may ask for."),
     row("transactional.id.expiration.ms", INT, 604800000, at_least(1), "An unused id is forgotten after this."),

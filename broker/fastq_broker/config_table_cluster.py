@@ -46,7 +46,13 @@ QUORUM = (
     ),
     row("controller.quorum.auto.join.enable", BOOLEAN, False, None, "A controller becomes a voter by itself."),
     row("controller.quorum.election.timeout.ms", INT, 1000, NOT_NEGATIVE, "An election without a winner is over."),
-    row("controller.quorum.election.backoff.max.ms", INT, 1000, NOT_NEGATIVE, "The longest wait for the next one."),
+    row(
+        "controller.quorum.election.backoff.max.ms",
+        INT,
+        1000,
+        NOT_NEGATIVE,
+        "The longest wait for the next election after one without a winner.",
+    ),
     row("controller.quorum.fetch.timeout.ms", INT, 2000, NOT_NEGATIVE, "A leader that is silent so long is given up."),
     row("controller.quorum.request.timeout.ms", INT, 2000, NOT_NEGATIVE, "A request to a controller has failed."),
     row("controller.quorum.retry.backoff.ms", INT, 20, NOT_NEGATIVE, "Time before a failed request is sent again."),
@@ -77,7 +83,7 @@ LIFE = (
         INT,
         500,
         at_least(-1),
-        "So is one whose connection to the active controller was closed so long ago; -1: only its session counts. fastq's own.",
+        "A broker whose connection to the active controller is gone for so long is fenced; -1: only its session counts. fastq's own.",
     ),
     row(
         "initial.broker.registration.timeout.ms", INT, 60000, at_least(1), "A start without a registration has failed."
@@ -166,11 +172,27 @@ REPLICATION = (
         "Moves between directories at one time; one a directory unless it is set.",
     ),
     row(
-        "alter.log.dirs.replication.quota.window.num", INT, 11, at_least(1), "Windows in which such moves are counted."
+        "alter.log.dirs.replication.quota.window.num",
+        INT,
+        11,
+        at_least(1),
+        "Windows in which the bytes of moves between directories are counted.",
     ),
-    row("alter.log.dirs.replication.quota.window.size.seconds", INT, 1, at_least(1), "Length of such a window."),
+    row(
+        "alter.log.dirs.replication.quota.window.size.seconds",
+        INT,
+        1,
+        at_least(1),
+        "Length of such a window of moves between directories.",
+    ),
     row("replication.quota.window.num", INT, 11, at_least(1), "Windows in which throttled replication is counted."),
-    row("replication.quota.window.size.seconds", INT, 1, at_least(1), "Length of such a window."),
+    row(
+        "replication.quota.window.size.seconds",
+        INT,
+        1,
+        at_least(1),
+        "Length of such a window of throttled replication.",
+    ),
     row(
         "leader.replication.throttled.rate",
         LONG,
@@ -198,7 +220,13 @@ REPLICATION = (
 )
 ELECTIONS = (
     row("auto.leader.rebalance.enable", BOOLEAN, True, None, "Preferred leaders are elected again."),
-    row("leader.imbalance.check.interval.seconds", LONG, 300, at_least(1), "How often that is looked at."),
+    row(
+        "leader.imbalance.check.interval.seconds",
+        LONG,
+        300,
+        at_least(1),
+        "How often leaders are looked at, to elect preferred ones again.",
+    ),
     row(
         "unclean.leader.election.enable",
         BOOLEAN,
@@ -207,6 +235,12 @@ ELECTIONS = (
         "Default of unclean.leader.election.enable.",
         dynamic=True,
     ),
-    row("unclean.leader.election.interval.ms", LONG, 300000, at_least(1), "How often such an election is looked for."),
+    row(
+        "unclean.leader.election.interval.ms",
+        LONG,
+        300000,
+        at_least(1),
+        "How often partitions without a leader are looked for that an unclean election would give one.",
+    ),
 )
 CLUSTER = QUORUM + LIFE + REPLICATION + ELECTIONS

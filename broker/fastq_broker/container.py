@@ -129,10 +129,7 @@ def _other_cluster(directories: Sequence[str], cluster_id: str) -> str:
     return ""
 
 
-def main(arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
-    """Run the broker; answers the exit code."""
-    from .__main__ import main as run
-
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="fastq-broker container",
         description="A broker whose settings are KAFKA_* variables, those of Apache Kafka's image; CLUSTER_ID formats a new directory.",
@@ -142,7 +139,14 @@ def main(arguments: Sequence[str], environment: Mapping[str, str] | None = None)
     )
     parser.add_argument("--metrics-listen", metavar="HOST:PORT", help="serve /metrics and /health there")
     parser.add_argument("--log-format", choices=("text", "json"), default="text", help="default: text")
-    parsed = parser.parse_args(arguments)
+    return parser
+
+
+def main(arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
+    """Run the broker; answers the exit code."""
+    from .__main__ import main as run
+
+    parsed = _parser().parse_args(arguments)
     environment = os.environ if environment is None else environment
     settings, passed = settings_of(environment)
     unknown = unknown_variables(settings)

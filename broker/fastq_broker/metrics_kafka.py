@@ -139,7 +139,10 @@ def _requests(out: Exposition, stats: Mapping[int, ApiStats]) -> None:
     )
     errors = [(labels, sum(found.errors.values()) + sum(found.partition_errors.values())) for labels, found in requests]
     out.family("kafka_network_requestmetrics_errors_total", "counter", "Errors in answers.", errors)
-    for key, kind, amount in ((PRODUCE, "produce", "bytesin"), (FETCH, "fetch", "bytesout")):
+    for key, kind, amount, of in (
+        (PRODUCE, "produce", "bytesin", "requests to produce"),
+        (FETCH, "fetch", "bytesout", "answers to fetch"),
+    ):
         found = stats.get(key)
         counts = (0, 0, 0)
         if found is not None:
@@ -147,7 +150,7 @@ def _requests(out: Exposition, stats: Mapping[int, ApiStats]) -> None:
             counts = found.requests, failed, found.bytes_in if key == PRODUCE else found.bytes_out
         out.family(f"{TOPICS}total{kind}requests_total", "counter", f"Requests to {kind}.", counts[0])
         out.family(f"{TOPICS}failed{kind}requests_total", "counter", f"Partitions that failed to {kind}.", counts[1])
-        out.family(f"{TOPICS}{amount}_total", "counter", f"Bytes of {kind} requests or their answers.", counts[2])
+        out.family(f"{TOPICS}{amount}_total", "counter", f"Bytes of {of}.", counts[2])
 
 
 def _controller(out: Exposition, broker: Broker) -> None:
@@ -163,8 +166,8 @@ def _controller(out: Exposition, broker: Broker) -> None:
         elsewhere += sum(partition.leader != partition.replicas[0] for partition in topic.partitions)
     fenced = sum(one.fenced for one in image.brokers.values())
     for name, meaning, value in (
-        ("globaltopiccount", "Topics.", len(image.topics_by_name)),
-        ("globalpartitioncount", "Partitions.", partitions),
+        ("globaltopiccount", "Topics of the cluster.", len(image.topics_by_name)),
+        ("globalpartitioncount", "Partitions of the cluster.", partitions),
         ("offlinepartitionscount", "Partitions without a leader.", offline),
         ("preferredreplicaimbalancecount", "Partitions that another leads than their first replica.", elsewhere),
         ("activebrokercount", "Brokers that serve.", len(image.brokers) - fenced),
@@ -177,7 +180,7 @@ def _raft(out: Exposition, broker: Broker) -> None:
     quorum = broker.controller.quorum
     for name, meaning, value in (
         ("currentleader", "The node that leads the metadata quorum; -1 while there is none.", quorum.leader_id),
-        ("currentepoch", "Its epoch.", quorum.epoch),
+        ("currentepoch", "Epoch of the metadata quorum.", quorum.epoch),
         ("highwatermark", "The metadata log up to where it is committed.", quorum.high_watermark),
         ("logendoffset", "Where the metadata log of this node ends.", quorum.end_offset),
     ):

@@ -96,14 +96,18 @@ class ClientConfig(Config):
     retry_backoff_ms: int = option(100, low=0, high=INT32_MAX, doc="the first pause before a retry; doubles each time")
     retry_backoff_max_ms: int = option(1_000, low=0, high=INT32_MAX, doc="the longest pause before a retry")
     reconnect_backoff_ms: int = option(50, low=0, high=INT32_MAX, doc="the first pause before a broker is tried again")
-    reconnect_backoff_max_ms: int = option(1_000, low=0, high=INT32_MAX, doc="the longest such pause")
+    reconnect_backoff_max_ms: int = option(
+        1_000, low=0, high=INT32_MAX, doc="the longest pause before a broker is tried again"
+    )
     socket_connection_setup_timeout_ms: int = option(
         10_000,
         low=1,
         high=INT32_MAX,
         doc="how long a connection may take, name resolution and TLS each; grows with failures",
     )
-    socket_connection_setup_timeout_max_ms: int = option(30_000, low=1, high=INT32_MAX, doc="the longest such time")
+    socket_connection_setup_timeout_max_ms: int = option(
+        30_000, low=1, high=INT32_MAX, doc="the longest time that a connection may take, after failures"
+    )
     connections_max_idle_ms: int = option(
         540_000, low=1, high=INT64_MAX, also=(-1,), doc="an unused connection is closed after this time; -1: never"
     )
@@ -142,7 +146,7 @@ class ClientConfig(Config):
         doc="PEM file of trusted certificates; None: the system's",
     )
     ssl_truststore_certificates: str | None = option(
-        None, kind=str, aliases=("ssl_ca_pem",), doc="the same, as PEM text"
+        None, kind=str, aliases=("ssl_ca_pem",), doc="trusted certificates as PEM text"
     )
     ssl_keystore_location: str | None = option(
         None,

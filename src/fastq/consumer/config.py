@@ -136,7 +136,9 @@ class ConsumerConfig(ClientConfig):
     enable_auto_commit: bool = option(
         True, doc="commit what the application is done with: at intervals, before a rebalance and on close"
     )
-    auto_commit_interval_ms: int = option(5_000, low=0, high=INT32_MAX, doc="the least time between such commits")
+    auto_commit_interval_ms: int = option(
+        5_000, low=0, high=INT32_MAX, doc="the least time between two commits of enable_auto_commit"
+    )
     exclude_internal_topics: bool = option(True, doc="whether patterns pass over topics like __consumer_offsets")
     auto_offset_reset: str = option(
         "latest",
@@ -183,7 +185,7 @@ class ConsumerConfig(ClientConfig):
         kind=object,
         convert=find_deserializer,
         accepts=_DESERIALIZERS,
-        doc="the same for values",
+        doc="what makes an object of a value's bytes: as key_deserializer",
     )
     on_deserialization_error: str = option(
         "raise",

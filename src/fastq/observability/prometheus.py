@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
-from fastq.metrics import ConsumerMetrics, ProducerMetrics
+from fastq.metrics import CONSUMER_MEANINGS, PARTITION_MEANINGS, PRODUCER_MEANINGS, ConsumerMetrics, ProducerMetrics
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -161,14 +161,14 @@ Sample = tuple[str, str, str, dict[str, str], float]
 def _of_producer(metrics: Mapping[str, Any]) -> Iterator[Sample]:
     for key, value in metrics.items():
         kind = "counter" if key.endswith("_total") else "gauge"
-        yield f"fastq_producer_{key}", kind, f"{key.replace('_', ' ')} of the producer", {}, value
+        yield f"fastq_producer_{key}", kind, PRODUCER_MEANINGS.get(key, key), {}, value
 
 
 def _of_consumer(metrics: Mapping[str, Any]) -> Iterator[Sample]:
     for key, value in metrics.items():
         if key == "partitions" or not isinstance(value, (int, float)):
             continue
-        meaning = f"{key.replace('_', ' ')} of the consumer"
+        meaning = CONSUMER_MEANINGS.get(key, key)
         if key in CONSUMER_COUNTERS:
             yield f"fastq_consumer_{key}_total", "counter", meaning, {}, value
         else:
@@ -177,7 +177,7 @@ def _of_consumer(metrics: Mapping[str, Any]) -> Iterator[Sample]:
         labels = {"topic": topic, "partition": str(partition)}
         for key, value in state.items():
             if value is not None:
-                meaning = f"{key.replace('_', ' ')} of a partition that is read"
+                meaning = PARTITION_MEANINGS.get(key, key)
                 yield f"fastq_consumer_partition_{key}", "gauge", meaning, labels, value
 
 

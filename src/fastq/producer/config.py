@@ -170,7 +170,7 @@ class ProducerConfig(ClientConfig):
         nullable=True,
         convert=find_serializer,
         accepts=_SERIALIZERS,
-        doc="the same for values",
+        doc="what makes bytes of a value: as key_serializer",
     )
     interceptors: Any = option(
         (),
