@@ -5,14 +5,17 @@ Rules
 - Pages of PROJECT come in as they are. A file that a page links to, and that is no page, becomes one under source/ when it is text,
   and is copied there when it is not. A folder is its README.md, or a page of the programs in it.
 - What is not there, and what is outside of the repository, is left as it is: mkdocs says so, and `strict` makes it an error.
+- A page that would load anything from another host ends the build.
 """
 
 from __future__ import annotations
 
 import posixpath
+import re
 from pathlib import Path
 from typing import Any
 
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files, InclusionLevel
 from page_links import targets, with_targets
 
@@ -28,6 +31,10 @@ PROJECT = {
 }
 """Pages outside of docs/: where they lie, and where the site has them."""
 LANGUAGES = {".py": "python", ".yml": "yaml", ".json": "json", ".service": "ini", "Containerfile": "docker"}
+LOADS = re.compile(
+    r"""<(?:script|img|iframe|source|video|audio|embed)\b[^>]*\bsrc\s*=\s*["']?(?:https?:)?//[^"'\s>]*"""
+    r"""|<link\b(?![^>]*\brel=["']?canonical)[^>]*\bhref\s*=\s*["']?(?:https?:)?//[^"'\s>]*"""
+)
 TEXT_BYTES_MAX = 40_000
 
 
@@ -111,3 +118,12 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         return posixpath.relpath(there, posixpath.dirname(uri) or ".") + found[1]
 
     return with_targets(markdown, new)
+
+
+def on_post_page(output: str, page: Any, **_: Any) -> str:
+    found = LOADS.search(output)
+    if found is not None:
+        raise PluginError(
+            f"{page.file.src_uri} would load something from another host, and is to be read without any: {found[0]}"
+        )
+    return output
