@@ -443,6 +443,7 @@ class MissingPackage(FastqError, ImportError):
     """
 
     package: str | None = None
+    cure = "Install it, by the command that the message ends with; where it is installed, its cause says why it cannot be imported."
     default_message = "a package is missing"
 
     @classmethod
