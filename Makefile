@@ -16,7 +16,7 @@ NODES_SHARE ?= tests/interop/test_client.py tests/interop/test_transactions_clie
 NATIVE  := $(wildcard src/fastq/_native/*.pyx src/fastq/_native/*.pxd src/fastq/_native/*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo pipeline pipeline-flights test test-nodes unit soak simulate sanitize interop-kafka interop-spark bench bench-micro bench-compare bench-growth bench-cluster lint format generate reference docs wheel ext clean
+.PHONY: help demo pipeline pipeline-flights test test-nodes unit soak simulate sanitize interop-kafka interop-spark bench bench-micro bench-compare bench-growth bench-cluster lint format generate reference docs wheel wheels ext clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -169,6 +169,15 @@ docs: $(VENV)/.docs ## the site of the documentation, in build/site: open build/
 
 wheel: $(VENV)/.lint ## sdist and wheel in dist/
 	@rm -rf dist && $(PY) -m build -q
+
+$(VENV)/.wheels: $(VENV)/.installed
+	@$(PY) -m pip install -q --group wheels
+	@touch $@
+
+WHEELS ?=
+JOBS ?= 2
+wheels: $(VENV)/.wheels ## wheels for Linux (glibc, musl), macOS and Windows in dist/, checked (WHEELS="cp312-musllinux_x86_64 ..." some of them)
+	@$(PY) tools/wheels.py --jobs $(JOBS) $(WHEELS)
 
 clean: ## remove what was built
 	@rm -rf build dist src/*.egg-info src/fastq/_native/*.so src/fastq/_native/*.c $(VENV)/.built demo-data pipeline-data

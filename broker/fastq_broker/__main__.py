@@ -87,6 +87,13 @@ def _leave_stdout() -> None:
 
 
 def _run(arguments: Sequence[str], started: float) -> int:
+    if not hasattr(os, "pread"):
+        print(
+            "fastq-broker: a broker needs a POSIX system, Linux or macOS, and this is none (os.pread is missing): on Windows run it in "
+            "WSL or in a container; the clients run as they are",
+            file=sys.stderr,
+        )
+        return EXIT_CANNOT_START
     if arguments[:1] == ["repair"]:
         from .repair import main as repair
 

@@ -24,11 +24,16 @@
     #include <intrin.h>
     #define FASTQ_CRC_TARGET
   #else
-    #define FASTQ_CRC_TARGET __attribute__((target("sse4.2,pclmul")))
+    #if defined(__clang__) && __clang_major__ >= 14
+      #define FASTQ_CRC_FEATURES "sse4.2,crc32,pclmul" /* one of its own there, and no part of sse4.2 any more */
+    #else
+      #define FASTQ_CRC_FEATURES "sse4.2,pclmul"
+    #endif
+    #define FASTQ_CRC_TARGET __attribute__((target(FASTQ_CRC_FEATURES)))
     #if defined(__x86_64__) && (defined(__clang__) || __GNUC__ >= 9)
       #define FASTQ_CRC_WIDE 1
       #include <immintrin.h>
-      #define FASTQ_CRC_WIDE_TARGET __attribute__((target("avx512f,avx512dq,vpclmulqdq,sse4.2,pclmul")))
+      #define FASTQ_CRC_WIDE_TARGET __attribute__((target("avx512f,avx512dq,vpclmulqdq," FASTQ_CRC_FEATURES)))
     #endif
   #endif
 #elif defined(__aarch64__) || defined(_M_ARM64)
