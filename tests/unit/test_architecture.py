@@ -56,7 +56,7 @@ MAY_IMPORT = {
     | USERS
     | {"", "other_clients", "properties", "producer", "consumer", "admin", "testing", "mirror", "console"},
     "mirror": CORE | {"", "lazy", "producer", "consumer", "admin", "observability"},
-    "console": CORE | USERS | {"", "lazy", "producer", "consumer", "admin", "schema_registry"},
+    "console": CORE | USERS | {"", "lazy", "producer", "consumer", "admin", "schema_registry", "mirror"},
     "spark": CORE | USERS | {"", "lazy", "producer", "consumer", "admin"},
     "__main__": {"cli"},  # `python -m fastq`
     "testing": CORE | {"", "admin"},

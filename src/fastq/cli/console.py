@@ -34,13 +34,19 @@ def register(commands: Any) -> None:
         "--listen",
         metavar="HOST:PORT",
         default=DEFAULT_LISTEN,
-        help=f"where browsers find it; anything but loopback needs --users (default: {DEFAULT_LISTEN}; port 0: a free one)",
+        help=f"where browsers find it; anything but loopback needs --users or [oidc] (default: {DEFAULT_LISTEN}; port 0: a free one)",
     )
     parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="TOML with [clusters.NAME] and [[mask]], in place of --bootstrap"
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="TOML with [clusters.NAME], [[mask]], [oidc] and [mirrors.NAME], in place of --bootstrap",
     )
     parser.add_argument(
-        "--users", type=Path, metavar="FILE", help="who may log in: name:role:hash[:TOPIC-PATTERNS], a line each"
+        "--users",
+        type=Path,
+        metavar="FILE",
+        help="who may log in: name:role:hash[:TOPIC-PATTERNS], a line each; read anew when it changes",
     )
     parser.add_argument("--read-only", action="store_true", help="change nothing, whoever asks")
     parser.add_argument(
@@ -73,25 +79,26 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _config(options: argparse.Namespace) -> ConsoleConfig:
-    from fastq.console.config import ClusterConfig, ConsoleConfig, load_file, parse_listen
+    from fastq.console.config import ClusterConfig, ConsoleConfig, Loaded, load_file, parse_listen
     from fastq.console.users import Users
 
     host, port = parse_listen(options.listen)
     if options.config is not None:
         if options.schema_registry is not None or options.property:
             raise UsageError("with --config, schema_registry and properties stand in its [clusters.NAME]")
-        clusters, masks = load_file(options.config)
+        loaded = load_file(options.config)
     else:
-        clusters = [ClusterConfig("cluster", client_settings(options), options.schema_registry)]
-        masks = ()
+        loaded = Loaded([ClusterConfig("cluster", client_settings(options), options.schema_registry)])
     return ConsoleConfig(
-        clusters=tuple(clusters),
+        clusters=tuple(loaded.clusters),
         host=host,
         port=port,
         users=None if options.users is None else Users.load(options.users),
         read_only=options.read_only,
         audit_log=options.audit_log,
-        masks=masks,
+        masks=loaded.masks,
+        oidc=loaded.oidc,
+        mirrors=loaded.mirrors,
         certificate=options.tls_certificate,
         key=options.tls_key,
         names=frozenset(options.name),

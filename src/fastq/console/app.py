@@ -15,7 +15,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -31,10 +31,13 @@ from fastq.console.audit import AuditFailed, AuditLog
 from fastq.console.clusters import Cluster, TooManyReaders
 from fastq.console.config import ConsoleConfig
 from fastq.console.decoding import Registry
+from fastq.console.mirrors import WatchedMirror
+from fastq.console.oidc_settings import CALLBACK
 from fastq.console.sessions import SESSION_S, Sessions, Throttle
-from fastq.console.users import ANYBODY, Role, User
+from fastq.console.users import ANYBODY, Role, User, Users, stamp_of
 from fastq.console.visit import BadValue, Refused, Visit
 from fastq.errors import (
+    ConfigError,
     ConnectionFailed,
     ConnectionTimeout,
     FastqError,
@@ -43,6 +46,9 @@ from fastq.errors import (
     TransactionalIdNotFound,
     UnknownTopicOrPartition,
 )
+
+if TYPE_CHECKING:
+    from fastq.console.oidc import Provider
 
 logger = logging.getLogger("fastq.console")
 
@@ -72,7 +78,11 @@ class Console:
     def __init__(self, config: ConsoleConfig) -> None:
         self.config = config.check()
         self.clusters = {cluster.name: Cluster(cluster, config.picture_s) for cluster in config.clusters}
+        self.mirrors = {name: WatchedMirror(name, found) for name, found in config.mirrors.items()}
         self.sessions = Sessions()
+        self.users = config.users
+        self._users_stamp = None if config.users is None else config.users.stamp
+        self.provider = _provider(config)
         self.throttle = Throttle()
         self.audit = AuditLog(config.audit_log)
         self.hashing = asyncio.Semaphore(HASHES_AT_ONCE)
@@ -82,6 +92,33 @@ class Console:
             lstrip_blocks=True,
         )  # fmt: skip
         self._templates.filters.update(shown.FILTERS)
+
+    def user_of(self, cookie: str) -> User | None:
+        """Whose session it is, as they are now: the file of users is looked at each time, and read when it has changed."""
+        if not self.config.has_login:
+            return ANYBODY
+        self._look_at_users()
+        return self.sessions.user(cookie)
+
+    def _look_at_users(self) -> None:
+        before = self.users
+        if before is None:
+            return
+        stamp = stamp_of(before.path)
+        if stamp == self._users_stamp:
+            return
+        self._users_stamp = stamp
+        ended, outcome = 0, "done"
+        try:
+            now = Users.load(before.path)
+        except (OSError, ConfigError) as error:
+            outcome = f"the users stay as they were: {error}"
+            logger.error("%s", outcome)
+        else:
+            self.users, self._users_stamp = now, now.stamp
+            ended = self.sessions.revise(lambda user: user if user.subject else now.now(user, before))
+        on = {"file": str(before.path), "users": len(self.users or before), "sessions ended": ended}
+        self.audit.write(who="the console", address="", what="read users", cluster=None, on=on, outcome=outcome)
 
     def registry(self, cluster: Cluster) -> Registry | None:
         """The schema registry of a cluster, if it has one."""
@@ -100,7 +137,20 @@ class Console:
         """Close the clients and the audit log."""
         for cluster in self.clusters.values():
             await cluster.close()
+        if self.provider is not None:
+            await self.provider.close()
+        await asyncio.gather(*(mirror.close() for mirror in self.mirrors.values()))
         self.audit.close()
+
+
+def _provider(config: ConsoleConfig) -> Provider | None:
+    if config.oidc is None:
+        return None
+    try:
+        from fastq.console.oidc import Provider
+    except ImportError as error:
+        raise ConfigError(f"[oidc] needs more packages: pip install fastq-sdk[console-oidc] ({error})") from error
+    return Provider(config.oidc)
 
 
 def create_app(config: ConsoleConfig) -> Starlette:
@@ -132,6 +182,12 @@ def create_app(config: ConsoleConfig) -> Starlette:
     async def enter(request: Request) -> Response:
         return await login.enter(console, request)
 
+    async def begin(request: Request) -> Response:
+        return await login.begin(console, request)
+
+    async def finish(request: Request) -> Response:
+        return await login.finish(console, request)
+
     async def leave(request: Request) -> Response:
         return await login.leave(console, request)
 
@@ -146,6 +202,8 @@ def create_app(config: ConsoleConfig) -> Starlette:
             *routes,
             Route("/static/{name}", static),
             Route("/login", enter, methods=["GET", "POST"]),
+            Route("/login/oidc", begin, methods=["GET"]),
+            Route(CALLBACK, finish, methods=["GET"]),
             Route("/logout", leave, methods=["POST"]),
         ],
         exception_handlers={404: missing, 405: wrong_method},
@@ -223,7 +281,7 @@ def _host_of(header: str) -> str:
 def _endpoint(console: Console, handler: Handler, role: Role, method: str) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         cookie = request.cookies.get(COOKIE, "")
-        user = ANYBODY if console.config.users is None else console.sessions.user(cookie)
+        user = console.user_of(cookie)
         if user is None:
             if method == "GET" and "text/event-stream" not in request.headers.get("accept", ""):
                 return Response(status_code=303, headers={"location": "/login"})
@@ -353,8 +411,3 @@ async def _read(request: Request, body: bytearray) -> None:
         body += chunk
         if len(body) > FORM_BYTES_MAX:
             raise BadValue(f"a form has up to {FORM_BYTES_MAX >> 20} MiB")
-
-
-def user_of(console: Console, request: Request) -> User | None:
-    """Who is logged in."""
-    return console.sessions.user(request.cookies.get(COOKIE, ""))

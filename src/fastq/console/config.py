@@ -13,11 +13,17 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlsplit
 
 from fastq.console.masking import Mask
+from fastq.console.oidc_settings import OidcSettings, parse_oidc
 from fastq.console.users import Users
 from fastq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fastq.mirror.config import MirrorConfig
 
 CLUSTER_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
@@ -34,12 +40,14 @@ class ClusterConfig:
 
 @dataclass(frozen=True)
 class ConsoleConfig:
-    """`users` is None where nobody logs in, which `check` allows on a loopback address alone."""
+    """Without `users` and `oidc` nobody logs in, which `check` allows on a loopback address alone."""
 
     clusters: tuple[ClusterConfig, ...]
     host: str = "127.0.0.1"
     port: int = 8080
     users: Users | None = None
+    oidc: OidcSettings | None = None
+    mirrors: Mapping[str, MirrorConfig] = field(default_factory=dict)
     read_only: bool = False
     audit_log: Path | None = None
     masks: tuple[Mask, ...] = ()
@@ -50,14 +58,20 @@ class ConsoleConfig:
     names: frozenset[str] = field(default=frozenset())
     """Host names that a browser may call the console by, beside its address; needed behind a name of one's own."""
 
+    @property
+    def has_login(self) -> bool:
+        """Whether somebody has to log in."""
+        return self.users is not None or self.oidc is not None
+
     def check(self) -> ConsoleConfig:
         """Itself; raises ConfigError for what must not be served."""
         if not self.clusters:
             raise ConfigError("the console needs a cluster: --bootstrap HOST:PORT, or [clusters.NAME] in --config FILE")
-        if not is_loopback(self.host) and self.users is None:
+        if not is_loopback(self.host) and not self.has_login:
             raise ConfigError(
                 f"--listen {self.host}:{self.port} can be reached from elsewhere, so a login is needed: --users FILE "
-                "(a line is name:role:hash; fastq console hash-password makes the hash), or listen on 127.0.0.1"
+                "(a line is name:role:hash; fastq console hash-password makes the hash), or [oidc] in --config FILE, or listen on "
+                "127.0.0.1"
             )
         if (self.certificate is None) != (self.key is None):
             raise ConfigError("--tls-certificate FILE and --tls-key FILE go together")
@@ -68,7 +82,9 @@ class ConsoleConfig:
         """The names that a request may be addressed to; None: any. Without a login a page of elsewhere, whose name is made to point
         to this machine, would else read everything."""
         names = frozenset(name.lower() for name in self.names)  # as browsers send them, whatever was typed
-        if self.users is None:
+        if self.oidc is not None and names:
+            names |= {(urlsplit(self.oidc.origin).hostname or "").lower()}
+        if not self.has_login:
             return LOOPBACK_NAMES | {self.host.lower()} | names
         return (names | LOOPBACK_NAMES | {self.host.lower()}) if names else None
 
@@ -92,20 +108,48 @@ def parse_listen(text: str) -> tuple[str, int]:
     return host, int(port)
 
 
-def load_file(path: Path) -> tuple[list[ClusterConfig], tuple[Mask, ...]]:
-    """Clusters and masks of a TOML file: `[clusters.NAME]` with bootstrap, schema_registry and properties; `[[mask]]` with topics, in
-    and path. Raises ConfigError with the place."""
+class Loaded(NamedTuple):
+    """What a file of settings says."""
+
+    clusters: list[ClusterConfig]
+    masks: tuple[Mask, ...] = ()
+    oidc: OidcSettings | None = None
+    mirrors: Mapping[str, MirrorConfig] = MappingProxyType({})
+
+
+def load_file(path: Path) -> Loaded:
+    """A TOML file: `[clusters.NAME]` with bootstrap, schema_registry and properties; `[[mask]]` with topics, in and path; `[oidc]`, see
+    `fastq.console.oidc_settings`; `[mirrors.NAME]` with config, the mirror's own file, and reverse. Raises ConfigError with the place."""
     toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
     try:
         document = toml.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from None
-    _only(document, {"clusters", "mask"}, f"{path}")
+    _only(document, {"clusters", "mask", "oidc", "mirrors"}, f"{path}")
     clusters = [_cluster(path, name, table) for name, table in _table(document.get("clusters", {}), path).items()]
     masks = document.get("mask", [])
     if not isinstance(masks, list):
         raise ConfigError(f"{path}: masks are [[mask]] tables")
-    return clusters, tuple(_mask(path, table) for table in masks)
+    where = f"{path}: [oidc]"
+    oidc = parse_oidc(_table(document["oidc"], where), where) if "oidc" in document else None
+    mirrors = {name: _mirror(path, name, found) for name, found in _table(document.get("mirrors", {}), path).items()}
+    return Loaded(clusters, tuple(_mask(path, table) for table in masks), oidc, mirrors)
+
+
+def _mirror(path: Path, name: str, table: Any) -> MirrorConfig:
+    from fastq.mirror.config import load_config
+    from fastq.mirror.failover import reversed_config
+
+    where = f"{path}: [mirrors.{name}]"
+    if not CLUSTER_NAME.fullmatch(name):
+        raise ConfigError(f"{where}: a name has up to 64 letters, digits, dots, underscores and dashes")
+    _only(_table(table, where), {"config", "reverse"}, where)
+    if not isinstance(table.get("config"), str) or not isinstance(table.get("reverse", False), bool):
+        raise ConfigError(
+            f'{where}: config = "mirror.toml", the file of fastq mirror, and reverse = true for its other way'
+        )
+    found = load_config(table["config"])
+    return reversed_config(found) if table.get("reverse") else found
 
 
 def _cluster(path: Path, name: str, table: Any) -> ClusterConfig:

@@ -43,10 +43,10 @@ class Sessions:
         """Whether a form is of this session."""
         return hmac.compare_digest(self.token(cookie).encode(), token.encode("utf-8", "replace"))
 
-    def log_in(self, user: User) -> str:
+    def log_in(self, user: User, lasts_s: float = SESSION_S) -> str:
         """The cookie of a new session: never the one from before the login."""
         cookie = self.new_cookie()
-        self._users[_hashed(cookie)] = user, self._clock() + SESSION_S
+        self._users[_hashed(cookie)] = user, self._clock() + lasts_s
         while len(self._users) > SESSIONS_MAX:
             self._users.popitem(last=False)
         return cookie
@@ -54,6 +54,17 @@ class Sessions:
     def log_out(self, cookie: str) -> None:
         """End a session; nothing for one that is not there."""
         self._users.pop(_hashed(cookie), None)
+
+    def revise(self, now: Callable[[User], User | None]) -> int:
+        """Make users who they are now, and end the sessions of those that `now` has nobody for; how many ended."""
+        before = len(self._users)
+        for key, (user, ends) in list(self._users.items()):
+            found = now(user)
+            if found is None:
+                del self._users[key]
+            else:
+                self._users[key] = found, ends
+        return before - len(self._users)
 
     def user(self, cookie: str) -> User | None:
         """Whose session it is."""

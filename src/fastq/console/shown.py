@@ -40,4 +40,22 @@ def counted(number: int, thing: str) -> str:
     return f"{number:,} {things}"
 
 
-FILTERS: dict[str, Callable[..., Any]] = {"size": size, "count": count, "when": when, "counted": counted}
+def seconds(value: float | None) -> str:
+    """How long, in one unit; a dash for None."""
+    if value is None:
+        return "–"
+    if value < 10:
+        return f"{value:.1f} s"
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if value >= 2 * length:
+            return f"{value / length:,.0f} {unit}"
+    return f"{value:.0f} s"
+
+
+FILTERS: dict[str, Callable[..., Any]] = {
+    "size": size,
+    "count": count,
+    "when": when,
+    "counted": counted,
+    "seconds": seconds,
+}

@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from fastq.console.clusters import TooManyReaders
+from fastq.console.visit import SessionOver
 from fastq.errors import FastqError
 
 logger = logging.getLogger("fastq.console")
@@ -88,7 +89,7 @@ async def _telling(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async with contextlib.aclosing(parts) as open_parts:  # type: ignore[type-var]
             async for part in open_parts:
                 yield part
-    except (FastqError, TooManyReaders) as error:
+    except (FastqError, TooManyReaders, SessionOver) as error:
         yield event("failed", {"text": str(error)})
     except Exception:
         logger.exception("a stream of events has failed")

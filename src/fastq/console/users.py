@@ -34,15 +34,22 @@ class Role(IntEnum):
 
 @dataclass(frozen=True)
 class User:
-    """Somebody. `topics` are patterns; all topics where there are none."""
+    """Somebody. `topics` are patterns; all topics where there are none. `subject` is who a provider of identities says it is, by a name
+    that never changes there; empty for users of the file."""
 
     name: str
     role: Role
     topics: tuple[str, ...] = ()
+    subject: str = ""
 
     def may_see(self, topic: str) -> bool:
         """Whether a topic is one of theirs."""
         return not self.topics or any(fnmatchcase(topic, pattern) for pattern in self.topics)
+
+    @property
+    def identity(self) -> str:
+        """The name, which a provider's users may choose perhaps, with what they may not."""
+        return f"{self.name} ({self.subject})" if self.subject else self.name
 
 
 ANYBODY = User("anybody on this machine", Role.ADMIN)
@@ -90,17 +97,36 @@ class _Hash:
 _NOBODY = _Hash(N, R, P, b"0" * 16, b"0" * LENGTH)
 
 
-class Users:
-    """The users of a file. Immutable."""
+def stamp_of(path: Path) -> tuple[int, ...] | None:
+    """What differs once a file is another one, or was written; None where it cannot be looked at."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
-    def __init__(self, users: dict[str, tuple[User, _Hash]]) -> None:
+
+class Users:
+    """The users of a file, as it was when it was read. Immutable."""
+
+    def __init__(self, users: dict[str, tuple[User, _Hash]], path: Path, stamp: tuple[int, ...] | None) -> None:
         self._users = users
+        self.path = path
+        self.stamp = stamp
+
+    def __len__(self) -> int:
+        return len(self._users)
 
     @classmethod
     def load(cls, path: Path) -> Users:
         """Raises ConfigError with the line that is wrong; the error shows no hash."""
         users: dict[str, tuple[User, _Hash]] = {}
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        stamp = stamp_of(path)  # of before it is read: what changes meanwhile is seen later
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise ConfigError(f"{path}: this is no text of UTF-8; a line is name:role:hash") from None
+        for number, line in enumerate(text.splitlines(), 1):
             line = line.strip()
             if not line or line.startswith("#"):
                 continue
@@ -124,7 +150,13 @@ class Users:
             users[name] = User(name, role, patterns), digest
         if not users:
             raise ConfigError(f"{path}: there is no user in it; a line is name:role:hash")
-        return cls(users)
+        return cls(users, path, stamp)
+
+    def now(self, user: User, before: Users) -> User | None:
+        """Who somebody is that logged in when the file was as `before`: with the role and the topics of now; None for who is not there
+        any more, or has another password."""
+        was, found = before._users.get(user.name), self._users.get(user.name)
+        return found[0] if was is not None and found is not None and was[1] == found[1] else None
 
     def check(self, name: str, password: str) -> User | None:
         """Who it is, or None. Takes some 50 ms of processor time: for a thread."""

@@ -32,6 +32,10 @@ class Refused(Exception):
     """Something that this user may not."""
 
 
+class SessionOver(Refused):
+    """Who asked may ask no more."""
+
+
 class Visit:
     """One request. `form` is empty but for a POST whose token was right."""
 
@@ -68,7 +72,12 @@ class Visit:
     @property
     def who(self) -> str:
         """Whose readers these are; empty where nobody logs in, and all are one."""
-        return "" if self.console.config.users is None else self.user.name
+        return self.user.identity if self.console.config.has_login else ""
+
+    def check_session(self) -> None:
+        """Raises SessionOver: what goes on for long ends with the session that it is of, and when the user's role or topics change."""
+        if self.console.user_of(self.cookie) != self.user:
+            raise SessionOver("The session is over: log in again.")
 
     # -- what may be done
 
@@ -152,7 +161,7 @@ class Visit:
         self.audited = True
         client = self.request.client
         self.console.audit.write(
-            who=self.user.name,
+            who=self.user.identity,
             address=client.host if client else "",
             what=what,
             cluster=self.request.path_params.get("cluster"),

@@ -250,7 +250,7 @@ def test_no_route_is_open_to_a_lower_role(
             browser.log_in(name, name * 2)
             token = {"token": browser.token("/c/test")}
             for method, path, least, _ in ROUTES:
-                asked = path.format(cluster="test", topic=hidden, node=1)
+                asked = path.format(cluster="test", topic=hidden, node=1, mirror="none")
                 if method == "POST":
                     # No link of elsewhere changes anything.
                     assert browser.get(asked).status_code in (404, 405) or ("GET", path) in _ACTIONS, path

@@ -37,7 +37,7 @@ topics = "pay*"
 path = "$.card"
 """
     )
-    found, masks = load_file(path)
+    found, masks, *_ = load_file(path)
     assert [cluster.name for cluster in found] == ["prod", "test"]
     assert found[0].settings == {"bootstrap.servers": "kafka:9092", "security.protocol": "SSL"}
     assert [(mask.topics, mask.part, mask.path) for mask in masks] == [("pay*", "value", ("card",))]

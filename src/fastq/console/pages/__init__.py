@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from fastq.console.pages import charts, copies, groups, overview, partitions, records, topics, transactions
+from fastq.console.pages import (
+    charts,
+    copies,
+    groups,
+    mirrors,
+    overview,
+    partitions,
+    records,
+    resets,
+    topics,
+    transactions,
+)
 from fastq.console.pages.routes import Routes
 
 ROUTES: Routes = [
@@ -11,7 +22,9 @@ ROUTES: Routes = [
     *records.ROUTES,
     *copies.ROUTES,
     *groups.ROUTES,
+    *resets.ROUTES,
     *charts.ROUTES,
     *transactions.ROUTES,
     *partitions.ROUTES,
+    *mirrors.ROUTES,
 ]

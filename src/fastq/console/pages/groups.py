@@ -82,13 +82,14 @@ async def plan(visit: Visit) -> Response:
         raise BadValue("choose topics, or name them: their offsets are reset")
     for topic in topics:
         visit.seen(topic)
-    changes = await visit.cluster.admin.reset_group_offsets(group_id, _reset(visit), topics=topics, dry_run=True)
+    changes = await visit.cluster.admin.reset_group_offsets(group_id, reset_of(visit), topics=topics, dry_run=True)
     visit.audit("plan reset", group=group_id, topics=topics)
     offsets = "\n".join(f"{tp.topic}:{tp.partition}:{change.after}" for tp, change in changes.items())
     return visit.page("plan.html", group_id=group_id, changes=changes, offsets=offsets)
 
 
-def _reset(visit: Visit) -> Any:
+def reset_of(visit: Visit) -> Any:
+    """Where a form says that offsets go."""
     from fastq.admin import OffsetReset
 
     kind = visit.choice("to", RESETS)

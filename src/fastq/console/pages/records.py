@@ -129,6 +129,7 @@ async def search(visit: Visit) -> Response:
 async def _searched(visit: Visit, plan: Plan, decoder: Decoder) -> AsyncIterator[bytes]:
     async with aclosing(scan(visit.cluster, plan, decoder)) as found:  # type: ignore[type-var]
         async for rows, progress in found:
+            visit.check_session()
             if rows:
                 yield event("rows", [row.to_json() for row in rows])
             yield event("done" if progress.ended else "progress", progress.to_json())
@@ -142,6 +143,7 @@ async def tail(visit: Visit) -> Response:
 async def _tailed(visit: Visit, plan: Plan, decoder: Decoder) -> AsyncIterator[bytes]:
     async with aclosing(follow(visit.cluster, plan, decoder)) as found:  # type: ignore[type-var]
         async for counts in found:
+            visit.check_session()
             yield event("tail", counts)
     yield event("done", {"ended": "followed for an hour"})
 
@@ -165,6 +167,7 @@ async def _downloaded(visit: Visit, plan: Plan, decoder: Decoder, write: Any) ->
     head: bytes = write(plan.topic, None)
     async with aclosing(scan(visit.cluster, plan, decoder)) as found:  # type: ignore[type-var]
         async for rows, progress in found:
+            visit.check_session()
             yield head + write(plan.topic, rows)
             head = b""
             if progress.seconds >= plan.seconds_max and progress.offsets < progress.total:
