@@ -9,17 +9,22 @@ Rules
 - `catch-up`: 20 GiB in six partitions on one node; a second one is made their replica, and has everything to fetch. The rate is that of
   the bytes until all are in sync. Meanwhile a producer sends 5,000 records a second to another topic of the same leader, to a replica
   that is not the one that catches up; its p99 before is the undisturbed one.
+- A part in which a side does not come to its end within a quarter of an hour is given up; what it had reached is kept, and the rest is
+  "not measured" of it.
+- With `--only` or `--part`, what is measured takes its place in what was saved, and the rest of that stays.
 - `--quick` is for looking whether it runs: less of all, nothing is saved.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import time
 from collections.abc import Mapping
+from functools import partial
 
-from support import cpu_seconds, interleave, medians, save, touch_memory
+from support import RESULTS, cpu_seconds, interleave, medians, save, touch_memory
 
 # isort: split
 from cluster import (
@@ -40,6 +45,8 @@ from cluster import (
 
 from fastq import Admin, Producer
 
+SIDES = ("fastq", "apache-kafka")
+PARTS = ("partitions", "catch-up")
 TOPICS, PARTITIONS = 10, 1_000
 BEHIND_BYTES = 20 << 30
 BULK_PARTITIONS = 6
@@ -78,7 +85,7 @@ def _wait_in_sync(cluster: Cluster, topics: list[str], replicas: int) -> None:
     patiently(look, LONG_MS / 1e3)
 
 
-def many_partitions(cluster: Cluster, per_topic: int) -> dict[str, float]:
+def many_partitions(cluster: Cluster, per_topic: int, figures: dict[str, float]) -> None:
     topics = [f"many-{number}" for number in range(TOPICS)]
     places = [(topic, partition) for topic in topics for partition in range(per_topic)]
     patiently(lambda: active_controller(cluster.servers))
@@ -94,7 +101,7 @@ def many_partitions(cluster: Cluster, per_topic: int) -> dict[str, float]:
         for topic in topics:
             admin.create_topic(topic, per_topic, len(NODES), configs=TOPIC_CONFIG)
     _one_each(cluster, places)
-    figures = {"create_s": time.perf_counter() - begun}
+    figures["create_s"] = time.perf_counter() - begun
     print(f"  made {figures['create_s']:.3g} s", flush=True)
     _wait_in_sync(cluster, topics, len(NODES))
 
@@ -123,7 +130,6 @@ def many_partitions(cluster: Cluster, per_topic: int) -> dict[str, float]:
     patiently(all_nodes)
     _wait_in_sync(cluster, topics, len(NODES))
     figures["restart_s"] = time.perf_counter() - begun
-    return figures
 
 
 def catch_up(cluster: Cluster, behind_bytes: int, paced_s: float) -> dict[str, float]:
@@ -175,13 +181,15 @@ SHOWN: Mapping[str, str] = {
 
 def measure(side: str, part: str, quick: bool) -> dict[str, float]:
     figures: dict[str, float] = {}
-    if part != "catch-up":
-        with started(side) as (cluster, _):
-            figures |= many_partitions(cluster, PARTITIONS // 10 if quick else PARTITIONS)
-    if part != "partitions":
-        touch_memory()
-        with started(side) as (cluster, _):
-            figures |= catch_up(cluster, BEHIND_BYTES // 20 if quick else BEHIND_BYTES, 2 if quick else 10)
+    touch_memory()
+    with started(side) as (cluster, _):
+        try:
+            if part == "partitions":
+                many_partitions(cluster, PARTITIONS // 10 if quick else PARTITIONS, figures)
+            else:
+                figures |= catch_up(cluster, BEHIND_BYTES // 20 if quick else BEHIND_BYTES, 2 if quick else 10)
+        except Exception as error:  # of whichever client call met it
+            print(f"  {side} is given up: {error}", flush=True)
     return figures
 
 
@@ -189,23 +197,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--only", choices=["fastq", "apache-kafka"])
-    parser.add_argument("--part", choices=["partitions", "catch-up", "both"], default="both")
+    parser.add_argument("--only", choices=SIDES)
+    parser.add_argument("--part", choices=PARTS)
     options = parser.parse_args()
     KafkaNodes.patience_s = LONG_MS / 1e3
-    sides = {
-        name: (lambda name=name: measure(name, options.part, options.quick))  # type: ignore[misc]
-        for name in ("fastq", "apache-kafka")
-        if options.only in (None, name)
+    sides = [options.only] if options.only else SIDES
+    saved = RESULTS / "cluster_many.json"
+    kept = json.loads(saved.read_text())["rounds"] if saved.exists() else {}
+    for part in [options.part] if options.part else PARTS:
+        work = {side: partial(measure, side, part, options.quick) for side in sides}
+        for side, rounds in interleave(work, 1 if options.quick else options.rounds).items():
+            kept.setdefault(side, {})[part] = rounds
+    middle = {
+        side: dict(pair for rounds in parts.values() for pair in medians(rounds).items())
+        for side, parts in kept.items()
     }
-    rounds = interleave(sides, 1 if options.quick else options.rounds)
-    middle = {name: medians(found) for name, found in rounds.items()}
-    shown = {key: words for key, words in SHOWN.items() if all(key in found for found in middle.values())}
-    for key, words in shown.items():
-        print(f"{words:<68}", "  ".join(f"{name} {found[key]:,.3g}" for name, found in middle.items()))
-    if len(middle) == 2 and not options.quick and options.part == "both":
-        ratio = {key: middle["fastq"][key] / middle["apache-kafka"][key] for key in shown}
-        print(save("cluster_many", {"medians": middle, "ratio": ratio, "rounds": rounds}))
+    for key, words in SHOWN.items():
+        print(f"{words:<68}", "  ".join(f"{side} {found[key]:,.3g}" for side, found in middle.items() if key in found))
+    if not options.quick:
+        ours, theirs = (middle.get(side, {}) for side in SIDES)
+        ratio = {key: ours[key] / theirs[key] for key in SHOWN if key in ours and key in theirs}
+        print(save("cluster_many", {"medians": middle, "ratio": ratio, "rounds": kept}))
 
 
 if __name__ == "__main__":

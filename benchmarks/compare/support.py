@@ -109,7 +109,9 @@ def interleave(sides: Mapping[str, Callable[[], dict[str, float]]], rounds: int)
 
 
 def medians(rounds: list[dict[str, float]]) -> dict[str, float]:
-    return {key: statistics.median(row[key] for row in rounds) for key in rounds[0]}
+    """Of each figure, over the rounds that have it."""
+    keys = dict.fromkeys(key for row in rounds for key in row)
+    return {key: statistics.median(row[key] for row in rounds if key in row) for key in keys}
 
 
 def machine() -> dict[str, str]:

@@ -1,8 +1,8 @@
-"""What takes the disk's time: syncs and removes files away from the event loop and reports back to it.
+"""What takes the disk's time: syncs, begins to write back and removes files away from the event loop and reports back to it.
 
 Rules
-- A job is a list of files to sync, or to remove, in order; its callback runs in the thread that calls `drain`, with the first error
-  or None.
+- A job is a list of files to sync, or to remove, in order, or a range of one to write back; its callback runs in the thread that calls
+  `drain`, with the first error or None.
 - A job covers every write that was made before it was submitted. Group commit is the log's: it submits one job at a time and the
   next one covers all appends that came meanwhile.
 - A callback that raises is reported with the file of its job; the callbacks of other logs run.
@@ -44,6 +44,9 @@ class Flusher(Protocol):
         To free 30 MB of pages and blocks takes 1 ms, and one that is being written to the disk is waited for.
         """
 
+    def write_back(self, handle: FileHandle, position: int, size: int, done: Done) -> None:
+        """Begin to write a range of a file to the disk, where the system can. It is no sync, and a disk's error is the next sync's."""
+
     def fileno(self) -> int:
         """A descriptor that is readable when `drain` has something to do; -1 when there is none."""
 
@@ -69,6 +72,10 @@ def deliver(done: Done, error: OSError | None, files: Sequence[FileHandle] | Seq
 def _sync(files: Files, handles: Sequence[FileHandle]) -> None:
     for handle in handles:
         files.sync_data(handle.fd)
+
+
+def _begin(files: Files, handle: FileHandle, position: int, size: int) -> None:
+    files.write_range(handle.fd, position, size)
 
 
 def _remove(files: Files, paths: Sequence[str], directory: str | None) -> None:
@@ -98,6 +105,9 @@ class ManualFlusher:
 
     def remove(self, paths: Sequence[str], directory: str | None, done: Done) -> None:
         self._jobs.append((partial(_remove, self._files, paths, directory), done, paths))
+
+    def write_back(self, handle: FileHandle, position: int, size: int, done: Done) -> None:
+        self._jobs.append((partial(_begin, self._files, handle, position, size), done, [handle]))
 
     def fileno(self) -> int:
         return -1
@@ -137,6 +147,10 @@ class ThreadFlusher:
     def remove(self, paths: Sequence[str], directory: str | None, done: Done) -> None:
         self._pending += 1
         self._executor.submit(self._run, partial(_remove, self._files, paths, directory), done, paths)
+
+    def write_back(self, handle: FileHandle, position: int, size: int, done: Done) -> None:
+        self._pending += 1
+        self._executor.submit(self._run, partial(_begin, self._files, handle, position, size), done, [handle])
 
     def _run(self, work: Callable[[], None], done: Done, files: Sequence[FileHandle] | Sequence[str]) -> None:
         self._ended.append((done, _error_of(work), files))

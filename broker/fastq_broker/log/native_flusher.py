@@ -34,6 +34,9 @@ class NativeFlusher:
         everything = [*paths, directory] if directory is not None else list(paths)
         self._threads.remove(self._note(everything, done), everything)
 
+    def write_back(self, handle: FileHandle, position: int, size: int, done: Done) -> None:
+        self._threads.begin(self._note([handle], done), handle.fd, position, size)
+
     def _note(self, files: Sequence[FileHandle] | Sequence[str], done: Done) -> int:
         self._next_job += 1
         self._jobs[self._next_job] = (files, done)

@@ -466,6 +466,7 @@ class PartitionLog(LogReads, LogSegments):
             active.append_run(data, headers)
         except OSError as error:
             raise self._append_failed(active, start, error) from error
+        active.begin_write_back(self.dir.flusher)
         at = 0
         for header in headers:
             base_offset, size = header.base_offset, header.size_bytes

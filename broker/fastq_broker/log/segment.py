@@ -23,6 +23,8 @@ from .time_index import NO_TIMESTAMP, TimeIndex
 if TYPE_CHECKING:
     from fastq._native.records import BatchHeader
 
+    from .flusher import Flusher
+
 INT32_MAX: Final = (1 << 31) - 1
 NEVER: Final = (1 << 63) - 1
 LOG_SUFFIX: Final = ".log"
@@ -33,6 +35,9 @@ SNAPSHOT_SUFFIX: Final = ".snapshot"
 DELETED_SUFFIX: Final = ".deleted"
 CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"
+WRITE_BACK_BYTES: Final = 16 << 20
+"""What a follower that catches up writes to a segment before the disk is to begin with it. Left to the kernel, it begins at a tenth of the
+memory, and who writes then waits for the disk, who leads other partitions on it too."""
 
 
 def offset_file_name(offset: int, suffix: str) -> str:
@@ -89,6 +94,7 @@ class Segment:
         "_has_aborts",
         "_index_entries_left",
         "_timestamps_known",
+        "_written_back",
         "base_offset",
         "created_ms",
         "directory",
@@ -138,6 +144,7 @@ class Segment:
         self._timestamps_known = size == 0
         self._first_timestamp: int | None = None
         self._bytes_since_index_entry = 0
+        self._written_back = size  # up to here the disk was told to begin; -1 while it is being told
         self._index_entries_left = 0  # at least as many can be made before an index is full
         self.name_synced = size > 0
         """Whether the files' names are known to be on disk."""
@@ -208,6 +215,19 @@ class Segment:
             size = header.size_bytes
             self.note_batch(position, size, header.last_offset, header.max_timestamp)
             position += size
+
+    def begin_write_back(self, flusher: Flusher) -> None:
+        """Have the disk begin with what was appended, when that is much: one range at a time, in a thread that may wait for it."""
+        begin, end = self._written_back, self.log.size
+        if begin < 0 or end - begin < WRITE_BACK_BYTES:
+            return
+
+        def told(error: OSError | None) -> None:
+            # What a truncation takes, and writes again below this, the kernel writes back in its own time.
+            self._written_back = end
+
+        self._written_back = -1
+        flusher.write_back(self.log.handle(), begin, end - begin, told)
 
     @property
     def index_room(self) -> int:

@@ -17,9 +17,16 @@ typedef struct flush_job {
     int code;
     int at;
     int count;
-    int removes;                  /* then `content` is `count` paths, each with its NUL: files, or directories that are empty */
-    int64_t content[];            /* else `count` descriptors as int */
+    int kind;
+    int64_t content[];
 } flush_job;
+
+/* What a job does with its `count` files, and what `content` is. */
+enum {
+    FLUSH_SYNC,                   /* descriptors as int */
+    FLUSH_REMOVE,                 /* paths, each with its NUL: files, or directories that are empty */
+    FLUSH_BEGIN                   /* descriptor, position and size of a range whose write-back is begun */
+};
 
 #if defined(_WIN32)
 
@@ -117,9 +124,13 @@ static void flush_do(flush_job *job) {
     const char *path = (const char *)job->content;
     const int *fds = (const int *)job->content;
     for (; job->at < job->count; job->at++) {
-        if (job->removes) {
+        if (job->kind == FLUSH_REMOVE) {
             if (remove(path) != 0 && errno != ENOENT) job->code = errno;
             path += strlen(path) + 1;
+        } else if (job->kind == FLUSH_BEGIN) {
+            const int64_t *range = job->content + 3 * job->at;
+            int code = flush_range((int)range[0], range[1], range[2], 0);
+            job->code = code > 0 ? code : 0;      /* -1: such a system begins by itself */
         } else {
             job->code = flush_sync(fds[job->at]);
         }

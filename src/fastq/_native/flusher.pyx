@@ -15,13 +15,17 @@ from libc.string cimport memcpy
 
 cdef extern from "flusher.h" nogil:
     enum: FASTQ_FLUSHER_SUPPORTED
+    enum:
+        FLUSH_SYNC
+        FLUSH_REMOVE
+        FLUSH_BEGIN
     ctypedef struct flush_job:
         flush_job* next
         int64_t id
         int code
         int at
         int count
-        int removes
+        int kind
         int64_t* content
     ctypedef struct flush_pool:
         pass
@@ -104,7 +108,7 @@ cdef class SyncThreads:
 
     def submit(self, int64_t job, fds):
         """Sync the files with these descriptors, in order; `drain` reports `job`."""
-        self._add(job, array("i", fds).tobytes(), len(fds), False)
+        self._add(job, array("i", fds).tobytes(), len(fds), FLUSH_SYNC)
 
     def remove(self, int64_t job, paths):
         """Unlink the files at these paths, and remove directories that are empty by then, in order; `drain` reports `job`.
@@ -114,9 +118,13 @@ cdef class SyncThreads:
         raw = [os.fsencode(path) for path in paths]
         if any(b"\0" in path for path in raw):
             raise ValueError("a path with a null byte")
-        self._add(job, b"".join(path + b"\0" for path in raw), len(raw), True)
+        self._add(job, b"".join(path + b"\0" for path in raw), len(raw), FLUSH_REMOVE)
 
-    cdef int _add(self, int64_t job, bytes content, Py_ssize_t count, bint removes) except -1:
+    def begin(self, int64_t job, int fd, int64_t position, int64_t size):
+        """Begin to write a range of the file to the disk, as `write_range` does; `drain` reports `job`."""
+        self._add(job, array("q", (fd, position, size)).tobytes(), 1, FLUSH_BEGIN)
+
+    cdef int _add(self, int64_t job, bytes content, Py_ssize_t count, int kind) except -1:
         cdef flush_job* entry
         if self.pool == NULL:
             closed()
@@ -126,7 +134,7 @@ cdef class SyncThreads:
         memcpy(entry.content, PyBytes_AS_STRING(content), PyBytes_GET_SIZE(content))
         entry.id = job
         entry.count = <int>count
-        entry.removes = removes
+        entry.kind = kind
         pool_submit(self.pool, entry)
         return 0
 

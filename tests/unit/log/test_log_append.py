@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from fastq_broker.log import AppendResult, LogConfig, PartitionLog
+from fastq_broker.log.faults import FaultyFiles
 from log_support import START_MS, StandingClock, crash, one_batch, open_manager, records_of
 
 from fastq._native.records import build_batch, decode_records, read_header, verify_crc
@@ -21,6 +22,18 @@ from fastq.errors import (
 )
 
 INT32_MAX = (1 << 31) - 1
+
+
+class BegunFiles(FaultyFiles):
+    """Notes of which ranges the disk is told to begin."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.begun: list[tuple[int, int]] = []
+
+    def write_range(self, fd: int, position: int, size: int, *, wait: bool = False) -> bool:
+        self.begun.append((position, position + size))
+        return True
 
 
 def new_log(directory: Path, config: LogConfig | None = None, clock: StandingClock | None = None) -> PartitionLog:
@@ -244,6 +257,34 @@ class TestFollower:
         assert follower.append_as_follower(raw, now_ms=START_MS) == 20
         assert follower.read(0, 1 << 20).read() == raw
         assert follower.epochs.entries() == leader.epochs.entries() == [(0, 0), (1, 8), (2, 16)]
+
+    def test_has_the_disk_begin_with_what_it_catches_up_with(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr("fastq_broker.log.segment.WRITE_BACK_BYTES", 1000)
+        files = BegunFiles()
+        manager = open_manager(tmp_path, files=files)
+        log = manager.create("t", 0, bytes(16))
+
+        def fetched(*sizes: int) -> None:
+            for size in sizes:
+                batch = build_batch([(START_MS, None, bytes(size - 70))], base_offset=log.log_end_offset)
+                log.append_as_follower(batch, now_ms=START_MS)
+
+        fetched(600)
+        manager.flusher.wait()
+        assert not files.begun, "too little to tell the disk of"
+        fetched(600, 600, 1100)  # while it is being told of the first two, of nothing else
+        first = log.segments[0].log.size
+        manager.flusher.wait()
+        fetched(100)
+        manager.flusher.wait()
+        assert [begin for begin, _ in files.begun] == [0, files.begun[0][1]]
+        assert files.begun[1][1] > first > files.begun[0][1] >= 1000
+        log.truncate_to(1)
+        fetched(1100)
+        manager.flusher.wait()
+        assert len(files.begun) == 2, "what is written again after a truncation is the kernel's to write back"
 
     def test_refuses_what_does_not_follow(self, tmp_path: Path) -> None:
         log = new_log(tmp_path)

@@ -144,6 +144,17 @@ def flusher(request: pytest.FixtureRequest) -> Flusher:
     return NativeFlusher(2) if request.param == "native" else ThreadFlusher(Files(), 2)
 
 
+def test_flushers_begin_to_write_back(flusher: Flusher, tmp_path: Path) -> None:
+    handle = FileHandle(Files(), str(tmp_path / "f"), READ_WRITE_CREATE)
+    os.pwrite(handle.fd, b"x" * 100_000, 0)
+    ended: list[OSError | None] = []
+    flusher.write_back(handle, 0, 100_000, ended.append)
+    flusher.write_back(handle, 50_000, 200_000, ended.append)  # past the file's end too
+    flusher.wait()
+    assert ended == [None, None]
+    flusher.close()
+
+
 def test_flushers_report_each_job_once(flusher: Flusher, tmp_path: Path) -> None:
     handle = FileHandle(Files(), str(tmp_path / "f"), READ_WRITE_CREATE)
     directory = FileHandle(Files(), str(tmp_path), os.O_RDONLY)
