@@ -3,8 +3,8 @@
     python tools/binary/build.py [--output dist]
 
 Rules
-- What is packed is what the tests have run: the interpreter that runs this, the installed dependencies of fastq-sdk and of its extra
-  `console`, and the sources and extensions of this folder. Nothing is fetched.
+- What is packed is what the tests have run: the interpreter that runs this, the installed dependencies of fastq-sdk and of its extras
+  `console` and `schemas`, and the sources and extensions of this folder. Nothing is fetched.
 - Modules are packed as bytecode, whole packages, so that nobody lists what is imported by name; of the standard library all but what
   LEFT_OUT names.
 - Every library that a file asks for is packed, the C library and its dynamic linker too; what would be looked for outside fails the build.
@@ -66,7 +66,7 @@ def main() -> None:
     stage_standard_library()
     for name, source in PACKAGES.items():
         stage_package(source, TREE / "site" / name)
-    for distribution in distributions("fastq-sdk", ("console",)):
+    for distribution in distributions("fastq-sdk", ("console", "schemas")):
         stage_distribution(distribution)
     stage_start()
     stage_program()

@@ -77,7 +77,7 @@ class WorkerProcess:
         """Start it. Raises OSError."""
         environment = dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path)))
         command = [sys.executable, "-c", _START, str(os.getpid())]
-        with tempfile.TemporaryFile("w+") as text:  # a pipe would hold this thread up until the process reads
+        with _text_file() as text:  # a pipe would hold this thread up until the process reads
             text.write(job.encode())
             text.seek(0)
             # A session of its own: Ctrl-C is for the broker, which then ends its workers.
@@ -111,6 +111,13 @@ class WorkerProcess:
             self._process.kill()
             self._process.wait(_END_S)
         self._out.close()
+
+
+def _text_file() -> IO[str]:
+    """A file without a name; in memory where the system has such, as a root that cannot be written to has no place for others."""
+    if sys.platform == "linux":
+        return os.fdopen(os.memfd_create("cleaner's job"), "w+")
+    return tempfile.TemporaryFile("w+")
 
 
 def yield_processor(pid: int) -> None:

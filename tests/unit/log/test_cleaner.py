@@ -263,6 +263,16 @@ def test_a_process_does_the_round(job: CleaningJob) -> None:
     assert os.path.getsize(os.path.join(job.directory, f"{0:020d}.log.cleaned")) == result.bytes_written
 
 
+def test_a_process_needs_no_directory_for_temporary_files(job: CleaningJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A root that cannot be written to has none, and a full one is no reason not to compact."""
+    monkeypatch.setattr("tempfile.tempdir", "/nonexistent")
+    worker = WorkerProcess(job)
+    wait_for(lambda: worker.poll() is not None, "the worker did not answer")
+    result = worker.poll()
+    worker.close()
+    assert isinstance(result, CleaningResult)
+
+
 def test_the_process_steps_back_behind_the_broker(job: CleaningJob) -> None:
     worker = WorkerProcess(replace(job, bytes_per_second_max=1.0))
     try:
