@@ -16,7 +16,7 @@ NODES_SHARE ?= tests/interop/test_client.py tests/interop/test_transactions_clie
 NATIVE  := $(wildcard src/fastq/_native/*.pyx src/fastq/_native/*.pxd src/fastq/_native/*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo pipeline pipeline-flights test test-nodes unit soak simulate sanitize interop-kafka interop-spark bench bench-micro bench-compare bench-growth bench-cluster lint format generate reference docs wheel wheels ext clean
+.PHONY: help demo pipeline pipeline-flights test test-nodes unit soak simulate sanitize interop-kafka interop-spark bench bench-micro bench-compare bench-growth bench-cluster lint format generate reference docs wheel wheels binary ext clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -52,6 +52,10 @@ $(VENV)/.pipeline: $(VENV)/.installed
 # The site needs nothing of the package: the pages of the reference are written beforehand, by `make reference`.
 $(VENV)/.docs: $(VENV)/.created pyproject.toml
 	@$(PY) -m pip install -q --group docs
+	@touch $@
+
+$(VENV)/.binary: $(VENV)/.installed
+	@PYTHONWARNINGS="ignore:Editable installation" FASTQ_EXT=- $(PY) -m pip install -q --no-build-isolation -e ".[console,schemas]" --group binary
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.installed
@@ -178,6 +182,9 @@ WHEELS ?=
 JOBS ?= 2
 wheels: $(VENV)/.wheels ## wheels for Linux (glibc, musl), macOS and Windows in dist/, checked (WHEELS="cp312-musllinux_x86_64 ..." some of them)
 	@$(PY) tools/wheels.py --jobs $(JOBS) $(WHEELS)
+
+binary: $(VENV)/.built $(VENV)/.binary ## one file that runs without Python and without a C library: dist/fastq-broker, and its link dist/fastq
+	@$(PY) tools/binary/build.py
 
 clean: ## remove what was built
 	@rm -rf build dist src/*.egg-info src/fastq/_native/*.so src/fastq/_native/*.c $(VENV)/.built demo-data pipeline-data

@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from nodes import free_ports
 
 from fastq import Admin, Consumer, Producer
@@ -28,6 +27,8 @@ from fastq.admin import NewTopic
 
 ROOT = Path(__file__).resolve().parents[2]
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+
+OFTEN = ("--set", "log.cleaner.backoff.ms=100", "--set", "log.retention.check.interval.ms=100")
 
 pytestmark = pytest.mark.soak
 
@@ -60,11 +61,20 @@ class EmptyRoot:
 class Running:
     """A process of the binary, with what it says."""
 
-    def __init__(self, root: EmptyRoot, *arguments: str) -> None:
+    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(
-            root.command(*arguments), stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, env={}, process_group=0
-        )  # fmt: skip
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
+            env=environment,
+            start_new_session=True,
+            preexec_fn=lambda: signal.signal(
+                signal.SIGINT, signal.SIG_DFL
+            ),  # ignored, where tests run in the background
+        )
         self.log: list[str] = []
         self._said, self._ended = threading.Condition(), 0
         self._readers = [
@@ -134,8 +144,8 @@ def root(binary: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emp
 def start(root: EmptyRoot) -> Iterator[Callable[..., Running]]:
     open_ones: list[Running] = []
 
-    def start(*arguments: str) -> Running:
-        open_ones.append(Running(root, *arguments))
+    def start(*arguments: str, command: list[str] | None = None, environment: dict[str, str] | None = None) -> Running:
+        open_ones.append(Running(command or root.command(*arguments), environment or {}))
         return open_ones[-1]
 
     yield start
@@ -150,6 +160,17 @@ def ready(broker: Running) -> str:
 def values(root: EmptyRoot, servers: str, topic: str) -> list[str]:
     out = root.output("/fastq", "consume", topic, "--from-beginning", "--exit-at-end", "--json", "--bootstrap", servers)
     return [json.loads(line)["value"] for line in out.splitlines()]
+
+
+def has_compacted(broker: Running, servers: str) -> None:
+    """Its cleaner, a process of its own, has done a round."""
+    compacted = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.bytes": "1048576"}
+    with Admin(bootstrap_servers=servers) as admin:
+        admin.create_topics([NewTopic(name="compacted", partitions=1, configs=compacted)])
+    with Producer(bootstrap_servers=servers, batch_size=4096) as producer:
+        for number in range(3000):
+            producer.send("compacted", b"%04d" % number * 250, key=b"key-%d" % (number % 3))
+    broker.wait_for(r"compacted-0: compacted up to offset")
 
 
 def test_it_is_one_file_that_asks_for_no_other(binary: Path) -> None:
@@ -170,9 +191,7 @@ def test_versions_and_exit_codes(root: EmptyRoot) -> None:
 
 
 def test_one_node_with_every_codec_its_cleaner_and_ctrl_c(root: EmptyRoot, start: Callable[..., Running]) -> None:
-    small = ["log.cleaner.backoff.ms=100", "log.retention.check.interval.ms=100"]
-    settings = [word for each in small for word in ("--set", each)]
-    broker = start("/fastq-broker", "--data-dir", "/tmp/one", "--listen", "127.0.0.1:0", *settings)
+    broker = start("/fastq-broker", "--data-dir", "/tmp/one", "--listen", "127.0.0.1:0", *OFTEN)
     servers = ready(broker)
     pid = broker.process.pid
     assert Path(f"/proc/{pid}/comm").read_text() == "fastq-broker\n"
@@ -180,26 +199,24 @@ def test_one_node_with_every_codec_its_cleaner_and_ctrl_c(root: EmptyRoot, start
 
     for codec in CODECS:
         line = f"from inside, {codec}"
-        root.output("/fastq", "produce", codec, "--property", f"compression.type={codec}", "--bootstrap", servers, text=line)
+        root.output(
+            "/fastq", "produce", codec, "--property", f"compression.type={codec}", "--bootstrap", servers, text=line
+        )
         with Producer(bootstrap_servers=servers, compression_type=codec) as producer:
             producer.send(codec, f"from outside, {codec}".encode())
         with Consumer(codec, bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
             assert [record.value.decode() for record in consumer.read_to_end()] == [line, f"from outside, {codec}"]
         assert values(root, servers, codec) == [line, f"from outside, {codec}"]
 
-    compacted = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.bytes": "1048576"}
-    with Admin(bootstrap_servers=servers) as admin:
-        admin.create_topics([NewTopic(name="compacted", partitions=1, configs=compacted)])
-    with Producer(bootstrap_servers=servers, batch_size=4096) as producer:
-        for number in range(3000):
-            producer.send("compacted", b"%04d" % number * 250, key=b"key-%d" % (number % 3))
-    broker.wait_for(r"compacted-0: compacted up to offset")
+    has_compacted(broker, servers)
     assert broker.interrupt() == 0
     broker.wait_for(r"fastq_broker: stopped$")
 
 
 def test_three_nodes_and_ctrl_c(root: EmptyRoot, start: Callable[..., Running]) -> None:
-    cluster = start("/fastq-broker", "--nodes", "3", "--data-dir", "/tmp/three", "--listen", f"127.0.0.1:{free_ports(6)}")
+    cluster = start(
+        "/fastq-broker", "--nodes", "3", "--data-dir", "/tmp/three", "--listen", f"127.0.0.1:{free_ports(6)}"
+    )
     servers = ready(cluster)
     root.output("/fastq", "topics", "create", "logs", "--replication-factor", "3", "--bootstrap", servers)
     root.output("/fastq", "produce", "logs", "--property", "acks=all", "--bootstrap", servers, text="one\ntwo\n")
@@ -229,6 +246,41 @@ def test_a_mirror_and_the_console(root: EmptyRoot, start: Callable[..., Running]
     assert console.interrupt() in (0, 130), console.log
 
 
+EVERY_MODULE = """
+import importlib, pkgutil, sys, fastq, fastq_broker
+failed = {}
+def skipped(name): raise ImportError(name)
+for package in (fastq, fastq_broker):
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + ".", onerror=lambda name: None):
+        if module.name.startswith("fastq.spark") or module.name.endswith((".__main__", ".pytest_plugin")):
+            continue
+        try:
+            importlib.import_module(module.name)
+        except ImportError as error:
+            failed[module.name] = str(error)
+import fastavro, google.protobuf, jsonschema, lz4, snappy, uvloop, xxhash, zstandard
+jsonschema.Draft202012Validator({"type": "integer"}).validate(1)
+print(failed, sys.prefix, [path for path in sys.path if not path.startswith(sys.prefix)])
+"""
+
+
+def test_all_modules_are_there_and_none_of_elsewhere(root: EmptyRoot) -> None:
+    root.output("/fastq", "--version")
+    (python,) = (root.path / "tmp").glob("fastq-0/*/bin/fastq-python")
+    inside = f"/{python.relative_to(root.path)}"
+    environment = {"PYTHONPATH": "/elsewhere", "PYTHONHOME": "/elsewhere", "LD_LIBRARY_PATH": "/elsewhere"}
+    code, out, err = root.run(inside, "-c", EVERY_MODULE, environment=environment)
+    assert (code, out, err) == (0, f"{{}} {Path(inside).parents[1]} []\n", "")
+
+
+def test_closed_streams_stay_closed(root: EmptyRoot) -> None:
+    """What is held open for the process's life does not become its standard output."""
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&- <&-', "sh", *root.command("/fastq-broker", "--version")], capture_output=True, timeout=60
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
 def test_no_tmp_at_all(root: EmptyRoot, binary: Path, tmp_path: Path) -> None:
     """A directory of one's own choice is enough; without any, the error says which were looked at."""
     bare = EmptyRoot(tmp_path / "root", binary)
@@ -239,3 +291,28 @@ def test_no_tmp_at_all(root: EmptyRoot, binary: Path, tmp_path: Path) -> None:
     code, out, err = bare.run("/fastq-broker", "--version", environment={"FASTQ_RUNTIME_DIR": "/run"})
     assert (code, err) == (0, "") and out.startswith("fastq-broker ")
 
+
+def test_a_root_that_cannot_be_written_to(binary: Path, start: Callable[..., Running], tmp_path: Path) -> None:
+    """As an image has it that was made with its files unpacked: only the data can be written."""
+    image = EmptyRoot(tmp_path / "root", binary)
+    (image.path / "tmp").rmdir()
+    (image.path / "data").mkdir()
+    environment = {"FASTQ_RUNTIME_DIR": "/opt"}
+    code, _, err = image.run("/fastq-broker", "--version", environment=environment)
+    assert code == 0, err
+    script = (
+        'mount --bind "$0" "$0" && mount -o remount,ro,bind "$0" && mount -t tmpfs none "$0/data" && '
+        'cd "$0" && ! touch here 2>&- && exec "$@"'
+    )
+    as_root = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    chroot = shutil.which("chroot") or "/usr/sbin/chroot"
+    broker = start(
+        command=[
+            *(shutil.which("unshare") or "/usr/bin/unshare", "--mount", *as_root, "sh", "-c", script, str(image.path)),
+            *(chroot, str(image.path), "/fastq-broker", "--data-dir", "/data/log", "--listen", "127.0.0.1:0", *OFTEN),
+        ],
+        environment=environment | {"PATH": os.environ["PATH"]},
+    )
+    has_compacted(broker, ready(broker))
+    assert broker.interrupt() == 0, broker.log
+    shutil.rmtree(image.path)

@@ -12,8 +12,8 @@ from page_programs import ROOT, blocks_of, run_blocks
 
 from fastq.testing import Broker
 
-ELSEWHERE = ("console.md", "security.md")
-"""Guides that are tried by tests of their own: a console is not ours to program, and security wants certificates."""
+ELSEWHERE = ("binary.md", "console.md", "security.md")
+"""Guides that are tried by tests of their own: one file and a console are not ours to program, and security wants certificates."""
 GUIDES = sorted(path.name for path in (ROOT / "docs" / "guides").glob("*.md") if path.name not in ELSEWHERE)
 
 

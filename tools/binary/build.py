@@ -51,6 +51,11 @@ LEFT_OUT = re.compile(
 )
 """Of the standard library: tests, what has a window or a terminal's screen, databases, builds of packages; readline has another license."""
 
+NOT_PACKED = re.compile(
+    r"(^|/)(__pycache__|tests|sboms)/|\.(pyi|pyx|pxd|pxi|c|h|typed)$|\.dist-info/(RECORD|INSTALLER|REQUESTED|direct_url\.json)$"
+)
+"""Of the dependencies: tests, sources and declarations, what says where pip has put them."""
+
 LATE_LIBRARIES = ("libgcc_s.so.1", "libnss_files.so.2", "libnss_dns.so.2")
 """What the C library opens when it needs it: the end of a thread, names of hosts before glibc 2.34."""
 
@@ -60,7 +65,9 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=ROOT / "dist", help="where the two names go (default: dist)")
     output = parser.parse_args().output
     if sys.platform != "linux" or platform.libc_ver()[0] != "glibc":
-        sys.exit("make binary: it takes a Linux with glibc to build; what it builds runs on any Linux of its architecture")
+        sys.exit(
+            "make binary: it takes a Linux with glibc to build; what it builds runs on any Linux of its architecture"
+        )
     shutil.rmtree(BUILD, ignore_errors=True)
     TREE.mkdir(parents=True)
     stage_standard_library()
@@ -73,7 +80,7 @@ def main() -> None:
     stage_libraries()
     strip()
     check_libraries()
-    payload, size = pack()
+    payload, size = pack(TREE)
     link_launcher(payload, size, output)
     binary = output / "fastq-broker"
     print(f"{binary}: {binary.stat().st_size / 1e6:.1f} MB, {size / 1e6:.1f} MB unpacked")
@@ -156,13 +163,12 @@ def distributions(name: str, extras: Iterable[str]) -> list[metadata.Distributio
 def stage_distribution(distribution: metadata.Distribution) -> None:
     for file in distribution.files or ():
         source = Path(str(distribution.locate_file(file)))
-        if file.parts[0] == ".." or "__pycache__" in file.parts or "tests" in file.parts:
+        if file.parts[0] == ".." or NOT_PACKED.search(file.as_posix()):
             continue
         if source.suffix == ".py":
             compile_to(source, TREE / "site" / file)
-        elif ".so" in source.suffixes or (".dist-info" in file.parts[0] and "sboms" not in file.parts):
-            if source.name not in ("RECORD", "INSTALLER", "direct_url.json", "REQUESTED"):
-                copy_to(source, TREE / "site" / file)
+        else:
+            copy_to(source, TREE / "site" / file)
 
 
 def stage_start() -> None:
@@ -250,7 +256,8 @@ def stage_libraries() -> None:
 
 
 def forget_search_path(path: Path) -> None:
-    """Take out of a library where it looks for others on the machine that it was built on (DT_RPATH, DT_RUNPATH); beside itself is right."""
+    """Take out of a library where it looks for others (DT_RPATH, DT_RUNPATH): places of the machine that it was built on, unless they are
+    beside itself."""
     own = re.search(r"R(?:UN)?PATH\) .*\[(.*)\]", run("readelf", "-dW", path))
     if own is None or own[1].startswith("$ORIGIN"):
         return
@@ -285,38 +292,46 @@ def check_libraries() -> None:
 # -- one file
 
 
-def pack() -> tuple[bytes, int]:
-    """The tree as a compressed tar file with the list of its files, and how many bytes that unpacks to."""
-    paths = sorted(TREE.rglob("*"))
+def pack(tree: Path) -> tuple[bytes, int]:
+    """A tree as a compressed tar file with the list of its files, and how many bytes that unpacks to."""
+    (tree / "files").unlink(missing_ok=True)
+    paths = sorted(tree.rglob("*"))
     files = [path for path in paths if path.is_file() and not path.is_symlink()]
-    listed = "".join(f"{path.stat().st_size} {path.relative_to(TREE)}\n" for path in files)
-    (TREE / "files").write_text(listed, encoding="utf-8")
+    listed = "".join(f"{path.stat().st_size} {path.relative_to(tree)}\n" for path in files)
+    (tree / "files").write_text(listed, encoding="utf-8")
     text = io.BytesIO()
     with tarfile.open(fileobj=text, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-        for path in [*paths, TREE / "files"]:
-            member = tar.gettarinfo(path, path.relative_to(TREE).as_posix())
-            member.mtime = member.uid = member.gid = 0
-            member.uname = member.gname = ""
-            if member.isreg():
-                member.type = tarfile.REGTYPE  # tar's hard links are two files here
+        for path in [*paths, tree / "files"]:
+            member = tarfile.TarInfo(path.relative_to(tree).as_posix())
+            member.mode = 0o755 if path.is_dir() or path.stat().st_mode & 0o100 else 0o644
+            if path.is_symlink():
+                member.type, member.linkname = tarfile.SYMTYPE, os.readlink(path)
+                tar.addfile(member)
+            elif path.is_dir():
+                member.type = tarfile.DIRTYPE
+                tar.addfile(member)
+            else:
+                member.size = path.stat().st_size
                 with path.open("rb") as file:
                     tar.addfile(member, file)
-            else:
-                tar.addfile(member)
     return zlib.compress(text.getvalue(), 9), sum(path.stat().st_size for path in files)
 
 
 def link_launcher(payload: bytes, size: int, output: Path) -> None:
-    (BUILD / "payload").write_bytes(payload)
+    """launcher.c with its payload, and the name `fastq` for it. size: what is said to be unpacked, in bytes."""
     output.mkdir(parents=True, exist_ok=True)
-    draft = output / ".fastq-broker.new"  # one that runs is not written over
+    draft, packed = output / ".fastq-broker.new", output / ".payload"  # one that runs is not written over
+    packed.write_bytes(payload)
     run(
         *("gcc", "-static", "-Os", "-Wall", "-Wextra", "-Werror", "-o", draft, OWN / "launcher.c", "-lz"),
-        define("PAYLOAD", str(BUILD / "payload")),
-        define("KEY", hashlib.sha256(payload).hexdigest()[:16]),
-        define("PLACE", PLACE),
+        *(
+            define("PAYLOAD", str(packed)),
+            define("KEY", hashlib.sha256(payload).hexdigest()[:16]),
+            define("PLACE", PLACE),
+        ),
         f"-DUNPACKED_BYTES={size}",
     )
+    packed.unlink()
     run("strip", draft)
     draft.replace(output / "fastq-broker")
     link = output / "fastq"

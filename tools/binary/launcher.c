@@ -42,6 +42,8 @@
 #define PATCHED "bin/fastq-broker"
 #define UNUSED_S (7 * 24 * 3600)
 #define TOUCH_S (24 * 3600)
+#define WAIT_US 50000
+#define SAY_US 5000000
 
 __asm__(".section .rodata\n"
         ".balign 16\n"
@@ -210,29 +212,30 @@ static bool unpack(int root, const char *place) {
     return ok;
 }
 
-/* Whether every file of its list is in the directory `place`, with its size: "SIZE NAME" a line. */
+/* Whether the directory `place` is this user's, and every file of its list is in it, with its size: "SIZE NAME" a line. */
 static bool is_whole(const char *place) {
-    char path[PATH_MAX];
     struct stat there;
-    snprintf(path, sizeof path, "%s/" LIST, place);
-    int file = open(path, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
-    if (file < 0) return false;
+    int root = open(place, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    if (root < 0) return false;
+    int file = openat(root, LIST, O_RDONLY | O_NOFOLLOW | O_CLOEXEC);
     char *text = NULL;
-    bool ok = fstat(file, &there) == 0 && there.st_size > 0 && (text = malloc(there.st_size + 1)) != NULL
+    bool ok = file >= 0 && fstat(root, &there) == 0 && there.st_uid == geteuid() && (there.st_mode & 022) == 0
+              && fstat(file, &there) == 0 && there.st_size > 0 && (text = malloc(there.st_size + 1)) != NULL
               && read(file, text, there.st_size) == there.st_size;
-    close(file);
-    int root = ok ? open(place, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
-    ok = root >= 0;
     if (ok) text[there.st_size] = 0;
     for (char *line = text; ok && *line;) {
         char *name, *end = strchr(line, '\n');
-        if (end == NULL) break;
-        *end = 0;
         long long size = strtoll(line, &name, 10);
+        if (end == NULL || *name != ' ') {
+            ok = false;
+            break;
+        }
+        *end = 0;
         ok = fstatat(root, name + 1, &there, 0) == 0 && S_ISREG(there.st_mode) && there.st_size == size;
         line = end + 1;
     }
-    if (root >= 0) close(root);
+    if (file >= 0) close(file);
+    close(root);
     free(text);
     return ok;
 }
@@ -277,12 +280,16 @@ static bool put(const char *base, const char *name) {
     snprintf(path, sizeof path, "%s/.lock", base);
     int lock = open(path, O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
     if (lock < 0) return refuse(base, "%s", strerror(errno));
-    while (flock(lock, LOCK_EX) != 0)
-        if (errno != EINTR) break; /* a file system without locks: the rename decides */
+    bool alone = true;
+    for (int turn = 1; flock(lock, LOCK_EX | LOCK_NB) != 0 && alone; turn++) {
+        alone = errno == EWOULDBLOCK || errno == EINTR; /* else a file system without locks: the rename decides */
+        if (turn * WAIT_US == SAY_US) fprintf(stderr, "%s: waiting for another process that unpacks into %s\n", program, base);
+        if (alone) usleep(WAIT_US);
+    }
     snprintf(path, sizeof path, "%s/%s", base, name);
     bool ok = is_whole(path);
     if (ok) goto end;
-    tidy(base, name);
+    if (alone) tidy(base, name);
     snprintf(draft, sizeof draft, "%s/.new-XXXXXX", base);
     if (mkdtemp(draft) == NULL) {
         refuse(base, "%s", strerror(errno));

@@ -115,7 +115,7 @@ class WorkerProcess:
 
 def _text_file() -> IO[str]:
     """A file without a name; in memory where the system has such, as a root that cannot be written to has no place for others."""
-    if sys.platform == "linux":
+    if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("cleaner's job"), "w+")
     return tempfile.TemporaryFile("w+")
 
