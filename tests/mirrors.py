@@ -8,9 +8,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from fastq import Admin, Consumer
+from fastq import Admin, Consumer, TopicPartition
+from fastq._native.records import iter_headers
+from fastq.admin import OffsetSpec
+from fastq.errors import FastqError
 from fastq.mirror.config import MirrorConfig, parse_config
 from fastq.mirror.mirror import Mirror
+from fastq.mirror.source_reader import SourceReader, Wanted
 from fastq.testing import Broker
 
 WAIT_S = 30.0
@@ -87,3 +91,28 @@ def values_of(broker: Broker, topic: str) -> list[bytes | None]:
         if topic not in admin.list_topics():
             return []
     return [record[3] for record in records_of(broker, topic)]
+
+
+def batches_of(config: MirrorConfig, side: str, topic: str, partition: int) -> list[tuple[int, int, bytes]]:
+    """What lies in a partition of a side, up to its high watermark: first and last offset of each batch, and the bytes behind its epoch."""
+    tp, found = TopicPartition(topic, partition), []
+    where = config.source if side == "source" else config.target
+    with Admin(where.common) as admin:
+        topic_id = admin.describe_topic(topic).topic_id
+        offset = admin.list_offsets({tp: OffsetSpec.EARLIEST})[tp].result().offset
+    reader = SourceReader(where)
+    try:
+        while True:
+            answer = reader.fetch({tp: Wanted(topic_id, offset)}, 0)[tp]
+            if isinstance(answer, FastqError):  # its leader is not known yet
+                assert answer.retriable, answer
+                time.sleep(0.05)
+                continue
+            if answer.next_offset == offset:
+                return found
+            for position, header in iter_headers(answer.records):
+                batch = bytes(answer.records[position : position + header.size_bytes])
+                found.append((header.base_offset, header.last_offset, batch[16:]))
+            offset = answer.next_offset
+    finally:
+        reader.close()

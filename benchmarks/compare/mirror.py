@@ -1,10 +1,11 @@
-"""Records from one broker to another: fastq mirror, MirrorMaker 2, and a plain loop of confluent-kafka.
+"""Records from one broker to another: fastq mirror, the same with the same offsets, MirrorMaker 2, and a plain loop of confluent-kafka.
 
     python benchmarks/compare/mirror.py [--mebibytes 1024] [--partitions 8] [--rounds 3]
 
 Rules: the same source, of 100-byte records, for all; a target of its own for each run; each side is a process of its own, or two of Java's
 threads in one. What is timed is from the first record in the target to the last, as its end offsets tell: neither start nor group formation
-count. MirrorMaker 2 is not exactly once here, as its own default is, and neither is the loop; fastq's mirror is.
+count. Beside them stands what the source's fetch gives to who reads batches and does nothing with them. MirrorMaker 2 is not exactly once
+here, as its own default is, and neither is the loop; fastq's mirrors are.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from support import interleave, medians, save
 import apache_kafka  # isort: skip  # found by support
 from fastq import Admin, Producer, TopicPartition
 from fastq.admin import OffsetSpec
+from fastq.mirror.config import Side
+from fastq.mirror.source_reader import Fetched, SourceReader, Wanted
 from fastq.testing import Broker
 
 RECORD_BYTES = 100
@@ -36,6 +39,7 @@ source = {{ alias = "A", bootstrap.servers = "{source}" }}
 target = {{ alias = "B", bootstrap.servers = "{target}" }}
 mirror = {{ topics = ["records"], heartbeat_interval_ms = 0, group_interval_ms = 0, refresh_interval_ms = 500 }}
 """
+SAME = MIRROR.replace("mirror = {{", 'mirror = {{ offsets = "same",')
 MIRROR_MAKER = """
 clusters = A, B
 A.bootstrap.servers = {source}
@@ -125,6 +129,7 @@ def side(source: Broker, count: int, partitions: int, command: Callable[[str, Pa
         texts = {"source": source.bootstrap_servers, "target": target.bootstrap_servers}
         folder = Path(name)
         (folder / "mirror.toml").write_text(MIRROR.format(**texts))
+        (folder / "same.toml").write_text(SAME.format(**texts))
         (folder / "mm2.properties").write_text(MIRROR_MAKER.format(**texts))
         (folder / "servers").write_text(" ".join(texts.values()))
         with process(*command(sys.executable, folder)):
@@ -133,6 +138,31 @@ def side(source: Broker, count: int, partitions: int, command: Callable[[str, Pa
 
 def mirror_command(python: str, folder: Path) -> list[str]:
     return [python, "-m", "fastq", "mirror", "--config", str(folder / "mirror.toml")]
+
+
+def same_command(python: str, folder: Path) -> list[str]:
+    return [python, "-m", "fastq", "mirror", "--config", str(folder / "same.toml")]
+
+
+def fetched(source: Broker, partitions: int) -> dict[str, float]:
+    """All batches of the source, read by one who does nothing with them: what a mirror cannot be faster than."""
+    with Admin(bootstrap_servers=source.bootstrap_servers) as admin:
+        topic_id = admin.describe_topic(TOPIC).topic_id
+        places = {TopicPartition(TOPIC, p): OffsetSpec.LATEST for p in range(partitions)}
+        left = {tp: found.offset for tp, found in admin.list_offsets(places).results().items()}
+    records = sum(left.values())
+    reader = SourceReader(Side("A", {"bootstrap_servers": source.bootstrap_servers}, {}, {}))
+    wanted = {tp: Wanted(topic_id, 0) for tp in left}
+    begin = time.perf_counter()
+    while wanted:
+        for tp, answer in reader.fetch(wanted, 100).items():
+            if isinstance(answer, Fetched):
+                del wanted[tp]
+                if answer.next_offset < left[tp]:
+                    wanted[tp] = Wanted(topic_id, answer.next_offset)
+    took_s = time.perf_counter() - begin
+    reader.close()
+    return {"mb_per_s": records * RECORD_BYTES / 1e6 / took_s}
 
 
 def loop_command(python: str, folder: Path) -> list[str]:
@@ -151,7 +181,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     count = options.mebibytes * 1024 * 1024 // RECORD_BYTES // 10_000 * 10_000
-    commands = {"fastq mirror": mirror_command, "confluent-kafka loop": loop_command}
+    commands = {
+        "fastq mirror": mirror_command,
+        "fastq mirror, same offsets": same_command,
+        "confluent-kafka loop": loop_command,
+    }
     if apache_kafka.available() is None:
         commands["MirrorMaker 2"] = mirror_maker_command
     with Broker() as source:
@@ -160,6 +194,7 @@ def main() -> None:
             name: (lambda command=command: side(source, count, options.partitions, command))
             for name, command in commands.items()
         }
+        sides["fetch alone"] = lambda: fetched(source, options.partitions)
         rounds = interleave(sides, options.rounds)
     figures = {name: medians(found) for name, found in rounds.items()}
     ours = figures["fastq mirror"]["mb_per_s"]

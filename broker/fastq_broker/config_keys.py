@@ -116,6 +116,10 @@ THROTTLED_REPLICAS = Check(
     "`*` or a list of partition:broker",
     lambda value: value == ["*"] or all(_is_replica(item) for item in value),
 )
+MIRROR_SOURCE = Check(
+    "ALIAS/CLUSTER ID/TOPIC ID, as fastq mirror writes it, or nothing",
+    lambda value: not value or (len(value) <= 300 and value.count("/") in (2, 3)),
+)
 
 
 def is_count(text: str) -> bool:

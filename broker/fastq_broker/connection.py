@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from .router import Deferred
     from .server import Server
 
-PRODUCE = 0
+CARRY_RECORDS = frozenset({0, 10000})
+"""Produce, and MirrorAppend: of what is received nothing becomes larger than it is."""
 LARGE_FRAME_BYTES = 32 << 10
 """After a frame of this size or more, the next read asks for as many bytes, into its buffer, or where that was given back for
 HEAD_BYTES only: the next large frame is not copied."""
@@ -305,7 +306,7 @@ class Connection(asyncio.BufferedProtocol, Accepted):
         limit = self._server.limits.non_produce_request_bytes_max
         if self._wanted - 4 > limit and len(piece) >= 6:
             api_key = int.from_bytes(piece[4:6], "big", signed=True)
-            if api_key != PRODUCE:
+            if api_key not in CARRY_RECORDS:
                 raise too_large(api_key, self._wanted - 4, limit)
 
     def _take_memory(self) -> bool:

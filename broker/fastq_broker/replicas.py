@@ -43,6 +43,7 @@ class Replica:
         "leader_epoch",
         "leader_id",
         "log",
+        "mirrored",
         "partition",
         "shared",
         "sleepers",
@@ -64,6 +65,8 @@ class Replica:
         self._wanted_in_sync = 1
         self._in_sync = (1, 1)  # how many are, of how many, as the metadata has it
         self.internal = topic in INTERNAL_TOPICS
+        self.mirrored = False
+        """Whether a mirror alone writes here."""
         self.leader_id = -1
         self.leader_epoch = -1
         self.shared: SharedPartition | None = None
@@ -84,6 +87,7 @@ class Replica:
     def apply_config(self, config: LogConfig, min_insync_replicas: int) -> None:
         """Note what the request path needs of the topic's settings."""
         self.synchronous = config.synchronous
+        self.mirrored = bool(config.mirror_source)
         self._wanted_in_sync = min_insync_replicas
         self.answers_later = self.synchronous or self.shared is not None
         if self.shared is not None:

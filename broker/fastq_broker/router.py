@@ -22,7 +22,7 @@ from fastq.errors import ErrorCode, KafkaError
 from fastq.protocol.api import APIS, api_name
 from fastq.protocol.frames import decode_body, encode_response
 
-from .connection import PRODUCE, Connection, ProtocolViolation, too_large
+from .connection import CARRY_RECORDS, Connection, ProtocolViolation, too_large
 from .ports import Ports
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ HANDLERS: dict[int, str] = {
     75: "describe_topic_partitions",
     80: "add_raft_voter",
     81: "remove_raft_voter",
+    10000: "mirror_append",
 }
 
 API_VERSIONS = 18
@@ -235,7 +236,7 @@ class Router:
             raise ProtocolViolation(
                 f"{route.name} version {header[1]} is not supported; the broker serves {versions[0]} to {versions[1]}"
             )
-        if header[5] - header[4] > self._non_produce_bytes_max and header[0] != PRODUCE:
+        if header[5] - header[4] > self._non_produce_bytes_max and header[0] not in CARRY_RECORDS:
             raise too_large(header[0], header[5] - header[4], self._non_produce_bytes_max)
         try:
             if route.handle_frame is not None:

@@ -258,8 +258,8 @@ class Server:
 
 def flexible_versions() -> bytes:
     """For scan_request: the first version of each API with request header v2; 255 for never."""
-    table = bytearray(b"\xff" * 128)
+    table = bytearray(b"\xff" * (max(APIS) + 1))
     for key, info in APIS.items():
-        if info.flexible_version is not None and 0 <= info.flexible_version < 255 and 0 <= key < len(table):
+        if info.flexible_version is not None and 0 <= info.flexible_version < 255:
             table[key] = info.flexible_version
     return bytes(table)

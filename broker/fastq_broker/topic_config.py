@@ -18,6 +18,7 @@ from fastq_broker.config import BrokerConfig
 from fastq_broker.config_keys import (
     GZIP_LEVEL,
     INT64_MAX,
+    MIRROR_SOURCE,
     THROTTLED_REPLICAS,
     Check,
     ConfigKey,
@@ -244,6 +245,13 @@ TOPIC_KEYS = table_of(
             at_least(1),
             "In-sync replicas that a produce with acks=all needs.",
             broker=["min.insync.replicas"],
+        ),
+        row(
+            "mirror.source",
+            STRING,
+            "",
+            MIRROR_SOURCE,
+            "What the topic is mirrored from with the same offsets: nobody else writes to it, and its own retention rests.",
         ),
         row("preallocate", BOOLEAN, False, None, "Reserve a segment's space at once.", broker=["log.preallocate"]),
         row("remote.log.copy.disable", BOOLEAN, False, None, "Stop copying to the remote tier.", nothing_yet=_TIERED),
@@ -522,4 +530,5 @@ def to_log_config(values: Mapping[str, Value]) -> LogConfig:
         max_compaction_lag_ms=values["max.compaction.lag.ms"],
         min_cleanable_dirty_ratio=values["min.cleanable.dirty.ratio"],
         durability=values["durability"],
+        mirror_source=values["mirror.source"],
     )

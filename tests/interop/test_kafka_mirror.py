@@ -12,10 +12,12 @@ from pathlib import Path
 
 import apache_kafka
 import pytest
+from mirrors import batches_of
 
 from fastq import Admin, Consumer, Producer, TopicPartition
-from fastq.errors import FastqError
+from fastq.errors import ConfigError, FastqError
 from fastq.mirror.config import MirrorConfig, parse_config
+from fastq.mirror.failover import reversed_config
 from fastq.mirror.mirror import Mirror
 from fastq.testing import Broker
 
@@ -101,6 +103,45 @@ def test_records_and_groups_go_between_apache_kafka_and_ours(
         assert told["upstream"] == "[A]" and told["hops"] == "1"
         assert "A.checkpoints.internal" in told["checkpoints"] and "A.heartbeats" in told["heartbeats"]
         assert f"A.{topic}" in told["remote"]
+
+
+def test_batches_of_apache_kafka_keep_their_offsets(kafka_servers: str, new_topic_name: Callable[[], str]) -> None:
+    topic = new_topic_name()
+    with Broker(in_memory=True) as ours:
+        options = {
+            "topics": [topic],
+            "lanes": 2,
+            "refresh_interval_ms": 200,
+            "group_interval_ms": 200,
+            "groups": [topic],
+        }
+        config = parse_config(
+            {
+                "source": {"alias": "A", "bootstrap.servers": kafka_servers},
+                "target": {"alias": "B", "bootstrap.servers": ours.bootstrap_servers},
+                "mirror": {**options, "offsets": "same", "names": "identity", "replication_factor": 1},
+            }
+        )
+        at = TopicPartition(topic, 0)
+        with Admin(bootstrap_servers=kafka_servers) as admin, Admin(bootstrap_servers=ours.bootstrap_servers) as there:
+            admin.create_topic(topic, 2, 1)
+            with Producer(bootstrap_servers=kafka_servers, transactional_id=topic, compression_type="zstd") as producer:
+                for i in range(20):
+                    producer.begin_transaction()
+                    for k in range(10):
+                        producer.send(topic, b"%d" % i, b"%d" % k, partition=i % 2)
+                    producer.abort_transaction() if i % 5 == 0 else producer.commit_transaction()
+            admin.alter_group_offsets(topic, {at: 40}).results()
+            with mirrored(config):
+                wait_for(lambda: topic in there.list_topics())
+                for partition in range(2):
+                    expected = batches_of(config, "source", topic, partition)
+                    wait_for(lambda p=partition, e=expected: batches_of(config, "target", topic, p) == e != [])  # type: ignore[misc]
+                wait_for(lambda: there.list_group_offsets(topic, [at])[at].result() is not None)
+            assert there.list_group_offsets(topic, [at])[at].result().offset == 40  # type: ignore[union-attr]
+            assert values(kafka_servers, topic) == values(ours.bootstrap_servers, topic)
+        with pytest.raises(ConfigError, match="needs a fastq broker as the target"):
+            Mirror(reversed_config(config)).run()
 
 
 def _asked_of_mirror_maker(servers: str, group: str) -> dict[str, str]:

@@ -17,6 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit" / "protocol"
 import json
 
 import protocol_oracle as oracle
+from fastq_broker.handlers.api_versions import OWN_FROM
 from protocol_oracle import DEFINITIONS
 
 PACKAGES = {  # by our module; messages of all other modules are in kafka-clients
@@ -79,7 +80,7 @@ def test_apache_kafka_encodes_every_message_to_the_same_bytes() -> None:
     if reason is not None:
         pytest.skip(reason)
     lines, expected = [], []
-    for message in DEFINITIONS:
+    for message in (m for m in DEFINITIONS if m.key < OWN_FROM):
         for version in message.versions:
             for sample in range(SAMPLES):
                 values = oracle.random_values(message, version, random.Random(f"{message.name} {version} {sample}"))

@@ -6,6 +6,7 @@ Rules
 - Every client asks on each of its connections, so a version's answer is encoded once and kept until what it says has changed. While
   a broker runs, only the finalized features and their epoch do, and which release the active controller is of; what is served is the same
   for all routers of a kind.
+- Our own APIs are told to our own clients, who say that they are fastq: nobody else has a use for them.
 - Of what is forwarded the versions are told that the active controller has too.
 """
 
@@ -16,6 +17,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from fastq.errors import ErrorCode
+from fastq.net.connection import SOFTWARE_NAME
 from fastq.protocol.message import Message
 from fastq.protocol.messages import ApiVersionsRequest, ApiVersionsResponse
 from fastq_broker.controller import features
@@ -28,6 +30,8 @@ API_KEY = 18
 VERSIONS = (0, 4)
 
 PRODUCE = 0
+OWN_FROM = 10000
+"""APIs from this key on are ours."""
 FIRST_VERSION_WITH_SOFTWARE = 3
 FIRST_VERSION_WITH_LEVEL_0 = 4
 
@@ -62,8 +66,8 @@ class _Answer(Message):
         writer.write_raw(self._body)
 
 
-_latest: dict[tuple[type, int], _Answer] = {}
-"""By the kind of router (a broker's listener, a controller's) and version."""
+_latest: dict[tuple[type, int, bool], _Answer] = {}
+"""By the kind of router (a broker's listener, a controller's), version, and whether a client of ours asks."""
 
 
 def handle(context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse | _Answer:
@@ -79,16 +83,19 @@ def handle(context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsR
     cluster = context.cluster if context.router.forwards else None
     theirs = {} if cluster is None else cluster.controller_versions()
     told = _Told(image.offset, image.features, controller.quorum.kraft_version, theirs)
-    key = type(context.router), version
+    ours = context.connection.software[0] == SOFTWARE_NAME
+    key = type(context.router), version, ours
     answer = _latest.get(key)
     if answer is None or answer.told != told:
-        answer = _latest[key] = _Answer(told, _table(context, version, theirs))
+        answer = _latest[key] = _Answer(told, _table(context, version, theirs, ours))
     return answer
 
 
-def _table(context: RequestContext, version: int, theirs: Mapping[int, tuple[int, int]]) -> ApiVersionsResponse:
-    """All APIs and features."""
-    offered = context.router.versions()
+def _table(
+    context: RequestContext, version: int, theirs: Mapping[int, tuple[int, int]], ours: bool
+) -> ApiVersionsResponse:
+    """All APIs, those that are told to our own clients only where `ours`, and features."""
+    offered = {key: versions for key, versions in context.router.versions().items() if ours or key < OWN_FROM}
     if theirs:
         from fastq_broker.cluster.forwarding import shared_versions  # a node that is alone has no need of it
 

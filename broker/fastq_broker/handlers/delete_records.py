@@ -1,7 +1,8 @@
 """DeleteRecords: moves the start of partitions up, so that older records are gone (KIP-107).
 
 Rules (Kafka's ReplicaManager.deleteRecords and DelayedDeleteRecords)
-- Offset -1 is the high watermark; above it is OFFSET_OUT_OF_RANGE. A topic whose cleanup.policy does not delete refuses.
+- Offset -1 is the high watermark; above it is OFFSET_OUT_OF_RANGE. A topic whose cleanup.policy does not delete refuses,
+  and so does one that a mirror writes.
 - The low watermark answered is the least start of all live replicas' logs. The answer waits until it has reached the offset, for the time
   that the request gives: then it is REQUEST_TIMED_OUT, and the records go nevertheless.
 """
@@ -112,7 +113,7 @@ def _delete(context: RequestContext, topic: str, offset: int, result: Result, pe
     if partition.leader != context.node_id or log is None:
         result.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         return
-    if "delete" not in log.config.cleanup_policy:
+    if "delete" not in log.config.cleanup_policy or log.config.mirror_source:
         result.error_code = ErrorCode.POLICY_VIOLATION
         return
     target = log.high_watermark if offset == HIGH_WATERMARK else offset

@@ -232,6 +232,7 @@ _PRECHECK_MESSAGES: dict[int, str] = {
     ErrorCode.NOT_ENOUGH_REPLICAS: "fewer replicas are in sync than min.insync.replicas demands",
     ErrorCode.UNSUPPORTED_COMPRESSION_TYPE: "zstd needs a Produce request of version 7 or later",
     ErrorCode.INVALID_RECORD: "a partition needs exactly one record batch",
+    ErrorCode.POLICY_VIOLATION: "the topic is mirrored from another cluster, and read-only until fastq mirror fail-over",
 }
 
 
@@ -243,6 +244,8 @@ def _precheck(replica: Replica, node_id: int, acks: int, version: int, view: mem
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     if replica.leader_id != node_id:
         return ErrorCode.NOT_LEADER_OR_FOLLOWER
+    if replica.mirrored:
+        return ErrorCode.POLICY_VIOLATION
     if acks == -1 and replica.under_min_isr:
         return ErrorCode.NOT_ENOUGH_REPLICAS
     if start < 0 or start == end:

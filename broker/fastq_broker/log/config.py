@@ -46,6 +46,8 @@ class LogConfig:
     max_compaction_lag_ms: int = UNLIMITED
     min_cleanable_dirty_ratio: float = 0.5
     durability: Literal["page-cache", "fsync"] = "page-cache"
+    mirror_source: str = ""
+    """Of another cluster, whose mirror alone writes here: the log's start follows that of the source, and no retention of its own."""
 
     @property
     def compacted(self) -> bool:

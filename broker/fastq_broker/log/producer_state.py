@@ -27,6 +27,9 @@ WINDOW: Final = 5
 EPOCH_PER_TRANSACTION: Final = 2
 """From this transaction version on each transaction has an epoch of its own (KIP-890)."""
 
+BORDER_PRODUCER_ID: Final = (1 << 63) - 1
+"""Nobody is given it. A commit of it says that the producers of what lies before are another cluster's, and count no more: see mirrored."""
+
 
 _PREFIX = struct.Struct(">hIi")
 _ENTRY = struct.Struct(">qhiqiqiq")
@@ -190,8 +193,10 @@ class ProducerState:
 
         Under transaction version 2 it comes with an epoch above that of the records, so that it cannot end the transaction after.
         The same epoch is right where it has been written before.
-        Raises InvalidProducerEpoch, TransactionCoordinatorFenced for a marker of the past.
+        Raises InvalidProducerEpoch, TransactionCoordinatorFenced for a marker of the past, and for one of nobody.
         """
+        if producer_id == BORDER_PRODUCER_ID:
+            raise self._error(ErrorCode.INVALID_PRODUCER_EPOCH, f"nobody has the producer id {producer_id}")
         entry = self._producers.get(producer_id)
         if entry is None:
             return
@@ -213,6 +218,10 @@ class ProducerState:
         self, producer_id: int, epoch: int, coordinator_epoch: int, *, aborted: bool, offset: int, now_ms: int
     ) -> CompletedTransaction | None:
         """Take in a marker that lies at `offset`; None when no transaction of the producer was open."""
+        if producer_id == BORDER_PRODUCER_ID:
+            self._producers.clear()  # all transactions have ended before it: what they hold back goes by the high watermark
+            self._ongoing.clear()
+            return None
         entry = self._producers.get(producer_id)
         if entry is None:
             entry = self._producers[producer_id] = ProducerEntry(epoch)
@@ -241,6 +250,11 @@ class ProducerState:
             ended = min(completed)[0]
             return ended if first < 0 else min(first, ended)
         return first
+
+    def open_transactions(self) -> list[tuple[int, int, int]]:
+        """Producer id, epoch and coordinator epoch of each producer that has one, in the order in which they began."""
+        found = [(producer_id, self._producers[producer_id]) for producer_id in self._ongoing]
+        return [(producer_id, entry.epoch, entry.coordinator_epoch) for producer_id, entry in found]
 
     @property
     def has_transactions(self) -> bool:

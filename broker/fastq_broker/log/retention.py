@@ -1,6 +1,7 @@
 """Retention: which segments of a log are deleted, by age, by size, and below the log start offset.
 
 Rules
+- A log that a mirror writes has the start of its source, and deletes nothing by itself.
 - Whole segments go, the oldest first, and only what lies below the high watermark.
 - The active segment goes only if everything in the log is expired: it is rolled first, so that the log's end stays known.
 - By age counts the largest timestamp of a segment's records; without any, the time of the file. Source: UnifiedLog.deleteOldSegments.
@@ -22,7 +23,7 @@ logger = logging.getLogger(__name__)
 def apply_retention(log: PartitionLog, now_ms: int) -> int:
     """Delete what a log need not keep; answers how many segments went. Raises KafkaStorageError."""
     deleted = _delete_below_start(log, now_ms)
-    if "delete" in log.config.cleanup_policy:
+    if "delete" in log.config.cleanup_policy and not log.config.mirror_source:
         deleted += _delete_by_size(log, now_ms)
         deleted += _delete_by_time(log, now_ms)
     return deleted

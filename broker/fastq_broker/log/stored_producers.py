@@ -24,7 +24,7 @@ from fastq._native.records import (
 
 from . import txn_index
 from .files import Files
-from .producer_state import BatchMetadata, CorruptSnapshot, ProducerState
+from .producer_state import BORDER_PRODUCER_ID, BatchMetadata, CorruptSnapshot, ProducerState
 from .scan import HEADER_BYTES, CorruptSegment, iter_bounds
 from .segment import SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX, Segment
 from .stored_batches import RecoveryReport, iter_verified
@@ -158,6 +158,8 @@ def _fill_windows(files: Files, producers: ProducerState, segment: Segment) -> N
         for bounds in iter_bounds(files, handle, position, segment.size):
             raw = files.pread(handle.fd, HEADER_BYTES, bounds.position)
             producer_id, epoch, base_sequence = struct.unpack_from(">qhi", raw, 43)
+            if producer_id == BORDER_PRODUCER_ID:
+                found.clear()
             if producer_id < 0 or base_sequence < 0:
                 continue
             delta = bounds.last_offset - bounds.base_offset

@@ -3,7 +3,8 @@
 Rules
 - A partition that this node leads gets its marker by a call, one that another leads by a request; what cannot be reached now is tried
   again by who asked.
-- A partition that is gone from the metadata, or has seen a newer epoch of the producer, has no transaction to end: it counts as done.
+- A partition that is gone from the metadata, has seen a newer epoch of the producer, or is a mirror's now has no transaction to end: it
+  counts as done.
 - What cannot be written is said at once, and then once in UNTOLD_MS with the number of those left out: a partition that is away is tried
   again for each transaction that ends.
 - A marker in a partition of a coordinator's topic is told to that coordinator once it is durable: pending offsets become real.
@@ -30,7 +31,9 @@ logger = logging.getLogger(__name__)
 
 UNTOLD_MS: Final = 10_000
 
-_NOTHING_TO_END = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
+_NOTHING_TO_END = frozenset(
+    {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.POLICY_VIOLATION}
+)
 
 
 class MarkerWriter:
@@ -101,6 +104,10 @@ class MarkerWriter:
         replica = self._ports.replicas.leader(topic, partition)
         if isinstance(replica, int):
             on_done(error_for_code(replica, "no marker can be written here", topic=topic, partition=partition))
+            return
+        if replica.mirrored:
+            words = "a mirror of another cluster writes it, where its transactions are ended"
+            on_done(error_for_code(ErrorCode.POLICY_VIOLATION, words, topic=topic, partition=partition))
             return
         try:
             written = replica.log.append_transaction_marker(

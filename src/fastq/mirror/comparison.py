@@ -3,6 +3,7 @@
 Rules
 - Compared is from the first record whose place on both sides is known and that both still have, up to what was copied when the
   comparison began: key, value, headers and time. The first difference ends a partition.
+- Where offsets are the same each record's offset is compared too, and records are read whether they are committed or not.
 - Of a compacted topic, whose sides are cleaned each by itself, the last values of all keys are compared. What a running mirror
   copies meanwhile may look like a difference there.
 """
@@ -19,6 +20,7 @@ from fastq.metadata import TopicPartition
 from fastq.mirror.config import MirrorConfig, Side
 from fastq.mirror.names import Names, state_topic
 from fastq.mirror.progress import Progress, is_another
+from fastq.mirror.same_progress import progress_of
 from fastq.mirror.state import consumer_at, read_state
 from fastq.mirror.survey import Survey, partitions_of
 from fastq.values import NamedTuple
@@ -44,7 +46,8 @@ def compare_all(config: MirrorConfig, topics: Sequence[str]) -> Iterator[Compari
     survey, names = Survey(config), Names.of(config)
     try:
         state = read_state(config.target, state_topic(config.source.alias), range(survey.lanes()))
-        copied = {tp: of for tp, of in sorted(state.progress.items()) if tp.topic in topics or not topics}
+        known = progress_of(config, survey.target, state)
+        copied = {tp: of for tp, of in sorted(known.items()) if tp.topic in topics or not topics}
         unknown = sorted(set(topics) - {tp.topic for tp in copied})
         if unknown:
             raise UnknownTopicOrPartition(
@@ -85,7 +88,8 @@ def compare(
 ) -> Comparison:
     """Compare a partition of the source with that of the target's `topic`."""
     there, end = TopicPartition(topic, partition.partition), progress.next_offset
-    level = "read_committed" if config.options.read_committed else "read_uncommitted"
+    same = config.options.offsets == "same"
+    level = "read_committed" if config.options.read_committed and not same else "read_uncommitted"
     if not progress.runs:
         return Comparison(partition, topic, "same", 0, end, end)  # nothing was copied yet
     begins = _begin(config.source, partition), _begin(config.target, there)
@@ -94,13 +98,15 @@ def compare(
         why = "there is no record whose place is known on both sides and that both still have"
         return Comparison(partition, topic, "unknown", detail=why)
     ours = _records(config.source, partition, start[0], end, level)
-    theirs = _records(config.target, there, start[1], None, "read_committed")
+    theirs = _records(config.target, there, start[1], None, level if same else "read_committed")
     if compacted:
         return _compare_keys(partition, topic, ours, theirs, start[0], end)
     compared = 0
     for record in ours:
         found = next(theirs, None)
         detail = _difference(record, found)
+        if detail is None and same and found is not None and found.offset != record.offset:
+            detail = f"the record at offset {record.offset} lies at {found.offset} in the target"
         if detail is not None:
             return Comparison(partition, topic, "differs", compared, start[0], end, detail)
         compared += 1

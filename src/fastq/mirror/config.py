@@ -74,6 +74,12 @@ class MirrorOptions(Config):
         choices=("prefixed", "identity"),
         doc="the name in the target: source alias, separator and name, or the same name",
     )
+    offsets: str = option(
+        "translated",
+        choices=("translated", "same"),
+        doc="records are produced anew in any cluster, and offsets of groups translated; or batches are copied as they are with the "
+        "offsets that they have, to a fastq broker, where the topic is read-only until fail-over",
+    )
     separator: str = option(".", convert=_separator, doc="between the alias and the name")
     lanes: int = option(
         4,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from fastq.admin import Admin
 from fastq.errors import ConfigError, FastqError, TransactionFenced
@@ -24,10 +24,13 @@ from fastq.mirror.lane import opened_producer
 from fastq.mirror.names import Names, state_topic
 from fastq.mirror.progress import Progress, Run, is_another
 from fastq.mirror.report import heartbeat_age_s
+from fastq.mirror.same_failover import end_topics, follow_back
+from fastq.mirror.same_progress import progress_of
 from fastq.mirror.state import (
     Stopped,
     consumer_at,
     end_of,
+    epochs_key,
     lane_of,
     offsets_of,
     progress_key,
@@ -70,26 +73,31 @@ def fail_over(config: MirrorConfig, ended: Callable[[float], None] = lambda _: N
     survey = Survey(config)
     try:
         lanes = survey.lanes()
-        for lane in range(lanes):
-            _end_lane(config, lane, survey.target)
+        if config.options.offsets == "same":
+            end_topics(config, lanes, survey.target)
+        else:
+            for lane in range(lanes):
+                _end_lane(config, lane, survey.target)
         ended(time.monotonic() - begin)
-        state = read_state(config.target, state_topic(config.source.alias), range(lanes))
+        progress = progress_of(
+            config, survey.target, read_state(config.target, state_topic(config.source.alias), range(lanes))
+        )
         age_s = heartbeat_age_s(config)
         if age_s is not None:
             age_s = max(age_s - (time.monotonic() - begin), 0.0)
         missing, groups = None, 0
         try:
             survey.source.describe_cluster(timeout=SOURCE_TIMEOUT_S)
-            alive = still_there(survey.target, state.progress, Names.of(config))
+            alive = still_there(survey.target, progress, Names.of(config))
             done = commit_in_target(survey.target, group_checkpoints(survey.source, alive, config))
             groups = sum(map(len, done.values()))
-            missing = _missing(config, state.progress, survey)
+            missing = _missing(config, progress, survey)
         except FastqError as error:
             logger.warning(
                 "%s does not answer all that is asked, offsets of groups stay as they were last seen: %s",
                 config.source.alias, error,
             )  # fmt: skip
-        return FailedOver(state.progress, missing, age_s, groups, time.monotonic() - begin)
+        return FailedOver(progress, missing, age_s, groups, time.monotonic() - begin)
     finally:
         survey.close()
 
@@ -159,6 +167,10 @@ def fail_back(config: MirrorConfig) -> Prepared:
                 f"the mirror from {source} to {target} was not failed over; do fastq mirror fail-over first"
             )
         ends = {tp: end for stopped in state.stopped.values() for tp, end in stopped.ends.items()}
+        if config.options.offsets == "same":
+            follow_back(config, ends, survey.source, survey.target)
+            _seed_left(back, returning.prepare(), {}, end_of(state.stopped))
+            return Prepared(ends, {})
         ids, theirs = partitions_of(survey.target, ends), partitions_of(survey.source, state.progress)
         # A topic that one of both has deleted, or made anew, has not what was copied: nothing is to be passed over there.
         same = [
@@ -172,11 +184,7 @@ def fail_back(config: MirrorConfig) -> Prepared:
         with consumer_at(config.source) as consumer:
             source_ends = consumer.end_offsets(same)
         begun = {tp: Progress(ends[tp], ids[tp], (Run(ends[tp], source_ends[tp], 0),), None, theirs[tp]) for tp in same}
-        returning_lanes, time_ms = returning.prepare(), end_of(state.stopped)
-        prepared = read_state(back.target, state_topic(back.source.alias), range(returning_lanes)).returned
-        left = [lane for lane in range(returning_lanes) if prepared.get(lane) != time_ms]
-        for lane in left:  # the others were prepared before, and have gone on since, perhaps
-            _seed(back, lane, {tp: p for tp, p in begun.items() if lane_of(tp, returning_lanes) == lane}, time_ms)
+        left = _seed_left(back, returning.prepare(), begun, end_of(state.stopped))
         diverged = {
             tp: (state.progress[tp].next_offset, source_ends[tp])
             for tp in same
@@ -188,12 +196,24 @@ def fail_back(config: MirrorConfig) -> Prepared:
         returning.close()
 
 
+def _seed_left(back: MirrorConfig, lanes: int, begun: Mapping[TopicPartition, Progress], time_ms: int) -> Sequence[int]:
+    """Seed those lanes that were not prepared for this end yet; which they are."""
+    prepared = read_state(back.target, state_topic(back.source.alias), range(lanes)).returned
+    left = [lane for lane in range(lanes) if prepared.get(lane) != time_ms]
+    for lane in left:  # the others were prepared before, and have gone on since, perhaps
+        _seed(back, lane, {tp: p for tp, p in begun.items() if lane_of(tp, lanes) == lane}, time_ms)
+    return left
+
+
 def _seed(config: MirrorConfig, lane: int, progress: Mapping[TopicPartition, Progress], time_ms: int) -> None:
     """Where a lane begins, in place of what it may have known, and for which end of the other mirror that is."""
     topic = state_topic(config.source.alias)
+    epochs = read_state(config.target, topic, [lane]).epochs
     with opened_producer(config, lane) as producer, producer.transaction():
         producer.send(topic, None, stopped_key(), partition=lane)
         producer.send(topic, returned_value(time_ms), returned_key(), partition=lane)
+        for tp in epochs:  # which the source had of what it has since taken from the target too
+            producer.send(topic, None, epochs_key(tp), partition=lane)
         for tp, of in progress.items():
             producer.send(topic, of.to_json(), progress_key(tp), partition=lane)
 

@@ -15,13 +15,14 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from fastq.admin import Admin
+from fastq.admin import Admin, CommittedOffset
 from fastq.errors import FastqError, GroupIdNotFound, KafkaError, TopicAlreadyExists
 from fastq.metadata import TopicPartition
 from fastq.mirror.config import MirrorConfig, Side
 from fastq.mirror.mm2 import Checkpoint, Heartbeat, OffsetSync, checkpoints_topic, offset_syncs_topic
 from fastq.mirror.names import HEARTBEATS, Names, state_topic
 from fastq.mirror.progress import Progress, is_another
+from fastq.mirror.same_progress import progress_of
 from fastq.mirror.state import State
 from fastq.mirror.survey import admin_of
 from fastq.mirror.topics import topics_of
@@ -136,7 +137,7 @@ class Keeper:
     # -- groups
 
     def _follow_groups(self, source: Admin, target: Admin, producers: Mapping[str, Producer[bytes, bytes]]) -> None:
-        progress = still_there(target, self._read_progress(), self._names)
+        progress = still_there(target, self._read_progress(target), self._names)
         options, config = self._config.options, self._config
         found = group_checkpoints(source, progress, config)
         if options.sync_groups:
@@ -171,7 +172,7 @@ class Keeper:
                     self._send(producers[side.alias], side, topic, sync.key(), sync.value())
                     self._syncs[tp] = sync
 
-    def _read_progress(self) -> dict[TopicPartition, Progress]:
+    def _read_progress(self, target: Admin) -> Mapping[TopicPartition, Progress]:
         """What has come since the last round is read; from the beginning after an error."""
         if self._state is None:
             self._state = State(self._config.target, state_topic(self._config.source.alias), range(self._lanes))
@@ -180,7 +181,7 @@ class Keeper:
         except FastqError:
             self._forget_state()
             raise
-        return self._state.progress
+        return progress_of(self._config, target, self._state)
 
     def _forget_state(self) -> None:
         state, self._state = self._state, None
@@ -222,12 +223,12 @@ def group_checkpoints(
                 raise
             logger.info("offsets of %s are not translated: %s", group, error)
             continue
-        committed = {
-            tp: outcome.value.offset
-            for tp, outcome in offsets.items()
-            if outcome.error is None and outcome.value is not None
+        found_there = {
+            tp: outcome.value for tp, outcome in offsets.items() if outcome.error is None and outcome.value is not None
         }
-        of_group = checkpoints(group, committed, progress, names)
+        committed = {tp: value.offset for tp, value in found_there.items()}
+        metadata = {tp: value.metadata for tp, value in found_there.items() if value.metadata}
+        of_group = checkpoints(group, committed, progress, names, metadata)
         if of_group:
             found[group] = of_group
     return found
@@ -255,7 +256,9 @@ def commit_in_target(target: Admin, found: Mapping[str, list[Checkpoint]]) -> di
             wanted = to_commit(of_group, there)
             if not wanted:
                 continue
-            answers = target.alter_group_offsets(group, wanted)
+            metadata = {TopicPartition(c.topic, c.partition): c.metadata for c in of_group}
+            named = {tp: CommittedOffset(offset, metadata[tp]) for tp, offset in wanted.items()}
+            answers = target.alter_group_offsets(group, named)
         except KafkaError as error:  # it has members since, or may not be touched
             logger.info("offsets of %s are left alone: %s", group, error)
             continue

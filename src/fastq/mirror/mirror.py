@@ -16,6 +16,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 
 from fastq.consumer import Consumer
 from fastq.errors import ConfigError, FastqError
@@ -24,8 +25,10 @@ from fastq.mirror.config import MirrorConfig
 from fastq.mirror.keeper import Keeper
 from fastq.mirror.lane import Counts, Lane, Work, stopped_error
 from fastq.mirror.names import Names, state_topic
+from fastq.mirror.same_lane import SameLane
 from fastq.mirror.state import lane_of, provenance_key, provenance_value, read_state
 from fastq.mirror.survey import Survey
+from fastq.mirror.target_writer import TargetWriter
 from fastq.mirror.topics import Mirrored, Plan, Provenance, provenances
 from fastq.producer import Producer
 
@@ -84,6 +87,9 @@ class Mirror:
             target=self._guarded, args=(self._survey, survey), name="fastq-mirror-survey", daemon=True
         )
         try:
+            if self.config.options.offsets == "same":
+                with closing(TargetWriter(self.config.target)) as target:
+                    target.check()
             self._lane_count = survey.prepare()
             state = read_state(self.config.target, state_topic(self.config.source.alias), range(self._lane_count))
             state.check_lanes(self._lane_count)
@@ -168,7 +174,8 @@ class Mirror:
     def _start_lanes(self, numbers: Sequence[int]) -> None:
         for number in numbers:
             logger.info("lane %d is ours", number)
-            lane = Lane(number, self.config, lambda: self._work, self._mine(number), clock=self._clock)
+            kind = SameLane if self.config.options.offsets == "same" else Lane
+            lane = kind(number, self.config, lambda: self._work, self._mine(number), clock=self._clock)
             thread = threading.Thread(target=lane.run, name=f"fastq-mirror-lane-{number}", daemon=True)
             self.lanes[number], self._threads[number] = lane, thread
             thread.start()

@@ -17,6 +17,7 @@ from fastq.mirror.config import MirrorConfig
 from fastq.mirror.mm2 import Heartbeat
 from fastq.mirror.names import HEARTBEATS, Names, state_topic
 from fastq.mirror.progress import MirrorGap, Progress, place_to_start
+from fastq.mirror.same_progress import progress_of
 from fastq.mirror.state import State, Stopped, consumer_at, offsets_of, with_open_transactions
 from fastq.mirror.survey import Survey, admin_of
 from fastq.mirror.topics import Mirrored
@@ -66,15 +67,16 @@ class Watch:
 
     def begin(self) -> None:
         """Note how far the mirror is now: rates of the next look are since then."""
-        self._before = self._clock(), dict(self._caught_up().progress)
+        self._before = self._clock(), self._progress(self._caught_up())
 
     def look(self) -> MirrorStatus:
         """How far it is."""
         plan = self._survey.look()
         state, now = self._caught_up(), self._clock()
-        at, before = self._before or (now, state.progress)
-        partitions = _partitions(self._config, plan.partitions, before, state.progress, max(now - at, 1e-9))
-        self._before = now, dict(state.progress)
+        progress = self._progress(state)
+        at, before = self._before or (now, progress)
+        partitions = _partitions(self._config, plan.partitions, before, progress, max(now - at, 1e-9))
+        self._before = now, progress
         stopped = next(iter(state.stopped.values()), None)
         return MirrorStatus(partitions, plan.refused, stopped, heartbeat_age_s(self._config))
 
@@ -82,6 +84,9 @@ class Watch:
         self._survey.close()
         if self._state is not None:
             self._state.close()
+
+    def _progress(self, state: State) -> dict[TopicPartition, Progress]:
+        return dict(progress_of(self._config, self._survey.target, state))
 
     def _caught_up(self) -> State:
         if self._state is None:
@@ -111,7 +116,7 @@ def _partitions(
     elapsed_s: float,
 ) -> list[PartitionStatus]:
     options = config.options
-    level = "read_committed" if options.read_committed else "read_uncommitted"
+    level = "read_committed" if options.read_committed and options.offsets != "same" else "read_uncommitted"
     with consumer_at(config.source, isolation_level=level, auto_offset_reset="earliest") as consumer:
         begins, ends, missing = offsets_of(consumer, mirrored)
         known_ends = with_open_transactions(config.source, progress, ends)

@@ -6,8 +6,9 @@ Rules
   offsets.retention.minutes without a commit, and a mirror that was off for a week would begin anew; and because what is kept is
   more than a number.
 - Records are JSON, so that any tool can read them. Keys: `["progress", topic, partition]`, and `["topic", name in the target]` with the
-  provenance of what a mirror writes; `["stopped"]`, in each lane, once a mirror was failed over: nobody copies in that lane then;
-  `["returned"]`, in each lane, once it was prepared to copy back what such a mirror has copied, and which end of that one it was for.
+  provenance of what a mirror writes; `["epochs", topic, partition]`, with the source's leader epochs where offsets are the same;
+  `["stopped"]`, in each lane, once a mirror was failed over: nobody copies in that lane then; `["returned"]`, in each lane, once it was
+  prepared to copy back what such a mirror has copied, and which end of that one it was for.
 - What is read is what was committed before the read began. A lane is read by its owner only after the transactional id was
   initialised, which ends what an owner before has left open.
 """
@@ -25,6 +26,7 @@ from fastq.errors import ConfigError, FastqError
 from fastq.metadata import TopicPartition
 from fastq.mirror.config import Side
 from fastq.mirror.progress import Progress, StateError
+from fastq.mirror.same import Epochs
 from fastq.mirror.topics import Provenance
 from fastq.values import NamedTuple
 
@@ -50,6 +52,10 @@ def lane_of(partition: TopicPartition, lanes: int) -> int:
 
 def progress_key(partition: TopicPartition) -> bytes:
     return json.dumps(["progress", partition.topic, partition.partition], separators=(",", ":")).encode()
+
+
+def epochs_key(partition: TopicPartition) -> bytes:
+    return json.dumps(["epochs", partition.topic, partition.partition], separators=(",", ":")).encode()
 
 
 def provenance_key(topic: str) -> bytes:
@@ -156,6 +162,7 @@ class State:
     def __init__(self, side: Side, topic: str, lanes: Sequence[int]) -> None:
         self.progress: dict[TopicPartition, Progress] = {}
         self.provenance: dict[str, Provenance] = {}
+        self.epochs: dict[TopicPartition, Epochs] = {}
         self.stopped: dict[int, Stopped] = {}
         self.returned: dict[int, int] = {}
         self._broken: dict[tuple[int, bytes | None], FastqError] = {}  # the last records of their keys, as far as read
@@ -182,7 +189,7 @@ class State:
     def check_lanes(self, lanes: int) -> None:
         """Raises ConfigError where progress lies in another lane than that of `lanes` which would look for it: it would begin anew."""
         for tp, lane in self._places.items():
-            if tp in self.progress and lane != lane_of(tp, lanes):
+            if (tp in self.progress or tp in self.epochs) and lane != lane_of(tp, lanes):
                 raise ConfigError(
                     f"{self._topic} has {lanes} partitions, and the mirror began with fewer: {tp} has its progress in {lane}, and lane "
                     f"{lane_of(tp, lanes)} would copy it from the beginning once more",
@@ -196,7 +203,7 @@ class State:
         value = record.value
         try:
             kind, *rest = json.loads(record.key or b"")
-            tp = TopicPartition(str(rest[0]), int(rest[1])) if kind == "progress" else None
+            tp = TopicPartition(str(rest[0]), int(rest[1])) if kind in ("progress", "epochs") else None
             topic = str(rest[0]) if kind == "topic" else ""
         except (ValueError, TypeError, IndexError):
             logger.warning(
@@ -206,7 +213,10 @@ class State:
             return
         if tp is not None:
             self._places[tp] = record.partition
-            _put(self.progress, tp, None if value is None else Progress.from_json(value))
+            if kind == "epochs":
+                _put(self.epochs, tp, None if value is None else Epochs.from_json(value))
+            else:
+                _put(self.progress, tp, None if value is None else Progress.from_json(value))
         elif kind == "topic":
             _put(self.provenance, topic, None if value is None else provenance_of(value))
         elif kind == "stopped":

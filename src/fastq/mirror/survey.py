@@ -109,7 +109,7 @@ class Survey:
         source = {name: topic for name, topic in source.items() if self._names.in_target(name) not in hidden}
         if fresh_configs:
             self.came_from, self.ended = self._provenances()
-        found = plan(self._config, source, target, self.came_from, self.target_id, self.ended)
+        found = plan(self._config, source, target, self.came_from, self.target_id, self.ended, self.source_id)
         for name, why in found.refused.items():
             self._tell(name, f"{name} is not mirrored: {why}")
         return found

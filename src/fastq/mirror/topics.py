@@ -11,6 +11,7 @@ from collections.abc import Container, Iterable, Mapping
 from fastq.metadata import TopicPartition
 from fastq.mirror.config import MirrorConfig, MirrorOptions
 from fastq.mirror.names import Names
+from fastq.mirror.same import MIRROR_SOURCE, source_value
 from fastq.values import NamedTuple
 
 NOTHING: Mapping[str, str] = {}
@@ -32,11 +33,13 @@ class Provenance(NamedTuple):
 
 
 class Mirrored(NamedTuple):
-    """A partition that is copied: the topic in the target, the id of the source's topic, and that of the target's."""
+    """A partition that is copied: the topic in the target, the id of the source's topic, and that of the target's; `source` is what the
+    target's `mirror.source` says where offsets are the same."""
 
     topic: str
     topic_id: str
     target_id: str = ""
+    source: str = ""
 
 
 class Changes(NamedTuple):
@@ -62,9 +65,10 @@ def plan(
     came_from: Mapping[str, Provenance],
     target_id: str,
     ended: Container[str] = (),
+    source_id: str = "",
 ) -> Plan:
-    """`came_from` is what the mirrors that write to the source say of their topics; `target_id` the id of the target's cluster; `ended` are
-    topics of the source that a mirror has copied from the target, which was failed over and not failed back."""
+    """`came_from` is what the mirrors that write to the source say of their topics; `target_id` and `source_id` the ids of the clusters;
+    `ended` are topics of the source that a mirror has copied from the target, which was failed over and not failed back."""
     names, options = Names.of(config), config.options
     partitions: dict[TopicPartition, Mirrored] = {}
     refused: dict[str, str] = {}
@@ -93,9 +97,13 @@ def plan(
         if len(here) > 249:
             refused[name] = f"its name in the target would have {len(here)} letters, and 249 are allowed"
             continue
-        ours = target.get(here)
+        ours, value = target.get(here), ""
+        own: dict[str, str] = {}
+        if options.offsets == "same":
+            value = source_value(names.source, source_id, theirs.topic_id)
+            own[MIRROR_SOURCE] = value
         if ours is None:
-            create[here] = Topic("", theirs.partitions, copied_configs(theirs.configs or {}, options))
+            create[here] = Topic("", theirs.partitions, copied_configs(theirs.configs or {}, options) | own)
             continue
         if ours.partitions < theirs.partitions:
             grow[here] = theirs.partitions
@@ -104,7 +112,7 @@ def plan(
             if changed:
                 configs[here] = changed
         for index in range(min(ours.partitions, theirs.partitions)):
-            partitions[TopicPartition(name, index)] = Mirrored(here, theirs.topic_id, ours.topic_id)
+            partitions[TopicPartition(name, index)] = Mirrored(here, theirs.topic_id, ours.topic_id, value)
     return Plan(partitions, Changes(create, grow, configs), refused)
 
 
@@ -115,7 +123,7 @@ def copied_configs(configs: Mapping[str, str], options: MirrorOptions) -> dict[s
     return {
         name: value
         for name, value in configs.items()
-        if not any(pattern.fullmatch(name) for pattern in options.exclude_configs)
+        if name != MIRROR_SOURCE and not any(pattern.fullmatch(name) for pattern in options.exclude_configs)
     }
 
 

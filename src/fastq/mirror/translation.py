@@ -13,16 +13,23 @@ from fastq.mirror.mm2 import Checkpoint
 from fastq.mirror.names import Names
 from fastq.mirror.progress import Progress
 
+NOTHING: Mapping[TopicPartition, str] = {}
+
 
 def checkpoints(
-    group: str, committed: Mapping[TopicPartition, int], progress: Mapping[TopicPartition, Progress], names: Names
+    group: str,
+    committed: Mapping[TopicPartition, int],
+    progress: Mapping[TopicPartition, Progress],
+    names: Names,
+    metadata: Mapping[TopicPartition, str] = NOTHING,
 ) -> list[Checkpoint]:
-    """Where a group that has committed these offsets in the source goes on in the target."""
+    """Where a group that has committed these offsets in the source, with that metadata, goes on in the target."""
     found: list[Checkpoint] = []
     for tp, offset in sorted(committed.items()):
         downstream = progress[tp].translated(offset) if tp in progress else None
         if downstream is not None:
-            found.append(Checkpoint(group, names.in_target(tp.topic), tp.partition, offset, downstream))
+            place = names.in_target(tp.topic), tp.partition
+            found.append(Checkpoint(group, *place, offset, downstream, metadata.get(tp, "")))
     return found
 
 

@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class ApiKey(IntEnum):
-    """Kafka's API keys; 4 to 7 went with ZooKeeper and have no versions left."""
+    """Kafka's API keys, of which 4 to 7 went with ZooKeeper and have no versions left, and from 10000 on our own."""
 
     PRODUCE = 0
     FETCH = 1
@@ -102,6 +102,7 @@ class ApiKey(IntEnum):
     DESCRIBE_SHARE_GROUP_OFFSETS = 90
     ALTER_SHARE_GROUP_OFFSETS = 91
     DELETE_SHARE_GROUP_OFFSETS = 92
+    MIRROR_APPEND = 10000
 
 
 # key, name, first version, last version, first flexible version, is the last one unstable, listeners
@@ -195,6 +196,7 @@ API_ROWS: tuple[tuple[int, str, int, int, int, bool, tuple[str, ...]], ...] = (
     (90, "DescribeShareGroupOffsets", 0, 1, 0, False, ("broker",)),
     (91, "AlterShareGroupOffsets", 0, 0, 0, False, ("broker",)),
     (92, "DeleteShareGroupOffsets", 0, 0, 0, False, ("broker",)),
+    (10000, "MirrorAppend", 0, 0, 0, False, ("broker",)),
 )
 
 METADATA_RECORDS = {

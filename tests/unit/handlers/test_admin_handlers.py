@@ -169,7 +169,7 @@ def test_describe_configs_of_a_topic(bench: Any, version: int) -> None:
     (result,) = bench.call(describe_configs, request, version).results
     assert result.error_code == 0
     found = {item.name: item for item in result.configs}
-    assert len(found) == 34
+    assert len(found) == 35
     entry = found["retention.ms"]
     assert (entry.value, entry.config_source, entry.read_only, entry.is_sensitive) == ("7", 1, False, False)
     assert [(item.name, item.value, item.source) for item in entry.synonyms] == [

@@ -76,8 +76,8 @@ def ask(
 
 
 def expected(broker: Broker, version: int, number: int = 7) -> bytes:
-    """The answer by the generated message, from the tables themselves."""
-    modules = {key: broker.router.route(key) for key in HANDLERS}
+    """The answer to a client that is not ours, by the generated message, from the tables themselves."""
+    modules = {key: broker.router.route(key) for key in HANDLERS if key < api_versions.OWN_FROM}
     response = ApiVersionsResponse(
         api_keys=[
             ApiVersionsResponse.ApiVersion(
@@ -111,7 +111,7 @@ def test_every_answer_is_the_generated_encoding(broker: Broker, version: int) ->
     listed = {
         item.api_key: (item.min_version, item.max_version) for item in told(ask(broker, version), version).api_keys
     }
-    assert set(listed) == set(HANDLERS)
+    assert set(listed) == {key for key in HANDLERS if key < api_versions.OWN_FROM}
     assert listed[0][0] == 0  # librdkafka looks for Produce from version 0 on
 
 
@@ -243,3 +243,17 @@ def test_a_node_among_others_offers_what_its_controller_has_too(broker: Broker) 
     theirs |= {**own, 19: (0, 5), 1: (0, 4), 57: (7, 9)}
     assert offered() == {key: (2, 5) if key == 19 else own[key] for key in own if key != 57}
     api_versions._latest.clear()
+
+
+@pytest.mark.parametrize("version", [2, 3, 4])
+def test_our_own_apis_are_told_to_our_own_clients(broker: Broker, version: int) -> None:
+    def offered(software: str) -> set[int]:
+        request = ApiVersionsRequest(client_software_name=software, client_software_version="1")
+        frame = ask(broker, version, request if version >= 3 else None, connection=a_connection())
+        response: Any = decode_response(frame[4:], api_versions.API_KEY, version)[1]
+        return {item.api_key for item in response.api_keys}
+
+    everybody = {key for key in HANDLERS if key < api_versions.OWN_FROM}
+    assert offered("librdkafka") == offered("fastq-fork") == everybody
+    assert offered("fastq") == (set(HANDLERS) if version >= 3 else everybody)
+    assert offered("librdkafka") == everybody

@@ -169,6 +169,8 @@ MODULES = {
     "ListTransactionsResponse": "list_transactions",
     "MetadataRequest": "metadata",
     "MetadataResponse": "metadata",
+    "MirrorAppendRequest": "mirror_append",
+    "MirrorAppendResponse": "mirror_append",
     "NoOpRecord": "metadata_records",
     "OffsetCommitKey": "group_records",
     "OffsetCommitRequest": "offset_commit",

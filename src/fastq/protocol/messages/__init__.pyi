@@ -161,6 +161,8 @@ from fastq.protocol.messages.list_transactions import ListTransactionsRequest as
 from fastq.protocol.messages.list_transactions import ListTransactionsResponse as ListTransactionsResponse
 from fastq.protocol.messages.metadata import MetadataRequest as MetadataRequest
 from fastq.protocol.messages.metadata import MetadataResponse as MetadataResponse
+from fastq.protocol.messages.mirror_append import MirrorAppendRequest as MirrorAppendRequest
+from fastq.protocol.messages.mirror_append import MirrorAppendResponse as MirrorAppendResponse
 from fastq.protocol.messages.metadata_records import NoOpRecord as NoOpRecord
 from fastq.protocol.messages.group_records import OffsetCommitKey as OffsetCommitKey
 from fastq.protocol.messages.offset_commit import OffsetCommitRequest as OffsetCommitRequest

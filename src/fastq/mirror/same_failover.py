@@ -1,0 +1,222 @@
+"""Fail-over and fail-back where offsets are the same: the target's topics become writable; the former source's follow them.
+
+Rules
+- Fail-over works without the source, and each step may be done again. First `mirror.source` of the topics says that it has ended, by
+  which no mirror writes any more; then where the logs end is written down, lane by lane; then what is open is aborted and the source's
+  producers are forgotten; then `mirror.source` goes, and everybody may write.
+- Fail-back makes a topic of the former source a mirror of the target's, where it ends before the fail-over did and its last batch is the
+  one that lies there. What nobody has copied is refused: offsets would mean two records.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import closing
+
+from fastq._native.records import BatchHeader, iter_headers
+from fastq.admin import Admin, ConfigResource
+from fastq.errors import ConfigError, FastqError, UnknownTopicOrPartition
+from fastq.metadata import TopicPartition
+from fastq.mirror.config import MirrorConfig, Side
+from fastq.mirror.lane import opened_producer
+from fastq.mirror.names import Names, state_topic
+from fastq.mirror.same import ENDED, MIRROR_SOURCE, source_value
+from fastq.mirror.source_reader import Fetched, SourceReader, Wanted
+from fastq.mirror.state import Stopped, consumer_at, lane_of, offsets_of, read_state, stopped_key
+from fastq.mirror.target_writer import END, Ask, TargetWriter, Told
+from fastq.values import NamedTuple
+
+logger = logging.getLogger("fastq.mirror")
+
+TRIES = 50
+PAUSE_S = 0.2
+
+
+class Topic(NamedTuple):
+    """A topic of the target that a mirror writes: its id, how many partitions, and what its `mirror.source` says."""
+
+    topic_id: bytes
+    partitions: int
+    source: str
+
+
+def mirrored_topics(admin: Admin, alias: str) -> dict[str, Topic]:
+    """The topics of a cluster that are mirrored from `alias`."""
+    resources = [ConfigResource.topic(name) for name in admin.list_topics()]
+    sources: dict[str, str] = {}
+    for resource, answer in (admin.describe_configs(resources) if resources else {}).items():
+        if isinstance(answer.error, UnknownTopicOrPartition):
+            continue
+        entry = answer.result().get(MIRROR_SOURCE)
+        value = (entry.value if entry is not None else None) or ""
+        if value.split("/")[0] == alias:
+            sources[resource.name] = value
+    found = admin.describe_topics(list(sources)) if sources else {}
+    return {
+        name: Topic(answer.result().topic_id, len(answer.result().partitions), sources[name])
+        for name, answer in found.items()
+        if not isinstance(answer.error, UnknownTopicOrPartition)
+    }
+
+
+def end_topics(config: MirrorConfig, lanes: int, admin: Admin) -> None:
+    """End the mirror: see the rules. Raises why, once the others are done, where a partition cannot be ended."""
+    alias = config.source.alias
+    topics = mirrored_topics(admin, alias)
+    with closing(TargetWriter(config.target)) as target:
+        for name, topic in topics.items():
+            if not topic.source.endswith(ENDED):
+                ended = topic.source + ENDED
+                admin.set_configs(ConfigResource.topic(name), {MIRROR_SOURCE: ended})
+                topics[name] = topic._replace(source=ended)
+        ends = _ask_all(target, topics)
+        _write_ends(config, lanes, {tp: told.log_end for tp, told in ends.items() if told.error is None})
+        done = _ask_all(target, topics, operation=END)
+    errors = {tp: told.error for tp, told in {**ends, **done}.items() if told.error is not None}
+    for name in topics:
+        if not any(tp.topic == name for tp in errors):
+            admin.set_configs(ConfigResource.topic(name), {MIRROR_SOURCE: None})
+    for tp, error in sorted(errors.items()):
+        raise type(error)(
+            f"{tp} in {config.target.alias} cannot be ended, and {tp.topic} stays read-only: {error}",
+            hint="The other topics may be written to. fastq mirror fail-over again, once that is over",
+        )
+
+
+def _ask_all(target: TargetWriter, topics: Mapping[str, Topic], **more: int) -> dict[TopicPartition, Told]:
+    wanted = {
+        TopicPartition(name, number): Ask(topic.topic_id, topic.source, **more)  # type: ignore[arg-type]
+        for name, topic in topics.items()
+        for number in range(topic.partitions)
+    }
+    return target.ask_until(wanted, lambda: time.sleep(PAUSE_S), TRIES) if wanted else {}
+
+
+def _write_ends(config: MirrorConfig, lanes: int, ends: Mapping[TopicPartition, int]) -> None:
+    """Write down, in each lane, that it has ended, and where. What was written by an earlier attempt stands: its ends come first."""
+    names, topic = Names.of(config), state_topic(config.source.alias)
+    for lane in range(lanes):
+        with opened_producer(config, lane) as producer:
+            producer.init_transactions()
+            state = read_state(config.target, topic, [lane])
+            before = state.stopped.get(lane)
+            own = {tp: end for tp, end in ends.items() if _lane(names, tp, lanes) == lane}
+            if before is not None and own.keys() <= before.ends.keys():
+                continue
+            time_ms = time.time_ns() // 1_000_000 if before is None else before.time_ms
+            stopped = Stopped(time_ms, own if before is None else {**own, **before.ends})
+            with producer.transaction():
+                producer.send(topic, stopped.to_json(), stopped_key(), partition=lane)
+
+
+def _lane(names: Names, tp: TopicPartition, lanes: int) -> int:
+    return lane_of(TopicPartition(names.in_source(tp.topic) or tp.topic, tp.partition), lanes)
+
+
+# -- fail-back
+
+
+def follow_back(config: MirrorConfig, ends: Mapping[TopicPartition, int], source: Admin, target: Admin) -> None:
+    """Have the former source's topics follow those of the target, whose mirrored records end at `ends`.
+
+    Raises ConfigError, with all that is in the way, before anything is changed that is not taken back.
+    """
+    alias = config.target.alias
+    with closing(TargetWriter(config.source)) as writer:
+        writer.check()
+    cluster = target.describe_cluster().cluster_id or ""
+    topics = sorted({tp.topic for tp in ends})
+    there, here = _ids(target, topics), _ids(source, topics)
+    values = {name: source_value(alias, cluster, there[name].hex()) for name in topics if name in there}
+    already = {name for name, topic in mirrored_topics(source, alias).items() if values.get(name) == topic.source}
+    wanted = [name for name in topics if name in there and name in here and name not in already]
+    try:
+        for name in wanted:  # read-only first: what is looked at then stays
+            source.set_configs(ConfigResource.topic(name), {MIRROR_SOURCE: values[name]})
+        refused = _differences(config, {tp: end for tp, end in ends.items() if tp.topic in wanted}, here, there, values)
+    except BaseException:
+        _let_write(source, wanted)
+        raise
+    if refused:
+        names = sorted({tp.topic for tp in refused})
+        _let_write(source, names)
+        raise ConfigError(
+            f"{config.source.alias} cannot go on with the same offsets: " + "; ".join(refused.values()),
+            hint=f"Look at these records, and keep what is needed; then fastq topics delete {' '.join(names)} in {config.source.alias}: "
+            "fastq mirror --reverse makes them there and copies them anew",
+        )
+
+
+def _let_write(admin: Admin, topics: Iterable[str]) -> None:
+    """Take a mirror back from topics."""
+    for name in topics:
+        admin.set_configs(ConfigResource.topic(name), {MIRROR_SOURCE: None})
+
+
+def _ids(admin: Admin, topics: Iterable[str]) -> dict[str, bytes]:
+    names = list(topics)
+    found = admin.describe_topics(names) if names else {}
+    return {
+        name: answer.result().topic_id
+        for name, answer in found.items()
+        if not isinstance(answer.error, UnknownTopicOrPartition)
+    }
+
+
+def _differences(
+    config: MirrorConfig,
+    ends: Mapping[TopicPartition, int],
+    here: Mapping[str, bytes],
+    there: Mapping[str, bytes],
+    values: Mapping[str, str],
+) -> dict[TopicPartition, str]:
+    """Why partitions of the former source are no prefix of the target's, in words."""
+    found: dict[TopicPartition, str] = {}
+    if not ends:
+        return found
+    with closing(TargetWriter(config.source)) as writer:
+        told = writer.ask_until(
+            {tp: Ask(here[tp.topic], values[tp.topic]) for tp in ends}, lambda: time.sleep(PAUSE_S), TRIES
+        )
+    for tp, at in told.items():
+        if at.error is not None:
+            raise at.error
+        if at.log_end > ends[tp]:
+            found[tp] = (
+                f"{tp} has the offsets {ends[tp]} to {at.log_end - 1}, which {config.target.alias} never had before the fail-over"
+            )
+        elif at.log_end > at.log_start:
+            begin = _begin(config.target, tp)
+            if at.log_end <= begin:
+                continue  # the target has deleted all that it would have to agree with
+            sides = [
+                _last_batch(side, tp, ids[tp.topic], at.log_end)
+                for side, ids in ((config.source, here), (config.target, there))
+            ]
+            if sides[0] != sides[1]:
+                found[tp] = (
+                    f"the last batch of {tp}, before offset {at.log_end}, is another one in {config.target.alias}"
+                )
+    return found
+
+
+def _begin(side: Side, tp: TopicPartition) -> int:
+    with consumer_at(side) as consumer:
+        return offsets_of(consumer, [tp]).begins[tp]
+
+
+def _last_batch(side: Side, tp: TopicPartition, topic_id: bytes, end: int) -> tuple[int, int, int] | None:
+    """Offsets and checksum of the batch that ends at `end`, None where there is none: compaction has left others."""
+    with closing(SourceReader(side)) as reader:
+        for attempt in range(TRIES):
+            if attempt:
+                time.sleep(PAUSE_S)
+            answer = reader.fetch({tp: Wanted(topic_id, end - 1)}, 0)[tp]
+            if isinstance(answer, Fetched):
+                headers: Iterable[tuple[int, BatchHeader]] = iter_headers(answer.records)
+                found = [header for _, header in headers if header.next_offset == end]
+                return (found[0].base_offset, found[0].last_offset, found[0].crc) if found else None
+            error: FastqError = answer
+        raise error

@@ -1,0 +1,298 @@
+"""A lane that copies batches as they are, with the offsets that they have, to a fastq broker.
+
+Rules
+- It goes on where the target's log ends, which the target says: an append that is mistaken about it writes nothing. So there is no
+  transaction, and a kill at any moment leaves what an orderly stop leaves. Two that think they own the lane copy the same.
+- What is fetched next is fetched while what was fetched last is appended. Whatever goes wrong with a partition, it is placed anew: both
+  ends are asked for, and whether the source has the same history.
+- Which epochs the source has had is written down before what they wrote is appended, by the lane's transactional producer, which fences
+  who had the lane before: an older account of it would look like a truncation.
+- The rest is `Lane`'s: a partition with an error is left out and tried again, any other error begins the lane anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from typing import Any
+
+from fastq.consumer import Consumer
+from fastq.errors import FastqError, OffsetOutOfRange, PolicyViolation
+from fastq.metadata import TopicPartition
+from fastq.mirror.lane import AGREE_S, FOREVER_S, RETRY_S, Failure, Lane, Work, opened_producer, stopped_error
+from fastq.mirror.progress import MirrorGap
+from fastq.mirror.same import Epochs, Place, diverged_at, place_same
+from fastq.mirror.source_reader import Fetched, SourceReader, Wanted
+from fastq.mirror.state import consumer_at, epochs_key, offsets_of, read_state
+from fastq.mirror.target_writer import CUT, Ask, TargetWriter, Told
+from fastq.mirror.topics import Mirrored
+from fastq.producer import Producer
+from fastq.values import NamedTuple
+
+logger = logging.getLogger("fastq.mirror")
+
+WAIT_MS = 500
+TRIES_MAX = 20
+
+Chunks = dict[TopicPartition, "Fetched | FastqError"]
+
+
+class _At(NamedTuple):
+    """A partition that is copied: where it is to be found in the target, the source's offset to fetch next, and where the target's log
+    ends and begins, as far as that is known here."""
+
+    mirrored: Mirrored
+    offset: int
+    end: int
+    log_start: int
+
+
+class SameLane(Lane):
+    """Invariant: `_at` are the partitions that are copied, each behind what was fetched of it last."""
+
+    _at: dict[TopicPartition, _At]
+    _epochs: dict[TopicPartition, Epochs]
+    _lags: dict[TopicPartition, int]
+    _tries: dict[TopicPartition, int]
+
+    def _copy(self) -> None:
+        """From fencing off who was here before to an error or `stop`."""
+        config = self._config
+        self._at, self._lags, self._tries = {}, {}, {}
+        with opened_producer(config, self.number) as producer:
+            producer.init_transactions()
+            if self._stop.is_set():
+                return
+            state = read_state(config.target, self._state_topic, [self.number])
+            if self.number in state.stopped:
+                raise stopped_error(config, state.stopped[self.number])
+            self._epochs = dict(state.epochs)
+            with (
+                closing(SourceReader(config.source)) as source,
+                closing(TargetWriter(config.target)) as target,
+                consumer_at(config.source, isolation_level="read_uncommitted") as consumer,
+                ThreadPoolExecutor(1, f"fastq-mirror-fetch-{self.number}") as beside,
+            ):
+                self._copy_all(producer, source, target, consumer, beside)
+
+    def _copy_all(
+        self,
+        producer: Producer,
+        source: SourceReader,
+        target: TargetWriter,
+        consumer: Consumer,
+        beside: ThreadPoolExecutor,
+    ) -> None:
+        version = -1
+        fetching: Future[Chunks] | None = None
+        while not self._stop.is_set():
+            work = self._work()
+            if work.version != version or self._is_due():
+                self._follow_same(source, target, consumer, work)
+                version = work.version
+            if fetching is None:
+                if not self._at:
+                    self._stop.wait(0.2)
+                    continue
+                fetching = beside.submit(source.fetch, self._wanted(), WAIT_MS)
+            chunks = self._usable(fetching.result())
+            before = {tp: self._at[tp] for tp in chunks}
+            news = self._with_epochs(before, chunks)
+            for tp, chunk in chunks.items():
+                if chunk.next_offset > chunk.asked:
+                    # It goes to the end: a fetch that is full is for the others next.
+                    self._at[tp] = self._at.pop(tp)._replace(offset=chunk.next_offset, end=chunk.next_offset)
+            fetching = beside.submit(source.fetch, self._wanted(), WAIT_MS) if self._at else None
+            self._append(producer, target, before, chunks, news)
+
+    # -- which partitions
+
+    def _follow_same(self, source: SourceReader, target: TargetWriter, consumer: Consumer, work: Work) -> None:
+        """Copy what is to be mirrored by this lane, and is not left out at the moment."""
+        now, known = self._clock(), {tp: mirrored for tp, mirrored in work.partitions.items() if self._mine(tp)}
+        self.failed = {tp: failure for tp, failure in self.failed.items() if tp in known and failure.until > now}
+        wanted = {tp: mirrored for tp, mirrored in known.items() if tp not in self.failed}
+        self._at = {tp: at for tp, at in self._at.items() if wanted.get(tp) == at.mirrored}
+        fresh = {tp: mirrored for tp, mirrored in wanted.items() if tp not in self._at}
+        if fresh:
+            self._place(source, target, consumer, fresh)
+
+    @staticmethod
+    def _ask(mirrored: Mirrored, **more: Any) -> Ask:
+        return Ask(bytes.fromhex(mirrored.target_id), mirrored.source, **more)
+
+    def _place(
+        self,
+        source: SourceReader,
+        target: TargetWriter,
+        consumer: Consumer,
+        fresh: Mapping[TopicPartition, Mirrored],
+    ) -> None:
+        """Find where each of these goes on."""
+        there = {tp: TopicPartition(mirrored.topic, tp.partition) for tp, mirrored in fresh.items()}
+        answers = target.ask({there[tp]: self._ask(mirrored) for tp, mirrored in fresh.items()})
+        told = self._answered({tp: answers[there[tp]] for tp in fresh})
+        begins, ends, missing = offsets_of(consumer, told)
+        for tp, error in missing.items():
+            self._set_aside(tp, error)
+        for tp, mirrored in fresh.items():
+            if tp in self._epochs and self._epochs[tp].topic_id != mirrored.topic_id:
+                del self._epochs[tp]
+        asked = {
+            tp: epoch
+            for tp, at in told.items()
+            if tp in ends and tp in self._epochs and (epoch := self._epochs[tp].at(at.log_end)) >= 0
+        }
+        epoch_ends = source.epoch_ends(asked) if asked else {}
+        for tp, at in told.items():
+            if tp not in ends:
+                continue
+            found, diverged = epoch_ends.get(tp), None
+            if isinstance(found, FastqError):
+                self._set_aside(tp, found)
+                continue
+            if found is not None:
+                diverged = diverged_at(self._epochs[tp], at.log_end, *found)
+            options = self._config.options
+            try:
+                place = place_same(
+                    begins[tp], ends[tp], at.log_start, at.log_end, diverged, start=options.start, on_gap=options.on_gap
+                )
+            except MirrorGap as error:
+                self._leave_out(tp, error.with_context(topic=tp.topic, partition=tp.partition), FOREVER_S)
+                continue
+            if place.why:
+                logger.warning("%s: %s; it goes on at offset %d", tp, place.why, place.offset)
+            if place.cut is None:
+                self._at[tp] = _At(fresh[tp], place.offset, at.log_end, at.log_start)
+            else:
+                self._cut_off(target, tp, fresh[tp], place)
+
+    def _cut_off(self, target: TargetWriter, tp: TopicPartition, mirrored: Mirrored, place: Place) -> None:
+        """Have the target forget what the source has lost. It goes on where the log ends then: whole batches go."""
+        there = TopicPartition(mirrored.topic, tp.partition)
+        told = target.ask({there: self._ask(mirrored, operation=CUT, offset=place.cut)})[there]
+        if told.error is not None:
+            self._leave_out(tp, told.error, RETRY_S)
+            return
+        self._at[tp] = _At(mirrored, told.log_end, told.log_end, told.log_start)
+
+    def _answered(self, told: Mapping[TopicPartition, Told]) -> dict[TopicPartition, Told]:
+        """Those that were answered without an error; the others are left out."""
+        for tp, at in told.items():
+            if at.error is not None:
+                self._set_aside(tp, at.error)
+        return {tp: at for tp, at in told.items() if at.error is None}
+
+    def _set_aside(self, tp: TopicPartition, error: FastqError) -> None:
+        """Leave a partition out: for a moment where it may be that its leader has changed, and longer where that goes on. Raises
+        MirrorStopped where it is that the mirror was failed over."""
+        self._at.pop(tp, None)
+        if isinstance(error, PolicyViolation):
+            state = read_state(self._config.target, self._state_topic, [self.number])
+            if self.number in state.stopped:
+                raise stopped_error(self._config, state.stopped[self.number])
+        self._tries[tp] = self._tries.get(tp, 0) + 1
+        if error.retriable and self._tries[tp] < TRIES_MAX:
+            logger.info("%s is placed anew: %s", tp, error)
+            self.failed[tp] = Failure(str(error), self._clock() + AGREE_S)
+        else:
+            self._tries.pop(tp)
+            self._leave_out(tp, error, RETRY_S)
+
+    # -- copying
+
+    def _wanted(self) -> dict[TopicPartition, Wanted]:
+        return {
+            tp: Wanted(
+                bytes.fromhex(at.mirrored.topic_id),
+                at.offset,
+                self._epochs[tp].at(at.offset) if tp in self._epochs else -1,
+            )
+            for tp, at in self._at.items()
+        }
+
+    def _usable(self, chunks: Chunks) -> dict[TopicPartition, Fetched]:
+        """What goes on from where each partition is; those with an error are left out, or placed anew."""
+        found: dict[TopicPartition, Fetched] = {}
+        for tp, chunk in chunks.items():
+            at = self._at.get(tp)
+            if at is None:
+                continue
+            if isinstance(chunk, OffsetOutOfRange) or (isinstance(chunk, Fetched) and chunk.diverged):
+                self._anew(tp, "the source does not go on from there")
+            elif isinstance(chunk, FastqError):
+                self._set_aside(tp, chunk)
+            elif chunk.asked == at.offset:
+                found[tp] = chunk
+                self._lags[tp] = max(chunk.high_watermark - at.offset, 0)
+        return found
+
+    def _anew(self, tp: TopicPartition, why: str) -> None:
+        logger.info("%s is placed anew: %s", tp, why)
+        del self._at[tp]
+        self.failed[tp] = Failure(why, self._clock())
+
+    def _with_epochs(
+        self, before: Mapping[TopicPartition, _At], chunks: Mapping[TopicPartition, Fetched]
+    ) -> dict[TopicPartition, Epochs]:
+        """Note the epochs that begin in what was fetched; those partitions of which that is news."""
+        news: dict[TopicPartition, Epochs] = {}
+        for tp, chunk in chunks.items():
+            known = self._epochs.get(tp) or Epochs(before[tp].mirrored.topic_id)
+            now = known.added(chunk.epochs, before[tp].end) if chunk.epochs else known
+            if now != known:
+                news[tp] = now
+        self._epochs |= news
+        return news
+
+    def _append(
+        self,
+        producer: Producer,
+        target: TargetWriter,
+        before: Mapping[TopicPartition, _At],
+        chunks: Mapping[TopicPartition, Fetched],
+        news: Mapping[TopicPartition, Epochs],
+    ) -> None:
+        """Append what was fetched, and tell the target where the source begins."""
+        if news:
+            with producer.transaction():
+                for tp, epochs in news.items():
+                    producer.send(self._state_topic, epochs.to_json(), epochs_key(tp), partition=self.number)
+        asks: dict[TopicPartition, Ask] = {}
+        places: dict[TopicPartition, TopicPartition] = {}
+        for tp, chunk in chunks.items():
+            at = before[tp]
+            there = TopicPartition(at.mirrored.topic, tp.partition)
+            if chunk.next_offset > chunk.asked:
+                asks[there] = self._ask(
+                    at.mirrored, offset=at.end, log_start=self._start(at, chunk), records=chunk.records
+                )
+            elif chunk.log_start > at.log_start and at.end > 0:
+                asks[there] = self._ask(at.mirrored, log_start=chunk.log_start)
+            else:
+                continue
+            places[there] = tp
+        self.counts.lag = {tp: self._lags[tp] for tp in self._at if tp in self._lags}
+        if not asks:
+            return
+        for there, told in target.ask(asks).items():
+            tp = places[there]
+            if tp not in self._at:
+                continue
+            if isinstance(told.error, OffsetOutOfRange):
+                self._anew(tp, str(told.error))
+            elif told.error is not None:
+                self._set_aside(tp, told.error)
+            else:
+                self._tries.pop(tp, None)
+                self._at[tp] = self._at[tp]._replace(log_start=told.log_start)
+                self.counts.records += chunks[tp].amount
+        self.counts.transactions += 1
+
+    @staticmethod
+    def _start(at: _At, chunk: Fetched) -> int:
+        """Where the target's log is to begin: where the source's does, or this mirror, in the middle of it."""
+        return max(chunk.log_start, at.offset) if at.end == 0 else chunk.log_start

@@ -1,0 +1,383 @@
+"""A mirror with the same offsets, between two brokers: batches lie in the target as they lie in the source."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from mirrors import batches_of, running, wait_for
+
+from fastq import Admin, Producer, TopicPartition
+from fastq.admin import CommittedOffset, ConfigResource, OffsetSpec
+from fastq.cli import main
+from fastq.errors import ConfigError, PolicyViolation
+from fastq.mirror.config import MirrorConfig, parse_config
+from fastq.mirror.failover import reversed_config
+from fastq.mirror.lane import Failure
+from fastq.mirror.mirror import Mirror
+from fastq.mirror.progress import MirrorStopped
+from fastq.mirror.same import MIRROR_SOURCE
+from fastq.mirror.state import consumer_at
+from fastq.mirror.target_writer import CUT, Ask, TargetWriter
+from fastq.testing import Broker
+
+pytestmark = pytest.mark.one_node
+
+
+@pytest.fixture(scope="module")
+def brokers() -> Iterator[tuple[Broker, Broker]]:
+    soon = {"group.initial.rebalance.delay.ms": 0, "log.cleaner.backoff.ms": 100}
+    with Broker(in_memory=True, config=soon) as source, Broker(in_memory=True, config=soon) as target:
+        yield source, target
+
+
+_numbers = itertools.count()
+
+
+def same(brokers: tuple[Broker, Broker], name: str, number: int | None = None, **options: Any) -> MirrorConfig:
+    """A mirror of its own, for tests share the brokers; `number`: of an earlier one."""
+    number = next(_numbers) if number is None else number
+    sides = [
+        {"alias": f"{a}{number}", "bootstrap.servers": broker.bootstrap_servers}
+        for a, broker in zip("AB", brokers, strict=True)
+    ]
+    mirror = {
+        "lanes": 2,
+        "refresh_interval_ms": 200,
+        "heartbeat_interval_ms": 0,
+        "offsets": "same",
+        "names": "identity",
+    }
+    return parse_config({"source": sides[0], "target": sides[1], "mirror": {"topics": [name], **mirror, **options}})
+
+
+def read(config: MirrorConfig, side: str, topic: str, level: str = "read_uncommitted") -> list[Any]:
+    where = config.source if side == "source" else config.target
+    with consumer_at(where, isolation_level=level, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        return list(consumer.read_to_end())
+
+
+def values(config: MirrorConfig, side: str, topic: str, level: str) -> list[bytes | None]:
+    return [record.value for record in read(config, side, topic, level)]
+
+
+def stable_end(config: MirrorConfig, side: str, topic: str) -> int:
+    """The last stable offset of the first partition; -1 where there is no such topic."""
+    where = config.source if side == "source" else config.target
+    tp = TopicPartition(topic, 0)
+    with Admin(where.common) as admin:
+        if topic not in admin.list_topics():
+            return -1
+        return admin.list_offsets({tp: OffsetSpec.LATEST}, read_committed=True)[tp].result().offset
+
+
+def left_out(mirror: Mirror, tp: TopicPartition) -> list[Failure]:
+    return [lane.failed[tp] for lane in list(mirror.lanes.values()) if tp in lane.failed]
+
+
+def written(config: MirrorConfig) -> str:
+    """A file that says what a configuration says."""
+    options = config.options
+    lines = [
+        "heartbeat_interval_ms = 0",
+        f'offsets = "same"\nnames = "identity"\nlanes = 2\ntopics = ["{options.topics[0].pattern}"]',
+    ]
+    with tempfile.NamedTemporaryFile("w", suffix=".toml", delete=False) as file:
+        for name, side in (("source", config.source), ("target", config.target)):
+            file.write(f'[{name}]\nalias = "{side.alias}"\nbootstrap.servers = "{side.common["bootstrap_servers"]}"\n')
+        file.write("[mirror]\n" + "\n".join(lines) + "\n")
+    return file.name
+
+
+def wait_for_same(config: MirrorConfig, topic: str, partitions: int = 1) -> None:
+    """Wait until the target has what the source has now, byte for byte but for the epochs."""
+    expected = [batches_of(config, "source", topic, p) for p in range(partitions)]
+    assert any(expected)
+
+    def there() -> bool:
+        with Admin(config.target.common) as admin:
+            if topic not in admin.list_topics():
+                return False
+        return [batches_of(config, "target", topic, p) for p in range(partitions)] == expected
+
+    wait_for(there)
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4", "zstd"])
+def test_batches_arrive_as_they_are(brokers: tuple[Broker, Broker], new_topic_name: Any, codec: str) -> None:
+    source, target = brokers
+    name = new_topic_name()
+    with Admin(bootstrap_servers=source.bootstrap_servers) as admin:
+        admin.create_topic(name, 3, configs={"message.timestamp.type": "LogAppendTime", "segment.bytes": "1048576"})
+    with Producer(bootstrap_servers=source.bootstrap_servers, compression_type=codec) as producer:
+        for i in range(3000):
+            producer.send(name, b"v%d" % i * 100, b"k%d" % i if i % 3 else None, partition=i % 3)
+    config = same(brokers, name)
+    with running(config) as mirror:
+        wait_for_same(config, name, 3)
+        with Producer(bootstrap_servers=source.bootstrap_servers) as producer:
+            producer.send(name, b"one more", partition=1)
+        wait_for_same(config, name, 3)
+        assert mirror.records == 3001
+        there = target.bootstrap_servers
+        with Producer(bootstrap_servers=there) as producer, pytest.raises(PolicyViolation, match="read-only until"):
+            producer.send(name, b"not from here", partition=0).result()
+        with Admin(bootstrap_servers=there) as admin:
+            answers = admin.delete_records({TopicPartition(name, 0): 1})
+            assert isinstance(answers[TopicPartition(name, 0)].error, PolicyViolation)
+    with running(config) as mirror:  # a second start goes on where the first ended
+        with Producer(bootstrap_servers=source.bootstrap_servers) as producer:
+            producer.send(name, b"after", partition=2)
+        wait_for_same(config, name, 3)
+        assert mirror.records == 1
+
+
+def test_transactions_and_what_they_have_aborted_are_the_same(
+    brokers: tuple[Broker, Broker], new_topic_name: Any
+) -> None:
+    source, _ = brokers
+    name = new_topic_name()
+    with Admin(bootstrap_servers=source.bootstrap_servers) as admin:
+        admin.create_topic(name, 1)
+    config = same(brokers, name)
+    with running(config):
+        with Producer(bootstrap_servers=source.bootstrap_servers, transactional_id=name) as producer:
+            for i in range(10):
+                producer.begin_transaction()
+                producer.send(name, b"%d" % i)
+                producer.commit_transaction() if i % 2 else producer.abort_transaction()
+            wait_for_same(config, name)
+            producer.begin_transaction()
+            producer.send(name, b"open")
+            producer.flush()
+            wait_for_same(config, name)
+            assert values(config, "target", name, "read_committed") == [b"1", b"3", b"5", b"7", b"9"]
+            ends = [stable_end(config, side, name) for side in ("source", "target")]
+            assert ends[0] == ends[1]
+            producer.commit_transaction()
+        wait_for_same(config, name)
+        wait_for(lambda: values(config, "target", name, "read_committed")[-1] == b"open")
+        levels = ("read_committed", "read_uncommitted")
+        assert [values(config, "target", name, level) for level in levels] == [
+            values(config, "source", name, level) for level in levels
+        ]
+
+
+def test_gaps_of_compaction_stay(brokers: tuple[Broker, Broker], new_topic_name: Any) -> None:
+    source, _ = brokers
+    name = new_topic_name()
+    compacted = {
+        "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "segment.ms": "100", "min.compaction.lag.ms": "0",
+    }  # fmt: skip
+    config = same(brokers, name)
+    with Admin(bootstrap_servers=source.bootstrap_servers) as admin:
+        admin.create_topic(name, 1, configs=compacted)
+        with Producer(bootstrap_servers=source.bootstrap_servers, linger_ms=0) as producer:
+            for i in range(40):
+                producer.send(name, b"%d" % i, b"k%d" % (i % 3), partition=0)
+                producer.flush()
+
+            def has_gaps() -> bool:
+                producer.send(name, b"last", b"last", partition=0).result()
+                records = sum(1 for _ in values(config, "source", name, "read_uncommitted"))
+                return records < stable_end(config, "source", name) - 20
+
+            wait_for(has_gaps)
+        admin.set_configs(ConfigResource.topic(name), {"min.cleanable.dirty.ratio": "1.0"})
+    with running(config):
+        wait_for(lambda: stable_end(config, "target", name) == stable_end(config, "source", name))
+        assert main(["mirror", "check", "--topic", name, "--config", written(config)]) == 0
+    last = [{r.key: (r.offset, r.value) for r in read(config, side, name)} for side in ("source", "target")]
+    assert last[0] == last[1]
+
+
+def test_the_logs_start_follows_the_sources(brokers: tuple[Broker, Broker], new_topic_name: Any) -> None:
+    source, target = brokers
+    name = new_topic_name()
+    tp = TopicPartition(name, 0)
+    config = same(brokers, name)
+    with (
+        Admin(bootstrap_servers=source.bootstrap_servers) as admin,
+        Admin(bootstrap_servers=target.bootstrap_servers) as there,
+    ):
+        admin.create_topic(name, 1, configs={"retention.ms": "1", "segment.ms": "1"})
+        with Producer(bootstrap_servers=source.bootstrap_servers) as producer:
+            for i in range(10):
+                producer.send(name, b"%d" % i, partition=0).result()
+        admin.delete_records({tp: 4}).results()
+
+        def begin(side: Admin) -> int:
+            return side.list_offsets({tp: OffsetSpec.EARLIEST})[tp].result().offset
+
+        with running(config):
+            wait_for(lambda: name in there.list_topics() and begin(there) >= 4)
+            admin.delete_records({tp: 7}).results()
+            wait_for(lambda: begin(there) >= 7)
+            assert stable_end(config, "target", name) == 10
+
+
+def test_groups_have_the_same_numbers(brokers: tuple[Broker, Broker], new_topic_name: Any) -> None:
+    source, target = brokers
+    name = new_topic_name()
+    tp = TopicPartition(name, 0)
+    config = same(brokers, name, groups=[name], group_interval_ms=100)
+    with (
+        Admin(bootstrap_servers=source.bootstrap_servers) as admin,
+        Admin(bootstrap_servers=target.bootstrap_servers) as there,
+    ):
+        admin.create_topic(name, 1)
+        with Producer(bootstrap_servers=source.bootstrap_servers, transactional_id=name) as producer:
+            for _ in range(5):  # with markers between: offsets that no record has
+                with producer.transaction():
+                    producer.send(name, b"v")
+        admin.alter_group_offsets(name, {tp: CommittedOffset(7, "a word")}).results()
+
+        def committed() -> Any:
+            found = there.list_group_offsets(name, [tp])[tp]
+            return (
+                None if found.error is not None or found.value is None else (found.value.offset, found.value.metadata)
+            )
+
+        with running(config):
+            wait_for(lambda: committed() == (7, "a word"))
+            admin.alter_group_offsets(name, {tp: 100}).results()  # nothing is there yet
+            wait_for(lambda: committed() == (10, ""))
+
+
+def test_fail_over_and_back_with_the_same_numbers(
+    brokers: tuple[Broker, Broker], new_topic_name: Any, capsys: Any
+) -> None:
+    source, target = brokers
+    name = new_topic_name()
+    config = same(brokers, name)
+    path = written(config)
+    with Admin(bootstrap_servers=source.bootstrap_servers) as admin:
+        admin.create_topic(name, 2)
+    with Producer(bootstrap_servers=source.bootstrap_servers) as producer:
+        for i in range(20):
+            producer.send(name, b"%d" % i, partition=i % 2).result()
+    with Producer(bootstrap_servers=source.bootstrap_servers, transactional_id=name) as producer:
+        producer.begin_transaction()
+        producer.send(name, b"never ended", partition=0)
+        producer.flush()
+        with running(config):
+            wait_for_same(config, name, 2)
+        assert main(["mirror", "fail-over", "--config", path]) == 0
+        assert f"all that {config.source.alias} has is in {config.target.alias}" in capsys.readouterr().out
+        # What was open is aborted: the stable end is the end.
+        assert stable_end(config, "target", name) == 13
+        assert b"never ended" not in values(config, "target", name, "read_committed")
+        with pytest.raises(MirrorStopped), running(config):
+            pass
+        with Producer(bootstrap_servers=target.bootstrap_servers) as other:
+            for i in range(5):
+                other.send(name, b"there %d" % i, partition=i % 2).result()
+        assert main(["mirror", "fail-over", "--config", path]) == 0, "again: nothing more is to be done"
+        assert main(["mirror", "fail-back", "--config", path]) == 0
+        assert "partitions prepared" in capsys.readouterr().out
+        assert main(["mirror", "fail-back", "--config", path]) == 0
+        with Producer(bootstrap_servers=source.bootstrap_servers) as late, pytest.raises(PolicyViolation):
+            late.send(name, b"read-only", partition=0).result()
+        back = reversed_config(config)
+        with running(back):
+            wait_for_same(back, name, 2)
+    assert main(["mirror", "fail-over", "--reverse", "--config", path]) == 0
+    with Producer(bootstrap_servers=source.bootstrap_servers) as producer:
+        producer.send(name, b"home", partition=0).result()
+    assert main(["mirror", "fail-back", "--reverse", "--config", path]) == 0
+    with running(config):
+        wait_for_same(config, name, 2)
+
+
+def test_a_fail_back_over_records_that_nobody_has_copied_is_refused(
+    brokers: tuple[Broker, Broker], new_topic_name: Any, capsys: Any
+) -> None:
+    source, _ = brokers
+    name = new_topic_name()
+    config = same(brokers, name)
+    path = written(config)
+    with (
+        Admin(bootstrap_servers=source.bootstrap_servers) as admin,
+        Producer(bootstrap_servers=source.bootstrap_servers) as producer,
+    ):
+        admin.create_topic(name, 1)
+        producer.send(name, b"copied", partition=0).result()
+        with running(config):
+            wait_for_same(config, name)
+        producer.send(name, b"too late", partition=0).result()
+        assert main(["mirror", "fail-over", "--config", path]) == 0
+        assert main(["mirror", "fail-back", "--config", path]) == 2
+        assert f"{name}-0 has the offsets 1 to 1, which {config.target.alias} never had" in capsys.readouterr().err
+        producer.send(name, b"still writable", partition=0).result()
+        # The way that the hint names.
+        admin.delete_topics([name]).results()
+    assert main(["mirror", "fail-back", "--config", path]) == 0
+    back = reversed_config(config)
+    with running(back):
+        wait_for_same(back, name)
+
+
+def test_a_source_that_has_lost_records_stops_the_partition_or_cuts_the_target(
+    brokers: tuple[Broker, Broker], new_topic_name: Any
+) -> None:
+    source, target = brokers
+    name = new_topic_name()
+    tp = TopicPartition(name, 0)
+    config = same(brokers, name)
+    with (
+        Admin(bootstrap_servers=source.bootstrap_servers) as admin,
+        Admin(bootstrap_servers=target.bootstrap_servers) as there,
+    ):
+        admin.create_topic(name, 1)
+        with Producer(bootstrap_servers=source.bootstrap_servers) as producer:
+            for i in range(8):
+                producer.send(name, b"%d" % i, partition=0).result()
+        with running(config):
+            wait_for_same(config, name)
+        # A source that ends below: of the target as it is, another broker's topic with less is the same thing.
+        value = there.describe_configs([ConfigResource.topic(name)])[ConfigResource.topic(name)].result()
+        ours = TargetWriter(config.source)
+        admin.set_configs(ConfigResource.topic(name), {MIRROR_SOURCE: "x/y/z"})
+        topic_id = admin.describe_topic(name).topic_id
+        wait_for(lambda: ours.ask({tp: Ask(topic_id, "x/y/z", 5, operation=CUT)})[tp].error is None)
+        ours.close()
+        admin.set_configs(ConfigResource.topic(name), {MIRROR_SOURCE: None})
+        assert value["mirror.source"].value
+        with running(config) as mirror:
+            wait_for(lambda: any("lost what it had from offset 5" in f.reason for f in left_out(mirror, tp)))
+            assert stable_end(config, "target", name) == 8
+        with running(same(brokers, name, int(config.source.alias[1:]), on_gap="continue")):
+            wait_for_same(config, name)
+            with Producer(bootstrap_servers=source.bootstrap_servers) as producer:
+                producer.send(name, b"another", partition=0).result()
+            wait_for_same(config, name)
+
+
+def test_a_target_that_is_no_fastq_broker_is_refused(brokers: tuple[Broker, Broker], new_topic_name: Any) -> None:
+    config = same(brokers, new_topic_name())
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("fastq.net.connection.SOFTWARE_NAME", "another")
+        with pytest.raises(ConfigError, match="needs a fastq broker as the target, and B"), running(config):
+            pass
+
+
+def test_a_topic_that_is_there_already_is_left_alone(brokers: tuple[Broker, Broker], new_topic_name: Any) -> None:
+    source, target = brokers
+    name = new_topic_name()
+    for broker in (source, target):
+        with (
+            Admin(bootstrap_servers=broker.bootstrap_servers) as admin,
+            Producer(bootstrap_servers=broker.bootstrap_servers) as producer,
+        ):
+            admin.create_topic(name, 1)
+            producer.send(name, b"own", partition=0).result()
+    config = same(brokers, name)
+    with running(config) as mirror:
+        wait_for(
+            lambda: any("it is not mirrored from 'A" in f.reason for f in left_out(mirror, TopicPartition(name, 0)))
+        )
+    assert values(config, "target", name, "read_uncommitted") == [b"own"]

@@ -1,0 +1,79 @@
+"""Where a partition with the same offsets goes on, and how it shows that its source has another history."""
+
+from __future__ import annotations
+
+import pytest
+
+from fastq.mirror.progress import MirrorGap, StateError
+from fastq.mirror.same import Epochs, Place, diverged_at, place_same, source_value
+
+
+def test_epochs_are_kept_with_their_first_offsets() -> None:
+    epochs = Epochs("id").added([(3, 10), (5, 20)], 10)
+    assert epochs.starts == ((3, 10), (5, 20))
+    assert [epochs.at(end) for end in (10, 11, 20, 21, 99)] == [-1, 3, 3, 5, 5]
+    assert epochs.added([(5, 30), (7, 35)], 30).starts == ((3, 10), (5, 20), (7, 35))
+    # What was written down and never copied gives way to what comes instead.
+    assert epochs.added([(4, 18)], 18).starts == ((3, 10), (4, 18))
+    many = Epochs("id").added([(n, n) for n in range(1000)], 0)
+    assert (len(many.starts), many.starts[-1]) == (64, (999, 999))
+    assert Epochs.from_json(many.to_json()) == many
+    with pytest.raises(StateError, match="no epochs"):
+        Epochs.from_json(b'{"epochs": [[1]]}')
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ((5, 40), None),  # the source's epoch ends at or behind our end
+        ((5, 30), None),
+        ((5, 25), 25),  # it was cut below our end, and others lead since
+        ((3, 20), 20),  # it knows nothing of epoch 5
+        ((4, 28), 20),  # it had an epoch in between that we never saw
+        ((3, 15), 15),
+        ((-1, -1), None),  # it does not say
+    ],
+)
+def test_another_history_begins_where_the_source_says(answer: tuple[int, int], expected: int | None) -> None:
+    epochs = Epochs("id", ((3, 10), (5, 20)))
+    assert epochs.at(30) == 5
+    assert diverged_at(epochs, 30, *answer) == expected
+
+
+def place(
+    begin: int, end: int, target_start: int, target_end: int, diverged: int | None = None, **options: str
+) -> Place:
+    return place_same(
+        begin, end, target_start, target_end, diverged, **{"start": "earliest", "on_gap": "stop", **options}
+    )
+
+
+def test_a_partition_goes_on_where_the_targets_log_ends() -> None:
+    assert place(0, 50, 0, 20) == Place(20)
+    assert place(20, 50, 5, 20) == Place(20)
+    assert place(10, 50, 0, 0) == Place(10), "it was never mirrored: what is gone by now is no gap"
+    assert place(10, 50, 0, 0, start="latest") == Place(50)
+    assert place(10, 50, 50, 50, start="latest") == Place(50)
+
+
+@pytest.mark.parametrize(
+    ("ends", "words", "found"),
+    [
+        ((30, 50, 0, 20, None), "begins at offset 30, and 20", Place(30)),
+        ((0, 50, 0, 60, None), "lost what it had from offset 50", Place(50, 50)),
+        ((0, 50, 0, 40, 35), "lost what it had from offset 35", Place(35, 35)),
+        ((0, 50, 0, 60, 55), "lost what it had from offset 50", Place(50, 50)),
+    ],
+)
+def test_what_is_missing_stops_a_partition_unless_it_is_to_go_on(
+    ends: tuple[int, int, int, int, int | None], words: str, found: Place
+) -> None:
+    with pytest.raises(MirrorGap, match=words):
+        place(*ends)
+    went_on = place(*ends, on_gap="continue")
+    assert went_on._replace(why="") == found
+    assert words in went_on.why
+
+
+def test_a_topic_is_named_by_ids() -> None:
+    assert source_value("east", "cluster", "00ff") == "east/cluster/00ff"
