@@ -76,11 +76,11 @@ def client_settings(name: str) -> Iterator[str]:
         yield "Names with dots (`linger.ms`) are taken too, where settings come as a mapping."
     yield ""
     rows = (
-        (f"`{key}`", shown(defaults[key]), cell(declared.allowed()), cell(declared.doc), aliases(declared.aliases))
+        (f"`{key}`", cell(declared.doc), shown(defaults[key]), cell(declared.allowed()), aliases(declared.aliases))
         for key, declared in cls.options().items()
         if key not in inherited or inherited[key] != declared
     )
-    yield from table(("setting", "default", "allowed", "what it does", "also called"), rows)
+    yield from table(("setting", "what it does", "default", "allowed", "also called"), rows)
     for heading, found in (
         ("Names of older releases", {key: f"use {old.today}" for key, old in cls.__dict__.get("RENAMED", {}).items()}),
         ("Known, and without effect", cls.__dict__.get("IGNORED", {})),
@@ -117,10 +117,10 @@ def server_settings(keys: Iterable[Any], sections: Mapping[str, str], dynamic: b
     for key in every:
         if key.status is Status.DONE:
             allowed = key.check.allowed if key.check else key.type.name.lower()
-            row = [f"`{key.name}`", shown(key.render(key.default)), cell(allowed), cell(key.doc)]
+            row = [f"`{key.name}`", cell(key.doc), shown(key.render(key.default)), cell(allowed)]
             section = section_of(key.name, sections) if sections else ""
             found.setdefault(section, []).append([*row, "yes" if key.dynamic else ""] if dynamic else row)
-    head = ["setting", "default", "allowed", "what it does"]
+    head = ["setting", "what it does", "default", "allowed"]
     for heading in sections or ("",):
         if heading:
             yield from ("", f"## {heading}", "")

@@ -30,8 +30,8 @@ def errors() -> Iterator[str]:
     rows = []
     for code in module.ErrorCode:
         again = "after fresh metadata" if code.refresh_metadata else "yes" if code.retriable else ""
-        rows.append((str(int(code)), f"`{code.name}`", again, cell(code.meaning), cell(code.cure)))
-    yield from table(("code", "name", "sent again", "cause", "what to do"), rows)
+        rows.append((f"`{code.name}`", cell(code.meaning), cell(code.cure), str(int(code)), again))
+    yield from table(("name", "cause", "what to do", "code", "sent again"), rows)
 
 
 def is_of_a_code(cls: type) -> bool:

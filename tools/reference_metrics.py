@@ -51,9 +51,9 @@ def metrics() -> Iterator[str]:
     ):
         yield from ("", f"## {heading}", "", about, "")
         rows = (
-            (f"`{m.name}`", m.kind, ", ".join(f"`{each}`" for each in m.labels), cell(m.meaning)) for m in sorted(found)
+            (f"`{m.name}`", cell(m.meaning), m.kind, ", ".join(f"`{each}`" for each in m.labels)) for m in sorted(found)
         )
-        yield from table(("metric", "kind", "labels", "what it is"), rows)
+        yield from table(("metric", "what it is", "kind", "labels"), rows)
 
 
 def producer_metrics() -> list[Metric]:

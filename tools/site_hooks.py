@@ -35,6 +35,8 @@ LOADS = re.compile(
     r"""<(?:script|img|iframe|source|video|audio|embed)\b[^>]*\bsrc\s*=\s*["']?(?:https?:)?//[^"'\s>]*"""
     r"""|<link\b(?![^>]*\brel=["']?canonical)[^>]*\bhref\s*=\s*["']?(?:https?:)?//[^"'\s>]*"""
 )
+BOOST = {"reference/": 2, "project/": 0.3}
+"""Where what is looked for is likelier to be."""
 TEXT_BYTES_MAX = 40_000
 
 
@@ -105,10 +107,11 @@ def on_files(files: Files, config: Any, **_: Any) -> Files:
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Links as the site has them."""
     uri = page.file.src_uri
-    of_project = {there: here for here, there in PROJECT.items()}
-    origin = of_project.get(uri, f"docs/{uri}")
     if uri.startswith("source/"):
         return markdown
+    page.meta.setdefault("search", {"boost": next((by for folder, by in BOOST.items() if uri.startswith(folder)), 1)})
+    of_project = {there: here for here, there in PROJECT.items()}
+    origin = of_project.get(uri, f"docs/{uri}")
 
     def new(target: str) -> str:
         found = resolved(target, origin)

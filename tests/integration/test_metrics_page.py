@@ -8,6 +8,7 @@ from urllib.request import urlopen
 
 from prometheus_client.parser import text_string_to_metric_families
 from reference_metrics import Metric, broker_metrics
+from reference_words import cell
 
 from fastq import Consumer, Producer
 from fastq.errors import FastqError
@@ -53,4 +54,4 @@ def test_the_page_has_what_a_broker_tells() -> None:
         assert (metric.kind, metric.meaning) == (kind, meaning)
         assert labels <= {*metric.labels}, name
         assert labels == {*metric.labels} or not labels, f"{name}: samples with {labels}, the page says {metric.labels}"
-        assert f"| `{name}` | {kind} |" in page
+        assert f"| `{name}` | {cell(meaning)} | {kind} |" in page

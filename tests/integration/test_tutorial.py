@@ -1,4 +1,4 @@
-"""docs/tutorial.md works line by line, in its own order, and prints what it shows.
+"""docs/tutorial.md works line by line, in its own order, and prints what it shows; and so does the first page of the site.
 
 Rules: only the port differs from the page. A block of commands is run as it stands, but that what serves until it is stopped is waited for
 until it is ready. A block of text behind commands is what they print, in any order of its lines. What installs has runs of its own.
@@ -18,16 +18,16 @@ from pathlib import Path
 import pytest
 from nodes import free_ports
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "tutorial.md"
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 ADDRESS = "127.0.0.1:9092"  # as it is written there
 INSTALLS = ("python3 -m venv ", "pip ")
 SERVES = "fastq-broker --"
 PORTS_OF_A_CLUSTER = 6  # three for clients, and behind them those of the controllers
 
 
-def blocks() -> list[tuple[str, str]]:
+def blocks(page: str = "tutorial.md") -> list[tuple[str, str]]:
     """The code blocks as (language, text), in order."""
-    return re.findall(r"^```(\w*)\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return re.findall(r"^```(\w*)\n(.*?)^```", (DOCS / page).read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
 
 
 class Reader:
@@ -131,3 +131,12 @@ def test_one_broker_as_the_page_has_it(reader: Reader) -> None:
 @ON_LINUX
 def test_three_nodes_as_the_page_has_them(reader: Reader) -> None:
     follow(reader, WHOLE[CLUSTER_FROM:])
+
+
+@pytest.mark.slow
+@ON_LINUX
+def test_the_program_of_the_first_page(reader: Reader) -> None:
+    (_, broker), (_, program) = blocks("index.md")
+    reader.do(broker)
+    reader.write(f"# first.py\n{program}")
+    assert reader.do("python first.py") == "0 0 b'host-1' b'line'\n"
