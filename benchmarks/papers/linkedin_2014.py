@@ -251,7 +251,7 @@ TABLE = Experiment(
         "Latency is from send to poll, acks=1, without other load, as theirs.",
     ),
     figure="A client's own clock until all is acknowledged, or read; of three clients the sum; CPU of the brokers is that of all three "
-    "nodes and of what belongs to them.",
+    "nodes and of what belongs to them; that of a client of Kafka's tools has its start in it.",
     why=(
         "Theirs was bound by the network (1 Gb/s is about 75 MB/s of 100-byte records with what belongs to them): here it is the CPU that "
         "is shared by all, so three producers gain little over one, and three replicas cost three times.",
@@ -287,8 +287,9 @@ MESSAGE_SIZE = Experiment(
     here=(ONE_MACHINE, "200 MB of each size, 3 million records at most."),
     figure="The producer's clock until all is acknowledged; MB are those of values.",
     why=(
-        "Small records cost by the record, in the client's loop; large ones by the byte, which is written three times by one machine. "
-        "Their plot flattened at what the network gave.",
+        "With 10 bytes theirs was bound by the CPU of the client, from 100 bytes on by the network, so that bytes a second went on to "
+        "rise only by what records cost beside their values. Here small records cost by the record, in the client's loop; large ones by "
+        "the byte, which one machine writes three times.",
     ),
     shown={
         **{f"{size} B": f"{size:,} bytes: records/s" for size in SIZES},
@@ -304,8 +305,8 @@ STORED = Experiment(
     name="stored",
     title="LinkedIn 2014: throughput against stored data",
     source=f"{SOURCE}; Producer Throughput Versus Stored Data",
-    asked="One producer writes 100-byte records for hours, and the rate is plotted against what is stored: it should not fall. Their plot "
-    "goes on to more than a terabyte.",
+    asked="One producer writes 100-byte records for hours (the command is for 50 billion), and the rate is plotted against what is stored: "
+    "it should not fall.",
     machine=MACHINE,
     had={},
     here=(

@@ -10,7 +10,16 @@ from typing import Any
 from experiment import Experiment
 
 THEIRS = "#999999"
-COLOURS = ("#1f77b4", "#ff7f0e", "#ffbb78", "#2ca02c", "#98df8a", "#9467bd", "#d62728")
+COLOURS = {
+    "fastq": "#1f77b4",
+    "Apache Kafka": "#ff7f0e",
+    "Apache Kafka, fastq's client": "#ffbb78",
+    "Jafka": "#8c564b",
+    "RabbitMQ queue": "#2ca02c",
+    "RabbitMQ stream": "#98df8a",
+    "Artemis": "#9467bd",
+    "RocketMQ": "#d62728",
+}
 HEAD = """# What the papers measured, here and now
 
 Made by `make bench-papers` from papers.json: what the classic texts about Kafka measured, set up as they say, on one small machine, beside
@@ -109,7 +118,6 @@ def _bars(pyplot: Any, experiment: Experiment, medians: Mapping[str, Mapping[str
     ]
     if not keys:
         return None
-    colours = dict.fromkeys(experiment.had, THEIRS) | dict(zip(medians, COLOURS, strict=False))
     across = min(len(keys), 2)
     rows = -(-len(keys) // across)
     height = (0.24 * len(columns) + 0.75) * rows
@@ -119,7 +127,7 @@ def _bars(pyplot: Any, experiment: Experiment, medians: Mapping[str, Mapping[str
     for key, panel in zip(keys, panels.flat, strict=False):
         sides = [side for side, found in columns.items() if key in found][::-1]
         values = [columns[side][key] for side in sides]
-        bars = panel.barh(sides, values, color=[colours[side] for side in sides])
+        bars = panel.barh(sides, values, color=[COLOURS.get(side, THEIRS) for side in sides])
         panel.bar_label(bars, [number(value) for value in values], fontsize=7, padding=2)
         panel.set_title(experiment.shown[key], fontsize=8)
         panel.set_xlim(0, max(values) * 1.2 or 1)
@@ -133,13 +141,13 @@ def _bars(pyplot: Any, experiment: Experiment, medians: Mapping[str, Mapping[str
 def _message_size(pyplot: Any, medians: Mapping[str, Mapping[str, float]]) -> Any:
     figure, panels = pyplot.subplots(1, 2, figsize=(9, 3.2))
     for panel, suffix, title in zip(panels, ("", " MB/s"), ("records/s", "MB/s"), strict=True):
-        for (side, found), colour in zip(medians.items(), COLOURS, strict=False):
+        for side, found in medians.items():
             points = sorted(
                 (int(told[1]), value)
                 for key, value in found.items()
                 if (told := re.fullmatch(rf"(\d+) B{suffix}", key)) is not None
             )
-            panel.plot(*zip(*points, strict=True), marker="o", color=colour, label=side)
+            panel.plot(*zip(*points, strict=True), marker="o", color=COLOURS[side], label=side)
         panel.set_xscale("log")
         panel.set_yscale("log")
         panel.set_title(title, fontsize=9)
@@ -151,9 +159,9 @@ def _message_size(pyplot: Any, medians: Mapping[str, Mapping[str, float]]) -> An
 
 def _stored(pyplot: Any, medians: Mapping[str, Mapping[str, float]]) -> Any:
     figure, panel = pyplot.subplots(figsize=(9, 3.2))
-    for (side, found), colour in zip(medians.items(), COLOURS, strict=False):
+    for side, found in medians.items():
         points = sorted((float(key.split()[1]), value) for key, value in found.items() if key.startswith("at "))
-        panel.plot(*zip(*points, strict=True), color=colour, label=side)
+        panel.plot(*zip(*points, strict=True), color=COLOURS[side], label=side)
     panel.set_ylim(bottom=0)
     panel.set_xlabel("GB stored", fontsize=8)
     panel.set_title("MB/s of one producer", fontsize=9)

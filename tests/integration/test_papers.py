@@ -37,12 +37,32 @@ def test_an_experiment_is_run_and_shown(tmp_path: Path) -> None:
 
 
 def test_results_of_other_experiments_stay(tmp_path: Path) -> None:
-    other = {"medians": {"fastq": {"sync": 1.0}}, "rounds": {}, "left_out": {}, "share": 1, "count": 3, "date": "then"}
-    before = {"experiments": {"linkedin-2014": other}, "machine": {"cores": "2"}}
+    sides = [
+        "fastq",
+        "Apache Kafka",
+        "Apache Kafka, fastq's client",
+        "Jafka",
+        "RabbitMQ queue",
+        "RabbitMQ stream",
+        "RocketMQ",
+    ]
+    other = {
+        "medians": {side: {"batch 1": 1000.0 * number, "read": 2.5} for number, side in enumerate(sides, 1)},
+        "rounds": {},
+        "left_out": {"Artemis": "no java"},
+        "share": 1,
+        "count": 3,
+        "date": "then",
+    }
+    before = {"experiments": {"kafka-2011": other}, "machine": {"cores": "2"}}
     (tmp_path / "papers.json").write_text(json.dumps(before))
     run("--page", "--to", tmp_path)
     page = (tmp_path / "papers.md").read_text()
     assert "Measured on then; rounds: 3." in page
+    assert "| messages/s sent, batches of 1 | 50,000 | 1,000 | 2,000 | 3,000 | 4,000 | 5,000 | 6,000 | 7,000 |" in page
+    assert "Left out: Artemis: no java." in page
+    plot = (tmp_path / "papers-kafka-2011.svg").read_text()
+    assert all(colour in plot for colour in ("#1f77b4", "#d62728", "#999999")), "a colour a side, theirs in grey"
     assert page.count("Not measured on this machine yet") == 4
     assert json.loads((tmp_path / "papers.json").read_text()) == before
 
