@@ -1,14 +1,31 @@
-"""`make wheels`: one wheel for a machine that this one is not, from the sources to the checks. Long: every extension is compiled."""
+"""What is published: the sdist holds what a build needs, and no more; `make wheels` makes a wheel for a machine that this one is not."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.slow
+def test_the_sdist_has_the_sources_and_not_what_is_made_of_them(tmp_path: Path) -> None:
+    (tmp_path / "egg").mkdir()
+    command = [sys.executable, "setup.py", "-q", "egg_info", "-e", tmp_path / "egg", "sdist", "-d", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    (sdist,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(sdist) as source:
+        names = [name.partition("/")[2] for name in source.getnames()]
+    native = {Path(name).name for name in names if name.startswith("src/fastq/_native/")}
+    here = ROOT / "src" / "fastq" / "_native"
+    wanted = {path.name for pattern in ("*.pyx", "*.pxd", "*.h", "*.pyi", "*.py") for path in here.glob(pattern)}
+    assert native - {""} == wanted
+    assert {"setup.py", "pyproject.toml", "LICENSE", "README.md"} <= set(names)
 
 
 @pytest.mark.soak
