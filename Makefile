@@ -168,8 +168,9 @@ generate: $(VENV)/.built $(VENV)/.lint ## write the protocol's messages anew fro
 reference: $(VENV)/.built $(VENV)/.test ## write docs/reference/ anew from the sources
 	@$(PY) tools/generate_reference.py
 
+# Without -q, which has --strict see no warning.
 docs: $(VENV)/.docs ## the site of the documentation, in build/site: open build/site/index.html
-	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build -q && echo "open build/site/index.html"
+	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict && echo "open build/site/index.html"
 
 wheel: $(VENV)/.lint ## sdist and wheel in dist/
 	@rm -rf dist && $(PY) -m build -q

@@ -78,6 +78,12 @@ def test_a_broken_link_is_seen(tmp_path: Path) -> None:
     assert "a-heading-that-nobody-has" not in anchors_of(page)
 
 
+def test_the_site_is_made_so_that_a_warning_ends_it() -> None:
+    (command,) = re.findall(r"^\t.*mkdocs build.*$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert "--strict" in command
+    assert not re.search(r"build.* (-q|--quiet)\b", command), "quiet, it counts no warnings"
+
+
 def test_the_reference_is_what_the_sources_say() -> None:
     done = subprocess.run(
         [sys.executable, str(MAKES_REFERENCE), "--check"], cwd=ROOT, capture_output=True, text=True, timeout=100
