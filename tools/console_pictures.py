@@ -2,8 +2,9 @@
 
     python tools/console_pictures.py [FOLDER] [--chromium PATH]        (default: docs/guides/console)
 
-Rules: broker and console are started here, with records that are the same each time; Chromium comes from Debian's package `chromium`.
-The pages are those of PAGES; `phone` and `dark` are for looking, the documentation has the others.
+Rules: two brokers, a mirror between them and a console are started here, with records that are the same each time; Chromium comes from
+Debian's package `chromium`. The pages are those of PAGES; into a folder they are made all, on a desk in light colours and on a phone in
+dark ones, for looking; the documentation has those of IN_DOCUMENTATION.
 """
 
 from __future__ import annotations
@@ -15,10 +16,16 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from fastq import Admin, Producer, TopicPartition
 from fastq.admin import NewTopic
+from fastq.errors import FastqError
+from fastq.mirror.config import load_config
+from fastq.mirror.report import status
 from fastq.testing import Broker
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,10 +37,20 @@ PAGES: dict[str, tuple[str, int, int, tuple[str, ...]]] = {
     "group": ("/c/cluster/group?id=billing", 1000, 560, ()),
     "topics": ("/c/cluster/topics", 1000, 560, ()),
     "topic": ("/c/cluster/topics/orders", 1000, 1_700, ()),
-    "phone": ("/c/cluster/topics", 500, 800, ()),
-    "dark": ("/c/cluster/topics/orders", 1000, 800, ("--force-dark-mode",)),
+    "groups": ("/c/cluster/groups", 1000, 560, ()),
+    "resets": ("/c/cluster/groups/reset?group=billing&group=shipping", 1000, 700, ()),
+    "partitions": ("/c/cluster/partitions", 1000, 700, ()),
+    "produce": ("/c/cluster/topics/orders/produce?partition=0&offset=3", 1000, 900, ()),
+    "copy": ("/c/cluster/topics/orders/copy", 1000, 900, ()),
+    "transactions": ("/c/cluster/transactions", 1000, 560, ()),
+    "node": ("/c/cluster/nodes/1", 1000, 700, ()),
+    "mirrors": ("/mirrors", 1000, 400, ()),
+    "mirror": ("/mirrors/east-west", 1000, 760, ()),
+    "error": ("/c/cluster/topics/none", 1000, 400, ()),
 }
-IN_DOCUMENTATION = ("overview", "records", "group")
+IN_DOCUMENTATION = ("overview", "records", "group", "mirror")
+PHONE = (500, 1_000, ("--force-dark-mode", "--enable-features=WebContentsForceDark:inversion_method/none"))
+MIRROR_S = 60.0
 
 
 def fill(servers: str) -> None:
@@ -53,6 +70,41 @@ def fill(servers: str) -> None:
                 )
         offsets = {TopicPartition(name, index): 20 + index for name in names[:2] for index in range(3)}
         admin.alter_group_offsets("billing", offsets).results()
+        admin.alter_group_offsets("shipping", {TopicPartition("shipments", 0): 0}).results()
+
+
+def settings(folder: Path, servers: str, other: str) -> tuple[Path, Path]:
+    """The files of the console and of the mirror."""
+    console, mirror = folder / "console.toml", folder / "mirror.toml"
+    sides = (("source", "east", servers), ("target", "west", other))
+    tables = [f'[{side}]\nalias = "{alias}"\n"bootstrap.servers" = "{where}"\n' for side, alias, where in sides]
+    mirror.write_text("".join(tables) + '[mirror]\ntopics = ["orders", "payments"]\n')
+    clusters = f'[clusters.cluster]\nbootstrap = "{servers}"\n'
+    console.write_text(f'{clusters}[mirrors.east-west]\nconfig = "{mirror}"\n')
+    return console, mirror
+
+
+@contextmanager
+def mirrored(config: Path) -> Iterator[None]:
+    """A mirror that runs, once it has copied everything that there was."""
+    process = subprocess.Popen([sys.executable, "-m", "fastq", "mirror", "--config", str(config)])
+    try:
+        end = time.monotonic() + MIRROR_S
+        while not _caught_up(config):
+            if time.monotonic() > end:
+                raise SystemExit(f"the mirror has not copied everything within {MIRROR_S:.0f} s")
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(20)
+
+
+def _caught_up(config: Path) -> bool:
+    try:
+        found = status(load_config(config), 0.5).partitions
+    except FastqError:  # it has not begun
+        return False
+    return len(found) > 6 and all(part.lag == 0 for part in found)
 
 
 def take(chromium: str, url: str, path: Path, width: int, height: int, more: tuple[str, ...]) -> None:
@@ -80,10 +132,13 @@ def main() -> None:
         raise SystemExit("there is no chromium on the path: apt-get install chromium, or --chromium PATH")
     folder, names = (options.folder, tuple(PAGES)) if options.folder else (DOCUMENTED, IN_DOCUMENTATION)
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as data, Broker(Path(data) / "data") as broker:
+    with ExitStack() as stack:
+        data = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        broker, other = (stack.enter_context(Broker(data / side)) for side in ("east", "west"))
         fill(broker.bootstrap_servers)
-        command = [sys.executable, "-m", "fastq", "console", "--listen", "127.0.0.1:0"]
-        command += ["--bootstrap", broker.bootstrap_servers]
+        console, mirror = settings(data, broker.bootstrap_servers, other.bootstrap_servers)
+        stack.enter_context(mirrored(mirror))
+        command = [sys.executable, "-m", "fastq", "console", "--listen", "127.0.0.1:0", "--config", str(console)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
             assert process.stdout is not None
@@ -92,6 +147,8 @@ def main() -> None:
                 path, width, height, more = PAGES[name]
                 take(options.chromium, url + path, folder / f"{name}.png", width, height, more)
                 print(folder / f"{name}.png")
+                if options.folder:
+                    take(options.chromium, url + path, folder / f"{name}-phone.png", *PHONE)
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait(20)

@@ -25,13 +25,25 @@ from console_served import Served
 
 from fastq.console.config import ClusterConfig, ConsoleConfig
 from fastq.console.masking import Mask
+from fastq.console.mirrors import WatchedMirror
 from fastq.console.users import Users, hash_password
+from fastq.mirror.config import parse_config
+from fastq.mirror.report import MirrorStatus, PartitionStatus
 
 pytestmark = pytest.mark.one_node
 
 EVIL = "<img src=x onerror=alert(1)><script>alert(2)</script>'\"`${alert(3)}"
 TOPIC, GROUP = "browser-orders", f"browser-{EVIL}"
 PHONE, DESK = (360, 740), (1280, 900)
+MIRRORED = MirrorStatus(
+    [
+        PartitionStatus(TopicPartition(TOPIC, n), f"east.{TOPIC}", 7, 9, 2, 1.5, 0.0, state, (3, 5))
+        for n, state in enumerate(("mirrored", f"stopped: {EVIL}"))
+    ],
+    {"refused": EVIL},
+    None,
+    0.4,
+)
 
 
 @pytest.fixture(scope="module")
@@ -70,9 +82,14 @@ def _served(servers: str, **settings: Any) -> Served:
 
 @pytest.fixture(scope="module")
 def console(filled: str) -> Iterator[str]:
-    served = _served(filled)
-    yield served.url.rstrip("/")
-    served.close()
+    sides = {
+        side: {"alias": alias, "bootstrap.servers": filled} for side, alias in (("source", "east"), ("target", "west"))
+    }
+    served = _served(filled, mirrors={"east-west": parse_config({**sides, "mirror": {"topics": [TOPIC]}})})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(WatchedMirror, "_asked", lambda _mirror: (MIRRORED, ""))
+        yield served.url.rstrip("/")
+        served.close()
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +117,7 @@ def pages() -> list[str]:
         "/c/test/groups", f"/c/test/group?id={group}",
         "/c/test/group?id=browser-idle", "/c/test/transactions?hanging=1", f"/c/test/transaction?id={group}",
         "/c/test/partitions", "/c/test/partitions/proposal", "/c/test/nodes/1",
+        f"/c/test/groups/reset?group={group}&group=browser-idle", "/mirrors", "/mirrors/east-west",
     ]  # fmt: skip
 
 
@@ -212,6 +230,21 @@ def test_offsets_are_reset_as_planned(browser: Chromium, console: str, filled: s
     browser.until_text("done")
     with Admin(bootstrap_servers=filled) as admin:
         assert admin.list_group_offsets("browser-idle").results()[TopicPartition(TOPIC, 0)].offset == 120
+
+
+def test_several_groups_are_reset_as_planned(browser: Chromium, console: str, filled: str) -> None:
+    browser.go(console + "/c/test/groups?q=browser-")
+    browser.click("[name=group][value='browser-idle']")
+    browser.click("form[action$='/groups/reset'] button")
+    browser.until_text("Reset offsets of several groups")
+    browser.choose("[name=to]", "earliest")
+    browser.click("main button.primary")
+    browser.until_text("Nothing is written yet")
+    check(browser, "a plan of several")
+    browser.click("main button.danger")
+    browser.until_text("done")
+    with Admin(bootstrap_servers=filled) as admin:
+        assert admin.list_group_offsets("browser-idle").results()[TopicPartition(TOPIC, 0)].offset == 0
 
 
 def test_the_keyboard_alone_gets_everywhere(browser: Chromium, console: str) -> None:
