@@ -223,6 +223,18 @@ def stubs() -> dict[tuple[str, str], dict[str, ast.AST]]:
     return found
 
 
+@functools.cache
+def private_types() -> dict[str, str]:
+    """What the private names of types in stubs stand for, where a stub of the public classes has them."""
+    module = ast.parse((ROOT / "src/fastq/_native/producer_core.pyi").read_text())
+    return {
+        node.target.id: ast.unparse(node.value)
+        for node in module.body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None
+        if node.target.id.startswith("_")
+    }
+
+
 def stub_of(cls: Any, name: str) -> ast.AST | None:
     if not isinstance(cls, type):
         return None
@@ -241,6 +253,8 @@ def from_stub(name: str, node: ast.AST, *, is_class: bool) -> str:
     if not any(ast.unparse(each) == "staticmethod" for each in node.decorator_list):
         (given.posonlyargs or given.args)[:1] = []
     parameters = [spaced(each.strip()) for each in split(ast.unparse(given))]
+    for private, of in private_types().items():
+        parameters = [re.sub(rf"\b{private}\b", of, each) for each in parameters]
     return written(("async " if isinstance(node, ast.AsyncFunctionDef) else "") + name, parameters, result)
 
 
