@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
 
 import pytest
 from mirrors import batches_of, wait_for
-from test_mirror_kill import ended, started
 
 from fastq import Admin, Producer
 from fastq.cli import main
@@ -34,6 +35,15 @@ session_timeout_ms = 1000
 """
 PARTITIONS = 2
 QUICK = {"group.initial.rebalance.delay.ms": 0, "group.min.session.timeout.ms": 500}
+
+
+def started(path: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-m", "fastq", "mirror", "--config", str(path)])
+
+
+def ended(process: subprocess.Popen[bytes]) -> None:
+    process.kill()
+    process.wait()
 
 
 class Load:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -91,6 +92,16 @@ def written(config: MirrorConfig) -> str:
             file.write(f'[{name}]\nalias = "{side.alias}"\nbootstrap.servers = "{side.common["bootstrap_servers"]}"\n')
         file.write("[mirror]\n" + "\n".join(lines) + "\n")
     return file.name
+
+
+def cut_off(config: MirrorConfig, admin: Admin, tp: TopicPartition, offset: int) -> None:
+    """Have the source lose what it has from `offset` on."""
+    topic = ConfigResource.topic(tp.topic)
+    admin.set_configs(topic, {MIRROR_SOURCE: "x/y/z"})
+    ask = Ask(admin.describe_topic(tp.topic).topic_id, "x/y/z", offset, operation=CUT)
+    with closing(TargetWriter(config.source)) as writer:
+        wait_for(lambda: writer.ask({tp: ask})[tp].error is None)
+    admin.set_configs(topic, {MIRROR_SOURCE: None})
 
 
 def wait_for_same(config: MirrorConfig, topic: str, partitions: int = 1) -> None:
@@ -324,29 +335,18 @@ def test_a_fail_back_over_records_that_nobody_has_copied_is_refused(
 def test_a_source_that_has_lost_records_stops_the_partition_or_cuts_the_target(
     brokers: tuple[Broker, Broker], new_topic_name: Any
 ) -> None:
-    source, target = brokers
+    source, _ = brokers
     name = new_topic_name()
     tp = TopicPartition(name, 0)
     config = same(brokers, name)
-    with (
-        Admin(bootstrap_servers=source.bootstrap_servers) as admin,
-        Admin(bootstrap_servers=target.bootstrap_servers) as there,
-    ):
+    with Admin(bootstrap_servers=source.bootstrap_servers) as admin:
         admin.create_topic(name, 1)
         with Producer(bootstrap_servers=source.bootstrap_servers) as producer:
             for i in range(8):
                 producer.send(name, b"%d" % i, partition=0).result()
         with running(config):
             wait_for_same(config, name)
-        # A source that ends below: of the target as it is, another broker's topic with less is the same thing.
-        value = there.describe_configs([ConfigResource.topic(name)])[ConfigResource.topic(name)].result()
-        ours = TargetWriter(config.source)
-        admin.set_configs(ConfigResource.topic(name), {MIRROR_SOURCE: "x/y/z"})
-        topic_id = admin.describe_topic(name).topic_id
-        wait_for(lambda: ours.ask({tp: Ask(topic_id, "x/y/z", 5, operation=CUT)})[tp].error is None)
-        ours.close()
-        admin.set_configs(ConfigResource.topic(name), {MIRROR_SOURCE: None})
-        assert value["mirror.source"].value
+        cut_off(config, admin, tp, 5)
         with running(config) as mirror:
             wait_for(lambda: any("lost what it had from offset 5" in f.reason for f in left_out(mirror, tp)))
             assert stable_end(config, "target", name) == 8
@@ -355,6 +355,32 @@ def test_a_source_that_has_lost_records_stops_the_partition_or_cuts_the_target(
             with Producer(bootstrap_servers=source.bootstrap_servers) as producer:
                 producer.send(name, b"another", partition=0).result()
             wait_for_same(config, name)
+
+
+def test_other_records_at_the_same_offsets_and_in_the_same_epoch_are_noticed(
+    brokers: tuple[Broker, Broker], new_topic_name: Any
+) -> None:
+    """As of a node that stands alone, has lost power, and went on: nobody elected anybody."""
+    source, _ = brokers
+    name = new_topic_name()
+    tp = TopicPartition(name, 0)
+    config = same(brokers, name)
+    with (
+        Admin(bootstrap_servers=source.bootstrap_servers) as admin,
+        Producer(bootstrap_servers=source.bootstrap_servers, enable_idempotence=False) as producer,
+    ):
+        admin.create_topic(name, 1)
+        for i in range(20):
+            producer.send(name, b"%d" % i, partition=0).result()
+        with running(config):
+            wait_for_same(config, name)
+        cut_off(config, admin, tp, 13)
+        for i in range(30):
+            producer.send(name, b"another %d" % i, partition=0).result()
+    with running(config) as mirror:
+        wait_for(lambda: any("lost what it had from offset 13" in f.reason for f in left_out(mirror, tp)))
+    with running(same(brokers, name, int(config.source.alias[1:]), on_gap="continue")):
+        wait_for_same(config, name)
 
 
 def test_a_target_that_is_no_fastq_broker_is_refused(brokers: tuple[Broker, Broker], new_topic_name: Any) -> None:

@@ -55,6 +55,7 @@ class SameLane(Lane):
     _at: dict[TopicPartition, _At]
     _epochs: dict[TopicPartition, Epochs]
     _lags: dict[TopicPartition, int]
+    _there: SourceReader  # of what was copied
     _tries: dict[TopicPartition, int]
 
     def _copy(self) -> None:
@@ -72,6 +73,7 @@ class SameLane(Lane):
             with (
                 closing(SourceReader(config.source)) as source,
                 closing(TargetWriter(config.target)) as target,
+                closing(SourceReader(config.target)) as self._there,
                 consumer_at(config.source, isolation_level="read_uncommitted") as consumer,
                 ThreadPoolExecutor(1, f"fastq-mirror-fetch-{self.number}") as beside,
             ):
@@ -155,6 +157,12 @@ class SameLane(Lane):
                 continue
             if found is not None:
                 diverged = diverged_at(self._epochs[tp], at.log_end, *found)
+            if diverged is None and begins[tp] < at.log_end <= ends[tp]:
+                try:
+                    diverged = self._other_batches(source, tp, fresh[tp], max(begins[tp], at.log_start), at.log_end)
+                except FastqError as error:
+                    self._set_aside(tp, error)
+                    continue
             options = self._config.options
             try:
                 place = place_same(
@@ -169,6 +177,28 @@ class SameLane(Lane):
                 self._at[tp] = _At(fresh[tp], place.offset, at.log_end, at.log_start)
             else:
                 self._cut_off(target, tp, fresh[tp], place)
+
+    def _other_batches(
+        self, source: SourceReader, tp: TopicPartition, mirrored: Mirrored, begin: int, end: int
+    ) -> int | None:
+        """Where the source has another batch than the target, below the target's end; None where the last one is the same.
+
+        A node that stands alone may lose power, and records with it, and go on in the same epoch: only the batches tell.
+        """
+        there = TopicPartition(mirrored.topic, tp.partition)
+        ids = bytes.fromhex(mirrored.topic_id), bytes.fromhex(mirrored.target_id)
+
+        def agree(offset: int) -> bool:
+            found = source.batch_at(tp, ids[0], offset), self._there.batch_at(there, ids[1], offset)
+            return found[0] is None or found[1] is None or found[0].is_same(found[1])
+
+        if agree(end - 1):
+            return None
+        low, high = begin, end - 1  # what is below `low` is the same, as far as batches tell; at `high` it is not
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (middle + 1, high) if agree(middle) else (low, middle)
+        return low
 
     def _cut_off(self, target: TargetWriter, tp: TopicPartition, mirrored: Mirrored, place: Place) -> None:
         """Have the target forget what the source has lost. It goes on where the log ends then: whole batches go."""

@@ -55,6 +55,21 @@ class Fetched(NamedTuple):
     diverged: bool = False
 
 
+class Batch(NamedTuple):
+    """What tells a batch from others, in both clusters: compaction leaves it, but for records that go."""
+
+    base_offset: int
+    last_offset: int
+    producer: tuple[int, int, int]
+    records: int
+    max_timestamp: int
+
+    def is_same(self, other: Batch) -> bool:
+        if self[:3] != other[:3]:
+            return False
+        return self.records != other.records or self.max_timestamp == other.max_timestamp
+
+
 def leaders_of(client: BlockingClient, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
     """The nodes that lead them, as far as the cluster says so within LEADERS_S."""
     core, driver, wanted = client.core, client.driver, list(partitions)
@@ -82,10 +97,10 @@ class SourceReader:
         self.client.close()
 
     def fetch(
-        self, wanted: Mapping[TopicPartition, Wanted], wait_ms: int
+        self, wanted: Mapping[TopicPartition, Wanted], wait_ms: int, partition_bytes: int = PARTITION_BYTES
     ) -> dict[TopicPartition, Fetched | FastqError]:
-        """What there is of each partition, after `wait_ms` at most where there is nothing at all. The first ones come first where there is
-        more than fits."""
+        """What there is of each partition, after `wait_ms` at most where there is nothing at all: about so many bytes, and one batch at
+        least. The first ones come first where there is more than fits."""
         core, leaders = self.client.core, leaders_of(self.client, wanted)
         by_node: dict[int, dict[TopicPartition, Wanted]] = {}
         found: dict[TopicPartition, Fetched | FastqError] = {}
@@ -96,10 +111,22 @@ class SourceReader:
                 found[tp] = LeaderNotAvailable(f"{tp} has no known leader in {self.side.alias}")
         if by_node:
             wait_ms = wait_ms if len(by_node) == 1 else min(wait_ms, 100)  # others wait for who has nothing
-            found |= self.client.run(_fetch(by_node, wait_ms))
+            found |= self.client.run(_fetch(by_node, wait_ms, partition_bytes))
         if any(isinstance(answer, FastqError) for answer in found.values()):
             core.request_metadata_update("a fetch of the mirror was refused")
         return found
+
+    def batch_at(self, tp: TopicPartition, topic_id: bytes, offset: int) -> Batch | None:
+        """The batch that has this offset, None where none has: compaction has left others. Raises why it cannot be read."""
+        answer = self.fetch({tp: Wanted(topic_id, offset)}, 0, 1)[tp]
+        if isinstance(answer, FastqError):
+            raise answer
+        for _, header in iter_headers(answer.records):
+            if header.base_offset > offset:
+                return None
+            producer = header.producer_id, header.producer_epoch, header.base_sequence
+            return Batch(header.base_offset, header.last_offset, producer, header.record_count, header.max_timestamp)
+        return None
 
     def epoch_ends(self, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, tuple[int, int] | FastqError]:
         """Of each partition the largest epoch up to this one, and where it ends."""
@@ -115,11 +142,15 @@ class SourceReader:
 
 
 def _fetch(
-    by_node: Mapping[int, Mapping[TopicPartition, Wanted]], wait_ms: int
+    by_node: Mapping[int, Mapping[TopicPartition, Wanted]], wait_ms: int, partition_bytes: int
 ) -> Operation[dict[TopicPartition, Fetched | FastqError]]:
     found: dict[TopicPartition, Fetched | FastqError] = {}
     calls = [
-        Call(Leader(*next(iter(wanted))), VersionedRequest(ApiKey.FETCH, _request(wanted, wait_ms)), FETCH_VERSIONS)
+        Call(
+            Leader(*next(iter(wanted))),
+            VersionedRequest(ApiKey.FETCH, _request(wanted, wait_ms, partition_bytes)),
+            FETCH_VERSIONS,
+        )
         for wanted in by_node.values()
     ]
     answers = yield calls
@@ -142,7 +173,7 @@ def _fetch(
     return found
 
 
-def _request(wanted: Mapping[TopicPartition, Wanted], wait_ms: int) -> Any:
+def _request(wanted: Mapping[TopicPartition, Wanted], wait_ms: int, partition_bytes: int) -> Any:
     def build(version: int) -> m.FetchRequest:
         topics: dict[str, m.FetchRequest.FetchTopic] = {}
         for tp, asked in wanted.items():
@@ -158,7 +189,7 @@ def _request(wanted: Mapping[TopicPartition, Wanted], wait_ms: int) -> Any:
                     partition=tp.partition,
                     fetch_offset=asked.offset,
                     last_fetched_epoch=asked.epoch if version >= EPOCHS_FROM else -1,
-                    partition_max_bytes=PARTITION_BYTES,
+                    partition_max_bytes=partition_bytes,
                 )
             )
         return m.FetchRequest(max_wait_ms=wait_ms, min_bytes=1, max_bytes=RESPONSE_BYTES, topics=list(topics.values()))
