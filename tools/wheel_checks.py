@@ -257,10 +257,19 @@ RULES: Final[dict[str, tuple[Callable[[bytes], Binary], str]]] = {
 
 def _audit(wheel: Path, target: Target) -> Iterator[str]:
     """What auditwheel says against the tag."""
-    command = [sys.executable, "-m", "auditwheel", "show", str(wheel)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "auditwheel", "show"]
+    with tempfile.TemporaryDirectory() as nothing:
+        if "musl" in target.platform.name:  # whose libc.so it would take this machine's file of that name for
+            command += ["--ldpaths", nothing]
+        done = subprocess.run([*command, str(wheel)], capture_output=True, text=True, check=False)
     said = " ".join((done.stdout + done.stderr).split())
     tag = re.search(r'platform tag: "(\w+)"', said)
+    # zig names musl libc.so, Alpine libc.musl-x86_64.so.1, and musl's loader takes itself for either (load_library in ldso/dynlink.c).
+    only_name = re.search(
+        r"tag '(\w+)' the following shared library dependencies will need to be eliminated: libc\.so$", said
+    )
+    if only_name is not None and "musl" in target.platform.name:
+        tag = only_name
     if done.returncode or tag is None:
         yield f"auditwheel cannot judge it: {said}"
     elif _newness(tag[1]) > _newness(target.platform.tag):
