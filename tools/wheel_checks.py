@@ -266,7 +266,8 @@ def _audit(wheel: Path, target: Target) -> Iterator[str]:
     tag = re.search(r'platform tag: "(\w+)"', said)
     # zig names musl libc.so, Alpine libc.musl-x86_64.so.1, and musl's loader takes itself for either (load_library in ldso/dynlink.c).
     only_name = re.search(
-        r"tag '(\w+)' the following shared library dependencies will need to be eliminated: libc\.so$", said
+        r"tag '(\w+)' the following shared library dependencies will need to be eliminated: libc\.so$",
+        " ".join(done.stdout.split()),
     )
     if only_name is not None and "musl" in target.platform.name:
         tag = only_name
