@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import socket
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -127,3 +128,18 @@ def test_the_audit_log_has_a_line_for_each(tmp_path: Path) -> None:
     found = json.loads(lines[0])
     assert len(lines) == 2 and lines[0].isascii() and found["time"] == "2026-01-01T00:00:00.250Z"
     assert found["who"] == "a\nb" and len(found["on"]["topic"]) == 2_000
+
+
+def test_a_login_whose_packages_are_not_here_is_told_at_the_start(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "joserfc", None)
+    monkeypatch.delitem(sys.modules, "fastq.console.oidc", raising=False)
+    path = tmp_path / "console.toml"
+    path.write_text(
+        '[clusters.a]\nbootstrap = "127.0.0.1:1"\n[oidc]\nissuer = "https://login.example"\nclient_id = "c"\n'
+        'redirect_uri = "https://console.example/login/oidc/back"\n[[oidc.role]]\nvalue = "*"\nrole = "viewer"\n'
+    )
+    assert main(["console", "--config", str(path), "--listen", "127.0.0.1:0"]) == 2
+    told = capsys.readouterr()
+    assert "pip install fastq-sdk[console-oidc]" in told.err and "fastq console on" not in told.out
