@@ -68,6 +68,7 @@ def main() -> None:
         sys.exit(
             "make binary: it takes a Linux with glibc to build; what it builds runs on any Linux of its architecture"
         )
+    check_machine()
     shutil.rmtree(BUILD, ignore_errors=True)
     TREE.mkdir(parents=True)
     stage_standard_library()
@@ -84,6 +85,15 @@ def main() -> None:
     link_launcher(payload, size, output)
     binary = output / "fastq-broker"
     print(f"{binary}: {binary.stat().st_size / 1e6:.1f} MB, {size / 1e6:.1f} MB unpacked")
+
+
+def check_machine() -> None:
+    """What only the last step would miss is said first."""
+    if shutil.which("gcc") is None:
+        sys.exit("make binary: gcc is missing: on Debian and Ubuntu, apt-get install gcc libc6-dev zlib1g-dev")
+    for library, package in (("libc.a", "libc6-dev"), ("libz.a", "zlib1g-dev")):
+        if not Path(run("gcc", f"-print-file-name={library}").strip()).is_absolute():
+            sys.exit(f"make binary: {library} is missing: on Debian and Ubuntu, apt-get install {package}")
 
 
 # -- Python's files
