@@ -40,9 +40,12 @@ def run(command: Sequence[str | Path], timeout: float = TIMEOUT_S) -> tuple[str,
         process = subprocess.Popen([str(each) for each in command], stdout=output, stderr=errors)
         late = threading.Timer(timeout, process.kill)
         late.start()
-        _, status, usage = os.wait4(process.pid, 0)
-        late.cancel()
-        process.returncode = os.waitstatus_to_exitcode(status)
+        try:
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+        finally:
+            late.cancel()
+            process.kill()  # whoever is asked to end meanwhile leaves nothing behind; of one that has ended it does nothing
         output.seek(0)
         errors.seek(0)
         printed = output.read()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -77,6 +78,9 @@ def main() -> None:
     parser.add_argument("--to", type=Path, help="a folder for what is written (default: benchmarks/results)")
     parser.add_argument("--page", action="store_true", help="only write the page anew")
     options = parser.parse_args()
+    signal.signal(
+        signal.SIGTERM, lambda number, frame: sys.exit(128 + number)
+    )  # every broker is ended then, as after Ctrl-C
     folder = options.to or (QUICK if options.quick else RESULTS)
     chosen = [] if options.page else [each for each in EXPERIMENTS if each.name in options.only]
     run = Run(options.rounds, options.share, frozenset(options.sides), options.stored_gb)
