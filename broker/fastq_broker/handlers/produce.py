@@ -269,7 +269,9 @@ def _refused(topic: bytes, index: int, error: Exception, connection: Connection)
         )
     record_errors = getattr(error, "record_errors", None)
     errors = list(record_errors) if record_errors else None
-    return PartitionResponse(topic, index, code, record_errors=errors, error_message=str(error))
+    # Who reads the answer knows the code and the partition, and says them.
+    said = error.context.get("detail") if isinstance(error, FastqError) else None
+    return PartitionResponse(topic, index, code, record_errors=errors, error_message=str(said or error))
 
 
 def _close_on_error(results: list[PartitionResponse], by_id: bool) -> None:

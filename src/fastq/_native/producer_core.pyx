@@ -315,9 +315,13 @@ cdef int64_t checked_timestamp(object timestamp_ms) except -2:
     cdef int64_t timestamp
     if timestamp_ms is None:
         return -1
-    timestamp = whole_number(timestamp_ms, "timestamp_ms")
+    number = whole_number(timestamp_ms, "timestamp_ms")
+    try:
+        timestamp = number
+    except OverflowError:
+        timestamp = -1
     if timestamp < 0:
-        raise ValueError(f"timestamp_ms is milliseconds since 1970, not below 0, got {timestamp}")
+        raise ValueError(f"timestamp_ms is milliseconds since 1970, 0 to 2**63 - 1, got {number}")
     return timestamp
 
 

@@ -477,9 +477,12 @@ cdef class SendMany:
                 if self.timestamp_ is not None:
                     if not PyLong_CheckExact(self.timestamp_):
                         self.timestamp_ = whole_number(self.timestamp_, "a timestamp")
-                    timestamp = self.timestamp_
+                    try:
+                        timestamp = self.timestamp_
+                    except OverflowError:
+                        timestamp = -1
                     if timestamp < 0:
-                        raise ValueError(f"timestamps are milliseconds since 1970, not below 0, got {timestamp}")
+                        raise ValueError(f"timestamps are milliseconds since 1970, 0 to 2**63 - 1, got {self.timestamp_}")
             code = self.core.store(
                 self.row_topic, &key, &value, encoded, self.partition if self.plain else self.partition_, timestamp, &out
             )

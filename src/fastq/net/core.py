@@ -450,10 +450,10 @@ class ClientCore:
             connection.send(pending, now)
         except FastqError as error:
             self._fail(pending, error)
-        except ValueError as error:  # the encoder's: the version cannot carry what the request asks
+        except (
+            Exception
+        ) as error:  # the encoder's: not in this version, or an argument that no version takes, who would wait in vain
             self._fail(pending, diagnosis.not_encodable(connection.broker, api_name(pending.api_key), error))
-        except Exception as error:  # the encoder's too: a caller's argument is of a wrong kind, who would wait in vain
-            self._fail(pending, diagnosis.wrong_argument(api_name(pending.api_key), error))
 
     def _fail(self, pending: PendingRequest, error: FastqError) -> None:
         self.completions.append((pending.on_done, None, error))

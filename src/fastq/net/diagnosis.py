@@ -22,6 +22,7 @@ from fastq.errors import (
     TlsExpected,
     UnsupportedVersion,
 )
+from fastq.protocol.message import NotInVersion
 
 if TYPE_CHECKING:
     import ssl
@@ -65,24 +66,21 @@ def not_ready(broker: str) -> ConnectionFailed:
     )
 
 
-def not_encodable(broker: str, api: str, cause: object) -> FastqError:
-    """The request asks for something that the negotiated version cannot carry."""
+def not_encodable(broker: str, api: str, cause: Exception) -> FastqError:
+    """The request asks for something that the negotiated version cannot carry, or none. It was not sent."""
+    if not isinstance(cause, NotInVersion):
+        return InvalidRequest(
+            f"the request was not sent: {api} cannot carry what it was given",
+            api=api,
+            cause=cause,
+            hint="Look at the arguments: names are str of up to 32,767 bytes, numbers are int",
+        )
     return UnsupportedVersion(
         f"the broker's version of {api} cannot carry this request",
         broker=broker,
         api=api,
         cause=str(cause),
         hint="The broker is too old for this",
-    )
-
-
-def wrong_argument(api: str, cause: Exception) -> FastqError:
-    """What a caller gave has a kind that no version can carry. It was not sent."""
-    return InvalidRequest(
-        f"the request was not sent: {api} cannot carry what it was given",
-        api=api,
-        cause=cause,
-        hint="Look at the kinds of the arguments: names are str, numbers are int",
     )
 
 

@@ -84,8 +84,12 @@ def _shown(value: object) -> str:
     return repr(value)
 
 
+class NotInVersion(EncodeError):
+    """A message asks for something that its version does not have, and a later one may."""
+
+
 def encode_unsupported(message: type[Message], version: int) -> EncodeError:
-    return EncodeError(
+    return NotInVersion(
         f"{message.__name__} has no version {version}: it has {message.MIN_VERSION} to {message.MAX_VERSION}"
     )
 
@@ -96,8 +100,8 @@ def decode_unsupported(message: type[Message], version: int, reader: Reader) -> 
 
 
 def not_in_version(field: str, version: int) -> EncodeError:
-    return EncodeError(f"{field} is set, but version {version} of the message does not have it")
+    return NotInVersion(f"{field} is set, but version {version} of the message does not have it")
 
 
 def null_in_version(field: str, version: int) -> EncodeError:
-    return EncodeError(f"{field} is None, which version {version} of the message does not allow")
+    return NotInVersion(f"{field} is None, which version {version} of the message does not allow")

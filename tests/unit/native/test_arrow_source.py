@@ -105,8 +105,8 @@ def test_times_of_every_unit_rounded_down():
         found = [row[3] for row in records(table_of(value=pa.array([b"", b"", b""]), timestamp=column), partition=0)[0]]
         assert found[:2] == [2000, 3000 if unit == "s" else 3500] and found[2] != 3500
     for unit in ("s", "ms", "us", "ns"):
-        refused(table_of(timestamp=pa.array([0, -1], pa.timestamp(unit))), "not below 0, got -1", 1)
-    refused(table_of(timestamp=pa.array([0, 2**62], pa.timestamp("s"))), "too large", 1, OverflowError)
+        refused(table_of(timestamp=pa.array([0, -1], pa.timestamp(unit))), "0 to 2.*63 - 1, got -1", 1)
+    refused(table_of(timestamp=pa.array([0, 2**62], pa.timestamp("s"))), "0 to 2.*63 - 1, got 46116", 1)
 
 
 def test_extension_types_are_read_as_what_they_are_stored_as():

@@ -117,6 +117,10 @@ def test_bad_arguments(make, topic):
         producer.send(topic, b"x", headers=[("a", "b")])
     with pytest.raises(ValueError, match="timestamp_ms"):
         producer.send(topic, b"x", timestamp_ms=-5)
+    with pytest.raises(ValueError, match=r"0 to 2\*\*63 - 1, got 1000"):
+        producer.send(topic, b"x", timestamp_ms=10**20)
+    with pytest.raises(ValueError, match=r"0 to 2\*\*63 - 1, got 1000"):
+        producer.send_many(topic, [b"x"], timestamps=[10**20])
     for name in ("timestamp_ms", "partition"):
         for bad in (1.5, "1", "now"):
             with pytest.raises(TypeError, match=f"{name} is an int, got {bad!r}"):
