@@ -48,7 +48,7 @@ segment.jitter.ms 0 LONG
 segment.ms 604800000 LONG
 unclean.leader.election.enable false BOOLEAN
 """
-OUR_OWN = {"durability"}
+OUR_OWN = {"durability", "mirror.source"}
 
 
 def layers(this: dict[str, str] | None = None, everyone: dict[str, str] | None = None, **settings: str) -> BrokerLayers:
