@@ -137,6 +137,15 @@ def test_a_target_of_three_nodes_whose_leaders_are_killed_has_the_same_bytes(tmp
             load.end()
             wait_for(lambda: the_same(config))
             assert main(["replicas", "verify", "numbers", "--bootstrap", target.bootstrap_servers]) == 0
+            # Followers have forgotten the source's producers too, and lead with that.
+            assert main(["mirror", "fail-over", "--config", str(path)]) == 0
+            for _ in range(2):
+                with Producer(bootstrap_servers=target.bootstrap_servers, transactional_id="load") as producer:
+                    for partition in range(PARTITIONS):
+                        with producer.transaction():
+                            producer.send("numbers", b"here", partition=partition)
+                target.change_leader("numbers", 0)
+            assert main(["replicas", "verify", "numbers", "--bootstrap", target.bootstrap_servers]) == 0
         finally:
             load.end()
             ended(process)

@@ -5,23 +5,35 @@ from __future__ import annotations
 import itertools
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import pytest
 from mirrors import batches_of, running, wait_for
 
 from fastq import Admin, Producer, TopicPartition
+from fastq._native.records import build_batch
 from fastq.admin import CommittedOffset, ConfigResource, OffsetSpec
 from fastq.cli import main
-from fastq.errors import ConfigError, PolicyViolation
+from fastq.errors import (
+    ConfigError,
+    CorruptMessage,
+    InvalidConfig,
+    InvalidRecord,
+    InvalidRequest,
+    OffsetOutOfRange,
+    PolicyViolation,
+    UnknownTopicId,
+)
+from fastq.mirror import same_failover
 from fastq.mirror.config import MirrorConfig, parse_config
-from fastq.mirror.failover import reversed_config
+from fastq.mirror.failover import fail_over, reversed_config
 from fastq.mirror.lane import Failure
 from fastq.mirror.mirror import Mirror
+from fastq.mirror.names import state_topic
 from fastq.mirror.progress import MirrorStopped
 from fastq.mirror.same import MIRROR_SOURCE
-from fastq.mirror.state import consumer_at
+from fastq.mirror.state import consumer_at, read_state
 from fastq.mirror.target_writer import CUT, Ask, TargetWriter
 from fastq.testing import Broker
 
@@ -304,6 +316,70 @@ def test_fail_over_and_back_with_the_same_numbers(
         wait_for_same(config, name, 2)
 
 
+@pytest.mark.parametrize("step", ["ended", "ends written", "partitions ended"])
+def test_a_fail_over_that_is_killed_anywhere_is_done_again(
+    brokers: tuple[Broker, Broker], new_topic_name: Any, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    source, target = brokers
+    name = new_topic_name()
+    config = same(brokers, name)
+    with Admin(bootstrap_servers=source.bootstrap_servers) as admin:
+        admin.create_topic(name, 1)
+    with Producer(bootstrap_servers=source.bootstrap_servers, transactional_id=name) as producer:
+        producer.begin_transaction()
+        producer.send(name, b"open", partition=0)
+        producer.flush()
+        with suppress(MirrorStopped), running(config):  # it may hear of it
+            wait_for_same(config, name)
+
+            def killed(*_: Any, **__: Any) -> Any:
+                raise KeyboardInterrupt(step)
+
+            with monkeypatch.context() as patched:
+                if step == "ended":
+                    patched.setattr("fastq.mirror.same_failover._write_ends", killed)
+                elif step == "ends written":
+                    asked = same_failover._ask_all
+                    patched.setattr(same_failover, "_ask_all", lambda *a, **m: killed() if m else asked(*a))
+                else:
+                    patched.setattr(same_failover, "_write_ends", _then(same_failover._write_ends, patched, killed))
+                with pytest.raises(KeyboardInterrupt, match=step):
+                    fail_over(config)
+            # What was begun stands: nobody writes, the mirror that runs no more than others.
+            end = ends_of(config, name)
+            with Producer(bootstrap_servers=target.bootstrap_servers) as other, pytest.raises(PolicyViolation):
+                other.send(name, b"too early", partition=0).result()
+            producer.send(name, b"too late", partition=0)
+            producer.flush()
+            assert ends_of(config, name) == end
+            fail_over(config)
+            with Producer(bootstrap_servers=target.bootstrap_servers) as other:
+                other.send(name, b"now", partition=0).result()
+        assert values(config, "target", name, "read_committed") == [b"now"]
+        state = read_state(config.target, state_topic(config.source.alias), range(2))
+        assert {tp: end for lane in state.stopped.values() for tp, end in lane.ends.items()} == {
+            TopicPartition(name, 0): 1
+        }
+        producer.abort_transaction()
+
+
+def _then(first: Any, patched: pytest.MonkeyPatch, killed: Any) -> Any:
+    """Do it, and be killed when the partitions have ended: as their topics are to be opened."""
+
+    def done(*arguments: Any) -> None:
+        first(*arguments)
+        patched.setattr(Admin, "set_configs", killed)
+
+    return done
+
+
+def ends_of(config: MirrorConfig, topic: str) -> int:
+    with Admin(config.target.common) as admin:
+        return (
+            admin.list_offsets({TopicPartition(topic, 0): OffsetSpec.LATEST})[TopicPartition(topic, 0)].result().offset
+        )
+
+
 def test_a_fail_back_over_records_that_nobody_has_copied_is_refused(
     brokers: tuple[Broker, Broker], new_topic_name: Any, capsys: Any
 ) -> None:
@@ -407,3 +483,31 @@ def test_a_topic_that_is_there_already_is_left_alone(brokers: tuple[Broker, Brok
             lambda: any("it is not mirrored from 'A" in f.reason for f in left_out(mirror, TopicPartition(name, 0)))
         )
     assert values(config, "target", name, "read_uncommitted") == [b"own"]
+
+
+def test_an_append_is_refused_with_the_words_for_it(brokers: tuple[Broker, Broker], new_topic_name: Any) -> None:
+    _, target = brokers
+    name = new_topic_name()
+    config = same(brokers, name)
+    tp = TopicPartition(name, 0)
+    batch = memoryview(build_batch([(1, None, b"v")]))
+    with Admin(bootstrap_servers=target.bootstrap_servers) as admin, closing(TargetWriter(config.target)) as writer:
+        with pytest.raises(InvalidConfig, match="ALIAS/CLUSTER ID/TOPIC ID"):
+            admin.create_topic(name, 1, configs={MIRROR_SOURCE: "somewhere"})
+        admin.create_topic(name, 1, configs={MIRROR_SOURCE: "A/c/t"})
+        ask = Ask(admin.describe_topic(name).topic_id, "A/c/t", 0, -1, batch)
+        told = writer.ask({tp: ask})[tp]
+        assert (told.log_start, told.log_end, told.high_watermark, told.error) == (0, 1, 1, None)
+        for changed, kind, words in (
+            (ask, OffsetOutOfRange, "the log ends at offset 1, and 0 was taken for its end"),
+            (ask._replace(offset=1), InvalidRecord, "does not follow the log's end 1"),
+            (ask._replace(offset=1, records=batch[:-1]), CorruptMessage, ""),
+            (ask._replace(source="A/c/u"), PolicyViolation, "it is not mirrored from 'A/c/u'"),
+            (ask._replace(source=""), PolicyViolation, "it is not mirrored from ''"),
+            (ask._replace(operation=7), InvalidRequest, "operation 7 is none of"),
+            (ask._replace(topic_id=bytes(15) + b"x"), UnknownTopicId, ""),
+        ):
+            told = writer.ask({tp: changed})[tp]
+            assert isinstance(told.error, kind), changed
+            assert words in str(told.error)
+            assert told.log_end == (-1 if kind is UnknownTopicId else 1)
