@@ -37,6 +37,7 @@ from .log import LogCleaner, LogManager, failures
 from .log.byte_rate import ByteRate
 from .log.log_dir import advice_for
 from .log.recovery_progress import RecoveryStopped
+from .log.space import SpaceGuard
 from .partitions import Partitions
 from .ports import Ports
 from .producer_ids import ProducerIdPool
@@ -46,7 +47,7 @@ from .router import Router
 from .server import Limits, Server
 from .surroundings import Surroundings
 from .throttles import MOVES_RATE, ReplicationThrottles, bound_of
-from .topic_config import cleaner_config
+from .topic_config import BrokerLayers, cleaner_config, space_marks
 from .transactions import TransactionCoordinator
 
 if TYPE_CHECKING:
@@ -152,6 +153,8 @@ class Broker(Ports):
             windows=config.alter_log_dirs_replication_quota_window_num,
             window_s=config.alter_log_dirs_replication_quota_window_size_seconds,
         )
+        self.space = SpaceGuard(self.logs.dirs, here.monotonic_ms, here.threads)
+        self.space.apply(space_marks(BrokerLayers(config)))
         self.cleaner = LogCleaner(self.logs)
         self.controller = Controller(
             config,
@@ -176,6 +179,8 @@ class Broker(Ports):
         self._giving_up = False
         self.housekept_s = loop.time()
         """When housekeeping was last done, on the loop's clock."""
+        self.on_late: Callable[[float], object] = lambda seconds: None
+        """Hears each time by how many seconds the loop was late for it."""
         self._opened: list[Callable[[], bool | None]] = []
         """How to close what a start has opened so far (False: not cleanly, which has been said). What was not opened must not be closed:
         that writes checkpoints."""
@@ -193,6 +198,7 @@ class Broker(Ports):
         try:
             await self._bind()
             self.logs.lock(self.config.metadata_log_dir)
+            self.space.look_now()
             self.logs.attach(self.loop)
             await self._know_metadata()
             unprotected = [*self.config.unprotected, *self.controller.unprotected]
@@ -273,6 +279,7 @@ class Broker(Ports):
             await self.cluster.shut_down()
         if self._housekeeper is not None:
             self._housekeeper.cancel()
+        self.space.close()
         self.purgatory.end_all()
         for coordinator in self.coordinators:
             coordinator.close()
@@ -359,15 +366,20 @@ class Broker(Ports):
         layers = self.controller.topic_defaults.layers
         self.cleaner.apply_config(cleaner_config(layers))
         self.throttles.apply_config(layers)
+        self.space.apply(space_marks(layers))
         self.logs.moves.rate.bytes_per_s_max = bound_of(layers, MOVES_RATE)
 
     # --- housekeeping ---
 
     def _housekeep(self) -> None:
         """A bounded piece of what is not a request; an error in one part is logged, at a bounded rate, and stops no other."""
+        now_s = self.loop.time()
+        if self._housekeeper is not None:
+            self.on_late(max(0.0, now_s - self.housekept_s - HOUSEKEEPING_S))
         self._housekeeper = self.loop.call_later(HOUSEKEEPING_S, self._housekeep)
-        self.housekept_s = self.loop.time()
+        self.housekept_s = now_s
         now_ms = self.clock()
+        failures.attempt("looking after the room on the disks", self.space.tick)
         failures.attempt("housekeeping of the logs", self.logs.tick)
         failures.attempt("housekeeping of the cleaner", partial(self.cleaner.tick, now_ms))
         failures.attempt("housekeeping of the controller", partial(self.controller.tick, now_ms))

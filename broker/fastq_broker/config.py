@@ -54,6 +54,9 @@ class BrokerConfig:
     log_dirs: Sequence[str]
     metadata_log_dir: str
     durability: str
+    disk_warn_free_bytes: int
+    disk_refuse_free_bytes: int
+    disk_ballast_bytes: int
     listeners: Sequence[Listener]
     advertised_listeners: Sequence[Listener]
     controller_listeners: Sequence[Listener]
@@ -219,12 +222,23 @@ class BrokerConfig:
 
         Raises ConfigError with key, value and what is allowed. Each warning is logged once.
         """
-        settings = read_file(Path(path)) if path is not None else {}
-        settings.update(_known(overrides or {}))
-        config = cls.from_mapping(settings, insecure_ignore=insecure_ignore)
+        config = cls.read(path, overrides, insecure_ignore=insecure_ignore)
         for warning in config.warnings:
             logger.warning("%s", warning)
         return config
+
+    @classmethod
+    def read(
+        cls,
+        path: str | Path | None,
+        overrides: Mapping[str, Value] | None = None,
+        *,
+        insecure_ignore: Iterable[str] = (),
+    ) -> BrokerConfig:
+        """As `load`, and nothing is logged."""
+        settings = read_file(Path(path)) if path is not None else {}
+        settings.update(_known(overrides or {}))
+        return cls.from_mapping(settings, insecure_ignore=insecure_ignore)
 
     @classmethod
     def from_mapping(cls, settings: Mapping[str, Value], *, insecure_ignore: Iterable[str] = ()) -> BrokerConfig:

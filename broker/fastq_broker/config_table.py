@@ -64,6 +64,35 @@ NODE = (
     row("durability", STRING, "page-cache", DURABILITY, "When a record counts as written: page-cache or fsync."),
 )
 
+DISK = (
+    row(
+        "disk.warn.free.bytes",
+        LONG,
+        -1,
+        at_least(-1),
+        "A log directory with less free space is warned of; -1: a twentieth of its file system, 16 GiB at most; 0: never. fastq's own.",
+        dynamic=True,
+    ),
+    row(
+        "disk.refuse.free.bytes",
+        LONG,
+        -1,
+        at_least(-1),
+        "With less free space clients' records are refused (KAFKA_STORAGE_ERROR, which they try again), the broker's own and followers' "
+        "are not; -1: a hundredth of the file system, 256 MiB at most; 0: only once the disk is full. fastq's own.",
+        dynamic=True,
+    ),
+    row(
+        "disk.ballast.bytes",
+        LONG,
+        0,
+        at_least(0),
+        "A file of this size in each log directory, which is given up when clients' records are refused, and made anew when there is room "
+        "again; 0: none. fastq's own.",
+        dynamic=True,
+    ),
+)
+
 LISTENERS = (
     row("listeners", LIST, ["PLAINTEXT://:9092"], doc="NAME://host:port to listen on; port 0 takes a free one."),
     row("advertised.listeners", LIST, None, doc="NAME://host:port that clients are told; the listeners when not set."),
@@ -514,5 +543,5 @@ RETIRED = frozenset(key.name for key in REMOVED + MAPPED) - {
     "log.roll.jitter.hours",
     "log.flush.scheduler.interval.ms",
 }
-DONE = NODE + LISTENERS + TOPICS + LOG_DEFAULTS + CLEANER + LOG_UPKEEP + TRANSACTIONS + GROUPS
+DONE = NODE + DISK + LISTENERS + TOPICS + LOG_DEFAULTS + CLEANER + LOG_UPKEEP + TRANSACTIONS + GROUPS
 BROKER_KEYS = table_of(DONE + CLUSTER + MAPPED + IGNORED + REMOVED)

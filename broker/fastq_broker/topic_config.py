@@ -35,6 +35,7 @@ from fastq_broker.config_keys import (
 )
 from fastq_broker.config_table import BROKER_KEYS, CODECS, DURABILITY, HOUR_MS, MINUTE_MS, RETIRED, THROTTLES
 from fastq_broker.log.config import CleanerConfig, LogConfig
+from fastq_broker.log.space import Marks
 
 logger = logging.getLogger(__name__)
 
@@ -499,6 +500,12 @@ def cleaner_config(layers: BrokerLayers) -> CleanerConfig:
         io_bytes_per_second_max=value("log.cleaner.io.max.bytes.per.second"),
         backoff_ms=value("log.cleaner.backoff.ms"),
     )
+
+
+def space_marks(layers: BrokerLayers) -> Marks:
+    """What is to be free on the disks, as set and altered."""
+    names = ("disk.warn.free.bytes", "disk.refuse.free.bytes", "disk.ballast.bytes")
+    return Marks(*(broker_layers_of(name, layers)[0].value for name in names))
 
 
 def to_log_config(values: Mapping[str, Value]) -> LogConfig:

@@ -1,5 +1,5 @@
-"""A process that is short of descriptors or memory: that is no broken disk. What cannot be done is refused or put off, the directory stays
-online, and what was acknowledged is there, also after the next start."""
+"""A process that is short of descriptors or memory, a disk that is full: that is no broken disk. What cannot be done is refused or put off,
+the directory stays online, and what was acknowledged is there, also after the next start."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fastq_broker.log.log_dir import LogDir
 from fastq._native.records import build_batch, decode_records, iter_headers
 from fastq.errors import KafkaStorageError
 
-CODES = [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN]
+CODES = [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN, errno.ENOSPC, errno.EDQUOT]
 OPERATIONS: list[Operation] = ["open", "write", "truncate", "rename", "unlink", "read"]
 START_MS = 1_700_000_000_000
 

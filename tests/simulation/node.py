@@ -20,7 +20,7 @@ from fastq_broker.broker import Broker
 from fastq_broker.config import BrokerConfig
 from fastq_broker.controller.storage import MetaProperties
 from fastq_broker.descriptors import DescriptorPlan
-from fastq_broker.log.files import FileHandle
+from fastq_broker.log.files import FileHandle, Space
 from fastq_broker.log.flusher import Done, ManualFlusher
 from fastq_broker.surroundings import Surroundings
 from forgetful_disk import ForgetfulFiles, inodes_below
@@ -72,6 +72,7 @@ class Disk(ForgetfulFiles):
         super().__init__()
         self.gone = False
         self._is_full = is_full
+        self.room = Space(1 << 40, 1 << 41)  # what the machine has is nothing to a seed
         self._dropped: dict[int, list[tuple[int, int]]] = {}
         self._random: Random | None = None
         if before is not None:

@@ -66,6 +66,7 @@ from fastq_broker.controller.storage import clean_shutdown_epoch
 from fastq_broker.controller.topics import CreatedTopic, NewPartitions, NewTopic, Result
 from fastq_broker.controller.view import ControlView
 from fastq_broker.log import LogDir, failures
+from fastq_broker.log.files import passes
 from fastq_broker.raft.driver import News
 from fastq_broker.raft.messages import SnapshotId
 from fastq_broker.raft.roles import Committed, LoadSnapshot
@@ -149,6 +150,7 @@ class Controller:
         self._replayer = Replayer(self.image)
         self._opened = False
         self._active = False  # this node leads the quorum, and knows all that came before
+        self._unwritten: KafkaStorageError | None = None  # what kept a leader from being active
         self._leads_from = 0  # the first record of this leader's epoch lies below it
         self._clean_epoch = -1
         self._listeners: list[Listen] = []
@@ -340,11 +342,27 @@ class Controller:
                 and not self.quorum.offline
             ):
                 fence = BrokerRegistrationChangeRecord(broker_id=self.node_id, broker_epoch=self.broker_epoch, fenced=1)
-                self._commit([fence])
+                try:
+                    self._commit([fence])
+                except KafkaStorageError as error:
+                    if not passes(error):
+                        raise
+                    # A full disk: the next start registers it anew, as after a crash.
+                    logger.warning("the metadata does not hear of this stop: %s", error)
 
     def subscribe(self, listener: Listen) -> None:
         """Call `listener(image, delta)` for each change that is committed from now on."""
         self._listeners.append(listener)
+
+    def reconfigure(self, config: BrokerConfig) -> None:
+        """Use other settings of this broker from now on, of those that may be altered while it runs; listeners hear of it as of a change
+        of these. Nothing is written."""
+        self.config = config
+        self._defaults = None
+        delta = MetadataDelta(self.image)
+        delta.changed_configs.add((int(ResourceType.BROKER), str(self.node_id)))
+        for listener in self._listeners:
+            failures.attempt("following a change of the settings", partial(listener, self.image, delta))
 
     def tick(self, now_ms: int) -> None:
         """Write a snapshot when enough was written or enough time has passed, and drop what it makes superfluous."""
@@ -580,6 +598,8 @@ class Controller:
             offline = self._directory.log_dir.offline
             if offline is not None:
                 raise offline.with_traceback(None)
+            if self._unwritten is not None and self.quorum.leads:
+                raise self._unwritten.with_traceback(None)
             raise NotController(f"node {self.node_id} is not the active controller")
         delta = MetadataDelta(self.pending)
         for record in records:
@@ -630,8 +650,8 @@ class Controller:
                 self._replayer.abandon()
             if features.METADATA_VERSION not in self.pending.features:
                 self._commit(self._first_change(self._directory.bootstrap_records))
-        except KafkaStorageError:  # which has been said
-            self._active = False
+        except KafkaStorageError as error:  # which has been said
+            self._active, self._unwritten = False, error
 
     def _first_change(self, bootstrap: Sequence[Record]) -> list[Record]:
         """What a new cluster begins with, as one change, as Kafka writes it."""

@@ -14,7 +14,7 @@ from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING
 
-from fastq.errors import FastqError, KafkaError, NotController
+from fastq.errors import FastqError, KafkaError, KafkaStorageError, NotController
 from fastq.protocol.uuid import uuid_to_str
 from fastq_broker.config import BrokerConfig
 from fastq_broker.controller.directory import MetadataDirectory
@@ -228,7 +228,12 @@ class MetadataQuorum:
         disk fails: then nothing was written."""
         if not self.leads:
             raise NotController(f"node {self._machine.config.key.node_id} does not lead the metadata quorum")
-        size_bytes = self._machine.append(values)
+        try:
+            size_bytes = self._machine.append(values)
+        except KafkaStorageError:
+            if self.voters.ids != {self._machine.config.key.node_id}:  # another one's disk may have room
+                self._driver.resign()
+            raise
         self._driver.turn()
         return size_bytes
 

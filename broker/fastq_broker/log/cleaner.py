@@ -228,6 +228,9 @@ class LogCleaner:
         self.config = config or CleanerConfig()
         self.uncleanable: dict[PartitionLog, str] = {}
         self.rounds_done = 0
+        self.bytes_read = self.bytes_written = 0
+        self.seconds = 0.0
+        """Of the rounds that are done, and what they have taken."""
         self._start_worker = start_worker
         self._rounds: list[_Round] = []
         self._look_at_ms = 0
@@ -410,6 +413,9 @@ class LogCleaner:
         self._failures.pop((log.topic, log.partition), None)
         self._look_at_ms = 0  # as long as there is something to do, it goes on
         self.rounds_done += 1
+        self.bytes_read += result.bytes_read
+        self.bytes_written += result.bytes_written
+        self.seconds += result.seconds
         if self.manager.logs.get((log.topic, log.partition)) is not log or log.truncations != round_.truncations:
             return
         log.cleaned_offset = result.end_offset

@@ -34,7 +34,7 @@ from .byte_rate import ByteRate
 from .checkpoints import TopicPartition
 from .config import copied
 from .failures import failures
-from .files import FileHandle, is_shortage
+from .files import FileHandle, is_full, is_shortage
 from .log_dir import LogDir
 from .partition_log import PartitionLog
 from .scan import CorruptSegment, LogSlice
@@ -64,15 +64,15 @@ class Phase(Enum):
 
 
 class LogMove:
-    """One log on its way. `future` is the copy; `busy`: a thread has a piece of it in hand."""
+    """One log on its way. `future` is the copy; `busy`: a thread has a piece of it in hand; `held`: there was no room for one."""
 
-    __slots__ = ("_writing", "_written", "busy", "flush_to", "future", "log", "phase")
+    __slots__ = ("_writing", "_written", "busy", "flush_to", "future", "held", "log", "phase")
 
     def __init__(self, log: PartitionLog, future: PartitionLog) -> None:
         self.log = log
         self.future = future
         self.phase = Phase.COPYING
-        self.busy = False
+        self.busy = self.held = False
         self.flush_to = 0
         self._written: list[tuple[FileHandle, int, int]] = []
         self._writing: list[tuple[FileHandle, int, int]] = []
@@ -272,6 +272,7 @@ class LogMoves:
     def tick(self) -> None:
         """Go on with every move that waits."""
         for move in list(self.moves.values()):
+            move.held = move.future.dir.refusal is not None  # what room is left there is for those that have no other
             failures.attempt(f"moving {move.log.name}", partial(self._look, move))
         self._go_on()
 
@@ -302,7 +303,7 @@ class LogMoves:
             if self.moves.get(move.log) is not move:
                 continue
             self._queue.append(move)
-            if not move.busy:
+            if not move.busy and not move.held:
                 failures.attempt(f"moving {move.log.name}", partial(self._next_piece, move))
 
     def _look(self, move: LogMove) -> None:
@@ -404,7 +405,7 @@ class LogMoves:
         if self._closed or self.moves.get(move.log) is not move:
             return
         (data,) = came
-        if isinstance(data, OSError) and is_shortage(data):
+        if isinstance(data, OSError) and is_shortage(data) and not is_full(data):
             return  # the next tick tries it again
         if isinstance(data, Exception):
             self._give_up(move, f"a piece of it cannot be read: {data}")
@@ -427,13 +428,20 @@ class LogMoves:
         except (CorruptMessage, InvalidRecord) as error:
             self._give_up(move, f"what {log.path} has at offset {future.log_end_offset} cannot be copied: {error}")
         except KafkaError as error:
+            move.held = True  # a shortage: the next tick tries it again
             if future.dir.offline is not None:
                 self._give_up(move, str(error))
 
     def _catch_up(self, move: LogMove) -> bool:
         """Copy what has come since, where that is one piece at hand; whether the copy is at the log's end."""
         piece = self._piece(move)
-        if piece is not None and not piece.cold and not self.rate.exceeded(self._now()) and piece.is_cached():
+        if (
+            piece is not None
+            and not move.held
+            and not piece.cold
+            and not self.rate.exceeded(self._now())
+            and piece.is_cached()
+        ):
             self._append(move, piece.read())
         return self.moves.get(move.log) is move and not move.lag
 

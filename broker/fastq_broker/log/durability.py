@@ -240,8 +240,10 @@ class Durability:
             failure = log.dir.refuse("preparing a flush", error.filename or log.path, error)
             if log.dir.offline is not None:
                 self._fail(failure)
-            else:
-                self._start_soon(full)
+                return
+            self._start_soon(full)
+            if full and (self._waiters or log.config.synchronous):
+                self._start(full=False)  # indexes have time: who waits for records shall not wait for room on the disk
             return
         self._flushing = True
         self._target = target

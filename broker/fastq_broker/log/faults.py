@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
-from .files import Files
+from .files import Files, Space
 
 Operation = Literal["open", "write", "truncate", "sync", "rename", "unlink", "read"]
 
@@ -41,6 +41,8 @@ class FaultyFiles(Files):
         self.calls: dict[str, int] = {}
         self.synced: dict[str, int] = {}
         """Size of each file when it was last synced."""
+        self.room: Space | None = None
+        """What `space` answers; None: what the disk has."""
         self._paths: dict[int, str] = {}
 
     def plan(self, fault: Fault) -> Fault:
@@ -63,6 +65,9 @@ class FaultyFiles(Files):
             fault.struck += 1
             return fault
         return None
+
+    def space(self, path: str) -> Space:
+        return self.room or super().space(path)
 
     def _check(self, operation: Operation, path: str) -> None:
         fault = self._strike(operation, path)

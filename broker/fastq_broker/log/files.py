@@ -5,7 +5,8 @@ Rules
 - A `FileHandle` closes its descriptor when the last reference to it goes. So a fetch response that is still being sent keeps the
   descriptor of a segment which the budget has closed or retention has deleted meanwhile.
 - What holds a descriptor that can be opened again is `Evictable`, and known to one `FdBudget`.
-- A shortage (SHORTAGES) says nothing about the disk: an open that lacks a descriptor has others closed and is tried once more.
+- A shortage (SHORTAGES) says nothing about the disk: an open that lacks a descriptor has others closed and is tried once more. A disk
+  that is full (FULL) is one: what it has no room for is done when it has.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import contextlib
 import errno
 import mmap
 import os
+import shutil
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from fastq._native.flusher import sync_filesystem, write_range
+from fastq.errors import KafkaError
 
 READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 """Not blocking says nothing of files; but a pipe in a file's place would hold the loop up until somebody writes into it."""
@@ -29,14 +32,34 @@ _RWF_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 
 _sync_data = getattr(os, "fdatasync", os.fsync)
 
-SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN})
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+"""There is no room on the file system, or no more of it for this user."""
+SHORTAGES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EINTR, errno.EAGAIN}) | FULL
 """What the process or the machine is short of for now. Of a sync they say that pages may be lost, as any other error does: the kernel
 reports the error of the write-back there, so a failed sync is never taken for a shortage."""
 
 
 def is_shortage(error: OSError) -> bool:
-    """Whether an operation may succeed later, its file and disk being fine: descriptors or memory are short, or it was interrupted."""
+    """Whether an operation may succeed later, its file and disk being fine: descriptors, memory or room are short, or it was
+    interrupted."""
     return error.errno in SHORTAGES
+
+
+def is_full(error: OSError) -> bool:
+    """Whether it is room on the disk that is short."""
+    return error.errno in FULL
+
+
+def passes(error: KafkaError) -> bool:
+    """Whether it is such a shortage that a log has met, and no disk that has failed."""
+    return isinstance(error.__cause__, OSError) and is_shortage(error.__cause__)
+
+
+class Space(NamedTuple):
+    """A file system: what a process without privileges may still write to it, and its size."""
+
+    free_bytes: int
+    size_bytes: int
 
 
 class Files:
@@ -72,6 +95,28 @@ class Files:
             return os.stat(path).st_size
         except FileNotFoundError:
             return 0
+
+    def space(self, path: str) -> Space:
+        """The file system of a directory. It may wait for the disk: not for the event loop's thread."""
+        if hasattr(os, "statvfs"):
+            found = os.statvfs(path)
+            return Space(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
+        usage = shutil.disk_usage(path)
+        return Space(usage.free, usage.total)
+
+    def allocate(self, path: str, size: int) -> bool:
+        """Have a file that takes `size` bytes of the disk; False where the system cannot. A failure leaves none. Raises OSError."""
+        if not hasattr(os, "posix_fallocate"):
+            return False
+        fd = self.open(path, READ_WRITE_CREATE | os.O_TRUNC)
+        try:
+            os.posix_fallocate(fd, 0, size)
+        except OSError:
+            self.remove_if_exists(path)
+            raise
+        finally:
+            os.close(fd)
+        return True
 
     def write_all(self, fd: int, data: bytes | bytearray | memoryview, position: int) -> None:
         """Write all of `data` at `position`; short writes are continued, so an OSError means that the end is unknown."""

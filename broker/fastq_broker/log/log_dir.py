@@ -3,8 +3,9 @@
 Rules
 - The first failed write, sync, rename or truncation takes the directory offline: nothing is appended to any of its logs until the
   broker has been started again. Its data stays readable as far as the disk allows. Other directories go on.
-- A shortage of descriptors or memory is no failure of the disk: what can be done again later is refused with the same retriable error, or
-  put off to the next tick, and the directory stays online. What a shortage would leave half done is a failure.
+- A shortage of descriptors, memory or room is no failure of the disk: what can be done again later is refused with the same retriable
+  error, or put off to the next tick, and the directory stays online. What a shortage would leave half done is a failure.
+- Before a disk is full, clients' records are refused (`close_to_clients`): what is left is for the broker's own.
 - Files are deleted by the flusher's threads: that may wait for the disk.
 - What comes later is counted on a clock that nobody sets: when the system's time jumps, nothing is late or early.
 - A failed sync is never tried again: the kernel may have dropped the pages, so that a second one would succeed without them.
@@ -22,7 +23,7 @@ from collections.abc import Callable, Sequence
 from fastq.errors import ErrorCode, KafkaError, error_for_code
 
 from .failures import failures
-from .files import FdBudget, Files, is_shortage
+from .files import FULL, FdBudget, Files, is_full, is_shortage
 from .flusher import Flusher
 
 logger = logging.getLogger(__name__)
@@ -44,8 +45,8 @@ _ADVICE = {
     errno.ESPIPE: _WRONG_KIND,  # a pipe
     errno.ELOOP: _WRONG_KIND,
     errno.ENOENT: "somebody has removed it: restore it from a copy, then restart the broker",
-    errno.ENOSPC: "free space on that file system, then restart the broker",
-    errno.EDQUOT: "raise the disk quota, then restart the broker",
+    errno.ENOSPC: "free space on that file system",
+    errno.EDQUOT: "raise the disk quota, or free space within it",
     errno.EROFS: "the file system is read-only: check its health, remount it writable, then restart the broker",
     errno.EIO: "the disk reports errors: check it, then restart the broker",
     errno.EMFILE: _MORE_FILES,
@@ -70,7 +71,8 @@ def system_monotonic_ms() -> int:
 class LogDir:
     """A log directory. Event-loop thread only.
 
-    `offline` is the error that took it offline, None while it is fine; `on_offline` is called once with the directory.
+    `offline` is the error that took it offline, None while it is fine; `on_offline` is called once with the directory. `refusal` is why
+    records of clients are refused now: that error, or that there is no room for them; None while they are taken.
     """
 
     def __init__(
@@ -88,6 +90,9 @@ class LogDir:
         self.flusher = flusher
         self.monotonic_ms = monotonic_ms
         self.offline: KafkaError | None = None
+        self.refusal: KafkaError | None = None
+        self.refused_for_room = 0
+        """How many operations have met a full disk."""
         self.on_offline: Callable[[LogDir], None] | None = None
         self.on_recovery_read: Callable[[int], None] | None = None
         """Hears of each piece of a log that a recovery has read."""
@@ -99,9 +104,15 @@ class LogDir:
 
     def fail(self, action: str, path: str, error: OSError) -> KafkaError:
         """Take the directory offline and answer the error to raise: what failed, on which file, why, and what to do."""
-        failure = self._error(action, path, error, "the log directory is offline and nothing of this was acknowledged")
+        failure = self._error(
+            action,
+            path,
+            error,
+            "the log directory is offline and nothing of this was acknowledged",
+            ", then restart the broker" if error.errno in FULL else "",
+        )
         if self.offline is None:
-            self.offline = failure
+            self.offline = self.refusal = failure
             logger.error("%s", failure)
             if self.on_offline is not None:
                 self.on_offline(self)
@@ -112,6 +123,8 @@ class LogDir:
         is said at a bounded rate; for all else the same as `fail`."""
         if not is_shortage(error):
             return self.fail(action, path, error)
+        if is_full(error):
+            self.refused_for_room += 1
         refusal = self._error(action, path, error, "nothing of this was acknowledged; try it again")
         now_ms = self.monotonic_ms()
         if now_ms < self._next_line_ms:
@@ -125,12 +138,30 @@ class LogDir:
     def _tell_shortages(self) -> None:
         if self._untold_shortages:
             logger.warning(
-                "%s: %d more operations met a shortage of descriptors or memory", self.path, self._untold_shortages
+                "%s: %d more operations met a shortage of descriptors, memory or room",
+                self.path,
+                self._untold_shortages,
             )
         self._untold_shortages = 0
 
-    def _error(self, action: str, path: str, error: OSError, outcome: str) -> KafkaError:
-        advice = advice_for(error)
+    def close_to_clients(self, reason: str, hint: str) -> None:
+        """Refuse the records of clients from now on; what the broker itself writes, and what followers fetch, is taken as before."""
+        if self.offline is None:
+            self.refusal = error_for_code(ErrorCode.KAFKA_STORAGE_ERROR, reason, log_dir=self.path, hint=hint)
+
+    def open_to_clients(self) -> None:
+        """Take the records of clients again."""
+        self.refusal = self.offline
+
+    def check_append(self, from_client: bool) -> None:
+        """Raise why an append is refused. Only where there is a `refusal`."""
+        if self.offline is not None:
+            raise self.offline.with_traceback(None)
+        if from_client and self.refusal is not None:
+            raise self.refusal.with_traceback(None)
+
+    def _error(self, action: str, path: str, error: OSError, outcome: str, then: str = "") -> KafkaError:
+        advice = advice_for(error) + then
         return error_for_code(
             ErrorCode.KAFKA_STORAGE_ERROR,
             f"{action} failed: {error.strerror or error}; {outcome}",

@@ -41,7 +41,7 @@ from .dir_checkpoints import DirCheckpoints, offsets_of, watermarks_of
 from .dir_moves import FUTURE_NAME, LogMoves
 from .directories import DELETED_NAME, LOG_NAME, DirectoryLocks, check_nesting, check_no_brokers, why_unusable
 from .failures import failures
-from .files import FdBudget, Files, is_shortage
+from .files import FdBudget, Files, is_full, is_shortage
 from .flusher import Flusher, open_flusher
 from .log_dir import LogDir, system_monotonic_ms
 from .log_maker import LogMaker
@@ -180,7 +180,7 @@ class LogManager:
             try:
                 self._locks.take(log_dir.path)
             except OSError as error:
-                if is_shortage(error):
+                if is_shortage(error) and not is_full(error):
                     raise  # the logs in it are not known: a new one might be made in the place of an old one
                 unusable.append((log_dir, error))
         if len(unusable) == len(self.dirs):

@@ -317,8 +317,8 @@ class PartitionLog(LogReads, LogSegments):
         """
         if not self.loaded:
             self.load()
-        if self.dir.offline is not None:
-            raise self.dir.offline.with_traceback(None)
+        if self.dir.refusal is not None:
+            self.dir.check_append(from_client)
         admission = self._admission
         header = admission.validate(batches, now_ms, from_client, transaction_version)
         producer_id = header.producer_id

@@ -18,7 +18,7 @@ from fastq_broker.log.partition_log import PartitionLog
 from fastq_broker.raft import wire
 from fastq_broker.raft.machine import RaftMachine
 from fastq_broker.raft.messages import Ask, Fetch, Vote
-from fastq_broker.raft.roles import Became, Committed, LoadSnapshot, RaftFatal, Send
+from fastq_broker.raft.roles import Became, Committed, LoadSnapshot, RaftFatal, Role, Send
 from fastq_broker.surroundings import Surroundings
 from fastq_broker.turns import Turns
 
@@ -83,6 +83,17 @@ class QuorumDriver:
         self._log.remove_listener(self._advanced)
         if self._network is not None:
             self._network[1].close()
+
+    def resign(self) -> None:
+        """Lead no more: what a leader has to write cannot be written here."""
+        if self.machine.role is Role.LEADER:
+            logger.error(
+                "node %d cannot write to the metadata log that it leads: it resigns from epoch %d",
+                self.machine.config.key.node_id,
+                self.machine.epoch,
+            )
+            self.machine.resign(self.machine.epoch, self.now())
+            self._turns.soon()
 
     def turn(self) -> None:
         """Do what is due."""

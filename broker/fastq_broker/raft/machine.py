@@ -17,8 +17,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from fastq.errors import ErrorCode
+from fastq.errors import ErrorCode, KafkaStorageError
 from fastq_broker.log import failures
+from fastq_broker.log.files import passes
 from fastq_broker.raft.membership import Membership
 from fastq_broker.raft.messages import (
     AddVoter,
@@ -360,6 +361,16 @@ class RaftMachine(Membership):
     def _store_records(self, link: Link, records: bytes, now: float) -> None:
         try:
             self.log.append(records, self.epoch)
+        except KafkaStorageError as error:
+            if not passes(error):
+                raise
+            failures.say(
+                logger.error,
+                f"the log of node {self.config.key.node_id}",
+                "records of the metadata log wait: %s",
+                error,
+            )
+            link.failed, link.until = True, now + self.config.request_timeout_s
         except ValueError as error:
             logger.error(
                 "records of the metadata log from its leader, node %d at %s:%d, are damaged at offset %d: %s; they are fetched again",

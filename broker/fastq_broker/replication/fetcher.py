@@ -28,7 +28,7 @@ from fastq._native.fetch import FetchedPartition, FetchedResponse
 from fastq._native.records import iter_headers, read_header, verify_crc
 from fastq._native.wire import DecodeError
 from fastq.errors import CorruptMessage, ErrorCode, InvalidRecord, KafkaStorageError, error_for_code
-from fastq_broker.log.files import is_shortage
+from fastq_broker.log.files import passes
 from fastq_broker.replication.fetcher_session import FetchPlan, FollowerSession, Key, Position, Wanted
 from fastq_broker.replication.follower_log import FollowerLog
 
@@ -225,7 +225,7 @@ class ReplicaFetcher:
                 self._truncate_to(state, log.high_watermark)
             self._go_on(state, leader_epoch, now)
         except KafkaStorageError as error:
-            if _passes(error):
+            if passes(error):
                 state.phase = Phase.UNREAD
                 state.position = Position(-1, leader_epoch, NO_EPOCH)
                 self._pause(state, str(error), now)
@@ -391,7 +391,7 @@ class ReplicaFetcher:
         except (CorruptMessage, InvalidRecord, DecodeError) as error:
             self._pause(state, f"what {self.leader} sent cannot be appended: {error}", now)
         except KafkaStorageError as error:
-            if _passes(error):
+            if passes(error):
                 self._pause(state, str(error), now)
             else:
                 self._stop(state, str(error))
@@ -596,8 +596,3 @@ class ReplicaFetcher:
             )
             log.truncate_fully_and_start_at(start)
         self._go_on(state, state.position.leader_epoch, now)
-
-
-def _passes(error: KafkaStorageError) -> bool:
-    """Whether it is a shortage of descriptors or memory that kept the log from it, and no disk that failed."""
-    return isinstance(error.__cause__, OSError) and is_shortage(error.__cause__)
