@@ -3,7 +3,7 @@
 Rules
 - Standard output carries the ready line and nothing else; the log goes to standard error.
 - SIGINT and SIGTERM stop it, at the start too. Once more is the same stop, but that a node among others hands over nothing more, as its
-  controllers may be gone. SIGHUP changes nothing. The last line of the log says
+  controllers may be gone. SIGHUP reads the file of settings again (`reload`). The last line of the log says
   how it ended: code 0 for a clean stop, 1 for one after which the next start recovers, also when it was stopped before it was ready.
 - What is wrong with the configuration ends with code 2, what is wrong with the machine (port, directory) with 1; either
   way with one line that says what, and never with a traceback.
@@ -44,6 +44,7 @@ GC_THRESHOLD = 50_000
 """Allocations between collections: requests make no cycles, so frequent searches for some are wasted."""
 
 NODES_MAX = 100
+LAGS_MAX = 1_000_000
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
@@ -180,11 +181,23 @@ async def _serve(
     from . import preflight
     from .broker import Broker, StartFailed, StartStopped
     from .descriptors import raise_limit
+    from .reload import Reloader
     from .service_manager import ServiceManager
 
     manager = ServiceManager(os.environ, os.getpid())
     broker: Broker | None = None
-    stop = _take_signals(loop, lambda: broker is not None and broker.hurry())
+    reloader: Reloader | None = None
+    hung_up = False
+
+    def hang_up() -> None:
+        nonlocal hung_up
+        if reloader is None:
+            hung_up = True
+            logger.info("SIGHUP: the file of settings is read again once the broker is ready")
+        elif not stop.is_set():
+            manager.reloading(reloader.reload)
+
+    stop = _take_signals(loop, lambda: broker is not None and broker.hurry(), hang_up)
     if parsed.supervised:
         _watch_supervisor(loop, stop)
     try:
@@ -201,13 +214,15 @@ async def _serve(
 
     broker.on_halt(halt)
     recovery = broker.logs.recovery
-    for warning in preflight.warnings(preflight.look(config, raise_limit())):
+    machine = preflight.look(config, raise_limit())
+    logger.info("%s", "; ".join(preflight.described(machine)))
+    for warning in preflight.warnings(machine):
         logger.warning("%s", warning)
     manager.starting(loop, lambda: f"starting: {recovery}" if recovery.under_way else "starting")
     metrics: MetricsServer | None = None
     try:
         if parsed.metrics_listen is not None:
-            metrics = await _serve_metrics(broker, parsed.metrics_listen)
+            metrics = await _serve_metrics(broker, parsed.metrics_listen, parsed.metrics_lag)
         await _start(broker, stop)
     except StartStopped as stopped:
         manager.close()
@@ -228,6 +243,9 @@ async def _serve(
     gc.freeze()  # what is loaded stays: no collection looks at it again
     gc.set_threshold(GC_THRESHOLD, 20, 50)
     gc.enable()
+    reloader = Reloader(broker.controller, parsed.config, _overrides(parsed), parsed.insecure_ignore)
+    if hung_up:
+        hang_up()
     await stop.wait()
     manager.stopping(loop)
     clean = await broker.close()
@@ -238,9 +256,11 @@ async def _serve(
     return EXIT_OK if clean and not halted else EXIT_UNCLEAN
 
 
-def _take_signals(loop: asyncio.AbstractEventLoop, hurry: Callable[[], bool]) -> asyncio.Event:
-    """An event that SIGINT and SIGTERM set, and once more `hurry`, where it can; from now on no signal but SIGKILL ends the process by
-    itself."""
+def _take_signals(
+    loop: asyncio.AbstractEventLoop, hurry: Callable[[], bool], hang_up: Callable[[], None]
+) -> asyncio.Event:
+    """An event that SIGINT and SIGTERM set, and once more `hurry`, where it can; SIGHUP is `hang_up`. From now on no signal but SIGKILL
+    ends the process by itself."""
     stop = asyncio.Event()
 
     def end(number: signal.Signals) -> None:
@@ -257,7 +277,7 @@ def _take_signals(loop: asyncio.AbstractEventLoop, hurry: Callable[[], bool]) ->
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, end, number)
-    loop.add_signal_handler(signal.SIGHUP, _say_hang_up)
+    loop.add_signal_handler(signal.SIGHUP, hang_up)
     return stop
 
 
@@ -274,12 +294,6 @@ def _watch_supervisor(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> N
             stop.set()
 
     loop.add_reader(descriptor, readable)
-
-
-def _say_hang_up() -> None:
-    logger.info(
-        "SIGHUP changes nothing: the file is read at the start, and settings are altered by AlterConfigs meanwhile"
-    )
 
 
 def _hold_signals(loop: asyncio.AbstractEventLoop) -> None:
@@ -303,7 +317,7 @@ async def _start(broker: Broker, stop: asyncio.Event) -> None:
     await starting
 
 
-async def _serve_metrics(broker: Broker, address: str) -> MetricsServer:
+async def _serve_metrics(broker: Broker, address: str, lags_max: int) -> MetricsServer:
     """Count requests and serve metrics; before the start, so that one can watch it. Raises StartFailed."""
     from .broker import StartFailed
     from .listeners import ListenError
@@ -313,7 +327,7 @@ async def _serve_metrics(broker: Broker, address: str) -> MetricsServer:
     router = MeteredRouter(broker)
     broker.router = router
     try:
-        return await start_metrics(broker, BrokerMetrics(broker, router), address)
+        return await start_metrics(broker, BrokerMetrics(broker, router, lags_max), address)
     except ListenError as error:
         raise StartFailed(str(error)) from error
 
@@ -379,6 +393,13 @@ def _parser() -> argparse.ArgumentParser:
         help="serve /metrics for Prometheus, /health/live and /health/ready there",
     )
     add(
+        "--metrics-lag",
+        type=_lag_count,
+        metavar="N",
+        default=2000,
+        help="tell the lag of groups by partition for so many of them at most, those that lag most; 0: none (default: 2000)",
+    )
+    add(
         "--check-config",
         action="store_true",
         help="print what would hold and where it was set, and what the machine has for it; start nothing",
@@ -388,6 +409,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--supervised", action="store_true", help=argparse.SUPPRESS)  # standard input ends with who started this node
     add("--control-fd", type=int, help=argparse.SUPPRESS)  # fastq.testing's fault switches
     return parser
+
+
+def _lag_count(text: str) -> int:
+    if not text.isdecimal() or int(text) > LAGS_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed: it takes 0 to {LAGS_MAX}")
+    return int(text)
 
 
 def _node_count(text: str) -> int:

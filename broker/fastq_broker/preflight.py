@@ -216,6 +216,11 @@ def report(config: BrokerConfig, machine: Machine, origins: Mapping[str, str]) -
     defaults = sum(key.status is Status.DONE and name not in config.settings for name, key in BROKER_KEYS.items())
     yield f"# {defaults} settings have their defaults: docs/reference/broker-settings.md"
     yield "# the machine"
+    yield from described(machine)
+
+
+def described(machine: Machine) -> Iterator[str]:
+    """The machine, a line each: the start's log has them as one."""
     plan = plan_descriptors(machine.descriptors)
     yield f"open files: {machine.descriptors:,} ({plan.files:,} of logs, {plan.connections:,} connections)"
     if machine.memory_bytes:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from collections.abc import Callable, MutableMapping
 
 logger = logging.getLogger(__name__)
@@ -71,6 +72,12 @@ class ServiceManager:
             self._say_ready(loop, status)
             if self._watchdog_s > 0:
                 self._feed(loop)
+
+    def reloading(self, reload: Callable[[], bool]) -> None:
+        """Settings are read again: said before and after, as `systemctl reload` waits for it."""
+        self.tell("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
+        good = reload()
+        self.tell("READY=1", *(() if good else ("STATUS=the file of settings has a mistake, and was not taken",)))
 
     def stopping(self, loop: asyncio.AbstractEventLoop) -> None:
         """The stop begins; the watchdog is fed on."""

@@ -146,7 +146,7 @@ threading.Thread(target=threading.Event().wait, daemon=True).start()
 loop = command._new_loop()
 
 async def signals():
-    command._take_signals(loop, lambda: False)
+    command._take_signals(loop, lambda: False, lambda: None)
 
 loop.run_until_complete(signals())
 command._hold_signals(loop)

@@ -1,0 +1,112 @@
+"""SIGHUP: the configuration file is read again, and what may change of it counts at once.
+
+Rules
+- What AlterConfigs may alter may change, and counts as if the broker had been started with it: nothing is written to the metadata, and
+  what was altered there stands above the file, as at a start (KIP-226).
+- A file that cannot be read, or has anything that a start would refuse, changes nothing, and is named with the reason.
+- What counts only from the next start on is named in one line, each time, as long as the file and the broker differ.
+- `listeners` hear of each file that was good, whether it has changed or not: what has files of its own (certificates) looks at them again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from fastq.errors import FastqError
+
+from .config import BrokerConfig, effective
+from .config_keys import ConfigType, Status, Value
+from .config_table import BROKER_KEYS, DONE, TARGETS
+from .config_table_cluster import CLUSTER
+
+if TYPE_CHECKING:
+    from .controller import Controller
+
+logger = logging.getLogger(__name__)
+
+
+def may_change(name: str) -> bool:
+    """Whether a setting may be another while the broker runs; an older name may when the one that it stands for may."""
+    return BROKER_KEYS[TARGETS[name][0] if name in TARGETS else name].dynamic
+
+
+def differing(old: BrokerConfig, new: BrokerConfig) -> tuple[list[str], list[str]]:
+    """The settings that are not the same: those that may change, and those that count from the next start on. What has no effect is in
+    neither."""
+    names = sorted(
+        name
+        for name in {*old.settings, *new.settings}
+        if old.settings.get(name) != new.settings.get(name) and BROKER_KEYS[name].status is not Status.IGNORED
+    )
+    return [name for name in names if may_change(name)], [name for name in names if not may_change(name)]
+
+
+def merged(old: BrokerConfig, new: BrokerConfig, names: Iterable[str]) -> BrokerConfig:
+    """The old settings, with these as in the new ones."""
+    settings = dict(old.settings)
+    for name in names:
+        if name in new.settings:
+            settings[name] = new.settings[name]
+        else:
+            settings.pop(name, None)
+    values = {key.attribute: effective(key.name, settings) for key in (*DONE, *CLUSTER) if key.dynamic}
+    return replace(old, settings=settings, **values)
+
+
+class Reloader:
+    """Reads the file of a broker again. Loop thread only."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        path: str | None,
+        overrides: Mapping[str, Value],
+        insecure_ignore: Iterable[str],
+    ) -> None:
+        """`path`: the file, None where the broker has none; `overrides` win over it, as at the start."""
+        self._controller = controller
+        self._path = path
+        self._overrides = dict(overrides)
+        self._insecure_ignore = tuple(insecure_ignore)
+        self.listeners: list[Callable[[BrokerConfig], object]] = []
+
+    def reload(self) -> bool:
+        """Read the file, and have what may change take effect; whether the file was good."""
+        if self._path is None:
+            logger.info("SIGHUP changes nothing: this broker was started without a file of settings (--config)")
+            return True
+        try:
+            new = BrokerConfig.read(self._path, self._overrides, insecure_ignore=self._insecure_ignore)
+        except (FastqError, ValueError) as error:
+            logger.error("SIGHUP: %s is not taken, and nothing has changed: %s", self._path, error)
+            return False
+        old = self._controller.config
+        changed, waiting = differing(old, new)
+        if changed:
+            self._controller.reconfigure(merged(old, new, changed))
+            logger.info("SIGHUP: of %s counts from now on: %s", self._path, "; ".join(map(self._shown, changed)))
+        else:
+            logger.info("SIGHUP: %s has nothing new that may change", self._path)
+        if waiting:
+            logger.warning(
+                "SIGHUP: these settings of %s count from the next start on: %s", self._path, ", ".join(waiting)
+            )
+        for listener in self.listeners:
+            listener(new)
+        return True
+
+    def _shown(self, name: str) -> str:
+        """A setting as it is now, and whether something stands above it."""
+        layers = self._controller.layers
+        config = layers.config
+        if BROKER_KEYS[name].type is ConfigType.PASSWORD:
+            value = "[hidden]"
+        elif name in config.settings:
+            value = BROKER_KEYS[name].render(config.settings[name]) or ""
+        else:
+            value = "its default"
+        above = name in layers.this_broker or name in layers.all_brokers
+        return f"{name}={value}" + (" (which was altered by AlterConfigs, and that stands above it)" if above else "")
