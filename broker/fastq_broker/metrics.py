@@ -13,18 +13,22 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from heapq import nlargest
 from time import perf_counter, time
 from typing import TYPE_CHECKING, Any
 
-from fastq.errors import ErrorCode
+from fastq.errors import ErrorCode, KafkaError
 from fastq.protocol.api import APIS
 
 from .connection import Connection
 from .controller.states import PartitionState, ReplicaState, partition_state, replica_state
 from .metrics_kafka import tell_all
+from .metrics_topics import TopicTraffic
 from .router import Deferred, Router
 
 if TYPE_CHECKING:
+    from fastq._native.fetch_path import PartitionData
+
     from .broker import Broker
     from .groups.offsets import CommittedOffset
     from .output import Part
@@ -39,12 +43,42 @@ STUCK_S = 10.0
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class ApiStats:
-    """The requests of one API. `buckets[i]` counts those of at most LATENCY_BUCKETS_S[i], the last one the rest."""
+class Histogram:
+    """Times over LATENCY_BUCKETS_S, and their sum."""
 
-    __slots__ = ("buckets", "bytes_in", "bytes_out", "errors", "partition_errors", "requests", "seconds")
+    __slots__ = ("buckets", "seconds")
 
     def __init__(self) -> None:
+        self.buckets = [0] * (len(LATENCY_BUCKETS_S) + 1)
+        self.seconds = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.buckets[bisect_left(LATENCY_BUCKETS_S, seconds)] += 1
+        self.seconds += seconds
+
+
+class ApiStats:
+    """The requests of one API. `buckets[i]` counts those of at most LATENCY_BUCKETS_S[i], the last one the rest.
+
+    Of those that are answered later: `begun` is how long the handler took at first, `waited` how long it was until the answer after that,
+    and `late` the whole. Those that are answered at once are in none of them: most are, and pay nothing for it.
+    """
+
+    __slots__ = (
+        "begun",
+        "buckets",
+        "bytes_in",
+        "bytes_out",
+        "errors",
+        "late",
+        "partition_errors",
+        "requests",
+        "seconds",
+        "waited",
+    )
+
+    def __init__(self) -> None:
+        self.begun, self.waited, self.late = Histogram(), Histogram(), Histogram()
         self.requests = 0
         self.errors: dict[int, int] = {}
         self.partition_errors: dict[int, int] = {}
@@ -60,6 +94,14 @@ class ApiStats:
         self.bytes_out += size
         self.buckets[bisect_left(LATENCY_BUCKETS_S, seconds)] += 1
 
+    @property
+    def local(self) -> tuple[list[int], float]:
+        """How long handlers took until they had the answer, or left it to something that was still to come: counts and sum."""
+        counts = zip(self.buckets, self.late.buckets, self.begun.buckets, strict=True)
+        return [whole - late + begun for whole, late, begun in counts], (
+            self.seconds - self.late.seconds + self.begun.seconds
+        )
+
     def failed(self, code: int) -> None:
         """Count an error; UNKNOWN_SERVER_ERROR stands for a request that closed the connection."""
         self.errors[code] = self.errors.get(code, 0) + 1
@@ -68,13 +110,18 @@ class ApiStats:
 class _Timed:
     """Stands between an answer that comes later and its connection, to count it."""
 
-    __slots__ = ("_connection", "_started", "_stats")
+    __slots__ = ("_begun_s", "_connection", "_started", "_stats")
 
     def __init__(self, connection: Connection, stats: ApiStats, started: float) -> None:
         self._connection, self._stats, self._started = connection, stats, started
+        self._begun_s = perf_counter() - started
+        stats.begun.add(self._begun_s)
 
     def complete(self, deferred: Deferred, response: bytes | list[Part] | None) -> None:
-        self._stats.answered(perf_counter() - self._started, _size(response))
+        seconds, stats = perf_counter() - self._started, self._stats
+        stats.answered(seconds, _size(response))
+        stats.late.add(seconds)
+        stats.waited.add(seconds - self._begun_s)
         self._connection.complete(deferred, response)
 
     def fail(self, reason: str) -> None:
@@ -85,9 +132,15 @@ class _Timed:
 class MeteredRouter(Router):
     """The router of a broker that is asked for metrics. Loop thread only."""
 
+    counts_fetches = True
+
     def __init__(self, broker: Broker) -> None:
         super().__init__(broker)
         self.stats: dict[int, ApiStats] = {}
+        self.traffic = TopicTraffic()
+
+    def fetched(self, by_id: bool, follower: bool, results: Iterable[PartitionData]) -> None:
+        self.traffic.fetched(by_id, follower, results)
 
     def dispatch(self, connection: Connection, buffer: bytearray, header: Header) -> Result:
         started = perf_counter()
@@ -125,6 +178,15 @@ def _size(response: bytes | list[Part] | None) -> int:
     if response is None:
         return 0
     return sum(len(part) if isinstance(part, (bytes, bytearray, memoryview)) else part.size for part in response)
+
+
+def _can_be_read(replica: Replica) -> bool:
+    """Whether a partition's log is there to be asked: one that a full disk, or a shortage, keeps from being loaded is left out."""
+    try:
+        replica.log.load()
+    except KafkaError:
+        return False
+    return True
 
 
 # --- exposition ---
@@ -180,10 +242,14 @@ class Exposition:
 class BrokerMetrics:
     """Reads a broker. Loop thread only."""
 
-    def __init__(self, broker: Broker, router: MeteredRouter) -> None:
+    def __init__(self, broker: Broker, router: MeteredRouter, lags_max: int = PARTITIONS_MAX) -> None:
+        """`lags_max`: how many partitions' lag is told by group."""
         self._broker = broker
         self._router = router
+        self._lags_max = lags_max
         self.begun_s = time()
+        self.loop_lag = Histogram()
+        broker.on_late = self.loop_lag.add
         self.started = False
         """Whether the broker's start is through."""
 
@@ -198,7 +264,7 @@ class BrokerMetrics:
         self._logs(out)
         self._groups(out)
         self._controller(out)
-        tell_all(out, self._broker, self._router.stats, self._told_apart())
+        tell_all(out, self._broker, self._router.stats, self._router.traffic, self._told_apart())
         return out.text()
 
     def _told_apart(self) -> list[Replica]:
@@ -206,7 +272,8 @@ class BrokerMetrics:
         replicas = self._broker.replicas
         if len(replicas) > PARTITIONS_MAX:
             return []
-        return sorted(replicas, key=lambda replica: (replica.topic, replica.partition))
+        found = [replica for replica in replicas if _can_be_read(replica)]
+        return sorted(found, key=lambda replica: (replica.topic, replica.partition))
 
     def problem(self) -> str | None:
         """Why the broker is not ready, None when it is."""
@@ -255,6 +322,23 @@ class BrokerMetrics:
             "From a request's last byte to its answer, long polls and delayed answers included.",
             [(api, s.buckets, s.seconds) for api, s in stats],
         )
+        out.histogram(
+            "fastq_request_phase_seconds",
+            "What of it was spent where: local, in the handler; remote, waiting for other nodes, the disk or records to come.",
+            [
+                sample
+                for api, s in stats
+                for sample in (
+                    ({**api, "phase": "local"}, *s.local),
+                    ({**api, "phase": "remote"}, s.waited.buckets, s.waited.seconds),
+                )
+            ],
+        )
+        out.histogram(
+            "fastq_loop_lag_seconds",
+            "How late the event loop's housekeeping began: what a request waits for its turn.",
+            [({}, self.loop_lag.buckets, self.loop_lag.seconds)],
+        )
 
     def _network(self, out: Exposition) -> None:
         listeners: dict[str, int] = {}
@@ -269,8 +353,9 @@ class BrokerMetrics:
         for replica in sorted(broker.replicas, key=lambda replica: replica.topic):
             known = topics.setdefault(replica.topic, [0, 0, 0])
             known[0] += 1
-            known[1] += replica.log.size_bytes
-            known[2] += replica.log.high_watermark
+            if _can_be_read(replica):
+                known[1] += replica.log.size_bytes
+                known[2] += replica.log.high_watermark
         for at, (name, meaning) in enumerate(
             (
                 ("fastq_topic_partitions", "Partitions of a topic on this broker."),
@@ -300,6 +385,12 @@ class BrokerMetrics:
         out.family("fastq_log_dirs_offline", "gauge", "Log directories that failed.", len(broker.logs.offline_dirs))
         cleaner = broker.cleaner
         out.family("fastq_cleaner_rounds_total", "counter", "Rounds of log compaction.", cleaner.rounds_done)
+        for name, meaning, value in (
+            ("bytes_read", "Bytes that compaction has read.", cleaner.bytes_read),
+            ("bytes_written", "Bytes that compaction has written.", cleaner.bytes_written),
+            ("seconds", "Time that rounds of compaction took.", cleaner.seconds),
+        ):
+            out.family(f"fastq_cleaner_{name}_total", "counter", meaning, value)
         out.family("fastq_cleaner_busy", "gauge", "Whether a round of compaction is under way.", int(cleaner.busy))
         out.family(
             "fastq_cleaner_uncleanable_partitions",
@@ -364,11 +455,11 @@ class BrokerMetrics:
         ):
             samples = [(dict(zip(labels, key, strict=True)), lag) for key, lag in sorted(by_topic.items())]
             out.family(name, "gauge", meaning, samples)
-        few = lags if len(lags) <= PARTITIONS_MAX else []
+        few = lags if len(lags) <= self._lags_max else nlargest(self._lags_max, lags, key=lambda each: each[3])
         out.family(
             "kafka_consumergroup_lag",
             "gauge",
-            "Records that a group has not committed yet, by partition.",
+            "Records that a group has not committed yet, by partition; of those that lag most, if they are many.",
             [({"consumergroup": g, "topic": t, "partition": p}, lag) for g, t, p, lag in few],
         )
 
@@ -378,5 +469,5 @@ class BrokerMetrics:
         """The lag of a group by topic and partition, of those that are on this broker."""
         for (topic, partition), committed in sorted(offsets.items()):
             replica = self._broker.replicas.get(topic, partition)
-            if replica is not None:
+            if replica is not None and _can_be_read(replica):
                 yield group_id, topic, partition, max(0, replica.log.high_watermark - committed.offset)

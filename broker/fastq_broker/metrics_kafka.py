@@ -13,15 +13,18 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from fastq.net.connection import SOFTWARE_VERSION
 from fastq.protocol.api import APIS
 
+from .metrics_topics import TopicTraffic, tell_topics
+
 if TYPE_CHECKING:
     from .broker import Broker
+    from .log.space import Look
     from .metrics import ApiStats, Exposition
     from .replicas import Replica
 
@@ -42,11 +45,18 @@ class _Led(NamedTuple):
     reassigning: int
 
 
-def tell_all(out: Exposition, broker: Broker, stats: Mapping[int, ApiStats], replicas: Iterable[Replica]) -> None:
-    """All of them; `replicas` are those that are told one by one."""
+def tell_all(
+    out: Exposition,
+    broker: Broker,
+    stats: Mapping[int, ApiStats],
+    traffic: TopicTraffic,
+    replicas: Iterable[Replica],
+) -> None:
+    """All of them; `replicas` are those that are told one by one, and `traffic` is brought up to date."""
     _process(out, broker)
     _replica_manager(out, broker)
-    _requests(out, stats)
+    traffic.look(broker.replicas)
+    _requests(out, stats, traffic)
     _controller(out, broker)
     _raft(out, broker)
     labels = [({"topic": r.topic, "partition": r.partition}, r.log) for r in replicas]
@@ -75,19 +85,32 @@ def _process(out: Exposition, broker: Broker) -> None:
     out.family(
         "fastq_loop_seconds_since_housekeeping", "gauge", "Grows beyond seconds where the loop is held up.", late_s
     )
-    free: list[tuple[Mapping[str, object], float]] = []
-    size: list[tuple[Mapping[str, object], float]] = []
-    for log_dir in broker.logs.dirs:
-        try:
-            found = os.statvfs(log_dir.path)
-        except (OSError, AttributeError):
-            continue
-        free.append(({"dir": log_dir.path}, found.f_bavail * found.f_frsize))
-        size.append(({"dir": log_dir.path}, found.f_blocks * found.f_frsize))
     offline = sum(log_dir.offline is not None for log_dir in broker.logs.dirs)
     out.family("kafka_log_logmanager_offlinelogdirectorycount", "gauge", "Log directories that failed.", offline)
-    out.family("fastq_log_dir_free_bytes", "gauge", "Free space of a log directory's file system.", free)
-    out.family("fastq_log_dir_size_bytes", "gauge", "Size of a log directory's file system.", size)
+    _space(out, broker)
+
+
+def _space(out: Exposition, broker: Broker) -> None:
+    """What the last look at the disks has found: a scrape waits for none."""
+    looks = [({"dir": path}, look) for path, look in broker.space.looks.items()]
+    values: tuple[tuple[str, str, Callable[[Look], int]], ...] = (
+        ("free_bytes", "Free space of a log directory's file system.", lambda look: look.space.free_bytes),
+        ("size_bytes", "Size of a log directory's file system.", lambda look: look.space.size_bytes),
+        (
+            "space_level",
+            "0: there is room; 1: less than disk.warn.free.bytes; 2: less than disk.refuse.free.bytes, clients' records are refused.",
+            lambda look: look.level,
+        ),
+        ("ballast_bytes", "Of disk.ballast.bytes, what is there.", lambda look: look.ballast_bytes),
+    )
+    for name, meaning, value in values:
+        out.family(f"fastq_log_dir_{name}", "gauge", meaning, [(labels, int(value(look))) for labels, look in looks])
+    out.family(
+        "fastq_log_dir_full_total",
+        "counter",
+        "Operations that a full disk has refused.",
+        [({"dir": log_dir.path}, log_dir.refused_for_room) for log_dir in broker.logs.dirs],
+    )
 
 
 def _led(broker: Broker) -> _Led:
@@ -129,7 +152,7 @@ def _replica_manager(out: Exposition, broker: Broker) -> None:
         out.family("kafka_server_replicafetchermanager_maxlag", "gauge", "Records that a replica here lacks.", lag)
 
 
-def _requests(out: Exposition, stats: Mapping[int, ApiStats]) -> None:
+def _requests(out: Exposition, stats: Mapping[int, ApiStats], traffic: TopicTraffic) -> None:
     requests = [({"request": APIS[key].name}, found) for key, found in stats.items() if key in APIS]
     out.family(
         "kafka_network_requestmetrics_requests_total",
@@ -139,18 +162,15 @@ def _requests(out: Exposition, stats: Mapping[int, ApiStats]) -> None:
     )
     errors = [(labels, sum(found.errors.values()) + sum(found.partition_errors.values())) for labels, found in requests]
     out.family("kafka_network_requestmetrics_errors_total", "counter", "Errors in answers.", errors)
-    for key, kind, amount, of in (
-        (PRODUCE, "produce", "bytesin", "requests to produce"),
-        (FETCH, "fetch", "bytesout", "answers to fetch"),
-    ):
+    for key, kind in ((PRODUCE, "produce"), (FETCH, "fetch")):
         found = stats.get(key)
-        counts = (0, 0, 0)
+        counts = (0, 0)
         if found is not None:
-            failed = sum(found.errors.values()) + sum(found.partition_errors.values())
-            counts = found.requests, failed, found.bytes_in if key == PRODUCE else found.bytes_out
+            counts = found.requests, sum(found.errors.values()) + sum(found.partition_errors.values())
         out.family(f"{TOPICS}total{kind}requests_total", "counter", f"Requests to {kind}.", counts[0])
         out.family(f"{TOPICS}failed{kind}requests_total", "counter", f"Partitions that failed to {kind}.", counts[1])
-        out.family(f"{TOPICS}{amount}_total", "counter", f"Bytes of {of}.", counts[2])
+    produced, fetched = stats.get(PRODUCE), stats.get(FETCH)
+    tell_topics(out, traffic, 0 if produced is None else produced.bytes_in, 0 if fetched is None else fetched.bytes_out)
 
 
 def _controller(out: Exposition, broker: Broker) -> None:
@@ -177,6 +197,8 @@ def _controller(out: Exposition, broker: Broker) -> None:
 
 
 def _raft(out: Exposition, broker: Broker) -> None:
+    if not hasattr(broker.controller, "quorum"):  # the start is not so far
+        return
     quorum = broker.controller.quorum
     for name, meaning, value in (
         ("currentleader", "The node that leads the metadata quorum; -1 while there is none.", quorum.leader_id),
@@ -185,3 +207,13 @@ def _raft(out: Exposition, broker: Broker) -> None:
         ("logendoffset", "Where the metadata log of this node ends.", quorum.end_offset),
     ):
         out.family(RAFT + name, "gauge", meaning, value)
+    leadership = quorum.driver.machine.leadership
+    if leadership is not None:
+        lags = [
+            ({"voter": each.key.node_id}, quorum.end_offset - each.end)
+            for each in leadership.others.values()
+            if each.end >= 0 and quorum.voters.has(each.key)
+        ]
+        out.family(
+            "fastq_quorum_voter_lag_records", "gauge", "Metadata records that a voter lacks, by its leader.", lags
+        )

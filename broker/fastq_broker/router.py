@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     import asyncio
     from types import ModuleType
     from typing import TypeAlias
+
+    from fastq._native.fetch_path import PartitionData
 
     from .output import Part
 
@@ -200,6 +202,8 @@ class Router:
 
     forwards = True
     """Whether what only the active controller can do is for it to serve; where nodes speak with each other, it is served or refused."""
+    counts_fetches = False
+    """Whether `fetched` wants to hear of what fetches are answered with."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
@@ -251,6 +255,9 @@ class Router:
 
     def partition_failed(self, api_key: int, code: int) -> None:
         """A partition of a Produce or Fetch was answered with an error: for metrics, where they are on."""
+
+    def fetched(self, by_id: bool, follower: bool, results: Iterable[PartitionData]) -> None:
+        """What a fetch is answered with, where `counts_fetches` asks for it."""
 
     def _call(self, route: Route, connection: Connection, buffer: bytearray, header: Header) -> Result:
         """Decode, call, encode: the way of every API but the hot ones."""

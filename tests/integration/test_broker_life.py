@@ -213,6 +213,8 @@ def test_a_recovery_is_watched_and_can_be_stopped(tmp_path: Path) -> None:
         assert ready[0] == 503
         assert re.fullmatch(r"the broker is starting: recovering, \d of 3 logs, \d+ MB read\n", ready[1])
         assert get(address, "/health/live") == (200, "live\n")
+        status, text = get(address, "/metrics")
+        assert status == 200 and "fastq_log_dir_free_bytes{" in text
         assert process.end() == 1
         assert process.process.stdout is None or process.process.stdout.closed
     assert "stopped before it was ready" in process.log().splitlines()[-1]

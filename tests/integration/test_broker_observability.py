@@ -56,6 +56,15 @@ def test_requests_records_and_connections(broker: Broker) -> None:
     assert found["fastq_topic_log_bytes{topic=counted}"] > 1000
     assert found["fastq_partitions{}"] == found["fastq_partitions_led{}"] >= 1
     assert found["fastq_requests_total{api=Produce}"] == found["fastq_request_seconds_count{api=Produce}"] == 1
+    assert found["fastq_request_phase_seconds_count{api=Produce,phase=local}"] == 1
+    assert found["fastq_request_phase_seconds_count{api=Produce,phase=remote}"] == 0, "it was answered at once"
+    assert found["fastq_request_phase_seconds_count{api=Fetch,phase=remote}"] >= 1
+    topic = "kafka_server_brokertopicmetrics_{}_total{{topic=counted}}"
+    assert found[topic.format("messagesin")] == 1
+    assert found[topic.format("bytesin")] > 1000 and found[topic.format("bytesout")] > 1000
+    assert found["kafka_server_brokertopicmetrics_messagesin_total{}"] >= 1
+    assert found["fastq_loop_lag_seconds_count{}"] >= 1
+    assert found[f"fastq_log_dir_space_level{{dir={broker.data_dir}}}"] == 0
     assert found["fastq_request_bytes_total{api=Produce}"] > 1000
     assert found["fastq_response_bytes_total{api=Fetch}"] > 1000
     assert abs(found["process_start_time_seconds{}"] - time.time()) < 600

@@ -222,7 +222,9 @@ def _command(parsed: argparse.Namespace, settings: Mapping[str, Value], metrics:
         command += ["--insecure-ignore", name]
     for key, value in settings.items():
         command += ["--set", f"{key}={value}"]
-    return command if metrics is None else [*command, "--metrics-listen", metrics]
+    if metrics is None:
+        return command
+    return [*command, "--metrics-listen", metrics, "--metrics-lag", str(parsed.metrics_lag)]
 
 
 def check_ports(plans: Sequence[NodePlan]) -> None:

@@ -169,9 +169,12 @@ class _Fetch:
             self._put_to_sleep(session)
         if self.body.replica_id > NO_REPLICA:
             self._count(results)
+        router = self.ports.router
         for result in results:
             if result.error_code:
-                self.ports.router.partition_failed(self.header[0], result.error_code)
+                router.partition_failed(self.header[0], result.error_code)
+        if router.counts_fetches:
+            router.fetched(self.header[1] >= FIRST_VERSION_WITH_TOPIC_IDS, self.body.replica_id > NO_REPLICA, results)
         if len(results) > 1 and self.context.session is None:
             results = group_by_topic(results)
         found = endpoints(self.ports.image, self.leaders, self.connection.listener) if self.leaders else None
