@@ -40,7 +40,7 @@ class World:
             replicas=self.replicas,
             fetch_sessions=FetchSessionCache(10),
             read_ahead=SimpleNamespace(run=lambda work, done: (work(), done())),  # memory may be short, and pages cold
-            router=SimpleNamespace(partition_failed=lambda api, code: None),
+            router=SimpleNamespace(partition_failed=lambda api, code: None, counts_fetches=False),
         )
         self.isolation_level = isolation_level
         self.make(partitions)

@@ -41,7 +41,7 @@ def broker() -> Any:
         image=image,
         fetch_sessions=FetchSessionCache(10),
         replicas=replicas,
-        router=SimpleNamespace(partition_failed=lambda api_key, code: None),
+        router=SimpleNamespace(partition_failed=lambda api_key, code: None, counts_fetches=False),
     )
 
 

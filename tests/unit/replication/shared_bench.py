@@ -175,7 +175,7 @@ class Node:
             purgatory=purgatory,
             fetch_sessions=FetchSessionCache(10),
             read_ahead=SimpleNamespace(run=lambda work, done: (work(), done())),  # memory may be short, and pages cold
-            router=SimpleNamespace(partition_failed=lambda api, code: None),
+            router=SimpleNamespace(partition_failed=lambda api, code: None, counts_fetches=False),
         )
 
     def _follow(self, replica: Replica, leader: int, epoch: int) -> None:
