@@ -15,7 +15,11 @@ from typing import NamedTuple
 from reference_words import cell, table
 
 ROOT = Path(__file__).resolve().parents[1]
-BROKER = ("broker/fastq_broker/metrics.py", "broker/fastq_broker/metrics_kafka.py")
+BROKER = (
+    "broker/fastq_broker/metrics.py",
+    "broker/fastq_broker/metrics_kafka.py",
+    "broker/fastq_broker/metrics_topics.py",
+)
 MIRROR = "src/fastq/mirror/metrics.py"
 Texts = dict[str, str | list[str]]
 

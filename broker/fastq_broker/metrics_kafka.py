@@ -13,7 +13,8 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,7 +25,6 @@ from .metrics_topics import TopicTraffic, tell_topics
 
 if TYPE_CHECKING:
     from .broker import Broker
-    from .log.space import Look
     from .metrics import ApiStats, Exposition
     from .replicas import Replica
 
@@ -92,19 +92,23 @@ def _process(out: Exposition, broker: Broker) -> None:
 
 def _space(out: Exposition, broker: Broker) -> None:
     """What the last look at the disks has found: a scrape waits for none."""
-    looks = [({"dir": path}, look) for path, look in broker.space.looks.items()]
-    values: tuple[tuple[str, str, Callable[[Look], int]], ...] = (
-        ("free_bytes", "Free space of a log directory's file system.", lambda look: look.space.free_bytes),
-        ("size_bytes", "Size of a log directory's file system.", lambda look: look.space.size_bytes),
+    looks = broker.space.looks.items()
+    for name, meaning, attribute in (
+        ("free_bytes", "Free space of a log directory's file system.", "space.free_bytes"),
+        ("size_bytes", "Size of a log directory's file system.", "space.size_bytes"),
         (
             "space_level",
             "0: there is room; 1: less than disk.warn.free.bytes; 2: less than disk.refuse.free.bytes, clients' records are refused.",
-            lambda look: look.level,
+            "level",
         ),
-        ("ballast_bytes", "Of disk.ballast.bytes, what is there.", lambda look: look.ballast_bytes),
-    )
-    for name, meaning, value in values:
-        out.family(f"fastq_log_dir_{name}", "gauge", meaning, [(labels, int(value(look))) for labels, look in looks])
+        ("ballast_bytes", "Of disk.ballast.bytes, what is there.", "ballast_bytes"),
+    ):
+        out.family(
+            f"fastq_log_dir_{name}",
+            "gauge",
+            meaning,
+            [({"dir": path}, int(attrgetter(attribute)(look))) for path, look in looks],
+        )
     out.family(
         "fastq_log_dir_full_total",
         "counter",

@@ -10,7 +10,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .metrics import Exposition
     from .replicas import Replica, ReplicaTable
 
+TOPICS = "kafka_server_brokertopicmetrics_"
 TOPICS_MAX: Final = 500
 REST: Final = "*"
 """No topic has this name."""
@@ -144,19 +145,16 @@ class TopicTraffic:
 def tell_topics(out: Exposition, traffic: TopicTraffic, bytes_in: int, bytes_out: int) -> None:
     """Kafka's families. `bytes_in` and `bytes_out` are those of requests and answers, which include what is no record."""
     total, topics = traffic.told()
-    families: tuple[tuple[str, str, int, Callable[[Traffic], int]], ...] = (
-        ("messagesin", "Records of producers.", total.records_in, lambda each: each.records_in),
-        ("bytesin", "Bytes of producers.", bytes_in, lambda each: each.bytes_in),
-        ("bytesout", "Bytes to consumers.", bytes_out, lambda each: each.bytes_out),
-        ("replicationbytesin", "Bytes from leaders.", total.replication_in, lambda each: each.replication_in),
-        ("replicationbytesout", "Bytes to followers.", total.replication_out, lambda each: each.replication_out),
-    )
-    for name, meaning, all_of_it, value in families:
-        samples: list[tuple[dict[str, object], float]] = [({}, all_of_it)]
-        samples += [({"topic": topic}, value(each)) for topic, each in topics.items()]
+    for name, meaning, all_of_it, attribute in (
+        ("messagesin", "Records of producers", total.records_in, "records_in"),
+        ("bytesin", "Bytes of producers", bytes_in, "bytes_in"),
+        ("bytesout", "Bytes to consumers", bytes_out, "bytes_out"),
+        ("replicationbytesin", "Bytes from leaders", total.replication_in, "replication_in"),
+        ("replicationbytesout", "Bytes to followers", total.replication_out, "replication_out"),
+    ):
         out.family(
-            f"kafka_server_brokertopicmetrics_{name}_total",
+            f"{TOPICS}{name}_total",
             "counter",
-            f"{meaning} Without a topic: of all of them.",
-            samples,
+            f"{meaning}, by topic; without a topic: of all of them.",
+            [({}, all_of_it), *[({"topic": topic}, getattr(each, attribute)) for topic, each in topics.items()]],
         )
