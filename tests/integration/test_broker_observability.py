@@ -58,7 +58,7 @@ def test_requests_records_and_connections(broker: Broker) -> None:
     assert found["fastq_requests_total{api=Produce}"] == found["fastq_request_seconds_count{api=Produce}"] == 1
     assert found["fastq_request_phase_seconds_count{api=Produce,phase=local}"] == 1
     assert found["fastq_request_phase_seconds_count{api=Produce,phase=remote}"] == 0, "it was answered at once"
-    assert found["fastq_request_phase_seconds_count{api=Fetch,phase=remote}"] >= 1
+    assert found["fastq_request_phase_seconds_count{api=Fetch,phase=local}"] >= 1
     topic = "kafka_server_brokertopicmetrics_{}_total{{topic=counted}}"
     assert found[topic.format("messagesin")] == 1
     assert found[topic.format("bytesin")] > 1000 and found[topic.format("bytesout")] > 1000
@@ -84,6 +84,7 @@ def test_long_polls_count_once_they_are_answered(broker: Broker) -> None:
         while samples(broker)["fastq_requests_total{api=Fetch}"] <= before:
             assert time.monotonic() < deadline
             consumer.poll(timeout=0.1)
+        assert samples(broker)["fastq_request_phase_seconds_count{api=Fetch,phase=remote}"] >= 1
 
 
 def test_groups_and_their_lag(broker: Broker) -> None:
