@@ -98,6 +98,8 @@ def zig() -> Path:
 def flags_of(source: Source, target: Target) -> list[str]:
     """setup.py's flags, with those that CPython's own build adds to them."""
     flags = [flag for flag in source.flags if target.platform.zig.find("-linux-") > 0 or flag != "-fno-plt"]
+    if "-windows-" in target.platform.zig:  # which pyconfig.h of 3.10 and 3.11 says for Microsoft's compiler alone
+        flags.append("-DMS_WIN64")
     return [*flags, "-DNDEBUG", "-fwrapv", "-Wno-unknown-warning-option", "-Wno-macro-redefined"]
 
 
