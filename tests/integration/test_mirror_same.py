@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -511,3 +512,55 @@ def test_an_append_is_refused_with_the_words_for_it(brokers: tuple[Broker, Broke
             assert isinstance(told.error, kind), changed
             assert words in str(told.error)
             assert told.log_end == (-1 if kind is UnknownTopicId else 1)
+
+
+def test_status_and_check_tell_how_far_it_is(
+    brokers: tuple[Broker, Broker], new_topic_name: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, _ = brokers
+    name = new_topic_name()
+    config = same(brokers, name)
+    path = written(config)
+    with Admin(bootstrap_servers=source.bootstrap_servers) as admin:
+        admin.create_topic(name, 1)
+    with Producer(bootstrap_servers=source.bootstrap_servers, transactional_id=name) as producer:
+        with producer.transaction():
+            producer.send(name, b"committed", partition=0)
+        producer.begin_transaction()
+        producer.send(name, b"open", partition=0)
+        producer.flush()
+        with running(config):
+            wait_for_same(config, name)
+        producer.send(name, b"not there yet", partition=0)
+        producer.flush()
+        assert main(["mirror", "status", "--interval", "0.01", "--json", "--config", path]) == 0
+        (found,) = json.loads(capsys.readouterr().out)
+        assert (found["next"], found["end"], found["lag"], found["state"]) == (3, 4, 1, "mirrored")
+        assert main(["mirror", "check", "--config", path]) == 0
+        assert "2 " in capsys.readouterr().out
+        producer.abort_transaction()
+
+
+def test_a_source_topic_that_was_made_anew_is_refused_until_the_targets_is_deleted(
+    brokers: tuple[Broker, Broker], new_topic_name: Any
+) -> None:
+    source, target = brokers
+    name = new_topic_name()
+    tp = TopicPartition(name, 0)
+    config = same(brokers, name)
+    with Admin(bootstrap_servers=source.bootstrap_servers) as admin:
+        with Producer(bootstrap_servers=source.bootstrap_servers) as producer:
+            admin.create_topic(name, 1)
+            producer.send(name, b"before", partition=0).result()
+            with running(config):
+                wait_for_same(config, name)
+        admin.delete_topics([name]).results()
+        admin.create_topic(name, 1)
+        with Producer(bootstrap_servers=source.bootstrap_servers) as producer:
+            producer.send(name, b"after", partition=0).result()
+            producer.send(name, b"after that", partition=0).result()
+    with running(config) as mirror, Admin(bootstrap_servers=target.bootstrap_servers) as there:
+        wait_for(lambda: any("made anew. Delete it in the target" in f.reason for f in left_out(mirror, tp)))
+        assert values(config, "target", name, "read_uncommitted") == [b"before"]
+        there.delete_topics([name]).results()
+        wait_for_same(config, name)

@@ -2,8 +2,8 @@
 
 Rules
 - A client of both sides and nothing else: no broker imports it, and what it keeps is in topics of the target (`state.py`).
-- What is decided is decided by functions without I/O (`names`, `topics`, `progress`, `translation`, `mm2`); `lane.py`, `mirror.py` and
-  `keeper.py` carry it out. Clock, pause and clients are parameters.
+- What is decided is decided by functions without I/O (`names`, `topics`, `progress`, `same`, `translation`, `mm2`); `lane.py`,
+  `same_lane.py`, `mirror.py` and `keeper.py` carry it out. Clock, pause and clients are parameters.
 - Crash-only: every piece begins by reading what is committed, so a failure is answered by beginning again, and a kill at any moment
   leaves what an orderly stop leaves, but for the time until somebody else takes over.
 """

@@ -57,11 +57,12 @@ class SameLane(Lane):
     _lags: dict[TopicPartition, int]
     _there: SourceReader  # of what was copied
     _tries: dict[TopicPartition, int]
+    _seen: Mapping[TopicPartition, Mirrored]  # what was to be copied when failures were noted
 
     def _copy(self) -> None:
         """From fencing off who was here before to an error or `stop`."""
         config = self._config
-        self._at, self._lags, self._tries = {}, {}, {}
+        self._at, self._lags, self._tries, self._seen = {}, {}, {}, {}
         with opened_producer(config, self.number) as producer:
             producer.init_transactions()
             if self._stop.is_set():
@@ -114,7 +115,14 @@ class SameLane(Lane):
     def _follow_same(self, source: SourceReader, target: TargetWriter, consumer: Consumer, work: Work) -> None:
         """Copy what is to be mirrored by this lane, and is not left out at the moment."""
         now, known = self._clock(), {tp: mirrored for tp, mirrored in work.partitions.items() if self._mine(tp)}
-        self.failed = {tp: failure for tp, failure in self.failed.items() if tp in known and failure.until > now}
+        self.failed = {
+            tp: failure
+            for tp, failure in self.failed.items()
+            if tp in known
+            and failure.until > now
+            and self._seen.get(tp) == known[tp]  # of another topic it says nothing
+        }
+        self._seen = known
         wanted = {tp: mirrored for tp, mirrored in known.items() if tp not in self.failed}
         self._at = {tp: at for tp, at in self._at.items() if wanted.get(tp) == at.mirrored}
         fresh = {tp: mirrored for tp, mirrored in wanted.items() if tp not in self._at}
@@ -224,6 +232,8 @@ class SameLane(Lane):
             state = read_state(self._config.target, self._state_topic, [self.number])
             if self.number in state.stopped:
                 raise stopped_error(self._config, state.stopped[self.number])
+            why = "it was there before, or the source's was deleted and made anew"
+            error = FastqError(f"{error}: {why}. Delete it in the target, and it is copied anew")
         self._tries[tp] = self._tries.get(tp, 0) + 1
         if error.retriable and self._tries[tp] < TRIES_MAX:
             logger.info("%s is placed anew: %s", tp, error)
