@@ -66,7 +66,7 @@ class Replica:
         self._in_sync = (1, 1)  # how many are, of how many, as the metadata has it
         self.internal = topic in INTERNAL_TOPICS
         self.mirrored = False
-        """Whether a mirror alone writes here."""
+        """Whether a mirror alone writes here; of the coordinators' topics nobody mirrors any, whatever their settings say."""
         self.leader_id = -1
         self.leader_epoch = -1
         self.shared: SharedPartition | None = None
@@ -87,7 +87,7 @@ class Replica:
     def apply_config(self, config: LogConfig, min_insync_replicas: int) -> None:
         """Note what the request path needs of the topic's settings."""
         self.synchronous = config.synchronous
-        self.mirrored = bool(config.mirror_source)
+        self.mirrored = bool(config.mirror_source) and not self.internal
         self._wanted_in_sync = min_insync_replicas
         self.answers_later = self.synchronous or self.shared is not None
         if self.shared is not None:

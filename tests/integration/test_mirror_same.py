@@ -564,3 +564,17 @@ def test_a_source_topic_that_was_made_anew_is_refused_until_the_targets_is_delet
         assert values(config, "target", name, "read_uncommitted") == [b"before"]
         there.delete_topics([name]).results()
         wait_for_same(config, name)
+
+
+def test_nobody_mirrors_a_coordinators_topic(brokers: tuple[Broker, Broker], new_topic_name: Any) -> None:
+    _, target = brokers
+    config, group, name = same(brokers, "none"), new_topic_name(), "__consumer_offsets"
+    with Admin(bootstrap_servers=target.bootstrap_servers) as admin, closing(TargetWriter(config.target)) as writer:
+        admin.create_topic(group, 1)
+        admin.alter_group_offsets(group, {TopicPartition(group, 0): 1}).results()
+        admin.set_configs(ConfigResource.topic(name), {MIRROR_SOURCE: "A/c/t"})
+        tp = TopicPartition(name, 0)
+        told = writer.ask({tp: Ask(admin.describe_topic(name).topic_id, "A/c/t")})[tp]
+        assert isinstance(told.error, PolicyViolation)
+        admin.alter_group_offsets(group, {TopicPartition(group, 0): 2}).results()
+        admin.set_configs(ConfigResource.topic(name), {MIRROR_SOURCE: None})

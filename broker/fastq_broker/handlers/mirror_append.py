@@ -107,7 +107,7 @@ def _replica(ports: Ports, topic_id: bytes, partition: int) -> Replica | int:
 def _carry_out(ports: Ports, replica: Replica, source: str, wanted: MirrorAppendRequest.MirroredPartition) -> int:
     """Do what is asked; the offset below which everybody has to have everything before it is answered. Raises KafkaError."""
     log, now_ms = replica.log, ports.clock()
-    if not source or log.config.mirror_source != source:
+    if not replica.mirrored or log.config.mirror_source != source:
         _fail(
             replica,
             ErrorCode.POLICY_VIOLATION,
