@@ -29,7 +29,7 @@ from fastq.errors import (
 from fastq.mirror import same_failover
 from fastq.mirror.config import MirrorConfig, parse_config
 from fastq.mirror.failover import fail_over, reversed_config
-from fastq.mirror.lane import Failure
+from fastq.mirror.lane import Failure, opened_producer
 from fastq.mirror.mirror import Mirror
 from fastq.mirror.names import state_topic
 from fastq.mirror.progress import MirrorStopped
@@ -362,6 +362,35 @@ def test_a_fail_over_that_is_killed_anywhere_is_done_again(
             TopicPartition(name, 0): 1
         }
         producer.abort_transaction()
+
+
+def test_a_lane_that_begins_anew_does_not_end_the_fail_over(
+    brokers: tuple[Broker, Broker], new_topic_name: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It fences the fail-over off, once, as the fail-over has fenced it."""
+    source, target = brokers
+    name = new_topic_name()
+    config = same(brokers, name)
+    with Admin(bootstrap_servers=source.bootstrap_servers) as admin:
+        admin.create_topic(name, 1)
+    with Producer(bootstrap_servers=source.bootstrap_servers) as producer:
+        producer.send(name, b"copied", partition=0).result()
+    with running(config):
+        wait_for_same(config, name)
+    begun = []
+
+    def read(side: Any, topic: str, lanes: Any) -> Any:
+        if len(begun) < 2:
+            begun.extend(lanes)
+            with opened_producer(config, begun[-1]) as lane:
+                lane.init_transactions()
+        return read_state(side, topic, lanes)
+
+    monkeypatch.setattr(same_failover, "read_state", read)
+    fail_over(config)
+    assert begun == [0, 0]
+    with Producer(bootstrap_servers=target.bootstrap_servers) as producer:
+        producer.send(name, b"now", partition=0).result()
 
 
 def _then(first: Any, patched: pytest.MonkeyPatch, killed: Any) -> Any:

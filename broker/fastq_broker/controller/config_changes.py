@@ -21,6 +21,7 @@ from fastq_broker.controller.image import MetadataImage, Record
 from fastq_broker.controller.topics import Refused, Result, check_length, name_problem
 
 _MIN_ISR = "min.insync.replicas"
+_MIRROR_SOURCE = "mirror.source"
 
 
 class ConfigOperation(IntEnum):
@@ -43,7 +44,7 @@ class ConfigChange:
 
 @dataclass(frozen=True)
 class ResourceChange:
-    """The changes of one resource; `replace` drops every override that is not named."""
+    """The changes of one resource; `replace` drops every override that is not named, but for what a mirror alone sets."""
 
     resource_type: int
     name: str
@@ -82,7 +83,10 @@ def _change(image: MetadataImage, item: ResourceChange, layers: topic_config.Bro
     check_resource(image, item.resource_type, item.name, layers.config.node_id)
     _check_eligible_replicas(image, item, names)
     old = image.configs_of(item.resource_type, item.name)
-    new: dict[str, str] = {} if item.replace else dict(old)
+    kept = (
+        {_MIRROR_SOURCE} if item.replace else old.keys()
+    )  # by an older tool's change of another key nobody means to let write
+    new: dict[str, str] = {name: value for name, value in old.items() if name in kept}
     for change in item.changes:
         _apply(new, change, item, layers)
         check_length(change.name, new.get(change.name, ""))

@@ -22,6 +22,9 @@ from .producer_state import BORDER_PRODUCER_ID
 if TYPE_CHECKING:
     from .partition_log import PartitionLog
 
+OFFSET_MAX = 1 << 62
+"""What no cluster comes near: so that what follows, as the markers of an end, has offsets of 64 bits too."""
+
 
 def append_mirrored(
     log: PartitionLog, batches: bytearray | memoryview, *, offset: int, leader_epoch: int, now_ms: int
@@ -34,6 +37,13 @@ def append_mirrored(
     view = memoryview(batches)
     try:
         for position, header in iter_headers(view, strict=True):
+            if header.last_offset > OFFSET_MAX:
+                raise error_for_code(
+                    ErrorCode.INVALID_RECORD,
+                    f"a batch ends at offset {header.last_offset}, and a log takes offsets up to {OFFSET_MAX}",
+                    topic=log.topic,
+                    partition=log.partition,
+                )
             stamp(view, position, header.base_offset, leader_epoch)
     except DecodeError as error:
         raise error_for_code(ErrorCode.CORRUPT_MESSAGE, str(error), topic=log.topic, partition=log.partition) from None

@@ -17,7 +17,7 @@ from contextlib import closing
 
 from fastq._native.records import BatchHeader, iter_headers
 from fastq.admin import Admin, ConfigResource
-from fastq.errors import ConfigError, FastqError, UnknownTopicOrPartition
+from fastq.errors import ConfigError, FastqError, TransactionFenced, UnknownTopicOrPartition
 from fastq.metadata import TopicPartition
 from fastq.mirror.config import MirrorConfig, Side
 from fastq.mirror.lane import opened_producer
@@ -96,19 +96,32 @@ def _ask_all(target: TargetWriter, topics: Mapping[str, Topic], **more: int) -> 
 
 def _write_ends(config: MirrorConfig, lanes: int, ends: Mapping[TopicPartition, int]) -> None:
     """Write down, in each lane, that it has ended, and where. What was written by an earlier attempt stands: its ends come first."""
-    names, topic = Names.of(config), state_topic(config.source.alias)
+    names = Names.of(config)
     for lane in range(lanes):
-        with opened_producer(config, lane) as producer:
-            producer.init_transactions()
-            state = read_state(config.target, topic, [lane])
-            before = state.stopped.get(lane)
-            own = {tp: end for tp, end in ends.items() if _lane(names, tp, lanes) == lane}
-            if before is not None and own.keys() <= before.ends.keys():
-                continue
-            time_ms = time.time_ns() // 1_000_000 if before is None else before.time_ms
-            stopped = Stopped(time_ms, own if before is None else {**own, **before.ends})
-            with producer.transaction():
-                producer.send(topic, stopped.to_json(), stopped_key(), partition=lane)
+        own = {tp: end for tp, end in ends.items() if _lane(names, tp, lanes) == lane}
+        for attempt in range(TRIES):
+            try:
+                _write_end(config, lane, own)
+                break
+            except (
+                TransactionFenced
+            ):  # by a lane that has begun anew: it copies nothing more, but does not know that yet
+                if attempt == TRIES - 1:
+                    raise
+                time.sleep(PAUSE_S)
+
+
+def _write_end(config: MirrorConfig, lane: int, own: Mapping[TopicPartition, int]) -> None:
+    topic = state_topic(config.source.alias)
+    with opened_producer(config, lane) as producer:
+        producer.init_transactions()
+        before = read_state(config.target, topic, [lane]).stopped.get(lane)
+        if before is not None and own.keys() <= before.ends.keys():
+            return
+        time_ms = time.time_ns() // 1_000_000 if before is None else before.time_ms
+        stopped = Stopped(time_ms, {**own} if before is None else {**own, **before.ends})
+        with producer.transaction():
+            producer.send(topic, stopped.to_json(), stopped_key(), partition=lane)
 
 
 def _lane(names: Names, tp: TopicPartition, lanes: int) -> int:

@@ -349,6 +349,19 @@ def test_configs_are_changed_one_by_one_or_replaced(open_controller: Open) -> No
     assert controller.quorum.end_offset == end
 
 
+def test_replacing_configs_leaves_a_mirrors_topic_to_its_mirror(open_controller: Open) -> None:
+    """As older tools do for a change of retention: the topic stays read-only."""
+    controller = open_controller()
+    (made,) = controller.create_topics([NewTopic("m", configs=[("mirror.source", "A/c/t"), ("segment.ms", "6")])])
+    assert made.error == 0
+    (result,) = controller.alter_configs([change("m", ("retention.ms", SET, "7"), replace=True)])
+    assert result.error == 0
+    assert controller.image.topic_configs("m") == {"mirror.source": "A/c/t", "retention.ms": "7"}
+    (result,) = controller.alter_configs([change("m", ("mirror.source", SET, ""), replace=True)])
+    assert result.error == 0
+    assert not controller.image.topic_configs("m").get("mirror.source")
+
+
 def test_broker_configs_change_topic_defaults(open_controller: Open) -> None:
     controller = open_controller()
     assert controller.topic_defaults is controller.topic_defaults

@@ -74,6 +74,16 @@ def test_who_is_mistaken_about_the_end_writes_nothing(tmp_path: Path) -> None:
     assert (stored(log), log.log_end_offset) == (before, 7)
 
 
+@pytest.mark.parametrize("base", [(1 << 62) + 1, (1 << 63) - 2, (1 << 63) - 1])
+def test_offsets_that_leave_no_room_are_refused(tmp_path: Path, base: int) -> None:
+    log = open_manager(tmp_path).create("t", 0, bytes(16), MIRRORED)
+    with pytest.raises(InvalidRecord, match=r"takes offsets up to"):
+        append(log, at(0, one_batch([b"a"])), at(base, one_batch([b"b"])), offset=0)
+    assert (stored(log), log.log_end_offset) == (b"", 0)
+    append(log, at(1 << 62, one_batch([b"a"], producer_id=1, epoch=0, sequence=0)), offset=0)
+    assert end_mirror(log, leader_epoch=2, now_ms=START_MS) == (1 << 62) + 2
+
+
 def test_transactions_are_what_they_are_in_the_source(tmp_path: Path) -> None:
     log = open_manager(tmp_path).create("t", 0, bytes(16), MIRRORED)
 
