@@ -239,6 +239,7 @@ def test_the_logs_start_follows_the_sources(brokers: tuple[Broker, Broker], new_
 
         with running(config):
             wait_for(lambda: name in there.list_topics() and begin(there) >= 4)
+            wait_for(lambda: ends_of(config, name) == 10)  # what is deleted before it was copied stops the mirror
             admin.delete_records({tp: 7}).results()
             wait_for(lambda: begin(there) >= 7)
             assert stable_end(config, "target", name) == 10
