@@ -96,6 +96,13 @@ class Files:
         except FileNotFoundError:
             return 0
 
+    def own_size_bytes(self, path: str) -> int:
+        """Size of what lies there itself, not of what a link leads to; 0 when there is nothing."""
+        try:
+            return os.lstat(path).st_size
+        except FileNotFoundError:
+            return 0
+
     def space(self, path: str) -> Space:
         """The file system of a directory. It may wait for the disk: not for the event loop's thread."""
         if hasattr(os, "statvfs"):
@@ -105,10 +112,10 @@ class Files:
         return Space(usage.free, usage.total)
 
     def allocate(self, path: str, size: int) -> bool:
-        """Have a file that takes `size` bytes of the disk; False where the system cannot. A failure leaves none. Raises OSError."""
+        """Have a new file that takes `size` bytes of the disk; False where the system cannot. A failure leaves none. Raises OSError."""
         if not hasattr(os, "posix_fallocate"):
             return False
-        fd = self.open(path, READ_WRITE_CREATE | os.O_TRUNC)
+        fd = self.open(path, READ_WRITE_CREATE | os.O_EXCL)
         try:
             os.posix_fallocate(fd, 0, size)
         except OSError:

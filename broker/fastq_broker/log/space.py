@@ -7,8 +7,8 @@
 Rules
 - A thread looks once a second, and at each tick where a disk could be full in a second; a disk that does not answer holds it up, and no
   request ever. What a look has found is acted upon in the event loop's thread, by its next tick.
-- Back again takes more room than was missed (a tenth of the mark), and from REFUSING also what the ballast needs: it is for whoever has to
-  work on a full disk, and no more space for producers.
+- Back again takes more room than was missed (a tenth of the mark), and from REFUSING also what the ballast needs that was given up: it is
+  for whoever has to work on a full disk, and no more space for producers. One that was never there keeps nobody out.
 - A disk that is full all the same (faster than a look, or by its quota) refuses what it has no room for, one write at a time: see LogDir.
 """
 
@@ -84,6 +84,7 @@ class SpaceLooker:
     """Looks at one directory. Used by one thread at a time.
 
     Invariant: the ballast is made only where what is left afterwards is above both marks, and there is none while REFUSING.
+    The ballast is a file of the directory's own: a link or an empty file in its place is removed, anything else is said.
     """
 
     def __init__(self, path: str, files: Files) -> None:
@@ -92,17 +93,22 @@ class SpaceLooker:
         self._files = files
         self._ballast = os.path.join(path, BALLAST)
         self._wait_looks = 0
+        self._settings = Marks()
+        self._given_up_bytes = 0
 
     def look(self, settings: Marks) -> Look:
         """Find out how much room there is; make the ballast, or give it up. Raises OSError where the directory cannot be looked at."""
+        if settings != self._settings:  # what kept the ballast away may not do so now
+            self._settings, self._wait_looks = settings, 0
         space = self._files.space(self.path)
         marks = settings.on(space.size_bytes)
-        there = self._files.size_bytes(self._ballast)
-        self.level = judge(self.level, space.free_bytes, marks, max(0, marks.ballast_bytes - there))
+        there = self._files.own_size_bytes(self._ballast)
+        self.level = judge(self.level, space.free_bytes, marks, min(self._given_up_bytes, marks.ballast_bytes))
         problem = ""
         try:
             if there and (self.level is Level.REFUSING or there != marks.ballast_bytes):
                 self._files.remove_if_exists(self._ballast)
+                self._given_up_bytes = there if self.level is Level.REFUSING else 0
                 there, self._wait_looks = 0, 0
             elif self.level is not Level.REFUSING and there < marks.ballast_bytes:
                 problem, there = self._make(space, marks)
@@ -123,7 +129,9 @@ class SpaceLooker:
                 f"there is no room for a ballast of {marks.ballast_bytes} bytes: {above + above // 10} more are to be free",
                 0,
             )
+        self._files.remove_if_exists(self._ballast)
         if self._files.allocate(self._ballast, marks.ballast_bytes):
+            self._given_up_bytes = 0
             return "", marks.ballast_bytes
         self._wait_looks = 1 << 62
         return "disk.ballast.bytes has no effect: this system allocates no files", 0

@@ -53,8 +53,8 @@ class RoomyFiles(FaultyFiles):
     def space(self, path: str) -> Space:
         return Space(self.size - self.taken_bytes - sum(self.allocated.values()), self.size)
 
-    def size_bytes(self, path: str) -> int:
-        return self.allocated.get(path) or super().size_bytes(path)
+    def own_size_bytes(self, path: str) -> int:
+        return self.allocated.get(path) or super().own_size_bytes(path)
 
     def allocate(self, path: str, size: int) -> bool:
         if self.sparse:
@@ -283,6 +283,52 @@ def test_what_keeps_the_ballast_away_is_said_once(tmp_path: Path, caplog: pytest
     for _ in range(200):
         other.look()
     assert caplog.text.count("has no effect") == 1 and len(caplog.records) == 2
+
+
+def test_a_ballast_that_was_never_there_keeps_nobody_out(tmp_path: Path) -> None:
+    one = Guarded(tmp_path, Marks(0, 10 * GIB, 200 * GIB))
+    one.look()
+    assert one.free(9 * GIB) is Level.REFUSING
+    assert one.free(11 * GIB) is Level.OK, "no disk of 100 GiB ever has room for it"
+    one.append()
+
+
+def test_one_that_was_given_up_and_is_wanted_smaller_keeps_out_until_there_is_room_for_that(tmp_path: Path) -> None:
+    one = Guarded(tmp_path, Marks(0, 10 * GIB, 50 * GIB))
+    one.free(70 * GIB)
+    one.free(9 * GIB)
+    one.look()
+    assert one.free(15 * GIB) is Level.REFUSING
+    one.guard.apply(Marks(0, 10 * GIB, 4 * GIB))
+    assert one.free(14 * GIB) is Level.REFUSING
+    assert one.free(15 * GIB) is Level.OK
+
+
+def test_another_setting_is_tried_at_once_where_one_had_no_room(tmp_path: Path) -> None:
+    one = Guarded(tmp_path, Marks(0, GIB, 200 * GIB))
+    one.look()
+    assert not one.files.allocated
+    one.guard.apply(Marks(0, GIB, 3 * GIB))
+    one.look()
+    assert list(one.files.allocated.values()) == [3 * GIB]
+
+
+@pytest.mark.parametrize("target_bytes", [0, 1 << 20, 77])
+def test_a_link_in_the_ballasts_place_is_replaced_and_what_it_leads_to_is_left(
+    tmp_path: Path, target_bytes: int
+) -> None:
+    from fastq_broker.log.files import Files
+
+    data, target = tmp_path / "data", tmp_path / "target"
+    data.mkdir()
+    target.write_bytes(bytes(target_bytes))
+    (data / BALLAST).symlink_to(target)
+    looker = SpaceLooker(str(data), Files())
+    for _ in range(2):
+        found = looker.look(Marks(0, 0, 1 << 20))
+    assert (found.problem, found.ballast_bytes) == ("", 1 << 20)
+    assert not (data / BALLAST).is_symlink() and (data / BALLAST).stat().st_size == 1 << 20
+    assert target.stat().st_size == target_bytes
 
 
 def test_a_real_ballast_takes_its_room(tmp_path: Path) -> None:
