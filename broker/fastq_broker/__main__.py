@@ -26,6 +26,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .signals import hold_signals
+
 if TYPE_CHECKING:
     from .broker import Broker
     from .config import BrokerConfig
@@ -162,7 +164,7 @@ def _run(arguments: Sequence[str], started: float) -> int:
         serving.close()
         return _cannot_start(error)
     finally:
-        _hold_signals(loop)
+        hold_signals(loop)
         with contextlib.suppress(RuntimeError):  # it never ran
             loop.close()
 
@@ -294,16 +296,6 @@ def _watch_supervisor(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> N
             stop.set()
 
     loop.add_reader(descriptor, readable)
-
-
-def _hold_signals(loop: asyncio.AbstractEventLoop) -> None:
-    """The stop is through: a signal that comes now must not change how the process ends. Other threads do not block it, so it is ignored,
-    and the loop's handlers go first: closing it would have the signal end the process again."""
-    held = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    signal.pthread_sigmask(signal.SIG_BLOCK, held)
-    for number in held:
-        loop.remove_signal_handler(number)
-        signal.signal(number, signal.SIG_IGN)
 
 
 async def _start(broker: Broker, stop: asyncio.Event) -> None:

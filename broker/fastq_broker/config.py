@@ -264,7 +264,7 @@ def read_file(path: Path) -> dict[str, Value]:
         return _known(parse_properties(text))
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:  # the parser calls itself for what is nested
         raise ConfigError(f"{path} is not a TOML document: {error}") from error
     return _known(flattened(document))
 

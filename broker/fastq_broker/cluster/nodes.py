@@ -44,6 +44,7 @@ from fastq_broker.config import BrokerConfig, parse_assignments
 from fastq_broker.config_listeners import parse_listener
 from fastq_broker.controller.storage import META_PROPERTIES, METADATA_DIRECTORY, MetaProperties, QuorumState
 from fastq_broker.raft.messages import SnapshotId
+from fastq_broker.signals import hold_signals
 
 if TYPE_CHECKING:
     from fastq_broker.config_keys import Value
@@ -104,6 +105,7 @@ def run(parsed: argparse.Namespace) -> int:
         lambda each: _command(parsed, settings[each.node_id], metrics.get(each.node_id)),
         SupervisorConfig(stop_timeout_s=SHUTDOWN_S),
         mark=marked_json if parsed.log_format == "json" else marked,
+        at_end=hold_signals,
     )
     logger.info("all nodes have ended" if code == 0 else "all nodes have ended, but not cleanly")
     return code

@@ -13,7 +13,8 @@ Rules
 - The first three nodes are controllers. SIGTERM and SIGINT stop the nodes one at a time, the last one first, so that each can hand over
   what it leads, while a majority of the controllers is left: without one nobody would let the next node go, so the last ones stop
   together, and who is left without a majority is told once more, which is to say that there is nobody to hand over to.
-- The same signal again stops all that are left at once, and once more kills them. Who does not end in time is killed. SIGHUP is passed on.
+- The same signal again stops all that are left at once, and once more kills them. Who does not end in time is killed. SIGHUP is
+  passed on to those that are ready: one that begins knows no signal yet, and would end by it.
   Nodes have sessions of their own: a terminal's Ctrl-C reaches them through here alone.
 - What a node logs goes to standard error, each line behind the node's name (JSON: with it).
 - A node's standard input is a pipe that ends with this process, however that ends: so does the node then (`--supervised`).
@@ -208,7 +209,7 @@ class Supervision:
         """This process got a signal."""
         if number not in ENDING:
             for node in self._nodes.values():
-                if node.state in (NodeState.STARTING, NodeState.RUNNING):
+                if node.state is NodeState.RUNNING:
                     self._effects.append(Signal(node.plan, number))
         elif self._at_once:
             self._no_mercy = True
@@ -475,10 +476,17 @@ def run_nodes(
     config: SupervisorConfig | None = None,
     *,
     mark: Callable[[NodePlan, bytes], bytes] = marked,
+    at_end: Callable[[asyncio.AbstractEventLoop], object] = lambda loop: None,
 ) -> int:
     """Run nodes until a signal ends them. `argv(plan)` is the command of a node, which says that it is ready with a line on its standard
-    output; `mark` makes lines of its log those of all nodes. Answers the exit code: 0 when all ended well."""
+    output; `mark` makes lines of its log those of all nodes; `at_end` is called once all have ended, before the loop gives up its signals.
+    Answers the exit code: 0 when all ended well."""
     manager = ServiceManager(os.environ, os.getpid())
-    return asyncio.run(
-        Supervisor(Supervision(plans, config or SupervisorConfig()), argv, mark=mark, manager=manager).run()
-    )
+    supervisor = Supervisor(Supervision(plans, config or SupervisorConfig()), argv, mark=mark, manager=manager)
+
+    async def run() -> int:
+        code = await supervisor.run()
+        at_end(asyncio.get_running_loop())
+        return code
+
+    return asyncio.run(run())

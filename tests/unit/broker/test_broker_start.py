@@ -149,7 +149,7 @@ async def signals():
     command._take_signals(loop, lambda: False, lambda: None)
 
 loop.run_until_complete(signals())
-command._hold_signals(loop)
+command.hold_signals(loop)
 loop.close()
 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
     os.kill(os.getpid(), number)

@@ -169,7 +169,7 @@ def test_each_node_is_started_with_what_all_share_and_what_is_its_own(
 ) -> None:
     commands: list[list[str]] = []
 
-    def run_nodes(plans: Sequence[NodePlan], argv: Any, config: SupervisorConfig, *, mark: Any) -> int:
+    def run_nodes(plans: Sequence[NodePlan], argv: Any, config: SupervisorConfig, *, mark: Any, at_end: Any) -> int:
         commands.extend(argv(each) for each in plans)
         assert config.stop_timeout_s > LifecycleConfig.shutdown_timeout_s and mark is expected
         return 0

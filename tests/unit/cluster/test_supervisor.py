@@ -8,6 +8,7 @@ import io
 import logging
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -221,11 +222,14 @@ def test_a_node_that_ends_by_itself_during_the_stop_is_not_started_again() -> No
     assert supervision.poll(6.0) == [Finished(0)]
 
 
-def test_a_hang_up_is_passed_on_to_those_that_live() -> None:
+def test_a_hang_up_is_passed_on_to_those_that_are_ready() -> None:
     supervision = all_ready()
     supervision.ended(TWO, 1, 0.0)
     supervision.signalled(HUP)
     assert supervision.poll(0.0) == [Signal(ONE, HUP), Signal(THREE, HUP)]
+    assert supervision.poll(60.0) == [Spawn(TWO)]
+    supervision.signalled(HUP)
+    assert supervision.poll(60.0) == [Signal(ONE, HUP), Signal(THREE, HUP)], "one that begins would end by it"
     assert supervision.state_of(ONE) is NodeState.RUNNING
 
 
@@ -341,6 +345,7 @@ def test_the_driver_starts_prefixes_restarts_and_stops() -> None:
         await turns(60)
         assert [child.name for child in world.children[3:]] == ["node-2"]
         world.children[3].stdout.feed_data(b"ready again\n")
+        await turns()
         world.on_signal(HUP)
         assert {name for name, number in world.signals if number == HUP} == {"node-1", "node-2", "node-3"}
         world.on_signal(TERM)
@@ -404,6 +409,8 @@ def test_a_signal_to_a_process_that_has_just_ended_is_let_be() -> None:
     async def scenario() -> None:
         world = FakeWorld()
         run = world.supervise()
+        await turns()
+        world.children[0].stdout.feed_data(b"ready\n")
         await turns()
         world.children[0].end(0)
         world.on_signal(HUP)  # its end is not known here yet
@@ -494,6 +501,27 @@ def test_real_processes_start_die_come_back_and_stop(
     assert lines.count(b"node-2 | up node-2") == 2 and lines.count(b"node-1 | up node-1") == 1
     assert "node-2: its process ended with code 7; it is started again" in caplog.text
     assert "one at a time" in caplog.text
+
+
+ENDED = """
+import os, signal, sys
+from fastq_broker.cluster.supervisor import plan_nodes, run_nodes
+from fastq_broker.signals import HELD, hold_signals
+
+node = "import signal; signal.signal(signal.SIGTERM, lambda *_: exit()); print('up', flush=True); signal.pause()"
+code = run_nodes(plan_nodes(1, "data", "h", 1), lambda plan: [sys.executable, "-c", node], at_end=hold_signals)
+for number in HELD:
+    os.kill(os.getpid(), number)
+sys.exit(code)
+"""
+
+
+def test_a_signal_at_the_very_end_does_not_change_how_it_ends() -> None:
+    """A reload, or an impatient second Ctrl-C, while the process of all nodes ends."""
+    with subprocess.Popen([sys.executable, "-c", ENDED], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline().startswith(b"fastq-broker ready")
+        process.send_signal(TERM)
+        assert process.wait(60) == 0
 
 
 def test_a_nodes_standard_input_ends_with_the_supervisor_alone() -> None:
