@@ -287,3 +287,10 @@ def test_a_listener_without_a_name_is_plaintext() -> None:
 def test_limits_per_address() -> None:
     config = of(("max.connections.per.ip.overrides", "10.0.0.1:5, [::1]:6"))
     assert config.max_connections_per_ip_overrides == {"10.0.0.1": 5, "::1": 6}
+
+
+def test_a_document_nested_without_end_is_a_mistake_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "server.toml"
+    path.write_text("a = " + "[" * 20_000)
+    with pytest.raises(ConfigError, match="is not a TOML document"):
+        BrokerConfig.read(path)
