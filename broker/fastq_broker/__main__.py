@@ -15,10 +15,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import difflib
 import gc
 import logging
 import os
-import re
 import signal
 import sys
 import time
@@ -26,6 +26,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .complaints import Parser, complain, escaped, whole_number
 from .signals import hold_signals
 
 if TYPE_CHECKING:
@@ -45,10 +46,9 @@ logger = logging.getLogger("fastq_broker")
 GC_THRESHOLD = 50_000
 """Allocations between collections: requests make no cycles, so frequent searches for some are wasted."""
 
+COMMANDS = ("container", "format", "info", "random-uuid", "repair", "status", "stop")
 NODES_MAX = 100
 LAGS_MAX = 1_000_000
-
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 _EXAMPLE = """example:
   fastq-broker --data-dir ./data --listen 127.0.0.1:9092
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return EXIT_READER_GONE
     except OSError as error:  # what is printed cannot be written: all else is caught where it is done
         _leave_stdout()
-        print(f"fastq-broker: {error.strerror or error}", file=sys.stderr)
+        complain(error.strerror or error)
         return EXIT_CANNOT_START
 
 
@@ -91,10 +91,9 @@ def _leave_stdout() -> None:
 
 def _run(arguments: Sequence[str], started: float) -> int:
     if not hasattr(os, "pread"):
-        print(
-            "fastq-broker: a broker needs a POSIX system, Linux or macOS, and this is none (os.pread is missing): on Windows run it in "
-            "WSL or in a container; the clients run as they are",
-            file=sys.stderr,
+        complain(
+            "a broker needs a POSIX system, Linux or macOS, and this is none (os.pread is missing): on Windows run it in "
+            "WSL or in a container; the clients run as they are"
         )
         return EXIT_CANNOT_START
     if arguments[:1] == ["repair"]:
@@ -113,13 +112,17 @@ def _run(arguments: Sequence[str], started: float) -> int:
         from .container import main as container
 
         return container(arguments[1:])
+    if arguments[:1] and not arguments[0].startswith("-"):
+        near = difflib.get_close_matches(arguments[0], COMMANDS, n=1)
+        known = (
+            f"did you mean {near[0]}?" if near else f"commands are {', '.join(COMMANDS)}; a broker takes options only"
+        )
+        complain(f"{arguments[0]!r} is no command: {known}")
+        return EXIT_BAD_CONFIG
     parsed = _parser().parse_args(arguments)
     _configure_logging(parsed.log_format, parsed.log_level)
     if parsed.nodes > 1 and parsed.check_config:
-        print(
-            "fastq-broker: --check-config does not go with --nodes: it looks at the configuration of one",
-            file=sys.stderr,
-        )
+        complain("--check-config does not go with --nodes: it looks at the configuration of one")
         return EXIT_BAD_CONFIG
     if parsed.nodes > 1:
         from .cluster.nodes import run
@@ -137,7 +140,7 @@ def _run(arguments: Sequence[str], started: float) -> int:
 
             parse_address(parsed.metrics_listen)
     except (FastqError, ValueError) as error:
-        print(f"fastq-broker: {error}", file=sys.stderr)
+        complain(error)
         return EXIT_BAD_CONFIG
     if parsed.check_config:
         from .config import read_file
@@ -148,10 +151,7 @@ def _run(arguments: Sequence[str], started: float) -> int:
     for path in config.log_dirs:
         for first in ("node-1", "node-1.moving"):  # it is, or is becoming, the first of several (cluster/lone_node.py)
             if os.path.exists(os.path.join(path, first, "meta.properties")):
-                print(
-                    f"fastq-broker: {path} holds the nodes of a cluster: give --nodes, or another --data-dir",
-                    file=sys.stderr,
-                )
+                complain(f"{path} holds the nodes of a cluster: give --nodes, or another --data-dir")
                 return EXIT_CANNOT_START
     try:
         loop = _new_loop()
@@ -170,7 +170,7 @@ def _run(arguments: Sequence[str], started: float) -> int:
 
 
 def _cannot_start(error: OSError) -> int:
-    print(f"fastq-broker: cannot start: {error}; raise the limit of open files or processes (ulimit)", file=sys.stderr)
+    complain(f"cannot start: {error}; raise the limit of open files or processes (ulimit)")
     return EXIT_CANNOT_START
 
 
@@ -232,7 +232,7 @@ async def _serve(
         return EXIT_UNCLEAN
     except (StartFailed, FastqError) as error:
         manager.close()
-        print(f"fastq-broker: {error}", file=sys.stderr)
+        complain(error)
         await broker.close()  # that of the metrics may be what could not be started
         return EXIT_CANNOT_START
     if parsed.control_fd is not None:
@@ -349,7 +349,7 @@ class _Version(argparse.Action):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="fastq-broker",
         description="A broker that any Kafka client can use.",
         epilog=_EXAMPLE,
@@ -370,7 +370,7 @@ def _parser() -> argparse.ArgumentParser:
         help="run without a protection that is configured and not honoured: a setting, or acls, scram, quotas, delegation.tokens "
         "in the directory's metadata; repeatable",
     )
-    add("--node-id", type=int, metavar="N", help="the node's id within its cluster (default: 1)")
+    add("--node-id", type=whole_number, metavar="N", help="the node's id within its cluster (default: 1)")
     add(
         "--nodes",
         type=_node_count,
@@ -438,11 +438,15 @@ def _listener(option: str, text: str) -> str:
     """What an option says of one address, or of several with names, as a setting has it. Raises ValueError in the option's words."""
     if "://" in text:
         return text
+    from .config_keys import is_count, shown
+
+    def is_port(digits: str) -> bool:
+        return is_count(digits) and int(digits) <= 65535
+
     _, colon, port = text.rpartition(":")
-    if not colon or not port.isdigit():
-        raise ValueError(
-            f"{option} {text!r}: it takes HOST:PORT, as in {option} 127.0.0.1:{text if text.isdigit() else 9092}"
-        )
+    if not colon or not is_port(port):
+        likely = f"127.0.0.1:{text if is_port(text) else 9092}"
+        raise ValueError(f"{option} {shown(text)}: it takes HOST:PORT, a port of 0 to 65535, as in {option} {likely}")
     return f"PLAINTEXT://{text}"
 
 
@@ -459,7 +463,7 @@ class _LineFormatter(logging.Formatter):
     """A message a line, whatever a client has put into a name: nobody writes lines of his own."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", super().formatMessage(record))
+        return escaped(super().formatMessage(record))
 
 
 class _JsonFormatter(logging.Formatter):

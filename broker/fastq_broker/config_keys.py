@@ -223,10 +223,10 @@ class ConfigKey:
         low, high = _INTEGER_LIMITS[self.type]
         digits = text[1:] if text[:1] in ("-", "+") else text
         if not (digits.isascii() and digits.isdigit()):
-            raise self._bad(text)
+            raise self._bad(text, of_type=True)
         value = int(text) if len(digits) <= 20 else high + 1
         if not low <= value <= high:
-            raise self._bad(text)
+            raise self._bad(text, of_type=True)
         return value
 
     def _convert_double(self, text: str) -> float:
@@ -242,8 +242,11 @@ class ConfigKey:
         items: Iterable[Value] = raw if isinstance(raw, (list, tuple)) else str(raw).split(",")
         return list(dict.fromkeys(text for text in (str(item).strip() for item in items) if text))
 
-    def _bad(self, value: Value) -> ConfigError:
+    def _bad(self, value: Value, *, of_type: bool = False) -> ConfigError:
+        """`of_type`: it is no value of the key's type, whose words stand beside the check's, that may know no upper end."""
         allowed = self.check.allowed if self.check is not None else _TYPE_WORDS[self.type]
+        if of_type and self.check is not None:
+            allowed = f"{_TYPE_WORDS[self.type]}, {allowed}"
         text = "(hidden)" if self.sensitive else shown(value)
         return ConfigError(f"{self.name} = {text} is not allowed: it takes {allowed}")
 
@@ -277,6 +280,8 @@ def unknown_key(name: str, known: Mapping[str, ConfigKey], what: str) -> ConfigE
     """The error for a key that no table has, naming the nearest one that does exist."""
     if len(name) > SHOWN_CHARACTERS_MAX:
         return ConfigError(f"unknown {what} {shown(name)}")
+    if not name.strip():
+        return ConfigError(f"unknown {what} {name!r}: a name is missing")
     nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     hint = f"; did you mean {nearest[0]}?" if nearest else ""
     return ConfigError(f"unknown {what} {name}{hint}")

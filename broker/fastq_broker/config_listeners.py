@@ -50,7 +50,9 @@ def parse_listener(text: str, protocols: Mapping[str, str] | None = None, key: s
     host, colon, port = address.rpartition(":")
     host = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     if not name or not colon or not is_count(port) or int(port) > 65535 or (":" in host and f"[{host}]" not in address):
-        raise ConfigError(f"{key} = {text!r} is not allowed: it takes NAME://host:port, IPv6 addresses in brackets")
+        raise ConfigError(
+            f"{key} = {shown(text)} is not allowed: it takes NAME://host:port, a port of 0 to 65535, IPv6 addresses in brackets"
+        )
     protocol = (protocols if protocols is not None else {"PLAINTEXT": "PLAINTEXT"}).get(name)
     if protocol is None:
         raise ConfigError(

@@ -19,11 +19,12 @@ import argparse
 import os
 import re
 import socket
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fastq.errors import ConfigError
+
+from .complaints import Parser, complain
 
 PREFIX = "KAFKA_"
 FOR_A_JVM = re.compile(
@@ -76,9 +77,18 @@ def _variable(key: str) -> str:
 
 
 def defaults(settings: Mapping[str, str], host: str) -> dict[str, str]:
-    """What holds where nobody names a listener."""
+    """What holds where nobody names a listener. Who names others in the settings beside it, or advertises with an older one, means the one
+    listener that Apache Kafka has by default."""
     if "listeners" in settings:
         return {}
+    named = {
+        item.strip().upper().rpartition("://")[0] or "PLAINTEXT"
+        for item in settings.get("advertised.listeners", "").split(",")
+        if item.strip()
+    }
+    named |= {settings[key].strip().upper() for key in ("inter.broker.listener.name",) if key in settings}
+    if named - {"HOST", "CONTAINERS"} or "advertised.host.name" in settings:
+        return {"listeners": f"PLAINTEXT://:{HOST_PORT}"}
     return {
         "listeners": f"HOST://:{HOST_PORT},CONTAINERS://:{CONTAINER_PORT}",
         "advertised.listeners": f"HOST://localhost:{HOST_PORT},CONTAINERS://{host}:{CONTAINER_PORT}",
@@ -130,7 +140,7 @@ def _other_cluster(directories: Sequence[str], cluster_id: str) -> str:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="fastq-broker container",
         description="A broker whose settings are KAFKA_* variables, those of Apache Kafka's image; CLUSTER_ID formats a new directory.",
     )
@@ -151,13 +161,12 @@ def main(arguments: Sequence[str], environment: Mapping[str, str] | None = None)
     settings, passed = settings_of(environment)
     unknown = unknown_variables(settings)
     if unknown:
-        print(f"fastq-broker container: {unknown}", file=sys.stderr)
+        complain(unknown, "container")
         return EXIT_BAD_CONFIG
     if passed:
-        print(
-            f"fastq-broker: {', '.join(passed)}: passed over, as Kubernetes sets such for a service named kafka; give the service another "
-            "name, or set enableServiceLinks: false",
-            file=sys.stderr,
+        complain(
+            f"{', '.join(passed)}: passed over, as Kubernetes sets such for a service named kafka; give the service another "
+            "name, or set enableServiceLinks: false"
         )
     settings = {**defaults(settings, socket.gethostname()), **settings}
     cluster_id = environment.get("CLUSTER_ID", "")
@@ -169,7 +178,7 @@ def main(arguments: Sequence[str], environment: Mapping[str, str] | None = None)
     is_new = not any(os.path.exists(os.path.join(each.strip(), "meta.properties")) for each in directories)
     other = cluster_id and not is_new and _other_cluster(directories, cluster_id)
     if other:
-        print(f"fastq-broker container: {other}", file=sys.stderr)
+        complain(other, "container")
         return EXIT_BAD_CONFIG
     if cluster_id and is_new:
         code = run(format_arguments(settings, cluster_id))

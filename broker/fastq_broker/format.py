@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 from fastq.errors import ConfigError
 from fastq.protocol.uuid import random_uuid, uuid_to_str
 
+from .complaints import Parser, complain
 from .config import BrokerConfig, parse_assignments, read_file
 
 if TYPE_CHECKING:
@@ -57,12 +57,12 @@ def main(arguments: Sequence[str]) -> int:
             return _info(config)
         plan = _plan(config, parsed)
     except (ConfigError, ValueError) as error:
-        print(f"fastq-broker {parsed.command}: {error}", file=sys.stderr)
+        complain(error, parsed.command)
         return EXIT_BAD_ARGUMENTS
     try:
         return _format(plan, ignore_formatted=parsed.ignore_formatted)
     except (ConfigError, OSError) as error:
-        print(f"fastq-broker format: {error}", file=sys.stderr)
+        complain(error, "format")
         return EXIT_NOT_FORMATTED
 
 
@@ -202,7 +202,7 @@ def _list(what: str, endings: tuple[str, str], items: Sequence[object]) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="fastq-broker")
+    parser = Parser(prog="fastq-broker")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("random-uuid", description="Print a new id, for a cluster or a directory.")
     info = commands.add_parser("info", description="Say what a node's directories are.")

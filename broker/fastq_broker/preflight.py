@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from .complaints import complain
 from .config_keys import ConfigType, Status
 from .config_table import BROKER_KEYS
 from .descriptors import plan_descriptors, raise_limit
@@ -236,10 +236,10 @@ def check(config: BrokerConfig, origins: Mapping[str, str]) -> int:
     for line in report(config, machine, origins):
         print(line)
     for warning in [*warnings(machine), *kept_in_memory(machine)]:
-        print(f"fastq-broker: warning: {warning}", file=sys.stderr)
+        complain(f"warning: {warning}")
     found = problems(machine)
     for problem in found:
-        print(f"fastq-broker: {problem}", file=sys.stderr)
+        complain(problem)
     return 1 if found else 0
 
 

@@ -9,10 +9,11 @@ Rules
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from .complaints import Parser, complain
 
 if TYPE_CHECKING:
     from .config import BrokerConfig
@@ -40,7 +41,7 @@ def main(arguments: Sequence[str]) -> int:
         config = BrokerConfig.load(parsed.config, _overrides(parsed))
         return _repair(config, execute=parsed.execute)
     except (FastqError, ValueError, OSError) as error:
-        print(f"fastq-broker repair: {error}", file=sys.stderr)
+        complain(error, "repair")
         return EXIT_CANNOT_LOOK
 
 
@@ -87,7 +88,7 @@ def _print(plan: Plan) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="fastq-broker repair",
         description="Say what is damaged in the metadata log of a broker that does not start, and accept what is lost.",
         epilog=_EPILOG,

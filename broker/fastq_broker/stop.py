@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fastq.errors import ConfigError, FastqError
 
 from . import processes
+from .complaints import Parser, complain, whole_number
 from .controller.storage import CLEAN_SHUTDOWN, META_PROPERTIES, MetaProperties
 
 if TYPE_CHECKING:
@@ -65,12 +65,12 @@ def main(arguments: Sequence[str]) -> int:
         nodes = _nodes(parsed)
         return _status(nodes, as_json=parsed.json) if parsed.command == "status" else _stop(nodes, parsed.timeout)
     except ConfigError as error:
-        print(f"fastq-broker {parsed.command}: {error}", file=sys.stderr)
+        complain(error, parsed.command)
         return EXIT_BAD_ARGUMENTS
     except BrokenPipeError:
         raise  # its reader's business, as with every command
     except (FastqError, OSError) as error:
-        print(f"fastq-broker {parsed.command}: {error}", file=sys.stderr)
+        complain(error, parsed.command)
         return EXIT_NOT_RUNNING
 
 
@@ -256,10 +256,10 @@ def _stop_one(pid: int, nodes: Sequence[Node], end: float) -> bool:
             print(f"stopping {what} (pid {pid})", flush=True)
             processes.terminate(descriptor)
             if not processes.has_ended(descriptor, end - time.monotonic()):
-                print(
-                    f"fastq-broker stop: {what} (pid {pid}) was asked to stop and still runs: its log says what it waits for; "
+                complain(
+                    f"{what} (pid {pid}) was asked to stop and still runs: its log says what it waits for; "
                     "SIGKILL would end it at once, and its next start recover",
-                    file=sys.stderr,
+                    "stop",
                 )
                 return False
     unclean = [str(node.directory) for node in nodes if not os.path.exists(node.directory / CLEAN_SHUTDOWN)]
@@ -271,7 +271,7 @@ def _stop_one(pid: int, nodes: Sequence[Node], end: float) -> bool:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="fastq-broker")
+    parser = Parser(prog="fastq-broker")
     commands = parser.add_subparsers(dest="command", required=True)
     for name, text in (("stop", "Stop a node, and wait until it has."), ("status", "Say which nodes run, and where.")):
         command = commands.add_parser(
@@ -280,7 +280,12 @@ def _parser() -> argparse.ArgumentParser:
         add = command.add_argument
         add("--data-dir", metavar="DIR", help="the node's directory, or that of fastq-broker --nodes")
         add("--config", metavar="FILE", help="the node's configuration, which names its directories")
-        add("--node-id", type=int, metavar="N", help="the node with this id, on this machine or in the directory")
+        add(
+            "--node-id",
+            type=whole_number,
+            metavar="N",
+            help="the node with this id, on this machine or in the directory",
+        )
         if name == "stop":
             add("--timeout", type=_seconds, default=TIMEOUT_S, metavar="SECONDS", help="wait so long (default: 330)")
         else:

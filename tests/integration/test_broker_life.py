@@ -139,13 +139,15 @@ def test_the_version(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["--listen", "--advertise"])
-@pytest.mark.parametrize(("given", "example"), [("9092", "127.0.0.1:9092"), ("localhost", "127.0.0.1:9092")])
+@pytest.mark.parametrize(
+    ("given", "example"), [("9092", "127.0.0.1:9092"), ("localhost", "127.0.0.1:9092"), ("h:65536", "127.0.0.1:9092")]
+)
 def test_an_address_that_is_none_is_told_in_the_option_s_words(
     tmp_path: Path, option: str, given: str, example: str
 ) -> None:
     command = [sys.executable, "-m", "fastq_broker", "--data-dir", str(tmp_path / "data"), option, given]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    expected = f"fastq-broker: {option} {given!r}: it takes HOST:PORT, as in {option} {example}\n"
+    expected = f"fastq-broker: {option} {given!r}: it takes HOST:PORT, a port of 0 to 65535, as in {option} {example}\n"
     assert (done.returncode, done.stderr) == (2, expected)
 
 

@@ -40,6 +40,7 @@ from fastq_broker.cluster.supervisor import (
     plan_nodes,
     run_nodes,
 )
+from fastq_broker.complaints import complain
 from fastq_broker.config import BrokerConfig, parse_assignments
 from fastq_broker.config_listeners import parse_listener
 from fastq_broker.controller.storage import META_PROPERTIES, METADATA_DIRECTORY, MetaProperties, QuorumState
@@ -79,7 +80,7 @@ def run(parsed: argparse.Namespace) -> int:
         ]
         metrics = _metrics(parsed.metrics_listen, plans)
     except (FastqError, ValueError) as error:
-        print(f"fastq-broker: {error}", file=sys.stderr)
+        complain(error)
         return EXIT_BAD_CONFIG
     root = _root(parsed)
     try:
@@ -96,7 +97,7 @@ def run(parsed: argparse.Namespace) -> int:
         check_locks(configs)
         prepare(root, configs)
     except (FastqError, OSError) as error:
-        print(f"fastq-broker: {error}", file=sys.stderr)
+        complain(error)
         return EXIT_UNCLEAN
     except KeyboardInterrupt:
         return EXIT_UNCLEAN

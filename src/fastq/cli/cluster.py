@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from fastq.cli.clients import add_client_options, described, opened_admin
 from fastq.cli.output import (
+    INT16_MAX,
     Subparsers,
     UsageError,
     add_json_option,
     counted,
+    is_whole,
     key_values,
     print_facts,
     print_json,
@@ -186,8 +188,8 @@ def _updates(options: argparse.Namespace) -> dict[str, FeatureUpdate]:
         ("--downgrade", options.downgrade, down),
     ):
         for name, level in key_values(pairs, option).items():
-            if not level.isdigit():
-                raise UsageError(f"{option} takes FEATURE=LEVEL with a number, not {name}={level}")
+            if not is_whole(level, INT16_MAX):
+                raise UsageError(f"{option} takes FEATURE=LEVEL with a number of 0 to {INT16_MAX}, not {name}={level}")
             if name in updates:
                 raise UsageError(f"{name} is to go up and down; name it once")
             updates[name] = FeatureUpdate(int(level), kind)

@@ -6,7 +6,16 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from fastq.cli.clients import add_client_options, opened_admin
-from fastq.cli.output import Subparsers, UsageError, add_json_option, key_values, nonempty, print_json, print_records
+from fastq.cli.output import (
+    Subparsers,
+    UsageError,
+    add_json_option,
+    is_whole,
+    key_values,
+    nonempty,
+    print_json,
+    print_records,
+)
 
 if TYPE_CHECKING:
     from fastq.admin import ConfigResource
@@ -54,7 +63,7 @@ def _resource(options: argparse.Namespace) -> ConfigResource:
         return ConfigResource.topic(options.topic)
     if options.group is not None:
         return ConfigResource.group(options.group)
-    if options.broker != "default" and not options.broker.isdigit():
+    if options.broker != "default" and not is_whole(options.broker):
         raise UsageError(f'--broker takes the id of a broker, or "default", not {options.broker!r}')
     return ConfigResource.broker(None if options.broker == "default" else int(options.broker))
 

@@ -41,7 +41,7 @@ from fastq.cli import (
     verify,
 )
 from fastq.cli.log_lines import warnings_as_lines
-from fastq.cli.output import UsageError, complain
+from fastq.cli.output import UsageError, complain, one_line
 from fastq.errors import ConfigError, ConnectionFailed, FastqError, KafkaError
 
 FAILED, WRONG_USAGE, UNREACHABLE, READER_GONE = 1, 2, 3, 141
@@ -67,7 +67,7 @@ class Parser(argparse.ArgumentParser):
     """argparse's, whose errors are one line with the nearest name that is known."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(WRONG_USAGE, f"fastq: {message}; see {self.prog} --help\n")
+        self.exit(WRONG_USAGE, f"fastq: {one_line(message)}; see {self.prog} --help\n")
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
         """argparse tells what nobody took in the name of the whole program; here the command that was given tells it."""

@@ -22,6 +22,7 @@ from fastq.cli.output import (
     UsageError,
     add_json_option,
     complain,
+    is_whole,
     nonempty,
     print_json,
     print_records,
@@ -262,7 +263,7 @@ def reset_of(options: argparse.Namespace) -> OffsetReset:
 
 
 def _moment(text: str) -> datetime | int:
-    if text.isdigit():
+    if is_whole(text, INT64_MAX):
         return int(text)
     try:
         return datetime.fromisoformat(text.replace("Z", "+00:00"))
@@ -296,7 +297,7 @@ def _read_file(path: Path) -> dict[TopicPartition, int]:
     for number, row in enumerate(csv.reader(lines.splitlines()), 1):
         if not row or row[0].startswith("#"):
             continue
-        if len(row) != 3 or not row[1].strip().isdigit() or not row[2].strip().isdigit():
+        if len(row) != 3 or not is_whole(row[1].strip()) or not is_whole(row[2].strip(), INT64_MAX):
             raise UsageError(f"{path}, line {number}: topic,partition,offset is expected, not {','.join(row)!r}")
         offsets[TopicPartition(row[0].strip().strip('"'), int(row[1]))] = int(row[2])
     return offsets
@@ -313,7 +314,7 @@ def partitions_of(admin: Admin, topics: Sequence[str]) -> list[TopicPartition]:
         if not colon:
             whole.append(name)
             continue
-        if not all(number.isdigit() for number in numbers.split(",")):
+        if not all(is_whole(number) for number in numbers.split(",")):
             raise UsageError(f"TOPIC or TOPIC:0,1,2 is expected, not {text!r}")
         found += [TopicPartition(name, int(number)) for number in numbers.split(",")]
     for name, topic in described(admin, whole).items() if whole else ():

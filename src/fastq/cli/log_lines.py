@@ -34,7 +34,8 @@ class Lines(logging.Handler):
         self.told.append(text)
         complain(text)
         if record.exc_info:
-            complain(logging.Formatter().formatException(record.exc_info))
+            for line in logging.Formatter().formatException(record.exc_info).splitlines():
+                complain(line)
 
     def drop(self, nodes: Iterable[Node]) -> None:
         """Of what is held, forget what is about these brokers."""

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from fastq.cli.clients import add_client_options, opened_admin
-from fastq.cli.output import Subparsers, UsageError, add_json_option, nonempty, print_records
+from fastq.cli.output import INT64_MAX, Subparsers, UsageError, add_json_option, is_whole, nonempty, print_records
 
 
 def register(commands: Any) -> None:
@@ -33,11 +33,11 @@ def when(text: str) -> int:
     special = {"earliest": OffsetSpec.EARLIEST, "latest": OffsetSpec.LATEST, "max-timestamp": OffsetSpec.MAX_TIMESTAMP}
     if text in special:
         return int(special[text])
-    if text.isdigit():
+    if is_whole(text, INT64_MAX):
         return int(text)
     try:
         return int(datetime.fromisoformat(text).timestamp() * 1000)
-    except ValueError:
+    except (ValueError, OverflowError):
         known = ", ".join(special)
         raise UsageError(
             f"--at takes {known}, milliseconds, or a date like 2026-11-21T10:00:00, not {text!r}"

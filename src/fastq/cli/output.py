@@ -24,7 +24,13 @@ class UsageError(ValueError):
     """Arguments that make no sense together, or a value that is none; exit code 2."""
 
 
-INT32_MAX, INT64_MAX = 2**31 - 1, 2**63 - 1
+INT16_MAX, INT32_MAX, INT64_MAX = 2**15 - 1, 2**31 - 1, 2**63 - 1
+
+
+def is_whole(text: str, high: int = INT32_MAX) -> bool:
+    """Whether a text is a number of 0 to `high`, which the protocol carries, in plain digits (int() takes others, and str.isdigit() knows
+    more than it does)."""
+    return text.isascii() and text.isdigit() and len(text) < 30 and int(text) <= high
 
 
 def whole(low: int = 0, high: int = INT32_MAX) -> Callable[[str], int]:
@@ -75,12 +81,25 @@ def rate(text: str) -> float:
     return found
 
 
+LINE_CHARACTERS_MAX = 2000
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def one_line(text: str) -> str:
+    """What is complained of, whatever it quotes: control characters as escapes, so that no name moves the terminal's cursor, and the middle
+    of what is longer than LINE_CHARACTERS_MAX left out, as both ends say what is wrong."""
+    if len(text) > LINE_CHARACTERS_MAX:
+        half = LINE_CHARACTERS_MAX // 2
+        text = f"{text[:half]}...({len(text) - 2 * half:,} characters left out)...{text[-half:]}"
+    return _CONTROL.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
 def complain(text: str) -> None:
     """A line on standard error, over a line of progress if one is there."""
     if sys.stderr is None:
         return
     start = "\r\x1b[K" if sys.stderr.isatty() else ""
-    print(f"{start}fastq: {text}", file=sys.stderr, flush=True)
+    print(f"{start}fastq: {one_line(text)}", file=sys.stderr, flush=True)
 
 
 def counted(number: int, thing: str) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastq.cli import reassign_throttles
 from fastq.cli.clients import described, opened_admin
-from fastq.cli.output import UsageError, complain, count, counted, print_json, print_records, seconds
+from fastq.cli.output import UsageError, complain, count, counted, is_whole, print_json, print_records, seconds
 from fastq.cli.reassignment_files import Placement, assignment_document, on_one_line, read_assignment, read_topics
 from fastq.errors import FastqError, NoReassignmentInProgress, ReplicaNotAvailable
 from fastq.metadata import TopicPartition
@@ -127,7 +127,7 @@ def _generate(options: argparse.Namespace) -> int:
 
 def _node_ids(text: str, known: Collection[int]) -> list[int]:
     ids = text.split(",")
-    if not all(node.strip().isdigit() for node in ids):
+    if not all(is_whole(node.strip()) for node in ids):
         raise UsageError(f"--brokers takes ids as 1,2,3, not {text!r}")
     nodes = sorted({int(node) for node in ids})
     check_nodes(nodes, known)

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from fastq.cli.clients import add_client_options, described, opened_admin
 from fastq.cli.output import (
+    INT64_MAX,
     Subparsers,
     UsageError,
     add_json_option,
     complain,
     counted,
+    is_whole,
     key_values,
     nonempty,
     print_json,
@@ -315,7 +317,7 @@ def run_delete_records(options: argparse.Namespace) -> int:
     wanted = {}
     for place in options.places:
         parts = place.rsplit(":", 2)
-        if len(parts) != 3 or not parts[1].isdigit() or not parts[2].lstrip("-").isdigit():
+        if len(parts) != 3 or not is_whole(parts[1]) or not (parts[2] == "-1" or is_whole(parts[2], INT64_MAX)):
             raise UsageError(f"TOPIC:PARTITION:OFFSET is expected, not {place!r}")
         wanted[TopicPartition(parts[0], int(parts[1]))] = int(parts[2])
     with opened_admin(options) as admin:

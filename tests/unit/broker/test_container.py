@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fastq_broker.config import BrokerConfig
 from fastq_broker.container import defaults, format_arguments, main, settings_of, unknown_variables
 from fastq_broker.controller.storage import MetaProperties
 from nodes import free_ports
@@ -62,6 +63,21 @@ def test_what_kubernetes_sets_is_named_and_passed_over(variable: str) -> None:
 def test_a_container_has_clients_on_both_sides() -> None:
     assert defaults({}, "kafka-1")["advertised.listeners"] == "HOST://localhost:9092,CONTAINERS://kafka-1:19092"
     assert defaults({"listeners": "PLAINTEXT://:1"}, "kafka-1") == {}
+
+
+@pytest.mark.parametrize(
+    ("settings", "advertised"),
+    [
+        ({"advertised.listeners": "PLAINTEXT://kafka.example.com:9092"}, "PLAINTEXT://kafka.example.com:9092"),
+        ({"advertised.listeners": "kafka.example.com:9094"}, "PLAINTEXT://kafka.example.com:9094"),
+        ({"advertised.host.name": "kafka.example.com"}, "PLAINTEXT://kafka.example.com:9092"),
+        ({"inter.broker.listener.name": "PLAINTEXT", "advertised.host.name": "k"}, "PLAINTEXT://k:9092"),
+        ({"advertised.listeners": "HOST://h:9092,CONTAINERS://c:19092"}, "HOST://h:9092,CONTAINERS://c:19092"),
+    ],
+)
+def test_what_is_advertised_alone_is_of_the_listener_that_it_names(settings: dict[str, str], advertised: str) -> None:
+    config = BrokerConfig.from_mapping({"log.dirs": "d", **defaults(settings, "kafka-1"), **settings})
+    assert ",".join(map(str, config.advertised_listeners)) == advertised
 
 
 def test_the_first_controller_is_formatted_as_such() -> None:

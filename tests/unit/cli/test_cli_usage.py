@@ -163,11 +163,27 @@ def test_a_command_without_its_action_is_one_line(capsys: pytest.CaptureFixture[
         (["log-dirs", "--broker", "1", "move", "t:0", "--to", "/disk2"], "after it"),
         (["partitions", "elect", "unclean"], "--all"),
         (["partitions", "elect", "clean", "--all"], "did you mean unclean?"),
+        (["offsets", "t", "--at", "9" * 20], "--at takes earliest"),
+        (["offsets", "t", "--at", "\u00b2"], "--at takes earliest"),
+        (["groups", "reset-offsets", "g", "--topic", "t", "--to-datetime", "9" * 20], "milliseconds are expected"),
+        (["configs", "show", "--broker", "9" * 20], "the id of a broker"),
+        (["topics", "delete-records", "t:99999999999:1"], "TOPIC:PARTITION:OFFSET"),
+        (["topics", "delete-records", "t:0:-5"], "TOPIC:PARTITION:OFFSET"),
+        (["cluster", "features", "--upgrade", "metadata.version=99999"], "a number of 0 to 32767"),
     ],
     ids=" ".join,
 )
 def test_wrong_calls(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
     assert words in complaint(capsys, *arguments)
+
+
+def test_what_is_quoted_makes_no_lines_and_is_cut_where_it_is_long(capsys: pytest.CaptureFixture[str]) -> None:
+    line = complaint(capsys, "topics", "list", "--command-config", "/no/\x1b[31m\nfastq: all is well\u2028\x9b")
+    assert r"/no/\x1b[31m\nfastq: all is well\u2028\x9b" in line
+    line = complaint(capsys, "topics", "list", "--property", "x" * 70_000)
+    assert "KEY=VALUE" in line and "characters left out)" in line and len(line) < 2100
+    line = complaint(capsys, "topics", "list", "--connect-timeout", "x" * 70_000)
+    assert "--connect-timeout" in line and "see fastq topics list --help" in line and len(line) < 2100
 
 
 def test_properties_win_over_what_the_command_sets_in_any_spelling() -> None:
