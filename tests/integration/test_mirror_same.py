@@ -28,7 +28,7 @@ from fastq.errors import (
 )
 from fastq.mirror import same_failover
 from fastq.mirror.config import MirrorConfig, parse_config
-from fastq.mirror.failover import fail_over, reversed_config
+from fastq.mirror.failover import fail_back, fail_over, reversed_config
 from fastq.mirror.lane import Failure, opened_producer
 from fastq.mirror.mirror import Mirror
 from fastq.mirror.names import state_topic
@@ -437,6 +437,96 @@ def test_a_fail_back_over_records_that_nobody_has_copied_is_refused(
     back = reversed_config(config)
     with running(back):
         wait_for_same(back, name)
+
+
+@pytest.mark.parametrize("more", ["source", "target"])
+def test_a_fail_back_with_partitions_that_one_side_alone_has(
+    brokers: tuple[Broker, Broker], new_topic_name: Any, more: str
+) -> None:
+    source, target = brokers
+    name = new_topic_name()
+    config = same(brokers, name)
+    with (
+        Admin(bootstrap_servers=source.bootstrap_servers) as admin,
+        Admin(bootstrap_servers=target.bootstrap_servers) as there,
+    ):
+        admin.create_topic(name, 1)
+        with Producer(bootstrap_servers=source.bootstrap_servers) as producer:
+            producer.send(name, b"copied", partition=0).result()
+        with running(config):
+            wait_for_same(config, name)
+        (admin if more == "source" else there).create_partitions({name: 2}).results()
+        if more == "source":
+            with Producer(bootstrap_servers=source.bootstrap_servers) as producer:
+                producer.send(name, b"never copied", partition=1).result()
+        fail_over(config)
+        if more == "source":
+            with pytest.raises(
+                ConfigError, match=f"{name}-1 has the offsets 0 to 0, which {config.target.alias} never"
+            ):
+                fail_back(config)
+            return
+        with Producer(bootstrap_servers=target.bootstrap_servers) as producer:
+            producer.send(name, b"there alone", partition=1).result()
+        fail_back(config)
+        back = reversed_config(config)
+        with running(back):
+            wait_for(lambda: len(admin.describe_topic(name).partitions) == 2)
+            wait_for_same(back, name, 2)
+
+
+def test_a_fail_back_that_is_killed_before_it_has_looked_looks_when_it_is_done_again(
+    brokers: tuple[Broker, Broker], new_topic_name: Any
+) -> None:
+    source, _ = brokers
+    name = new_topic_name()
+    config = same(brokers, name)
+    with (
+        Admin(bootstrap_servers=source.bootstrap_servers) as admin,
+        Producer(bootstrap_servers=source.bootstrap_servers) as producer,
+    ):
+        admin.create_topic(name, 1)
+        producer.send(name, b"copied", partition=0).result()
+        with running(config):
+            wait_for_same(config, name)
+        producer.send(name, b"too late", partition=0).result()
+        fail_over(config)
+        with pytest.MonkeyPatch.context() as patched, pytest.raises(KeyboardInterrupt):
+            patched.setattr(same_failover, "_differences", killed)
+            patched.setattr(same_failover, "_let_write", lambda *_: None)
+            fail_back(config)
+        with pytest.raises(ConfigError, match=f"{name}-0 has the offsets 1 to 1"):
+            fail_back(config)
+        producer.send(name, b"still writable", partition=0).result()
+
+
+def killed(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_with_start_latest_a_topic_that_is_deleted_in_the_target_is_copied_from_where_it_was_begun(
+    brokers: tuple[Broker, Broker], new_topic_name: Any
+) -> None:
+    source, target = brokers
+    name = new_topic_name()
+    tp = TopicPartition(name, 0)
+    config = same(brokers, name, start="latest")
+    with (
+        Admin(bootstrap_servers=source.bootstrap_servers) as admin,
+        Admin(bootstrap_servers=target.bootstrap_servers) as there,
+        Producer(bootstrap_servers=source.bootstrap_servers) as producer,
+    ):
+        admin.create_topic(name, 1)
+        producer.send(name, b"before", partition=0).result()
+        with running(config) as mirror:
+            wait_for(lambda: any(tp in lane.counts.lag for lane in list(mirror.lanes.values())))
+            producer.send(name, b"first", partition=0).result()
+            wait_for(lambda: ends_of(config, name) == 2)
+        there.delete_topics([name]).results()
+        producer.send(name, b"meanwhile", partition=0).result()
+        with running(config):
+            wait_for(lambda: name in there.list_topics() and ends_of(config, name) == 3)
+        assert [(r.offset, r.value) for r in read(config, "target", name)] == [(1, b"first"), (2, b"meanwhile")]
 
 
 def test_a_source_that_has_lost_records_stops_the_partition_or_cuts_the_target(

@@ -168,7 +168,8 @@ def fail_back(config: MirrorConfig) -> Prepared:
             )
         ends = {tp: end for stopped in state.stopped.values() for tp, end in stopped.ends.items()}
         if config.options.offsets == "same":
-            follow_back(config, ends, survey.source, survey.target)
+            prepared = _is_prepared(back, returning, end_of(state.stopped))
+            follow_back(config, ends, survey.source, survey.target, prepared=prepared)
             _seed_left(back, returning.prepare(), {}, end_of(state.stopped))
             return Prepared(ends, {})
         ids, theirs = partitions_of(survey.target, ends), partitions_of(survey.source, state.progress)
@@ -194,6 +195,16 @@ def fail_back(config: MirrorConfig) -> Prepared:
     finally:
         survey.close()
         returning.close()
+
+
+def _is_prepared(back: MirrorConfig, returning: Survey, time_ms: int) -> bool:
+    """Whether each lane of the mirror the other way was prepared for this end."""
+    try:
+        lanes = returning.lanes()
+    except ConfigError:
+        return False  # it has none yet
+    found = read_state(back.target, state_topic(back.source.alias), range(lanes)).returned
+    return all(found.get(lane) == time_ms for lane in range(lanes))
 
 
 def _seed_left(back: MirrorConfig, lanes: int, begun: Mapping[TopicPartition, Progress], time_ms: int) -> Sequence[int]:

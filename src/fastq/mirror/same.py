@@ -31,6 +31,11 @@ class Epochs(NamedTuple):
     topic_id: str
     starts: tuple[tuple[int, int], ...] = ()
 
+    @property
+    def first(self) -> int:
+        """The first offset that was copied, as far as that is remembered; -1 where none was."""
+        return self.starts[0][1] if self.starts else -1
+
     def at(self, end: int) -> int:
         """The epoch of the last record below `end`; -1 where it is not known."""
         return max((epoch for epoch, start in self.starts if start < end), default=-1)
@@ -88,11 +93,15 @@ def place_same(
     *,
     start: str,
     on_gap: str,
+    first: int = -1,
 ) -> Place:
-    """Where to go on, of a source with the offsets from `begin` up to `end`. Raises MirrorGap where records are missing, or the source has
-    lost what the target has, and that is not to be passed over."""
+    """Where to go on, of a source with the offsets from `begin` up to `end`; `first` is the first one that was ever copied of this
+    topic, -1: none, as far as that is known. Raises MirrorGap where records are missing, or the source has lost what the target has, and
+    that is not to be passed over."""
     if target_end == target_start == 0:
-        return Place(begin if start == "earliest" else end)
+        if start == "latest":  # in a topic that was deleted in the target it begins where it began before
+            begin = end if first < 0 else min(max(begin, first), end)
+        return Place(begin)
     lost = end if target_end > end else None
     if diverged is not None:
         lost = diverged if lost is None else min(lost, diverged)

@@ -131,8 +131,11 @@ def _lane(names: Names, tp: TopicPartition, lanes: int) -> int:
 # -- fail-back
 
 
-def follow_back(config: MirrorConfig, ends: Mapping[TopicPartition, int], source: Admin, target: Admin) -> None:
-    """Have the former source's topics follow those of the target, whose mirrored records end at `ends`.
+def follow_back(
+    config: MirrorConfig, ends: Mapping[TopicPartition, int], source: Admin, target: Admin, *, prepared: bool
+) -> None:
+    """Have the former source's topics follow those of the target, whose mirrored records end at `ends`. `prepared`: it was done before, to
+    the end, so that those that follow may have more by now.
 
     Raises ConfigError, with all that is in the way, before anything is changed that is not taken back.
     """
@@ -141,14 +144,16 @@ def follow_back(config: MirrorConfig, ends: Mapping[TopicPartition, int], source
         writer.check()
     cluster = target.describe_cluster().cluster_id or ""
     topics = sorted({tp.topic for tp in ends})
-    there, here = _ids(target, topics), _ids(source, topics)
-    values = {name: source_value(alias, cluster, there[name].hex()) for name in topics if name in there}
+    there, here = _described(target, topics), _described(source, topics)
+    values = {name: source_value(alias, cluster, there[name].topic_id.hex()) for name in topics if name in there}
     already = {name for name, topic in mirrored_topics(source, alias).items() if values.get(name) == topic.source}
-    wanted = [name for name in topics if name in there and name in here and name not in already]
+    wanted = [name for name in topics if name in there and name in here and not (prepared and name in already)]
     try:
         for name in wanted:  # read-only first: what is looked at then stays
             source.set_configs(ConfigResource.topic(name), {MIRROR_SOURCE: values[name]})
-        refused = _differences(config, {tp: end for tp, end in ends.items() if tp.topic in wanted}, here, there, values)
+        own = [TopicPartition(name, number) for name in wanted for number in range(here[name].partitions)]
+        # One that the mirror has never seen has nothing that was copied; one that is there alone is made here.
+        refused = _differences(config, {tp: ends.get(tp, 0) for tp in own}, here, there, values)
     except BaseException:
         _let_write(source, wanted)
         raise
@@ -168,11 +173,11 @@ def _let_write(admin: Admin, topics: Iterable[str]) -> None:
         admin.set_configs(ConfigResource.topic(name), {MIRROR_SOURCE: None})
 
 
-def _ids(admin: Admin, topics: Iterable[str]) -> dict[str, bytes]:
+def _described(admin: Admin, topics: Iterable[str]) -> dict[str, Topic]:
     names = list(topics)
     found = admin.describe_topics(names) if names else {}
     return {
-        name: answer.result().topic_id
+        name: Topic(answer.result().topic_id, len(answer.result().partitions), "")
         for name, answer in found.items()
         if not isinstance(answer.error, UnknownTopicOrPartition)
     }
@@ -181,8 +186,8 @@ def _ids(admin: Admin, topics: Iterable[str]) -> dict[str, bytes]:
 def _differences(
     config: MirrorConfig,
     ends: Mapping[TopicPartition, int],
-    here: Mapping[str, bytes],
-    there: Mapping[str, bytes],
+    here: Mapping[str, Topic],
+    there: Mapping[str, Topic],
     values: Mapping[str, str],
 ) -> dict[TopicPartition, str]:
     """Why partitions of the former source are no prefix of the target's, in words."""
@@ -191,7 +196,7 @@ def _differences(
         return found
     with closing(TargetWriter(config.source)) as writer:
         told = writer.ask_until(
-            {tp: Ask(here[tp.topic], values[tp.topic]) for tp in ends}, lambda: time.sleep(PAUSE_S), TRIES
+            {tp: Ask(here[tp.topic].topic_id, values[tp.topic]) for tp in ends}, lambda: time.sleep(PAUSE_S), TRIES
         )
     for tp, at in told.items():
         if at.error is not None:
@@ -205,8 +210,8 @@ def _differences(
             if at.log_end <= begin:
                 continue  # the target has deleted all that it would have to agree with
             sides = [
-                _last_batch(side, tp, ids[tp.topic], at.log_end)
-                for side, ids in ((config.source, here), (config.target, there))
+                _last_batch(side, tp, topics[tp.topic].topic_id, at.log_end)
+                for side, topics in ((config.source, here), (config.target, there))
             ]
             if sides[0] != sides[1]:
                 found[tp] = (

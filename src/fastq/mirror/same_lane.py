@@ -23,7 +23,7 @@ from fastq.errors import FastqError, OffsetOutOfRange, PolicyViolation
 from fastq.metadata import TopicPartition
 from fastq.mirror.lane import AGREE_S, FOREVER_S, RETRY_S, Failure, Lane, Work, opened_producer, stopped_error
 from fastq.mirror.progress import MirrorGap
-from fastq.mirror.same import Epochs, Place, diverged_at, place_same
+from fastq.mirror.same import ENDED, Epochs, Place, diverged_at, place_same
 from fastq.mirror.source_reader import Fetched, SourceReader, Wanted
 from fastq.mirror.state import consumer_at, epochs_key, offsets_of, read_state
 from fastq.mirror.target_writer import CUT, Ask, TargetWriter, Told
@@ -174,7 +174,14 @@ class SameLane(Lane):
             options = self._config.options
             try:
                 place = place_same(
-                    begins[tp], ends[tp], at.log_start, at.log_end, diverged, start=options.start, on_gap=options.on_gap
+                    begins[tp],
+                    ends[tp],
+                    at.log_start,
+                    at.log_end,
+                    diverged,
+                    start=options.start,
+                    on_gap=options.on_gap,
+                    first=self._epochs[tp].first if tp in self._epochs else -1,
                 )
             except MirrorGap as error:
                 self._leave_out(tp, error.with_context(topic=tp.topic, partition=tp.partition), FOREVER_S)
@@ -232,6 +239,10 @@ class SameLane(Lane):
             state = read_state(self._config.target, self._state_topic, [self.number])
             if self.number in state.stopped:
                 raise stopped_error(self._config, state.stopped[self.number])
+            if ENDED in str(error):
+                # Its lanes' ends are not written down yet: nobody is to delete what is about to be written to.
+                self.failed[tp] = Failure(f"{tp.topic} is being failed over", self._clock() + AGREE_S)
+                return
             why = "it was there before, or the source's was deleted and made anew"
             error = FastqError(f"{error}: {why}. Delete it in the target, and it is copied anew")
         self._tries[tp] = self._tries.get(tp, 0) + 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fastq.mirror.progress import MirrorGap, StateError
@@ -41,7 +43,7 @@ def test_another_history_begins_where_the_source_says(answer: tuple[int, int], e
 
 
 def place(
-    begin: int, end: int, target_start: int, target_end: int, diverged: int | None = None, **options: str
+    begin: int, end: int, target_start: int, target_end: int, diverged: int | None = None, **options: Any
 ) -> Place:
     return place_same(
         begin, end, target_start, target_end, diverged, **{"start": "earliest", "on_gap": "stop", **options}
@@ -54,6 +56,10 @@ def test_a_partition_goes_on_where_the_targets_log_ends() -> None:
     assert place(10, 50, 0, 0) == Place(10), "it was never mirrored: what is gone by now is no gap"
     assert place(10, 50, 0, 0, start="latest") == Place(50)
     assert place(10, 50, 50, 50, start="latest") == Place(50)
+    # Deleted in the target, it is copied again from where it was begun.
+    assert [place(10, 50, 0, 0, start="latest", first=first).offset for first in (5, 20, 60)] == [10, 20, 50]
+    assert place(10, 50, 0, 0, first=20) == Place(10)
+    assert [Epochs("id").first, Epochs("id", ((3, 20), (4, 30))).first] == [-1, 20]
 
 
 @pytest.mark.parametrize(
