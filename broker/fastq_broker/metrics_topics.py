@@ -5,6 +5,8 @@ Rules
   written and deleted again between two looks is missed.
 - What goes out is counted by the answer, once a partition that has something, and only where metrics are asked for.
 - The TOPICS_MAX topics that were busiest when they were first seen are told one by one and stay so, the rest as one, under REST.
+- No counter but that of a topic that is gone goes back: it would be taken for a restart, and what is left for new. So the sums keep what
+  topics had that were deleted or moved away.
 - As with Kafka, the sample without a topic is that of all of them: who adds up leaves one or the other out (topic="").
 """
 
@@ -68,6 +70,9 @@ class TopicTraffic:
     def __init__(self) -> None:
         self._topics: dict[str, Traffic] = {}
         self._told: set[str] = set()
+        self._among_rest: set[str] = set()
+        self._gone, self._rest = Traffic(), Traffic()
+        """What topics had that are no more, or are told apart by now: those told, and those among the rest."""
         self._seen: dict[PartitionLog, _Seen] = {}
         self._fetched: dict[tuple[bool, bytes, bool], int] = {}
         """Bytes by whether the topic is named by its id, how it is named, and whether a follower has them."""
@@ -99,8 +104,9 @@ class TopicTraffic:
                 seen[replica.log] = self._look_at(replica, replicas.node_id)
         self._seen = seen
         for topic in self._topics.keys() - there:
-            del self._topics[topic]
+            (self._gone if topic in self._told else self._rest).add(self._topics.pop(topic))
         self._told &= there
+        self._among_rest &= there
 
     def _look_at(self, replica: Replica, node_id: int) -> _Seen:
         log = replica.log
@@ -130,14 +136,20 @@ class TopicTraffic:
                 self._topics.keys() - self._told,
                 key=lambda topic: (-self._topics[topic].bytes_in - self._topics[topic].bytes_out, topic),
             )
+            for topic in others[:room]:
+                if topic in self._among_rest:  # which keeps what was told there
+                    self._rest.add(self._topics[topic])
+                    self._topics[topic] = Traffic()
             self._told.update(others[:room])
+        self._among_rest = set(self._topics.keys() - self._told)
         total, rest = Traffic(), Traffic()
-        for topic, traffic in self._topics.items():
-            total.add(traffic)
-            if topic not in self._told:
-                rest.add(traffic)
+        rest.add(self._rest)
+        for topic in self._among_rest:
+            rest.add(self._topics[topic])
         found = {topic: self._topics[topic] for topic in sorted(self._told)}
-        if len(self._topics) > len(self._told):
+        for traffic in (self._gone, rest, *found.values()):
+            total.add(traffic)
+        if self._among_rest or any(getattr(rest, name) for name in Traffic.__slots__):
             found[REST] = rest
         return total, found
 

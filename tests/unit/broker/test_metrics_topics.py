@@ -146,6 +146,29 @@ def test_few_topics_are_told_apart_and_stay_so(tmp_path: Path, monkeypatch: pyte
     assert list(world.told()) == ["t0", "t3", "t4", REST], "the busiest one has the place of one that is gone"
 
 
+def test_no_sum_goes_back_when_topics_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prometheus takes what is smaller for a restart, and all of it for new: a deleted topic was a peak in the rate of all."""
+    monkeypatch.setattr(metrics_topics, "TOPICS_MAX", 2)
+    world, rng, names = World(tmp_path), random.Random(5), [f"t{number}" for number in range(7)]
+    for name in names:
+        world.add(name)
+    before = (0, 0)
+    while names:
+        for name in names:
+            world.append(name, rng.randrange(1, 9), 10)
+        told = world.told()
+        total, _ = world.traffic.told()
+        appended = tuple(map(sum, zip(*world.appended.values(), strict=True)))
+        assert (total.records_in, total.bytes_in) == appended
+        assert tuple(map(sum, zip(*told.values(), strict=True))) <= appended, "none is told twice"
+        assert told[REST][0] >= before[0] and told[REST][1] >= before[1]
+        before = told[REST]
+        gone = names.pop(rng.randrange(len(names)))
+        world.table.remove_topic(gone, gone.encode().ljust(16, b"\0"))
+    world.told()
+    assert world.traffic.told()[0].records_in == sum(count for count, _ in world.appended.values())
+
+
 def test_histograms_over_the_same_buckets() -> None:
     lag = Histogram()
     for seconds in (0.0, 0.0001, 0.3, 11.0):
