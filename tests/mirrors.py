@@ -11,7 +11,7 @@ from typing import Any
 from fastq import Admin, Consumer, TopicPartition
 from fastq._native.records import iter_headers
 from fastq.admin import OffsetSpec
-from fastq.errors import FastqError
+from fastq.errors import FastqError, OffsetOutOfRange
 from fastq.mirror.config import MirrorConfig, parse_config
 from fastq.mirror.mirror import Mirror
 from fastq.mirror.source_reader import SourceReader, Wanted
@@ -104,6 +104,8 @@ def batches_of(config: MirrorConfig, side: str, topic: str, partition: int) -> l
     try:
         while True:
             answer = reader.fetch({tp: Wanted(topic_id, offset)}, 0)[tp]
+            if isinstance(answer, OffsetOutOfRange):  # it was cut off while it was read
+                return found
             if isinstance(answer, FastqError):  # its leader is not known yet
                 assert answer.retriable, answer
                 time.sleep(0.05)
