@@ -60,8 +60,9 @@ def parse_listener(text: str, protocols: Mapping[str, str] | None = None, key: s
             f"add {name}:PLAINTEXT to it"
         )
     if protocol != "PLAINTEXT":
+        other = "" if name == protocol else f", and {name} is {protocol}"
         raise ConfigError(
-            f"{key} = {text!r} is not allowed: this version serves PLAINTEXT, and {name} is {protocol}; nothing is served in the "
+            f"{key} = {text!r} is not allowed: this version serves PLAINTEXT{other}; nothing is served in the "
             "clear that was to be protected: make it a PLAINTEXT listener on an address that only trusted clients reach"
         )
     return Listener(name, host, int(port), protocol)
@@ -231,7 +232,7 @@ def _inter_broker(
         return names[0]
     wanted = "PLAINTEXT" if name is None else name
     if wanted not in names:
-        unknown = "" if wanted in protocols else ", which listener.security.protocol.map does not have"
+        unknown = "" if wanted in protocols else ", which listener.security.protocol.map does not have,"
         raise ConfigError(
             f"inter.broker.listener.name = {wanted!r}{unknown}{' (the default)' if name is None else ''} is not allowed: "
             f"it takes one of {', '.join(names)}, a listener that is advertised and no controller's"

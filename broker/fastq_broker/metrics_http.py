@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
+from .config_keys import is_count, shown
 from .descriptors import DescriptorCount
 from .listeners import Accepted, Acceptor, bind_sockets
 from .metrics import CONTENT_TYPE, BrokerMetrics
@@ -162,8 +163,8 @@ class MetricsServer:
 def parse_address(text: str) -> tuple[str, int]:
     """HOST:PORT, [V6]:PORT or :PORT. ValueError for anything else."""
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isdigit() or int(port) > 65535 or (":" in host and not host.startswith("[")):
-        raise ValueError(f"--metrics-listen {text!r}: it takes HOST:PORT")
+    if not colon or not is_count(port) or int(port) > 65535 or (":" in host and not host.startswith("[")):
+        raise ValueError(f"--metrics-listen {shown(text)}: it takes HOST:PORT, a port of 0 to 65535")
     return host.strip("[]"), int(port)
 
 
