@@ -118,7 +118,7 @@ class _Peer(asyncio.Protocol, Accepted):
 
     def _send(self, answer: Answer, with_body: bool) -> None:
         assert self._transport is not None
-        body = answer.body.encode()
+        body = answer.body.encode("utf-8", "replace")  # a directory may be called anything
         head = (
             f"HTTP/1.1 {answer.status}\r\nContent-Type: {answer.content_type}\r\nContent-Length: {len(body)}\r\n"
             "Cache-Control: no-store\r\nConnection: close\r\n\r\n"

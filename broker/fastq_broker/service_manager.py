@@ -22,6 +22,8 @@ from collections.abc import Callable, MutableMapping
 
 logger = logging.getLogger(__name__)
 
+NOT_TAKEN = "; the file of settings has a mistake, and was not taken"
+
 ASK_S = 5.0
 """How often it asks for more time."""
 AGAIN_S = 0.2
@@ -34,6 +36,7 @@ class ServiceManager:
     """Who has started this process, if it wants to hear of it. Loop thread only."""
 
     def __init__(self, environment: MutableMapping[str, str], pid: int) -> None:
+        self._ready_as = ""
         self._address = environment.pop("NOTIFY_SOCKET", "")
         watched = environment.pop("WATCHDOG_USEC", "")
         watched_pid = environment.pop("WATCHDOG_PID", "")
@@ -67,6 +70,7 @@ class ServiceManager:
 
     def ready(self, loop: asyncio.AbstractEventLoop, status: str) -> None:
         """Clients are served."""
+        self._ready_as = status
         if self._address:
             self.close()
             self._say_ready(loop, status)
@@ -76,8 +80,11 @@ class ServiceManager:
     def reloading(self, reload: Callable[[], bool]) -> None:
         """Settings are read again: said before and after, as `systemctl reload` waits for it."""
         self.tell("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
-        good = reload()
-        self.tell("READY=1", *(() if good else ("STATUS=the file of settings has a mistake, and was not taken",)))
+        good = False
+        try:
+            good = reload()
+        finally:  # who waits is told, whatever went wrong
+            self.tell("READY=1", f"STATUS={self._ready_as}{'' if good else NOT_TAKEN}")
 
     def stopping(self, loop: asyncio.AbstractEventLoop) -> None:
         """The stop begins; the watchdog is fed on."""

@@ -11,6 +11,7 @@ import pytest
 from fastq_broker import metrics_topics
 from fastq_broker.log import LogConfig, LogManager
 from fastq_broker.metrics import Exposition, Histogram
+from fastq_broker.metrics_http import Answer, _Peer
 from fastq_broker.metrics_topics import REST, TopicTraffic, tell_topics
 from fastq_broker.replicas import Replica, ReplicaTable
 from prometheus_client.parser import text_string_to_metric_families
@@ -174,3 +175,20 @@ def test_histograms_over_the_same_buckets() -> None:
     for seconds in (0.0, 0.0001, 0.3, 11.0):
         lag.add(seconds)
     assert (sum(lag.buckets), lag.buckets[0], lag.buckets[-1], lag.seconds) == (4, 2, 1, pytest.approx(11.3001))
+
+
+def test_a_directory_whose_name_is_no_text_is_told_all_the_same() -> None:
+    class Transport:
+        written = b""
+
+        def write(self, data: bytes) -> None:
+            self.written += data
+
+        def close(self) -> None:
+            pass
+
+    transport = Transport()
+    peer = _Peer(SimpleNamespace())  # type: ignore[arg-type]
+    peer._transport = transport  # type: ignore[assignment]
+    peer._send(Answer("200 OK", 'free{dir="/\udcff"} 1\n'), True)
+    assert transport.written.endswith(b'\r\n\r\nfree{dir="/?"} 1\n')

@@ -128,6 +128,28 @@ def test_a_status_is_one_line_whatever_a_directory_is_called(tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="abstract names are Linux'")
+def test_a_reload_ends_whatever_it_came_to_and_a_good_one_takes_a_bad_ones_words_back(tmp_path: Path) -> None:
+    listener = Listener(tmp_path / "notify")
+    manager = ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "notify")}, 7)
+
+    def fail() -> bool:
+        raise RuntimeError
+
+    async def live() -> None:
+        manager.ready(asyncio.get_running_loop(), "ready on here")
+        manager.reloading(lambda: False)
+        manager.reloading(lambda: True)
+        with pytest.raises(RuntimeError):
+            manager.reloading(fail)
+        manager.close()
+
+    asyncio.run(live())
+    told = [each for each in listener.heard() if each.startswith("READY=1")][1:]
+    mistake = "READY=1\nSTATUS=ready on here; the file of settings has a mistake, and was not taken"
+    assert told == [mistake, "READY=1\nSTATUS=ready on here", mistake]
+    listener.close()
+
+
 def test_a_manager_with_an_abstract_name_is_told() -> None:
     name = f"fastq-test-{os.getpid()}-\u00e9"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
