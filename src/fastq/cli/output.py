@@ -56,6 +56,12 @@ def nonempty(text: str) -> str:
     """The type of what is called by a name: a variable of a shell that is not set gives an empty one."""
     if not text:
         raise argparse.ArgumentTypeError("a name is expected, not an empty text")
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError(f"a name in Unicode is expected, not {text!r}") from None
+    if size > INT16_MAX:
+        raise argparse.ArgumentTypeError(f"a name of {INT16_MAX:,} bytes at most is expected, not one of {size:,}")
     return text
 
 

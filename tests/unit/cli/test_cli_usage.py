@@ -164,6 +164,8 @@ def test_a_command_without_its_action_is_one_line(capsys: pytest.CaptureFixture[
         (["partitions", "elect", "unclean"], "--all"),
         (["partitions", "elect", "clean", "--all"], "did you mean unclean?"),
         (["offsets", "t", "--at", "9" * 20], "--at takes earliest"),
+        (["offsets", "t" * 40_000], "a name of 32,767 bytes at most is expected, not one of 40,000"),
+        (["offsets", "\udcff"], "a name in Unicode is expected"),
         (["offsets", "t", "--at", "\u00b2"], "--at takes earliest"),
         (["groups", "reset-offsets", "g", "--topic", "t", "--to-datetime", "9" * 20], "milliseconds are expected"),
         (["configs", "show", "--broker", "9" * 20], "the id of a broker"),
