@@ -25,7 +25,9 @@ LIBRARIES = {
 EXTRAS = {
     "fastavro",
     "google",
+    "httpx",
     "jinja2",
+    "joserfc",
     "jsonschema",
     "opentelemetry",
     "pyarrow",

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from fastq_broker.controller.image import MetadataImage, PartitionImage, TopicImage
 from fastq_broker.handlers import describe_producers
+from fastq_broker.log import LogConfig
 from fastq_broker.partitions import Partitions
 from fastq_broker.replicas import Replica, ReplicaTable
 
@@ -102,7 +103,7 @@ def test_a_node_alone_takes_who_is_in_sync_as_the_metadata_has_it(
         share=lambda shared: None, assign_leader_epoch=lambda epoch: None, on_advance=lambda callback: None
     )
     replica = Replica(log, "topic", ID, 0)
-    config: Any = SimpleNamespace(synchronous=False)
+    config = LogConfig()
     replica.apply_config(config, wanted)
     assert replica.apply(PartitionImage(1, 3, 0, replicas, isr, ()))
     assert not replica.apply(PartitionImage(1, 3, 1, replicas, isr, ()))
