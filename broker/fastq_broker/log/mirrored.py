@@ -4,6 +4,7 @@ Rules
 - A batch comes as it is there, but for the leader epoch in its header, which is this cluster's: its checksum does not cover it.
 - What is appended follows the log's end, with a gap perhaps (compaction leaves some). Who is mistaken about the end is told where it is,
   and nothing is written: so whoever mirrors keeps no account of what is here, and cannot have anything here twice.
+- A mirror is a client in one thing: where there is no room for clients' records, there is none for its batches. An end is the broker's own.
 - Records, producers and transactions are not judged: the source's leader has done it. What is known of producers follows from the batches.
 - An end aborts the transactions that are open, whose coordinator is in the source, and makes the log forget the source's producers: their
   ids mean others here. It is written into the log, as a commit of `BORDER_PRODUCER_ID`, so that followers and recovery forget them too.
@@ -34,6 +35,8 @@ def append_mirrored(
     Raises OffsetOutOfRange where the log ends elsewhere, InvalidRecord for offsets that do not follow, CorruptMessage, KafkaStorageError.
     """
     check_end(log, offset)
+    if log.dir.refusal is not None:
+        log.dir.check_append(from_client=True)
     view = memoryview(batches)
     try:
         for position, header in iter_headers(view, strict=True):

@@ -12,7 +12,7 @@ from fastq_broker.log.retention import apply_retention
 from log_support import START_MS, StandingClock, crash, one_batch, open_manager, records_of
 
 from fastq._native.records import CONTROL_ABORT, build_transaction_marker, iter_headers, stamp
-from fastq.errors import CorruptMessage, InvalidProducerEpoch, InvalidRecord, OffsetOutOfRange
+from fastq.errors import CorruptMessage, InvalidProducerEpoch, InvalidRecord, KafkaStorageError, OffsetOutOfRange
 
 OFFSETS_AND_EPOCH = slice(0, 16)  # of a batch: base offset, length, epoch; the checksum covers none of it
 MIRRORED = LogConfig(mirror_source="A/cluster/topic")
@@ -82,6 +82,19 @@ def test_offsets_that_leave_no_room_are_refused(tmp_path: Path, base: int) -> No
     assert (stored(log), log.log_end_offset) == (b"", 0)
     append(log, at(1 << 62, one_batch([b"a"], producer_id=1, epoch=0, sequence=0)), offset=0)
     assert end_mirror(log, leader_epoch=2, now_ms=START_MS) == (1 << 62) + 2
+
+
+def test_a_disk_without_room_for_clients_has_none_for_a_mirror_and_its_end_is_written(tmp_path: Path) -> None:
+    log = open_manager(tmp_path).create("t", 0, bytes(16), MIRRORED)
+    append(log, at(0, one_batch([b"a"], producer_id=1, epoch=0, sequence=0, transactional=True)), offset=0)
+    before = stored(log)
+    log.dir.close_to_clients("7 bytes are free", "Add space")
+    with pytest.raises(KafkaStorageError, match="7 bytes are free") as refused:
+        append(log, at(1, one_batch([b"b"])), offset=1)
+    assert refused.value.retriable and stored(log) == before
+    assert end_mirror(log, leader_epoch=2, now_ms=START_MS) == 3
+    log.dir.open_to_clients()
+    assert append(log, at(3, one_batch([b"b"])), offset=3) == 4
 
 
 def test_transactions_are_what_they_are_in_the_source(tmp_path: Path) -> None:
