@@ -197,7 +197,7 @@ async def _serve(
             hung_up = True
             logger.info("SIGHUP: the file of settings is read again once the broker is ready")
         elif not stop.is_set():
-            manager.reloading(reloader.reload)
+            manager.reloading(loop, reloader.reload)
 
     stop = _take_signals(loop, lambda: broker is not None and broker.hurry(), hang_up)
     if parsed.supervised:

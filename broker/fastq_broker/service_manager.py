@@ -7,8 +7,8 @@ Rules
   fault. Its progress is the unit's status.
 - The watchdog (WATCHDOG_USEC) is fed by the loop twice in its time: a loop that is held up starves it, and the manager starts the
   broker anew.
-- A message that cannot be sent is not sent: the broker serves all the same. That it is ready alone is said again, for it is said once: a
-  manager that has its hands full takes no more for a while.
+- A message that cannot be sent is not sent: the broker serves all the same. That it is ready alone is said again, after a start and after
+  each reload, for somebody waits for it: a manager that has its hands full takes no more for a while.
 Source: sd_notify(3), sd_watchdog_enabled(3).
 """
 
@@ -77,21 +77,20 @@ class ServiceManager:
             if self._watchdog_s > 0:
                 self._feed(loop)
 
-    def reloading(self, reload: Callable[[], bool]) -> None:
+    def reloading(self, loop: asyncio.AbstractEventLoop, reload: Callable[[], bool]) -> None:
         """Settings are read again: said before and after, as `systemctl reload` waits for it."""
+        self._no_longer_ready()
         self.tell("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}")
         good = False
         try:
             good = reload()
         finally:  # who waits is told, whatever went wrong
-            self.tell("READY=1", f"STATUS={self._ready_as}{'' if good else NOT_TAKEN}")
+            self._say_ready(loop, self._ready_as + ("" if good else NOT_TAKEN))
 
     def stopping(self, loop: asyncio.AbstractEventLoop) -> None:
         """The stop begins; the watchdog is fed on."""
         if self._address:
-            ready = self._timers.pop("ready", None)
-            if ready is not None:
-                ready.cancel()
+            self._no_longer_ready()
             self.tell("STOPPING=1")
             self._ask(loop, lambda: "stopping")
 
@@ -105,6 +104,11 @@ class ServiceManager:
         """Ask for more time, now and later."""
         self.tell(f"EXTEND_TIMEOUT_USEC={int(EXTEND_S * 1e6)}", f"STATUS={progress()}")
         self._timers["time"] = loop.call_later(ASK_S, self._ask, loop, progress)
+
+    def _no_longer_ready(self) -> None:
+        ready = self._timers.pop("ready", None)
+        if ready is not None:
+            ready.cancel()
 
     def _say_ready(self, loop: asyncio.AbstractEventLoop, status: str) -> None:
         if self.tell("READY=1", f"STATUS={status}"):

@@ -127,7 +127,37 @@ def test_a_status_is_one_line_whatever_a_directory_is_called(tmp_path: Path) -> 
     listener.close()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="abstract names are Linux'")
+def test_a_manager_that_takes_nothing_for_a_while_hears_of_a_reloads_end_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_manager, "AGAIN_S", 0.01)
+    listener = Listener(tmp_path / "notify")
+    manager = ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "notify")}, 7)
+
+    def crowded() -> bool:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as crowd:
+            crowd.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                while True:
+                    crowd.sendto(b"x", str(tmp_path / "notify"))
+        return True
+
+    async def live() -> list[str]:
+        loop = asyncio.get_running_loop()
+        manager.ready(loop, "ready")
+        manager.reloading(loop, crowded)
+        assert listener.heard()[0] == "READY=1\nSTATUS=ready"
+        told: list[str] = []
+        for _ in range(500):
+            await asyncio.sleep(0.01)
+            if told := listener.heard():
+                break
+        return told
+
+    assert asyncio.run(live()) == ["READY=1\nSTATUS=ready"]
+    listener.close()
+
+
 def test_a_reload_ends_whatever_it_came_to_and_a_good_one_takes_a_bad_ones_words_back(tmp_path: Path) -> None:
     listener = Listener(tmp_path / "notify")
     manager = ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "notify")}, 7)
@@ -136,11 +166,12 @@ def test_a_reload_ends_whatever_it_came_to_and_a_good_one_takes_a_bad_ones_words
         raise RuntimeError
 
     async def live() -> None:
-        manager.ready(asyncio.get_running_loop(), "ready on here")
-        manager.reloading(lambda: False)
-        manager.reloading(lambda: True)
+        loop = asyncio.get_running_loop()
+        manager.ready(loop, "ready on here")
+        manager.reloading(loop, lambda: False)
+        manager.reloading(loop, lambda: True)
         with pytest.raises(RuntimeError):
-            manager.reloading(fail)
+            manager.reloading(loop, fail)
         manager.close()
 
     asyncio.run(live())
@@ -150,6 +181,7 @@ def test_a_reload_ends_whatever_it_came_to_and_a_good_one_takes_a_bad_ones_words
     listener.close()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="abstract names are Linux'")
 def test_a_manager_with_an_abstract_name_is_told() -> None:
     name = f"fastq-test-{os.getpid()}-\u00e9"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
