@@ -359,7 +359,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--version", action=_Version, nargs=0, help="print the version and end")
     add("--data-dir", metavar="DIR", help="where the data is kept, made when it is not there (default: ./data)")
     add("--listen", metavar="HOST:PORT", help="address to listen on; port 0 picks a free one (default: 127.0.0.1:9092)")
-    add("--advertise", metavar="HOST:PORT", help="address that clients are told, where it is another (containers, NAT)")
+    add(
+        "--advertise",
+        metavar="HOST:PORT",
+        help="address that clients are told, where it is another (containers, NAT); port 0: the one it listens on",
+    )
     add("--config", metavar="FILE", help="a TOML file, or a Kafka server.properties")
     add("--set", metavar="KEY=VALUE", action="append", default=[], help="one setting; wins over the file; repeatable")
     add(

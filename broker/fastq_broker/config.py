@@ -236,9 +236,15 @@ class BrokerConfig:
         insecure_ignore: Iterable[str] = (),
     ) -> BrokerConfig:
         """As `load`, and nothing is logged."""
-        settings = read_file(Path(path)) if path is not None else {}
+        repeated: list[str] = []
+        settings = read_file(Path(path), repeated) if path is not None else {}
         settings.update(_known(overrides or {}))
-        return cls.from_mapping(settings, insecure_ignore=insecure_ignore)
+        config = cls.from_mapping(settings, insecure_ignore=insecure_ignore)
+        return (
+            replace(config, warnings=(*(f"{path}: {text}" for text in repeated), *config.warnings))
+            if repeated
+            else config
+        )
 
     @classmethod
     def from_mapping(cls, settings: Mapping[str, Value], *, insecure_ignore: Iterable[str] = ()) -> BrokerConfig:
@@ -254,14 +260,15 @@ class BrokerConfig:
         return ConfigSource.STATIC_BROKER_CONFIG if name in self.settings else ConfigSource.DEFAULT_CONFIG
 
 
-def read_file(path: Path) -> dict[str, Value]:
-    """The keys of a configuration file by Kafka name, values not checked yet; ConfigError when it cannot be read."""
+def read_file(path: Path, repeated: list[str] | None = None) -> dict[str, Value]:
+    """The keys of a configuration file by Kafka name, values not checked yet; ConfigError when it cannot be read. `repeated` gets what
+    properties say more than once."""
     try:
         text = settings_text(path)
     except ConfigError as error:
         raise ConfigError(f"cannot read the configuration {path}: {error}") from None
     if path.suffix != ".toml":
-        return _known(parse_properties(text))
+        return _known(parse_properties(text, repeated))
     try:
         document = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError) as error:  # the parser calls itself for what is nested

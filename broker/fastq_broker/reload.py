@@ -84,6 +84,9 @@ class Reloader:
             logger.error("SIGHUP: %s is not taken, and nothing has changed: %s", self._path, error)
             return False
         old = self._controller.config
+        for warning in new.warnings:
+            if warning not in old.warnings:
+                logger.warning("SIGHUP: %s", warning)
         changed, waiting = differing(old, new)
         if changed:
             self._controller.reconfigure(merged(old, new, changed))

@@ -38,15 +38,20 @@ def settings_text(path: Path) -> str:
         ) from None
 
 
-def parse_properties(text: str) -> dict[str, str]:
-    """Java's properties: `#` and `!` comments, `=`, `:` or blank after the key, `\\` escapes and continues a line."""
+def parse_properties(text: str, repeated: list[str] | None = None) -> dict[str, str]:
+    """Java's properties: `#` and `!` comments, `=`, `:` or blank after the key, `\\` escapes and continues a line. Of a key that is there
+    more than once the last value holds, as in Java; `repeated` gets a sentence for each time, with both lines."""
     found: dict[str, str] = {}
-    for line in _logical_lines(text):
+    places: dict[str, int] = {}
+    for number, line in _logical_lines(text):
         key, position = _take_key(line)
         rest = line[position:].lstrip(" \t\f")
         if rest[:1] in ("=", ":"):
             rest = rest[1:].lstrip(" \t\f")
-        found[_unescape(key)] = _unescape(rest)
+        name, value = _unescape(key), _unescape(rest)
+        if repeated is not None and name in found:
+            repeated.append(f"{name} is in line {places[name]} and again in line {number}: the last one holds")
+        found[name], places[name] = value, number
     return found
 
 
@@ -64,21 +69,24 @@ def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 _LINE_END = re.compile("\r\n|\r|\n")
 
 
-def _logical_lines(text: str) -> list[str]:
-    """Lines with continuations joined, without comments and blank lines."""
-    lines: list[str] = []
-    pending = ""
-    for raw in _LINE_END.split(text):  # splitlines() knows ends that Java does not, a form feed among them
+def _logical_lines(text: str) -> list[tuple[int, str]]:
+    """Lines with continuations joined, without comments and blank lines, each with the number of its first."""
+    lines: list[tuple[int, str]] = []
+    pending, began = "", 0
+    for number, raw in enumerate(
+        _LINE_END.split(text), 1
+    ):  # splitlines() knows ends that Java does not, a form feed among them
         line = raw.lstrip(" \t\f")
         if not pending and (not line or line[0] in "#!"):
             continue
+        began = began if pending else number
         slashes = len(line) - len(line.rstrip("\\"))
         if slashes % 2:
             pending += line[:-1]
             continue
-        lines.append(pending + line)
+        lines.append((began, pending + line))
         pending = ""
-    return [*lines, pending] if pending else lines
+    return [*lines, (began, pending)] if pending else lines
 
 
 def _take_key(line: str) -> tuple[str, int]:

@@ -24,12 +24,25 @@ __all__ = [
 ]
 
 
+GROUP_TYPES = ("classic", "consumer", "share", "streams")
+GROUP_STATES = (
+    "Empty",
+    "PreparingRebalance",
+    "CompletingRebalance",
+    "Assigning",
+    "Reconciling",
+    "Stable",
+    "NotReady",
+    "Dead",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class GroupListing:
     """A group by id.
 
-    `state`: "Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead", and of the consumer type "Assigning" and
-    "Reconciling"; None before Kafka 2.6. `type`: "classic", "consumer" (KIP-848), "share", "streams"; None before 3.8.
+    `state`: one of GROUP_STATES ("Assigning" and "Reconciling" of the consumer type, "NotReady" of streams); None before Kafka 2.6.
+    `type`: one of GROUP_TYPES ("consumer" is KIP-848's); None before 3.8.
     `protocol_type` is "consumer" for consumers, "connect" for Kafka Connect, "" for a group that has offsets only.
     """
 

@@ -18,13 +18,21 @@ __all__ = [
 ]
 
 
+TRANSACTION_STATES = (
+    "Empty",
+    "Ongoing",
+    "PrepareCommit",
+    "PrepareAbort",
+    "CompleteCommit",
+    "CompleteAbort",
+    "Dead",
+    "PrepareEpochFence",
+)
+
+
 @dataclass(frozen=True, slots=True)
 class TransactionListing:
-    """A transactional id with its producer.
-
-    `state`: "Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit", "CompleteAbort", "Dead",
-    "PrepareEpochFence".
-    """
+    """A transactional id with its producer. `state` is one of TRANSACTION_STATES."""
 
     transactional_id: str
     producer_id: int

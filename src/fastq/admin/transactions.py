@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from fastq.admin.core import Answers, _error, _group_by_topic, _per_leader, list_topics, look_up_topics, per_item
 from fastq.admin.groups import for_all_brokers, per_coordinator
 from fastq.admin.transaction_types import (
+    TRANSACTION_STATES,
     FencedProducer,
     HangingTransaction,
     ProducerState,
@@ -43,7 +44,9 @@ def list_transactions(
     responses = yield from for_all_brokers(request, (min_version, 32767))
     unknown = sorted({state for response in responses for state in response.unknown_state_filters})
     if unknown:
-        raise ValueError(f"the broker knows no transaction state {', '.join(map(repr, unknown))}")
+        raise ValueError(
+            f"the broker knows no transaction state {', '.join(map(repr, unknown))}; Kafka's are {', '.join(TRANSACTION_STATES)}"
+        )
     listings = [
         TransactionListing(t.transactional_id, t.producer_id, t.transaction_state)
         for response in responses

@@ -10,7 +10,17 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from fastq.cli.clients import add_client_options, opened_admin
-from fastq.cli.output import Subparsers, UsageError, add_json_option, count, key_values, print_json, print_records
+from fastq.cli.output import (
+    Subparsers,
+    UsageError,
+    add_json_option,
+    count,
+    key_values,
+    nonempty,
+    print_json,
+    print_records,
+    sent,
+)
 from fastq.errors import InvalidRequest
 
 if TYPE_CHECKING:
@@ -30,7 +40,7 @@ def register(commands: Any) -> None:
     listing.set_defaults(run=run_list)
 
     describe = kinds.add("describe", "Subscriptions with their settings.", "fastq client-metrics describe latency")
-    describe.add_argument("names", nargs="*", metavar="NAME", help="without one: all")
+    describe.add_argument("names", type=nonempty, nargs="*", metavar="NAME", help="without one: all")
     describe.set_defaults(run=run_describe)
 
     change = kinds.add(
@@ -38,11 +48,14 @@ def register(commands: Any) -> None:
         "Make a subscription, or change one.",
         "fastq client-metrics set latency --metrics org.apache.kafka.producer. --interval-ms 60000 --match client_software_name=fastq",
     )
-    change.add_argument("name", metavar="NAME")
+    change.add_argument("name", type=nonempty, metavar="NAME")
     change.add_argument("--interval-ms", type=count, metavar="MS", help="how often clients push")
-    change.add_argument("--metrics", metavar="PREFIX[,...]", help="names begin with one of these; an empty one: all")
+    change.add_argument(
+        "--metrics", type=sent, metavar="PREFIX[,...]", help="names begin with one of these; an empty one: all"
+    )
     change.add_argument(
         "--match",
+        type=sent,
         metavar="KEY=REGEX",
         action="append",
         help="of clients alone whose attribute matches; may be repeated",
@@ -50,7 +63,7 @@ def register(commands: Any) -> None:
     change.set_defaults(run=run_set)
 
     delete = kinds.add("delete", "Take a subscription back.", "fastq client-metrics delete latency")
-    delete.add_argument("name", metavar="NAME")
+    delete.add_argument("name", type=nonempty, metavar="NAME")
     delete.set_defaults(run=run_delete)
 
     for action in (listing, describe, change, delete):

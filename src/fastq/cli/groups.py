@@ -24,6 +24,7 @@ from fastq.cli.output import (
     complain,
     is_whole,
     nonempty,
+    of_known,
     print_json,
     print_records,
     whole,
@@ -48,7 +49,7 @@ def register(commands: Any) -> None:
     describe = kinds.add(
         "describe", "Partitions of groups with their lag, or members.", "fastq groups describe billing --members"
     )
-    describe.add_argument("groups", nargs="+", metavar="GROUP")
+    describe.add_argument("groups", type=nonempty, nargs="+", metavar="GROUP")
     style = describe.add_mutually_exclusive_group()
     style.add_argument("--members", action="store_true", help="a line a member: host, assignment, epoch")
     style.add_argument("--state", action="store_true", help="a line a group: state, protocol, coordinator")
@@ -59,18 +60,18 @@ def register(commands: Any) -> None:
         "Show where a group's offsets would go, and with --execute move them. The group must have no members.",
         "fastq groups reset-offsets billing --topic orders --to-datetime 2026-11-21T10:00:00 --execute",
     )
-    reset.add_argument("group")
+    reset.add_argument("group", type=nonempty)
     _add_reset_options(reset)
     reset.set_defaults(run=run_reset)
 
     delete = kinds.add("delete", "Delete groups with their offsets.", "fastq groups delete billing")
-    delete.add_argument("groups", nargs="+", metavar="GROUP")
+    delete.add_argument("groups", type=nonempty, nargs="+", metavar="GROUP")
     delete.set_defaults(run=run_delete)
 
     offsets = kinds.add(
         "delete-offsets", "Forget what a group has committed.", "fastq groups delete-offsets billing --topic orders:0,1"
     )
-    offsets.add_argument("group")
+    offsets.add_argument("group", type=nonempty)
     add_topic_option(offsets, required=True)
     offsets.set_defaults(run=run_delete_offsets)
 
@@ -79,9 +80,13 @@ def register(commands: Any) -> None:
         "Put members out of a group; who still runs joins again.",
         "fastq groups remove-members billing --instance worker-3",
     )
-    remove.add_argument("group")
-    remove.add_argument("--instance", action="append", default=[], metavar="ID", help="a static member; repeatable")
-    remove.add_argument("--member", action="append", default=[], metavar="ID", help="a member by its id; repeatable")
+    remove.add_argument("group", type=nonempty)
+    remove.add_argument(
+        "--instance", type=nonempty, action="append", default=[], metavar="ID", help="a static member; repeatable"
+    )
+    remove.add_argument(
+        "--member", type=nonempty, action="append", default=[], metavar="ID", help="a member by its id; repeatable"
+    )
     remove.add_argument("--all", action="store_true", help="all members")
     remove.set_defaults(run=run_remove)
 
@@ -129,8 +134,11 @@ def _add_reset_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run_list(options: argparse.Namespace) -> int:
+    from fastq.admin.group_types import GROUP_STATES, GROUP_TYPES
+
+    states, types = of_known(options.state, GROUP_STATES, "--state"), of_known(options.type, GROUP_TYPES, "--type")
     with opened_admin(options) as admin:
-        found = admin.list_groups(states=options.state, types=options.type)
+        found = admin.list_groups(states=states, types=types)
     rows = [
         {"group": group.group_id, "type": group.type, "protocol": group.protocol_type or None, "state": group.state}
         for group in found.values()

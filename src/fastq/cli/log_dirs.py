@@ -54,7 +54,9 @@ def register(commands: Any) -> None:
     )
     add_client_options(move, again=True)
     add_json_option(move, again=True)
-    move.add_argument("partitions", nargs="+", metavar="TOPIC[:P,P...]", help="a topic, or some of its partitions")
+    move.add_argument(
+        "partitions", type=nonempty, nargs="+", metavar="TOPIC[:P,P...]", help="a topic, or some of its partitions"
+    )
     move.add_argument("--to", required=True, metavar="DIR", help="the directory, as log.dirs of the broker has it")
     move.add_argument(
         "--broker",

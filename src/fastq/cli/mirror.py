@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from fastq.cli.output import Subparsers, add_json_option, complain, counted, print_records, seconds
+from fastq.cli.output import Subparsers, add_json_option, complain, counted, nonempty, print_records, seconds
 
 if TYPE_CHECKING:
     from fastq.mirror import MirrorConfig
@@ -48,6 +48,7 @@ def register(commands: Any) -> None:
     )
     check.add_argument(
         "--topic",
+        type=nonempty,
         action="append",
         default=[],
         metavar="TOPIC",

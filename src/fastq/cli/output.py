@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import difflib
 import json
 import os
 import re
@@ -52,10 +53,8 @@ count = whole(1, INT64_MAX)
 """The type of options that take a number of things."""
 
 
-def nonempty(text: str) -> str:
-    """The type of what is called by a name: a variable of a shell that is not set gives an empty one."""
-    if not text:
-        raise argparse.ArgumentTypeError("a name is expected, not an empty text")
+def sent(text: str) -> str:
+    """The type of texts that a request carries: what is no Unicode it could not, and Kafka's strings have INT16_MAX bytes at most."""
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
@@ -63,6 +62,24 @@ def nonempty(text: str) -> str:
     if size > INT16_MAX:
         raise argparse.ArgumentTypeError(f"a name of {INT16_MAX:,} bytes at most is expected, not one of {size:,}")
     return text
+
+
+def nonempty(text: str) -> str:
+    """The type of what is called by a name: a variable of a shell that is not set gives an empty one."""
+    if not text:
+        raise argparse.ArgumentTypeError("a name is expected, not an empty text")
+    return sent(text)
+
+
+def of_known(texts: Sequence[str], known: Sequence[str], option: str) -> list[str]:
+    """What an option names, as it is spelt among what is known; UsageError with the nearest that is, or with all."""
+    spelt = {name.lower(): name for name in known}
+    for text in texts:
+        if text.lower() not in spelt:
+            near = difflib.get_close_matches(text.lower(), spelt, n=1)
+            hint = f"did you mean {spelt[near[0]]}?" if near else f"it is one of {', '.join(known)}"
+            raise UsageError(f"{option} {text!r} is not known, {hint}")
+    return [spelt[text.lower()] for text in texts]
 
 
 def seconds(text: str) -> float:

@@ -16,6 +16,7 @@ from fastq.cli.output import (
     UsageError,
     add_json_option,
     complain,
+    nonempty,
     print_facts,
     print_json,
     print_records,
@@ -71,7 +72,11 @@ def register(commands: Any) -> None:
         help="as in `fastq-broker format -I`; the directory's id is in its meta.properties",
     )
     add.add_argument(
-        "--listener", metavar="NAME", default="CONTROLLER", help="the name of its listener (default: CONTROLLER)"
+        "--listener",
+        type=nonempty,
+        metavar="NAME",
+        default="CONTROLLER",
+        help="the name of its listener (default: CONTROLLER)",
     )
     add.set_defaults(run=run_add)
 

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fastq.cli.output import UsageError
+from fastq.cli.output import UsageError, complain
 from fastq.errors import ConfigError
 from fastq.other_clients import IGNORED, REFUSED
 from fastq.properties import flattened, parse_properties, settings_text
@@ -45,7 +45,11 @@ _OF_THE_COMMANDS = {
 
 def from_file(path: str, kind: str) -> dict[str, Any]:
     """What a properties file says for one kind of client, by the keys as written. Raises UsageError."""
-    return _for_client(kind, _parsed(Path(path), parse_properties), path)
+    repeated: list[str] = []
+    given = _parsed(Path(path), lambda text: parse_properties(text, repeated))
+    for text in repeated:
+        complain(f"warning: {path}: {text}")
+    return _for_client(kind, given, path)
 
 
 def from_profile(name: str, kind: str) -> dict[str, Any]:

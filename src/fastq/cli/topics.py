@@ -43,7 +43,11 @@ def register(commands: Any) -> None:
 
     describe = kinds.add("describe", "Partitions of topics: leader, replicas, offsets.", "fastq topics describe logs")
     describe.add_argument(
-        "topics", nargs="*", metavar="TOPIC", help="may be left out with an option below: all topics then"
+        "topics",
+        type=nonempty,
+        nargs="*",
+        metavar="TOPIC",
+        help="may be left out with an option below: all topics then",
     )
     only = describe.add_mutually_exclusive_group()
     only.add_argument("--under-replicated", action="store_true", help="only partitions with a replica out of sync")
@@ -99,7 +103,7 @@ def register(commands: Any) -> None:
         "delete-records", "Delete a partition's records before an offset.", "fastq topics delete-records logs:0:5000"
     )
     records.add_argument(
-        "places", nargs="+", metavar="TOPIC:PARTITION:OFFSET", help="offset -1: all that are there now"
+        "places", type=nonempty, nargs="+", metavar="TOPIC:PARTITION:OFFSET", help="offset -1: all that are there now"
     )
     records.set_defaults(run=run_delete_records)
 

@@ -13,8 +13,10 @@ from fastq.cli.output import (
     UsageError,
     add_json_option,
     nonempty,
+    of_known,
     print_json,
     print_records,
+    sent,
     whole,
 )
 
@@ -29,13 +31,13 @@ def register(commands: Any) -> None:
     listing.add_argument("--state", action="append", default=[], help="Ongoing, PrepareCommit, ...; may be repeated")
     listing.add_argument("--producer-id", type=whole(0, INT64_MAX), action="append", default=[], help="may be repeated")
     listing.add_argument("--longer-than", type=whole(0, INT64_MAX), metavar="MS", help="open for longer than this")
-    listing.add_argument("--pattern", metavar="REGEX", help="ids that match a regular expression")
+    listing.add_argument("--pattern", type=sent, metavar="REGEX", help="ids that match a regular expression")
     listing.set_defaults(run=run_list)
 
     describe = kinds.add(
         "describe", "Producer, state, time and partitions of transactions.", "fastq transactions describe billing-1"
     )
-    describe.add_argument("ids", nargs="+", metavar="TRANSACTIONAL-ID")
+    describe.add_argument("ids", type=nonempty, nargs="+", metavar="TRANSACTIONAL-ID")
     describe.set_defaults(run=run_describe)
 
     abort = kinds.add(
@@ -43,7 +45,7 @@ def register(commands: Any) -> None:
         "Abort by transactional id (its producer is fenced), or one that hangs in a partition, by its first offset.",
         "fastq transactions abort --topic orders --partition 0 --start-offset 4711",
     )
-    abort.add_argument("ids", nargs="*", metavar="TRANSACTIONAL-ID")
+    abort.add_argument("ids", type=nonempty, nargs="*", metavar="TRANSACTIONAL-ID")
     abort.add_argument("--topic", type=nonempty)
     abort.add_argument("--partition", type=whole())
     abort.add_argument(
@@ -69,9 +71,12 @@ def register(commands: Any) -> None:
 
 
 def run_list(options: argparse.Namespace) -> int:
+    from fastq.admin.transaction_types import TRANSACTION_STATES
+
+    states = of_known(options.state, TRANSACTION_STATES, "--state")
     with opened_admin(options) as admin:
         found = admin.list_transactions(
-            states=options.state,
+            states=states,
             producer_ids=options.producer_id,
             longer_than_ms=options.longer_than,
             id_pattern=options.pattern,

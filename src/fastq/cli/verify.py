@@ -91,9 +91,9 @@ def register(commands: Any) -> None:
     add_client_options(consume, "--bootstrap-server")
     consume.add_argument("--topic", type=nonempty, required=True)
     consume.add_argument("--group-id", type=nonempty, required=True)
-    consume.add_argument("--group-instance-id", metavar="ID", help="be a static member under this name")
+    consume.add_argument("--group-instance-id", type=nonempty, metavar="ID", help="be a static member under this name")
     consume.add_argument("--group-protocol", type=str.lower, default="classic", choices=["classic", "consumer"])
-    consume.add_argument("--group-remote-assignor", metavar="NAME", help="of the consumer protocol")
+    consume.add_argument("--group-remote-assignor", type=nonempty, metavar="NAME", help="of the consumer protocol")
     consume.add_argument(
         "--assignment-strategy",
         default="range",

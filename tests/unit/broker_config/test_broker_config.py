@@ -241,6 +241,17 @@ def test_properties_follow_java() -> None:
     assert parse_properties("a=1\f2\x85\u2028\r\f b=2\r\n\rc=3") == {"a": "1\f2\x85\u2028", "b": "2", "c": "3"}
 
 
+def test_a_key_that_is_there_twice_is_told_with_both_lines(tmp_path: Path) -> None:
+    path = tmp_path / "server.properties"
+    path.write_text("log.retention.hours=1\n\n# more\nnode.id=\\\n  1\nlog.retention.hours : 2\nnode.id 3\n")
+    config = BrokerConfig.read(path)
+    assert (config.node_id, config.log_retention_ms) == (3, 2 * 3600_000)
+    assert config.warnings == (
+        f"{path}: log.retention.hours is in line 1 and again in line 6: the last one holds",
+        f"{path}: node.id is in line 4 and again in line 7: the last one holds",
+    )
+
+
 def test_a_file_with_a_mark_or_in_latin_1_is_read_and_what_is_no_text_is_told(tmp_path: Path) -> None:
     path = tmp_path / "server.properties"
     for text in (b"\xef\xbb\xbfnode.id=7\r\nlog.dirs=/caf\xc3\xa9\r\n", b"node.id=7\nlog.dirs=/caf\xe9\n"):

@@ -28,6 +28,16 @@ def config(tmp_path: Path) -> Path:
     return path
 
 
+def test_a_key_that_is_there_twice_is_told(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config.write_text(config.read_text() + "acks=all\n")
+    given = options("produce", "t", "--command-config", str(config))
+    assert client_settings(given, "producer")["acks"] == "all"
+    assert (
+        capsys.readouterr().err
+        == f"fastq: warning: {config}: acks is in line 4 and again in line 8: the last one holds\n"
+    )
+
+
 @pytest.fixture
 def profiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))

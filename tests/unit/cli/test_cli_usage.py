@@ -166,6 +166,15 @@ def test_a_command_without_its_action_is_one_line(capsys: pytest.CaptureFixture[
         (["offsets", "t", "--at", "9" * 20], "--at takes earliest"),
         (["offsets", "t" * 40_000], "a name of 32,767 bytes at most is expected, not one of 40,000"),
         (["offsets", "\udcff"], "a name in Unicode is expected"),
+        (["groups", "delete", "g" * 40_000], "a name of 32,767 bytes at most is expected"),
+        (["groups", "remove-members", "g", "--instance", ""], "a name is expected"),
+        (["transactions", "describe", "\udcff"], "a name in Unicode is expected"),
+        (["client-metrics", "set", "c", "--metrics", "m" * 40_000], "32,767 bytes at most"),
+        (["quorum", "add-controller", "4@h:1:x", "--listener", "l" * 40_000], "32,767 bytes at most"),
+        (["transactions", "list", "--state", "x"], "it is one of Empty, Ongoing, PrepareCommit, PrepareAbort"),
+        (["transactions", "list", "--state", "ongoin"], "--state 'ongoin' is not known, did you mean Ongoing?"),
+        (["groups", "list", "--state", "x"], "it is one of Empty, PreparingRebalance"),
+        (["groups", "list", "--type", "clasic"], "did you mean classic?"),
         (["offsets", "t", "--at", "\u00b2"], "--at takes earliest"),
         (["groups", "reset-offsets", "g", "--topic", "t", "--to-datetime", "9" * 20], "milliseconds are expected"),
         (["configs", "show", "--broker", "9" * 20], "the id of a broker"),
@@ -177,6 +186,40 @@ def test_a_command_without_its_action_is_one_line(capsys: pytest.CaptureFixture[
 )
 def test_wrong_calls(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
     assert words in complaint(capsys, *arguments)
+
+
+PARSED_LATER = {
+    *("--profile", "--property", "--command-config", "--bootstrap", "--config", "--file", "--plot", "--to"),
+    *("--generate", "--execute", "--verify", "--cancel"),  # files and directories
+    *("--replica-assignment", "settings", "--broker", "--brokers", "--at", "--from", "--to-datetime", "--by-duration"),
+    *("--upgrade", "--downgrade", "controller", "--directory-id", "--listen", "--schema-registry", "--name", "--api"),
+    *(
+        "--key",
+        "--key-separator",
+        "--header",
+        "--header-separator",
+        "--null-marker",
+        "--filter",
+        "--format",
+        "--include",
+    ),
+    *("--assignment-strategy", "paths", "--state", "--type"),
+}
+"""What has a form of its own, which the commands read, or stays here."""
+
+
+def test_every_text_that_is_sent_is_one_that_can_be() -> None:
+    untyped = set()
+    for command in COMMANDS:
+        parser = build_parser()
+        for word in command.split():
+            parser = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction)).choices[word]
+        untyped |= {
+            (action.option_strings or [action.dest])[-1]
+            for action in parser._actions
+            if action.nargs != 0 and action.type is None and action.choices is None
+        }
+    assert untyped <= PARSED_LATER | {"--bootstrap-server"}
 
 
 def test_what_is_quoted_makes_no_lines_and_is_cut_where_it_is_long(capsys: pytest.CaptureFixture[str]) -> None:
