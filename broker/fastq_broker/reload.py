@@ -3,7 +3,8 @@
 Rules
 - What AlterConfigs may alter may change, and counts as if the broker had been started with it: nothing is written to the metadata, and
   what was altered there stands above the file, as at a start (KIP-226).
-- A file that cannot be read, or has anything that a start would refuse, changes nothing, and is named with the reason.
+- A file that cannot be read, or has anything that a start would refuse, changes nothing, and is named with the reason. So does a pipe, which a
+  start may read: once read it is empty, as if every setting were its default, or holds the loop up until somebody writes into it.
 - What counts only from the next start on is named in one line, each time, as long as the file and the broker differ.
 - `listeners` hear of each file that was good, whether it has changed or not: what has files of its own (certificates) looks at them again.
 """
@@ -11,11 +12,12 @@ Rules
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fastq.errors import FastqError
+from fastq.errors import ConfigError, FastqError
 
 from .config import BrokerConfig, effective
 from .config_keys import ConfigType, Status, Value
@@ -56,6 +58,12 @@ def merged(old: BrokerConfig, new: BrokerConfig, names: Iterable[str]) -> Broker
     return replace(old, settings=settings, **values)
 
 
+def _check_is_file(path: str) -> None:
+    """Raises ConfigError for what cannot be read twice. What is not there is for who reads it."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise ConfigError("it is no file (a pipe?), and is read at the start alone: give --config the name of a file")
+
+
 class Reloader:
     """Reads the file of a broker again. Loop thread only."""
 
@@ -79,6 +87,7 @@ class Reloader:
             logger.info("SIGHUP changes nothing: this broker was started without a file of settings (--config)")
             return True
         try:
+            _check_is_file(self._path)
             new = BrokerConfig.read(self._path, self._overrides, insecure_ignore=self._insecure_ignore)
         except (FastqError, ValueError) as error:
             logger.error("SIGHUP: %s is not taken, and nothing has changed: %s", self._path, error)

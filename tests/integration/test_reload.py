@@ -166,6 +166,24 @@ def test_a_bad_file_changes_nothing_and_says_so(
     assert word in line and "is not taken, and nothing has changed" in line
 
 
+def test_a_pipe_is_not_read_twice(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    async def test(one: Reloaded) -> None:
+        one.path.unlink()
+        os.mkfifo(one.path)
+        assert not one.reloader.reload(), "it would wait for who writes"
+        one.path.unlink()
+        read, write = os.pipe()
+        os.close(write)
+        one.path.symlink_to(f"/dev/fd/{read}")
+        assert not one.reloader.reload(), "it has been read, and is empty"
+        os.close(read)
+        assert one.retention_ms("t") == 24 * 3_600_000
+
+    run(test)
+    lines = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert len(lines) == 2 and all("is not taken, and nothing has changed: it is no file" in line for line in lines)
+
+
 # --- the command
 
 
