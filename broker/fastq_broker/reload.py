@@ -6,14 +6,13 @@ Rules
 - A file that cannot be read, or has anything that a start would refuse, changes nothing, and is named with the reason. So does a pipe, which a
   start may read: once read it is empty, as if every setting were its default, or holds the loop up until somebody writes into it.
 - What counts only from the next start on is named in one line, each time, as long as the file and the broker differ.
-- `listeners` hear of each file that was good, whether it has changed or not: what has files of its own (certificates) looks at them again.
 """
 
 from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -79,7 +78,6 @@ class Reloader:
         self._path = path
         self._overrides = dict(overrides)
         self._insecure_ignore = tuple(insecure_ignore)
-        self.listeners: list[Callable[[BrokerConfig], object]] = []
 
     def reload(self) -> bool:
         """Read the file, and have what may change take effect; whether the file was good."""
@@ -106,8 +104,6 @@ class Reloader:
             logger.warning(
                 "SIGHUP: these settings of %s count from the next start on: %s", self._path, ", ".join(waiting)
             )
-        for listener in self.listeners:
-            listener(new)
         return True
 
     def _shown(self, name: str) -> str:

@@ -147,10 +147,7 @@ def test_what_cannot_change_is_named_in_one_line(run: Run, caplog: pytest.LogCap
 def test_a_bad_file_changes_nothing_and_says_so(
     run: Run, caplog: pytest.LogCaptureFixture, text: str | None, word: str
 ) -> None:
-    heard: list[object] = []
-
     async def test(one: Reloaded) -> None:
-        one.reloader.listeners.append(heard.append)
         if text is None:
             one.path.unlink()
             assert not one.reloader.reload()
@@ -158,8 +155,7 @@ def test_a_bad_file_changes_nothing_and_says_so(
             assert not one.reload(f"log.cleaner.threads=5\n{text}")
         assert one.retention_ms("t") == 24 * 3_600_000
         assert one.broker.cleaner.config.threads == 2
-        assert not heard
-        assert one.reload(FIRST) and len(heard) == 1, "what has files of its own looks at them with each good file"
+        assert one.reload(FIRST)
 
     run(test)
     (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
