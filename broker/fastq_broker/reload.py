@@ -3,8 +3,8 @@
 Rules
 - What AlterConfigs may alter may change, and counts as if the broker had been started with it: nothing is written to the metadata, and
   what was altered there stands above the file, as at a start (KIP-226).
-- A file that cannot be read, or has anything that a start would refuse, changes nothing, and is named with the reason. So does a pipe, which a
-  start may read: once read it is empty, as if every setting were its default, or holds the loop up until somebody writes into it.
+- A file that cannot be read, or has anything that a start would refuse, changes nothing, and is named with the reason. So does a pipe,
+  which a start may read: once read it is empty, as if every setting were its default, or it holds the loop up until somebody writes.
 - What counts only from the next start on is named in one line, each time, as long as the file and the broker differ.
 """
 
