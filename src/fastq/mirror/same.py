@@ -26,15 +26,17 @@ def source_value(alias: str, cluster_id: str, topic_id: str) -> str:
 
 
 class Epochs(NamedTuple):
-    """The source's leader epochs in a partition of it, each with the first offset that it wrote of what was copied, ascending."""
+    """The source's leader epochs in a partition of it, each with the first offset that it wrote of what was copied, ascending: the last
+    EPOCHS_MAX. `begin` is the first offset that was copied, where epochs before those are forgotten; -1: it is that of the first one."""
 
     topic_id: str
     starts: tuple[tuple[int, int], ...] = ()
+    begin: int = -1
 
     @property
     def first(self) -> int:
-        """The first offset that was copied, as far as that is remembered; -1 where none was."""
-        return self.starts[0][1] if self.starts else -1
+        """The first offset that was copied; -1 where none was."""
+        return self.starts[0][1] if self.begin < 0 and self.starts else self.begin
 
     def at(self, end: int) -> int:
         """The epoch of the last record below `end`; -1 where it is not known."""
@@ -50,16 +52,21 @@ class Epochs(NamedTuple):
         for epoch, start in found:
             if not starts or epoch > starts[-1][0]:
                 starts.append((epoch, start))
-        return self._replace(starts=tuple(starts[-EPOCHS_MAX:]))
+        begin = self.begin if self.begin < end else -1
+        if begin < 0 and len(starts) > EPOCHS_MAX:
+            begin = starts[0][1]
+        return self._replace(starts=tuple(starts[-EPOCHS_MAX:]), begin=begin)
 
     def to_json(self) -> bytes:
-        return json.dumps({"topic_id": self.topic_id, "epochs": self.starts}, separators=(",", ":")).encode()
+        found = {"topic_id": self.topic_id, "epochs": self.starts, **({"begin": self.begin} if self.begin >= 0 else {})}
+        return json.dumps(found, separators=(",", ":")).encode()
 
     @classmethod
     def from_json(cls, value: bytes) -> Epochs:
         try:
             found = json.loads(value)
-            return cls(str(found["topic_id"]), tuple((int(epoch), int(start)) for epoch, start in found["epochs"]))
+            starts = tuple((int(epoch), int(start)) for epoch, start in found["epochs"])
+            return cls(str(found["topic_id"]), starts, int(found.get("begin", -1)))
         except (ValueError, KeyError, TypeError) as error:
             raise StateError(f"no epochs of a partition: {value[:100]!r}", cause=error) from None
 

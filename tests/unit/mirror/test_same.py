@@ -20,6 +20,15 @@ def test_epochs_are_kept_with_their_first_offsets() -> None:
     many = Epochs("id").added([(n, n) for n in range(1000)], 0)
     assert (len(many.starts), many.starts[-1]) == (64, (999, 999))
     assert Epochs.from_json(many.to_json()) == many
+    # Where it was begun is known longer than the epochs are, until the topic is copied anew.
+    long = Epochs("id")
+    for n in range(1000):
+        long = long.added([(n, 100 + n)], 100 + n)
+    assert [each.first for each in (many, long, Epochs.from_json(long.to_json()))] == [0, 100, 100]
+    assert [long.added([(2000, end)], end).first for end in (500, 101, 100, 0)] == [100, 100, 100, 0]
+    assert Epochs.from_json(b'{"topic_id": "id", "epochs": [[3, 10]]}') == Epochs("id", ((3, 10),)), (
+        "as it was written before"
+    )
     with pytest.raises(StateError, match="no epochs"):
         Epochs.from_json(b'{"epochs": [[1]]}')
 
