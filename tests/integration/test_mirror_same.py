@@ -24,6 +24,7 @@ from fastq.errors import (
     InvalidRequest,
     OffsetOutOfRange,
     PolicyViolation,
+    TransactionFenced,
     UnknownTopicId,
 )
 from fastq.mirror import same_failover
@@ -437,6 +438,60 @@ def test_a_fail_back_over_records_that_nobody_has_copied_is_refused(
     back = reversed_config(config)
     with running(back):
         wait_for_same(back, name)
+
+
+@pytest.fixture
+def left_open(brokers: tuple[Broker, Broker], new_topic_name: Any) -> Iterator[tuple[MirrorConfig, str, Producer]]:
+    """A transaction that is open in the former source, and copied, after a fail-over; its producer lives on."""
+    source, name = brokers[0].bootstrap_servers, new_topic_name()
+    config = same(brokers, name)
+    with Admin(bootstrap_servers=source) as admin:
+        admin.create_topic(name, 1)
+    with Producer(bootstrap_servers=source, transactional_id=name) as producer:
+        producer.begin_transaction()
+        producer.send(name, b"open")
+        producer.flush()
+        with running(config):
+            wait_for_same(config, name)
+        fail_over(config)
+        yield config, name, producer
+
+
+def test_a_transaction_that_is_open_in_the_former_source_cannot_be_committed_after_a_fail_back(
+    left_open: tuple[MirrorConfig, str, Producer],
+) -> None:
+    config, name, producer = left_open
+    fail_back(config)
+    with pytest.raises(TransactionFenced):
+        producer.commit_transaction()
+    back = reversed_config(config)
+    with running(back):
+        wait_for_same(back, name)
+        wait_for(lambda: stable_end(config, "source", name) == stable_end(config, "target", name))
+    for side in ("source", "target"):
+        assert values(config, side, name, "read_committed") == []
+    with Producer(config.source.common, transactional_id=name) as again:
+        again.begin_transaction()  # the mirror has brought the end that its coordinator waited for
+        again.commit_transaction()
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_transaction_that_ends_while_a_fail_back_looks_keeps_its_end(
+    left_open: tuple[MirrorConfig, str, Producer], monkeypatch: Any, commit: bool
+) -> None:
+    config, name, producer = left_open
+    tp, look = TopicPartition(name, 0), same_failover._differences
+
+    def looked(*arguments: Any) -> Any:
+        found = look(*arguments)
+        producer.commit_transaction() if commit else producer.abort_transaction()
+        return found if commit else {tp: "another reason"}
+
+    monkeypatch.setattr(same_failover, "_differences", looked)
+    with pytest.raises(ConfigError, match="is being committed" if commit else "another reason"):
+        fail_back(config)
+    wait_for(lambda: stable_end(config, "source", name) == 2)  # the record, and the marker
+    assert values(config, "source", name, "read_committed") == ([b"open"] if commit else [])
 
 
 @pytest.mark.parametrize("more", ["source", "target"])

@@ -3,8 +3,9 @@
 Rules
 - A partition that this node leads gets its marker by a call, one that another leads by a request; what cannot be reached now is tried
   again by who asked.
-- A partition that is gone from the metadata, has seen a newer epoch of the producer, or is a mirror's now has no transaction to end: it
-  counts as done.
+- A partition that is gone from the metadata, has seen a newer epoch of the producer, or is a mirror's now and has no transaction of the
+  producer has none to end: it counts as done. One that is a mirror's and has it open still waits: the mirror brings its end, or it is no
+  mirror's any more, as after a fail-back that was refused, and the marker is written then. Left out, the transaction would stay open.
 - What cannot be written is said at once, and then once in UNTOLD_MS with the number of those left out: a partition that is away is tried
   again for each transaction that ends.
 - A marker in a partition of a coordinator's topic is told to that coordinator once it is durable: pending offsets become real.
@@ -16,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from fastq.errors import ErrorCode, KafkaError, error_for_code
 
@@ -26,14 +27,13 @@ from .transaction import Partition, Transaction
 
 if TYPE_CHECKING:
     from fastq_broker.ports import Ports
+    from fastq_broker.replicas import Replica
 
 logger = logging.getLogger(__name__)
 
 UNTOLD_MS: Final = 10_000
 
-_NOTHING_TO_END = frozenset(
-    {ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.POLICY_VIOLATION}
-)
+_NOTHING_TO_END = frozenset({ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.TRANSACTION_COORDINATOR_FENCED})
 
 
 class MarkerWriter:
@@ -105,11 +105,9 @@ class MarkerWriter:
         if isinstance(replica, int):
             on_done(error_for_code(replica, "no marker can be written here", topic=topic, partition=partition))
             return
-        if replica.mirrored:
-            words = "a mirror of another cluster writes it, where its transactions are ended"
-            on_done(error_for_code(ErrorCode.POLICY_VIOLATION, words, topic=topic, partition=partition))
-            return
         try:
+            if replica.mirrored:
+                _check_mirrored(replica, marker)
             written = replica.log.append_transaction_marker(
                 producer_id=marker.producer_id,
                 producer_epoch=marker.producer_epoch,
@@ -138,3 +136,21 @@ class MarkerWriter:
                         partition, marker.producer_id, marker.producer_epoch, marker.committed
                     )
         on_done(error)
+
+
+def _check_mirrored(replica: Replica, marker: Marker) -> NoReturn:
+    """Raises InvalidProducerEpoch where a partition that a mirror writes has no transaction of the producer, PolicyViolation where it has
+    one, KafkaStorageError."""
+    log = replica.log
+    if not log.loaded:
+        log.load()
+    entry = log.producers.get(marker.producer_id)
+    if entry is None or entry.txn_first_offset < 0:
+        code, words = ErrorCode.INVALID_PRODUCER_EPOCH, "a mirror of another cluster writes it, and has ended it"
+    else:
+        code = ErrorCode.POLICY_VIOLATION
+        words = (
+            f"a mirror of another cluster writes it: the transaction that is open since offset {entry.txn_first_offset} ends with what the "
+            "mirror brings, or once the topic may be written to (fastq mirror fail-over)"
+        )
+    raise error_for_code(code, words, topic=replica.topic, partition=replica.partition)

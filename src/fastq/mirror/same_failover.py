@@ -6,13 +6,15 @@ Rules
   producers are forgotten; then `mirror.source` goes, and everybody may write.
 - Fail-back makes a topic of the former source a mirror of the target's, where it ends before the fail-over did and its last batch is the
   one that lies there. What nobody has copied is refused: offsets would mean two records.
+- A transaction that is open there was ended by the fail-over, as aborted: its producer is fenced, so that its commit fails. Its coordinator
+  writes no marker while the topic is a mirror's, so a commit that came first is seen, and refuses the fail-back.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 
 from fastq._native.records import BatchHeader, iter_headers
@@ -32,6 +34,7 @@ logger = logging.getLogger("fastq.mirror")
 
 TRIES = 50
 PAUSE_S = 0.2
+FENCE_S = 0.5
 
 
 class Topic(NamedTuple):
@@ -157,6 +160,8 @@ def follow_back(
     except BaseException:
         _let_write(source, wanted)
         raise
+    if not refused:
+        refused = _fence_open(source, own)
     if refused:
         names = sorted({tp.topic for tp in refused})
         _let_write(source, names)
@@ -165,6 +170,40 @@ def follow_back(
             hint=f"Look at these records, and keep what is needed; then fastq topics delete {' '.join(names)} in {config.source.alias}: "
             "fastq mirror --reverse makes them there and copies them anew",
         )
+
+
+def _fence_open(admin: Admin, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, str]:
+    """Fence the producers that have a transaction open in these partitions, which nobody but a mirror writes now; why some cannot be the
+    mirror's, in words: a transaction is committed there that the target has aborted. Raises what keeps a coordinator from answering."""
+    error: FastqError | None = None
+    for attempt in range(TRIES):
+        if attempt:
+            time.sleep(PAUSE_S)
+        opened: dict[int, list[TopicPartition]] = {}
+        for tp, answer in (admin.describe_producers(partitions) if partitions else {}).items():
+            for producer in answer.result():
+                if producer.transaction_start_offset is not None:
+                    opened.setdefault(producer.producer_id, []).append(tp)
+        listed = admin.list_transactions(producer_ids=list(opened)) if opened else {}
+        committed = {
+            tp: f"a transaction of {id_!r} is being committed in {tp}, which was aborted at the fail-over"
+            for id_, listing in listed.items()
+            if listing.state == "PrepareCommit"
+            for tp in opened[listing.producer_id]
+        }
+        if committed:
+            return committed
+        going_on = [id_ for id_, listing in listed.items() if listing.state == "Ongoing"]
+        if not going_on:
+            return {}
+        for id_ in going_on:
+            logger.warning("the transaction of %r was aborted at the fail-over; its producer is fenced", id_)
+        try:  # Its new epoch counts at once; the answer would wait until the mirror has brought the end.
+            admin.fence_producers(going_on, timeout=FENCE_S)
+        except FastqError as failure:
+            error = failure
+    assert error is not None
+    raise error
 
 
 def _let_write(admin: Admin, topics: Iterable[str]) -> None:

@@ -85,7 +85,7 @@ def test_the_fenced_producer_is_no_retry(bench: Bench, version: int) -> None:
     bench.world.transaction_version = version
     producer = begun(bench, version=version)
     bench.initialize()
-    assert code(bench.end(*producer, False, version=version)) == (CONCURRENT if version == 2 else FENCED)
+    assert code(bench.end(*producer, False, version=version)) == FENCED
     bench.turn()
     assert code(bench.end(*producer, False, version=version)) == FENCED
 
