@@ -13,6 +13,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from importlib import resources
 from typing import TYPE_CHECKING, Any
@@ -149,8 +151,19 @@ def _provider(config: ConsoleConfig) -> Provider | None:
     try:
         from fastq.console.oidc import Provider
     except ImportError as error:
-        raise ConfigError(f"[oidc] needs more packages: pip install fastq-sdk[console-oidc] ({error})") from error
+        raise ConfigError(_without_oidc(error)) from error
     return Provider(config.oidc)
+
+
+def _without_oidc(error: ImportError) -> str:
+    """What is said where the packages of the extra are not there. The one file of `make binary`, whose sys.executable is its own, has none
+    of them (cryptography alone would be a fifth of it) and takes none from pip."""
+    if os.path.basename(sys.executable) == "fastq-python":
+        return (
+            f"[oidc] needs packages that this one file does not hold ({error}): run the console from an installed fastq "
+            "(pip install 'fastq-sdk[console,console-oidc]'), or without [oidc] and with --users FILE"
+        )
+    return f"[oidc] needs more packages: pip install 'fastq-sdk[console-oidc]' ({error})"
 
 
 def create_app(config: ConsoleConfig) -> Starlette:

@@ -130,9 +130,25 @@ def test_the_audit_log_has_a_line_for_each(tmp_path: Path) -> None:
     assert found["who"] == "a\nb" and len(found["on"]["topic"]) == 2_000
 
 
+@pytest.mark.parametrize(
+    ("python", "words"),
+    [
+        (sys.executable, ("pip install 'fastq-sdk[console-oidc]' (import of joserfc",)),
+        (
+            "/tmp/fastq-0/x/bin/fastq-python",
+            ("this one file does not hold", "'fastq-sdk[console,console-oidc]'", "--users"),
+        ),
+    ],
+    ids=["installed", "one file"],
+)
 def test_a_login_whose_packages_are_not_here_is_told_at_the_start(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    python: str,
+    words: tuple[str, ...],
 ) -> None:
+    monkeypatch.setattr(sys, "executable", python)
     monkeypatch.setitem(sys.modules, "joserfc", None)
     monkeypatch.delitem(sys.modules, "fastq.console.oidc", raising=False)
     path = tmp_path / "console.toml"
@@ -142,4 +158,5 @@ def test_a_login_whose_packages_are_not_here_is_told_at_the_start(
     )
     assert main(["console", "--config", str(path), "--listen", "127.0.0.1:0"]) == 2
     told = capsys.readouterr()
-    assert "pip install fastq-sdk[console-oidc]" in told.err and "fastq console on" not in told.out
+    assert all(word in told.err for word in words) and "fastq console on" not in told.out
+    assert len(told.err.splitlines()) == 1
