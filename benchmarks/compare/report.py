@@ -306,18 +306,16 @@ def rates(found: dict[str, Document]) -> list[str]:
     return lines
 
 
-def put_into_readme(lines: list[str]) -> None:
-    """Replace what stands between the two marks of the project's README."""
-    path = ROOT / "README.md"
-    before, _, rest = path.read_text().partition(BEGIN)
+def with_figures(text: str, lines: list[str]) -> str:
+    """The project's README, with these lines between its two marks."""
+    before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
-    path.write_text("\n".join([before + BEGIN, *lines, END + after]))
+    return "\n".join([before + BEGIN, *lines, END + after])
 
 
-def main() -> None:
-    found = load()
+def page(found: dict[str, Document]) -> str:
+    """The page of all figures."""
     machine = next(iter(found.values()), {}).get("machine", {})
-    put_into_readme(table(found))
     lines = [
         "# Measured",
         "",
@@ -329,8 +327,15 @@ def main() -> None:
         "",
         *rates(found),
     ]
-    (RESULTS / "README.md").write_text("\n".join(lines) + "\n")
-    print("\n".join(lines))
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    found = load()
+    readme = ROOT / "README.md"
+    readme.write_text(with_figures(readme.read_text(), table(found)))
+    (RESULTS / "README.md").write_text(page(found))
+    print(page(found), end="")
 
 
 if __name__ == "__main__":

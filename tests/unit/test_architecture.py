@@ -70,7 +70,6 @@ BROKER_TO_BROKER = {
     BROKER / "cluster" / "peers.py",
     BROKER / "replication" / "fetcher_driver.py",
 }  # what uses net's connections needs their settings, and what net calls a node
-BROKER_AS_A_CLIENT = BROKER / "mirror"  # copies between clusters, so it is a producer and a consumer itself
 
 IMPORTED_AS = {
     "python-snappy": "snappy",
@@ -177,8 +176,6 @@ def test_the_broker_knows_only_the_lower_rooms(path: Path) -> None:
     allowed = BROKER_MAY_IMPORT
     if path in BROKER_TO_BROKER:
         allowed = allowed | {"config", "metadata"}
-    if path.is_relative_to(BROKER_AS_A_CLIENT):
-        allowed = allowed | {"", "producer", "consumer", "admin", "config", "metadata"}
     assert known - allowed == set()
 
 

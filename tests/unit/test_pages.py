@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 import sys
@@ -89,3 +90,12 @@ def test_the_reference_is_what_the_sources_say() -> None:
         [sys.executable, str(MAKES_REFERENCE), "--check"], cwd=ROOT, capture_output=True, text=True, timeout=100
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_figures_are_those_of_the_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bench that was run anew leaves no older figure in a page: `python benchmarks/compare/report.py` writes them."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks" / "compare")
+    report = importlib.import_module("report")
+    found, readme = report.load(), (ROOT / "README.md").read_text(encoding="utf-8")
+    assert readme == report.with_figures(readme, report.table(found))
+    assert (report.RESULTS / "README.md").read_text(encoding="utf-8") == report.page(found)
