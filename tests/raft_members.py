@@ -16,6 +16,7 @@ from fastq_broker.log.files import FdBudget, Files
 from fastq_broker.log.flusher import ManualFlusher
 from fastq_broker.log.log_dir import LogDir
 from fastq_broker.log.partition_log import PartitionLog
+from fastq_broker.log.reserve import Reserve
 from fastq_broker.raft.driver import QuorumDriver
 from fastq_broker.raft.machine import RaftMachine
 from fastq_broker.raft.roles import RaftConfig, Role
@@ -50,7 +51,8 @@ class Disk:
             clean=False,
         )
         self.partition.load()
-        self.log = DiskLog(self.partition, system_clock)
+        self.reserve = Reserve(path.parent, files, lambda: 0)
+        self.log = DiskLog(self.partition, system_clock, self.reserve)
 
     def close(self) -> None:
         self.partition.close()
@@ -80,7 +82,11 @@ class Member:
         config = RaftConfig(key=self.key, endpoints=voter.endpoints, **self.options)
         machine: list[RaftMachine] = []
         votes = DiskVotes(
-            self.path, config.cluster_id, lambda: machine[0].history.kraft_version, lambda: machine[0].voters.ids
+            self.path,
+            config.cluster_id,
+            lambda: machine[0].history.kraft_version,
+            lambda: machine[0].voters.ids,
+            self.disk.reserve,
         )
         machine.append(RaftMachine(config, self.disk.log, votes, voters, Random(self.key.node_id)))
         self.driver = QuorumDriver(

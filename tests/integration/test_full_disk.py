@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ from urllib.request import urlopen
 import pytest
 
 from fastq import Admin, Consumer, Producer, TopicPartition
-from fastq.errors import FastqError
+from fastq.errors import DeliveryTimeout, FastqError
 
 SIZE_MIB = 24
 SETTINGS = (
@@ -66,8 +67,19 @@ class SmallDisk:
         os.kill(int(pid), signal.SIGKILL)
         self.wait_ready()
 
+    def fill(self) -> None:
+        """Not a byte is free any more."""
+        with open(f"/proc/{self._shell.pid}/root{self._plug}", "ab", buffering=0) as plug:
+            size = 1 << 20
+            while size:
+                try:
+                    plug.write(bytes(size))
+                except OSError as error:
+                    assert error.errno == errno.ENOSPC
+                    size //= 2
+
     def make_room(self) -> None:
-        """Three MiB are free all at once."""
+        """What the plug takes, three MiB at the least, is free all at once."""
         os.unlink(f"/proc/{self._shell.pid}/root{self._plug}")
 
     def metric(self, name: str) -> float:
@@ -171,6 +183,34 @@ def test_a_full_disk_is_survived_without_a_restart(disk: SmallDisk) -> None:
         offsets = admin.list_group_offsets("readers")
         assert offsets[KEPT].result().offset == committed + 1
     assert "restart the broker" not in disk.errors.read_text()
+
+
+@pytest.mark.parametrize("disk", [("disk.warn.free.bytes=0",)], indirect=True, ids=["-"])
+def test_a_broker_that_is_killed_on_a_full_disk_starts_serves_and_heals(disk: SmallDisk) -> None:
+    """However often: indexes wait in memory, and what a start must write has some room that is kept for it."""
+    with Admin(bootstrap_servers=disk.servers) as admin, Producer(bootstrap_servers=disk.servers) as producer:
+        admin.create_topic("kept", 1)
+        kept: list[bytes | None] = [b"%d" % number * 5000 for number in range(8)]
+        for value in kept:
+            producer.send("kept", value or b"", partition=0).result(10)
+        assert commit(admin, 3)
+    for _ in range(2):
+        disk.fill()
+        disk.kill()
+        assert read_all(disk.servers, len(kept)) == kept
+        with (
+            Admin(bootstrap_servers=disk.servers) as admin,
+            Producer(bootstrap_servers=disk.servers, delivery_timeout_ms=400, request_timeout_ms=300) as producer,
+        ):
+            with pytest.raises(DeliveryTimeout, match="clients are refused"):
+                producer.send("kept", b"refused", partition=0).result(10)
+            assert admin.list_group_offsets("readers")[KEPT].result().offset == 3
+    disk.make_room()
+    with Producer(bootstrap_servers=disk.servers) as producer:
+        producer.send("kept", b"last", partition=0).result(30)
+    disk.kill()
+    assert read_all(disk.servers, len(kept) + 1) == [*kept, b"last"]
+    assert "Traceback" not in disk.errors.read_text()
 
 
 MARKS = ("disk.warn.free.bytes=12000000", "disk.refuse.free.bytes=8000000", "disk.ballast.bytes=2000000")

@@ -366,7 +366,7 @@ class Controller:
 
     def tick(self, now_ms: int) -> None:
         """Write a snapshot when enough was written or enough time has passed, and drop what it makes superfluous."""
-        self.quorum.drain()
+        self.quorum.tick()
         if self.quorum.leads and not self._active:
             self._committed(self.quorum.high_watermark)
         self.snapshots.tick(self.image, now_ms)

@@ -38,6 +38,7 @@ from fastq_broker.log.files import FdBudget, Files
 from fastq_broker.log.flusher import ManualFlusher
 from fastq_broker.log.log_dir import LogDir
 from fastq_broker.log.partition_log import PartitionLog
+from fastq_broker.log.reserve import Reserve
 from fastq_broker.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
 
 logger = logging.getLogger(__name__)
@@ -73,6 +74,8 @@ class MetadataDirectory:
         self.path = self._root / METADATA_DIRECTORY
         self._own_flusher: ManualFlusher | None = None
         self.log_dir = log_dir or self._make_log_dir()
+        self.reserve = Reserve(self._root, self.log_dir.files, monotonic_ms)
+        """Room for what this node must write to take part, on a disk that is full."""
         self.cluster_id = ""
         self.directory_ids: Sequence[bytes] = ()
         self.voter_directory = bytes(16)

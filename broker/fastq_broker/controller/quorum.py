@@ -69,12 +69,13 @@ class MetadataQuorum:
         self.on_fatal: Callable[[str], object] = lambda reason: None
         """Hears why this node has left the quorum for good."""
         self._waiters: deque[tuple[int, Waiter]] = deque()
-        self.disk = DiskLog(log, clock)
+        self.disk = DiskLog(log, clock, directory.reserve)
         votes = DiskVotes(
             directory.path,
             directory.cluster_id,
             lambda: self.history.kraft_version,
             lambda: self.history.voters.ids,
+            directory.reserve,
         )
         raft, static = self._among_others(config, ports or {}) if loop is not None else self._alone(config)
         self._machine = RaftMachine(raft, self.disk, votes, static, Random(here.random.getrandbits(64)))
@@ -229,7 +230,10 @@ class MetadataQuorum:
         if not self.leads:
             raise NotController(f"node {self._machine.config.key.node_id} does not lead the metadata quorum")
         try:
-            size_bytes = self._machine.append(values)
+            if self._directory.reserve.starting:
+                size_bytes = self._directory.reserve.spend(lambda: self._machine.append(values))
+            else:
+                size_bytes = self._machine.append(values)
         except KafkaStorageError:
             if self.voters.ids != {self._machine.config.key.node_id}:  # another one's disk may have room
                 self._driver.resign()
@@ -240,6 +244,11 @@ class MetadataQuorum:
     def drain(self) -> None:
         """Commit what can be, where nobody else drives the disk."""
         self._directory.drain()
+
+    def tick(self) -> None:
+        """What a node that is ready does now and then."""
+        self.drain()
+        self._directory.reserve.tick()
 
     def when_committed(self, offset: int, callback: Waiter) -> None:
         """Call back once the records below `offset` are committed, or with the error that keeps them from it."""

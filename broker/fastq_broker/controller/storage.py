@@ -17,6 +17,7 @@ import json
 import os
 import stat
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,8 @@ def read_file(path: Path) -> bytes:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Replace a file at once and durably: it holds the old bytes or the new ones, whenever the machine stops."""
+    """Replace a file at once and durably: it holds the old bytes or the new ones, whenever the machine stops. What could not be written
+    whole takes no room of the disk. Raises OSError."""
     temporary = path.with_name(path.name + ".tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     try:
@@ -61,6 +63,8 @@ def write_file(path: Path, data: bytes) -> None:
         os.fsync(descriptor)
     except OSError as error:
         error.filename = error.filename or str(path)  # who is told wants to know which disk it is
+        with suppress(OSError):
+            os.unlink(temporary)
         raise
     finally:
         os.close(descriptor)

@@ -155,7 +155,8 @@ class Files:
             os.close(fd)
 
     def write_file(self, path: str, data: bytes, *, sync: bool) -> None:
-        """Replace a file at once: write `path.tmp`, sync it when asked, rename it over `path`."""
+        """Replace a file at once: write `path.tmp`, sync it when asked, rename it over `path`. What could not be written whole takes no
+        room of the disk. Raises OSError."""
         temporary = path + ".tmp"
         fd = self.open(temporary, READ_WRITE_CREATE | os.O_TRUNC)
         try:
@@ -164,6 +165,8 @@ class Files:
                 self.sync_data(fd)
         except OSError as error:
             error.filename = error.filename or path
+            with contextlib.suppress(OSError):
+                self.unlink(temporary)
             raise
         finally:
             os.close(fd)

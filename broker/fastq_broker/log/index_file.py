@@ -4,6 +4,7 @@ Rules
 - Entries are appended by write, never stored into a mapping: a store into a hole of a full disk kills the process (SIGBUS).
 - Fresh entries wait in memory (`pending`) and are written in one go: when there are many, and before a flush, a roll and a close.
   A crash loses at most entries past the recovery point, which recovery rebuilds from the log anyway.
+- Entries that are dropped leave the file with the next write at the latest: a disk that is full may refuse even that for a while.
 - Searches go over a read-only map of the written part, and over the pending part.
 - Apache Kafka preallocates a live index with zeros and trims it when the segment is rolled. Trailing zero entries are therefore
   taken for the absence of entries; our files hold exactly their entries, which Kafka accepts.
@@ -15,7 +16,7 @@ import mmap
 import os
 from typing import ClassVar, Final
 
-from .files import READ_WRITE_CREATE, FdBudget, FileHandle, Files, is_shortage, map_file
+from .files import READ_WRITE_CREATE, FdBudget, FileHandle, Files, is_full, is_shortage, map_file
 
 SPILL_BYTES: Final = 4096
 
@@ -35,6 +36,7 @@ class IndexFile:
         "_map",
         "_mapped",
         "_pending",
+        "_uncut",
         "_written",
         "base_offset",
         "path",
@@ -52,6 +54,7 @@ class IndexFile:
         """Whether the file has changed since it was last handed to a sync."""
         self._pending = bytearray()
         self._written = -1  # entries in the file; -1 until it has been looked at
+        self._uncut = False  # whether the file may go on behind them, with entries that do not count
         self._map: mmap.mmap | None = None
         self._mapped = 0  # entries under the map
 
@@ -68,6 +71,7 @@ class IndexFile:
         self.release()
         self._pending.clear()
         self._written = 0
+        self._uncut = True
 
     def _count_entries(self) -> None:
         """Count the file's entries, leaving out the zeros of a preallocated tail."""
@@ -123,40 +127,58 @@ class IndexFile:
 
     def write_pending(self) -> None:
         """Write the entries that wait in memory. After an OSError they still wait."""
-        if not self._pending:
-            return
+        if self._pending or self._uncut:
+            self._write()
+
+    def _write(self) -> None:
+        """Cut the file to its entries where it may go on behind them, then write what is pending."""
         if self._written < 0:
             self._count_entries()
         handle = FileHandle(self._files, self.path, READ_WRITE_CREATE)
-        self._files.write_all(handle.fd, self._pending, self._written * self.ENTRY_BYTES)
-        self._written += len(self._pending) // self.ENTRY_BYTES
-        self._pending.clear()
-        self.unsynced = True
+        size = self._written * self.ENTRY_BYTES
+        try:
+            if self._uncut and os.fstat(handle.fd).st_size != size:
+                self._files.truncate(handle.fd, size)
+                self.unsynced = True
+            self._uncut = False
+            if self._pending:
+                self._files.write_all(handle.fd, self._pending, size)
+        except OSError as error:
+            error.filename = error.filename or self.path
+            raise
+        if self._pending:
+            self._written += len(self._pending) // self.ENTRY_BYTES
+            self._pending.clear()
+            self.unsynced = True
 
     def truncate_entries(self, count: int) -> None:
-        """Keep the first `count` entries, in memory and in the file."""
+        """Keep the first `count` entries, in memory and, as far as there is room on the disk, in the file."""
         if self._written < 0:
             self._count_entries()
         self.release()
         if count >= self._written:
             del self._pending[(count - self._written) * self.ENTRY_BYTES :]
-            self.trim()
-            return
-        self._pending.clear()
-        self._written = count
-        self.trim()
+        else:
+            self._pending.clear()
+            self._written = count
+        self.trim_if_room()
 
     def trim(self) -> None:
         """Write what is pending and cut the file to its entries, as Kafka leaves it; creates an absent file."""
         if self._written < 0:
             self._count_entries()
         self.release()
-        handle = FileHandle(self._files, self.path, READ_WRITE_CREATE)
-        size = self._written * self.ENTRY_BYTES
-        if os.fstat(handle.fd).st_size != size:
-            self._files.truncate(handle.fd, size)
+        self._uncut = True
+        self._write()
+
+    def trim_if_room(self) -> None:
+        """The same, but for a full disk: then the entries wait in memory, for the next write that has room. Raises OSError."""
+        try:
+            self.trim()
+        except OSError as error:
+            if not is_full(error):
+                raise
             self.unsynced = True
-        self.write_pending()
 
     # -- descriptors
 

@@ -82,14 +82,8 @@ class LeaderEpochs:
         del self._epochs[keep:], self._offsets[keep:]
         self._epochs.append(epoch)
         self._offsets.append(start_offset)
-        if not write:
-            return
-        try:
-            self.write()
-        except OSError as error:
-            if not is_shortage(error):
-                raise
-            self._behind = self.unsynced = True  # the next flush writes it; until then a load takes it from the batches
+        if write:
+            self.keep()
 
     def end_offset(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """The largest epoch at or below `epoch`, and the offset where it ends; (-1, -1) when that is not known."""
@@ -112,7 +106,7 @@ class LeaderEpochs:
         if keep < len(self._offsets):
             del self._epochs[keep:], self._offsets[keep:]
             if write:
-                self.write()
+                self.keep()
 
     def truncate_epochs_above(self, epoch: int) -> None:
         """Forget epochs later than `epoch`, in memory: a batch of `epoch` lies where they should be."""
@@ -138,12 +132,22 @@ class LeaderEpochs:
         if entries != self.entries():
             self._epochs = [epoch for epoch, _ in entries]
             self._offsets = [offset for _, offset in entries]
-            self.write()
+            self.keep()
 
     def clear(self) -> None:
         self._epochs.clear()
         self._offsets.clear()
-        self.write()
+        self.keep()
+
+    def keep(self) -> None:
+        """Replace the file, at a shortage with the next flush: until then a load takes what it lacks from the batches, and what is beyond
+        them away. Raises OSError."""
+        try:
+            self.write()
+        except OSError as error:
+            if not is_shortage(error):
+                raise
+            self._behind = self.unsynced = True
 
     def write(self) -> None:
         """Replace the file. Raises OSError."""

@@ -6,6 +6,8 @@ Rules
   are checked (structure, checksum, offsets that ascend); at the first bad one the log ends: the rest is cut off and reported.
 - Indexes above the recovery point are built anew, with the entries that the appends had made.
 - Producers and leader epochs above it are taken from the batches.
+- What follows from the batches needs no room: on a full disk indexes and epochs wait in memory for the next flush that has some. Until that
+  is done the recovery point stays where it is, so that the next crash finds them again.
 Source: LogLoader, LogSegment.recover.
 """
 
@@ -234,7 +236,7 @@ def _rebuild_epochs(files: Files, segments: list[Segment], epochs: LeaderEpochs)
                 epochs.assign(header.partition_leader_epoch, header.base_offset, write=False)
         except CorruptSegment as error:
             logger.error("rebuilding leader epochs: %s", error)
-    epochs.write()
+    epochs.keep()
 
 
 def find_end(files: Files, segment: Segment) -> int | None:
@@ -281,8 +283,8 @@ def rebuild_indexes(files: Files, segment: Segment, report: RecoveryReport) -> N
     except CorruptSegment as error:
         logger.error("rebuilding indexes: %s", error)
     segment.time_index.append_if_later(segment.max_timestamp, segment.max_timestamp_offset)
-    segment.index.trim()
-    segment.time_index.trim()
+    segment.index.trim_if_room()
+    segment.time_index.trim_if_room()
 
 
 # -- recovery
@@ -322,7 +324,7 @@ def _recover(
         position = 0
     end = max(end, segments[-1].base_offset)
     if epochs.entries() != known_epochs:
-        epochs.write()
+        epochs.keep()
     producers.end_offset = end
     return end
 
@@ -384,8 +386,8 @@ def _recover_segment(
         valid, reason = error.position, error.reason
         _refuse_old_format(files, segment, valid)
     segment.time_index.append_if_later(segment.max_timestamp, segment.max_timestamp_offset)
-    segment.index.trim()
-    segment.time_index.trim()
+    segment.index.trim_if_room()
+    segment.time_index.trim_if_room()
     return expected, valid, reason
 
 

@@ -24,6 +24,7 @@ from fastq_broker.controller.records import ControlType, control_batch, data_bat
 from fastq_broker.controller.snapshot import list_snapshots, read_snapshot
 from fastq_broker.controller.storage import QuorumState, sync_directory
 from fastq_broker.log.partition_log import PartitionLog
+from fastq_broker.log.reserve import Reserve
 from fastq_broker.raft.log import Vote
 from fastq_broker.raft.messages import EpochEnd, SnapshotId
 from fastq_broker.raft.voters import ReplicaKey, Said, VoterSet
@@ -35,7 +36,8 @@ PART = ".part"
 
 
 class DiskVotes:
-    """Votes in `quorum-state`. `kraft_version()` is what the log says now; `voters()` who votes, which version 0 of the file names."""
+    """Votes in `quorum-state`. `kraft_version()` is what the log says now; `voters()` who votes, which version 0 of the file names;
+    `reserve` has room for them on a full disk."""
 
     def __init__(
         self,
@@ -43,11 +45,13 @@ class DiskVotes:
         cluster_id: str,
         kraft_version: Callable[[], int],
         voters: Callable[[], Iterable[int]],
+        reserve: Reserve,
     ) -> None:
         self._directory = directory
         self._cluster_id = cluster_id
         self._kraft_version = kraft_version
         self._voters = voters
+        self._reserve = reserve
 
     def read(self) -> Vote | None:
         """What was written last. ConfigError for a file that makes no sense."""
@@ -66,7 +70,7 @@ class DiskVotes:
     def write(self, vote: Vote) -> None:
         """Replace the file, durably. Raises OSError."""
         voted = ReplicaKey(-1) if vote.voted is None else vote.voted
-        QuorumState(
+        state = QuorumState(
             vote.epoch,
             vote.leader_id,
             voted.node_id,
@@ -74,7 +78,8 @@ class DiskVotes:
             data_version=1 if self._kraft_version() > 0 else 0,
             cluster_id=self._cluster_id,
             voters=tuple(sorted(self._voters())),
-        ).write(self._directory)
+        )
+        self._reserve.spend(lambda: state.write(self._directory))
 
 
 class DiskLog:
@@ -83,8 +88,10 @@ class DiskLog:
     Invariants: `snapshots` are those that have their names, the oldest first; the log begins where one of them ends, or at 0.
     """
 
-    def __init__(self, log: PartitionLog, now_ms: Callable[[], int]) -> None:
+    def __init__(self, log: PartitionLog, now_ms: Callable[[], int], reserve: Reserve) -> None:
+        """`reserve` has room for a leader's first record on a full disk."""
         self._log = log
+        self._reserve = reserve
         self._directory = Path(log.path)
         self._now_ms = now_ms
         self._snapshots = list_snapshots(self._directory)
@@ -193,7 +200,7 @@ class DiskLog:
         controls = [encode_control(ControlType.LEADER_CHANGE, message)]
         if kraft_version is not None:
             controls += _voter_controls(voters, kraft_version)
-        self._append_controls(epoch, controls)
+        self._reserve.spend(lambda: self._append_controls(epoch, controls))
 
     def append_voters(self, epoch: int, voters: VoterSet, kraft_version: int | None = None) -> int:
         self._append_controls(epoch, _voter_controls(voters, kraft_version))

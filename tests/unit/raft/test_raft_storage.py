@@ -10,6 +10,8 @@ from random import Random
 import pytest
 from fastq_broker.controller.snapshot import write_snapshot
 from fastq_broker.controller.storage import METADATA_TOPIC
+from fastq_broker.log.files import Files
+from fastq_broker.log.reserve import Reserve
 from fastq_broker.raft.log import Vote
 from fastq_broker.raft.messages import EpochEnd, SnapshotId
 from fastq_broker.raft.storage import DiskLog, DiskVotes
@@ -183,7 +185,7 @@ def test_a_snapshot_that_is_cut_short_is_none(tmp_path: Path) -> None:
 
 def test_votes_are_kept_as_kafka_keeps_them(tmp_path: Path) -> None:
     version = [0]
-    votes = DiskVotes(tmp_path, "cluster", lambda: version[0], lambda: [2, 1])
+    votes = DiskVotes(tmp_path, "cluster", lambda: version[0], lambda: [2, 1], Reserve(tmp_path, Files(), lambda: 0))
     assert votes.read() is None
     votes.write(Vote(4, -1, ME))
     assert votes.read() == Vote(4, -1, ReplicaKey(1))  # version 0 has no directories
