@@ -107,6 +107,23 @@ print(json.dumps(told))
     }
 
 
+def test_a_python_without_tls_is_told_of_a_refused_connection_as_any_other() -> None:
+    """As small builds of Python are: without OpenSSL."""
+    assert run(
+        """
+import socket
+from fastq import Admin
+with socket.create_server(("127.0.0.1", 0)) as nobody:
+    port = nobody.getsockname()[1]
+try:
+    Admin(bootstrap_servers=f"127.0.0.1:{port}").describe_cluster(timeout=0.3)
+except Exception as error:
+    print(json.dumps([type(error).__name__, "Check that the broker runs" in str(error)]))
+""",
+        without=("ssl", "_ssl"),
+    ) == ["ConnectionRefused", True]
+
+
 @pytest.mark.parametrize("missing", LIBRARIES, ids=lambda codec: codec.name.lower())
 def test_a_consumer_reads_all_but_the_codec_that_is_not_there(missing: Codec) -> None:
     module, package = LIBRARIES[missing]

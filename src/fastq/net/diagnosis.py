@@ -7,6 +7,7 @@ Rules of this file: every error names the broker, how far the connection came (`
 from __future__ import annotations
 
 import socket
+import sys
 from typing import TYPE_CHECKING
 
 from fastq.errors import (
@@ -104,9 +105,10 @@ def from_os_error(broker: str, phase: str, error: BaseException | None, uses_tls
     """What `error` means in this phase; None is an orderly end of the stream by the peer."""
     if isinstance(error, ConnectionFailed):
         return error
-    import ssl
-
-    if isinstance(error, ssl.SSLError):
+    tls = sys.modules.get(
+        "ssl"
+    )  # not imported: a Python may have none, and where nobody has loaded it nothing is an error of it
+    if tls is not None and isinstance(error, tls.SSLError):
         return _from_ssl(broker, phase, error)
     if isinstance(error, socket.gaierror):
         return name_not_resolved(broker, error)
