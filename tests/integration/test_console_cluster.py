@@ -72,19 +72,14 @@ def _leaders(browser: Browser, admin: Admin) -> None:
     answer = browser.submit(page, page + "/elect")
     assert answer.status_code == 200 and "orders-1" in answer.text
     assert becomes(lambda: "not led" not in browser.get(page).text)
-    assert admin.describe_topic("orders").partitions[1].leader.node_id == 3
+    assert becomes(lambda: admin.describe_topic("orders").partitions[1].leader.node_id == 3)
     assert "led by it already" in browser.submit("/c/test/partitions", page + "/elect").text
 
 
 ASKED = re.compile(r'fastq_requests_total\{api="(\w+)"\} (\d+)')
-OF_CLIENTS = (
-    "Metadata",
-    "DescribeTopicPartitions",
-    "ListOffsets",
-    "DescribeLogDirs",
-    "DescribeConfigs",
-    "DescribeCluster",
-)
+OF_NODES = {"Fetch", "FetchSnapshot", "BrokerHeartbeat", "Vote", "BeginQuorumEpoch", "EndQuorumEpoch", "AlterPartition"}
+"""What nodes ask each other, and consumers for records."""
+OF_CONNECTIONS = {"ApiVersions", "SaslHandshake"}
 
 
 def _asked(cluster: Cluster) -> Counter[tuple[int, str]]:
@@ -92,7 +87,9 @@ def _asked(cluster: Cluster) -> Counter[tuple[int, str]]:
     found = Counter[tuple[int, str]]()
     for number in (1, 2, 3):
         text = urlopen(f"{cluster.node(number).metrics_url}/metrics", timeout=20).read().decode()
-        found.update({(number, api): int(count) for api, count in ASKED.findall(text) if api in OF_CLIENTS})
+        found.update(
+            {(number, api): int(count) for api, count in ASKED.findall(text) if api not in OF_NODES | OF_CONNECTIONS}
+        )
     return found
 
 
@@ -121,12 +118,45 @@ def test_a_topic_costs_each_node_one_request_of_a_kind(tmp_path: Path) -> None:
                 before = _asked(cluster)
                 browser.get("/c/test/topics/orders/ends", headers={"accept": "application/json"})
                 assert sum((_asked(cluster) - before).values()) == 4  # its chart
+                _pages_cost(cluster, admin, browser)
                 cluster.node(3).kill()
                 assert becomes(lambda: 'class="bad">none' in browser.get("/c/test/topics/alone").text)
                 listed = browser.get("/c/test/topics?q=alone")
                 assert listed.status_code == 200 and '<td class="n">–</td>' in listed.text
         finally:
             console.close()
+
+
+OF_GROUP = {"FindCoordinator": 3, "ConsumerGroupDescribe": 1, "DescribeGroups": 1, "OffsetFetch": 1}
+PAGES = {
+    "/c/test": {"Metadata": 1, "DescribeCluster": 1, "DescribeQuorum": 1, "DescribeLogDirs": 3},
+    "/c/test/nodes/1": {"DescribeConfigs": 1},
+    "/c/test/topics": {"Metadata": 1, "ListOffsets": 6, "DescribeLogDirs": 3},
+    "/c/test/topics/orders/records": {"Metadata": 1},
+    "/c/test/topics/orders/records/scan": {"Metadata": 1, "ListOffsets": 6},
+    "/c/test/topics/orders/records/scan?from=time&at=0": {"Metadata": 1, "ListOffsets": 9},
+    "/c/test/topics/orders/copy": {"Metadata": 1},
+    "/c/test/groups": {"Metadata": 1, "ListGroups": 3},
+    "/c/test/group?id=billing": {"Metadata": 1, "ListOffsets": 3, **OF_GROUP},
+    "/c/test/group/lag?id=billing": {"Metadata": 1, "ListOffsets": 3, "FindCoordinator": 1, "OffsetFetch": 1},
+    "/c/test/partitions": {"Metadata": 1, "ListPartitionReassignments": 1},
+    "/c/test/transactions": {"Metadata": 1, "ListTransactions": 3},
+}
+"""What a page asks, of all nodes together: of each leader once for each kind of offset, and once what there is."""
+
+
+def _pages_cost(cluster: Cluster, admin: Admin, browser: Browser) -> None:
+    """PAGES, once the console knows its cluster."""
+    places = {TopicPartition("orders", index): 0 for index in range(12)}
+    admin.alter_group_offsets("billing", places).results()
+    for page, wanted in PAGES.items():
+        assert browser.get(page).status_code == 200, page
+        before = _asked(cluster)
+        browser.get(page)
+        cost = Counter[str]()
+        for (_, api), count in (_asked(cluster) - before).items():
+            cost[api] += count
+        assert cost == wanted, page
 
 
 def _metered(node: Broker) -> Callable[[], list[str]]:

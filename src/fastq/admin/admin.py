@@ -16,6 +16,7 @@ from fastq.admin.arguments import names_of, operations_of
 from fastq.admin.cluster_admin import ClusterAdmin
 from fastq.admin.config import AdminConfig
 from fastq.admin.group_admin import GroupAdmin
+from fastq.admin.offsets import list_offsets
 from fastq.admin.types import (
     AlterConfigOp,
     ApiVersion,
@@ -217,7 +218,7 @@ class Admin(GroupAdmin, ClusterAdmin):
 
         Raises UnsupportedVersion, in the outcome, for a special time that the broker is too old for.
         """
-        operation = core.list_offsets(times, read_committed=read_committed, timeout_ms=self._timeout_ms(timeout))
+        operation = list_offsets(times, read_committed=read_committed, timeout_ms=self._timeout_ms(timeout))
         return self._client.run(operation, timeout)
 
     def describe_cluster(self, *, include_fenced: bool = False, timeout: float | None = None) -> ClusterDescription:

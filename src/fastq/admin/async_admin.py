@@ -15,6 +15,7 @@ from fastq.admin.arguments import names_of, operations_of
 from fastq.admin.async_cluster_admin import AsyncClusterAdmin
 from fastq.admin.async_group_admin import AsyncGroupAdmin
 from fastq.admin.config import AdminConfig
+from fastq.admin.offsets import list_offsets
 from fastq.admin.types import (
     AlterConfigOp,
     ApiVersion,
@@ -224,7 +225,7 @@ class AsyncAdmin(AsyncGroupAdmin, AsyncClusterAdmin):
 
         Raises UnsupportedVersion, in the outcome, for a special time that the broker is too old for.
         """
-        operation = core.list_offsets(times, read_committed=read_committed, timeout_ms=self._timeout_ms(timeout))
+        operation = list_offsets(times, read_committed=read_committed, timeout_ms=self._timeout_ms(timeout))
         return await self._client.run(operation, timeout)
 
     async def describe_cluster(

@@ -25,8 +25,6 @@ from fastq.admin.types import (
     LogDirDescription,
     NewPartitions,
     NewTopic,
-    OffsetResult,
-    OffsetSpec,
     Outcome,
     Outcomes,
     PartitionDescription,
@@ -525,51 +523,6 @@ def delete_records(
         }
 
     return per_item(list(offsets), _per_leader(request, read))
-
-
-def list_offsets(
-    times: Mapping[TopicPartition, int], *, read_committed: bool, timeout_ms: int
-) -> Operation[Outcomes[TopicPartition, OffsetResult]]:
-    """ListOffsets: the first offset at or after a time in milliseconds, or a special one of `OffsetSpec`."""
-    times = {partition_of(tp): time for tp, time in times.items()}
-    needed = {OffsetSpec.MAX_TIMESTAMP: 7, OffsetSpec.EARLIEST_LOCAL: 8, OffsetSpec.LATEST_TIERED: 9}
-    min_version = max((needed.get(OffsetSpec(time), 1) for time in times.values() if -5 <= time < 0), default=1)
-
-    def request(left: list[TopicPartition]) -> VersionedRequest:
-        def build(version: int) -> m.ListOffsetsRequest:
-            topics = [
-                m.ListOffsetsRequest.ListOffsetsTopic(
-                    name=topic,
-                    partitions=[
-                        m.ListOffsetsRequest.ListOffsetsPartition(
-                            partition_index=index, timestamp=int(times[TopicPartition(topic, index)])
-                        )
-                        for index in indexes
-                    ],
-                )
-                for topic, indexes in _group_by_topic(left).items()
-            ]
-            request = m.ListOffsetsRequest(replica_id=-1, topics=topics)
-            if version >= 2:
-                request.isolation_level = int(read_committed)
-            if version >= 10:
-                request.timeout_ms = timeout_ms
-            return request
-
-        return VersionedRequest(ApiKey.LIST_OFFSETS, build)
-
-    def read(response: m.ListOffsetsResponse) -> Answers[TopicPartition, OffsetResult]:
-        return {
-            TopicPartition(topic.name, p.partition_index): _error(
-                p.error_code, None, topic=topic.name, partition=p.partition_index
-            )
-            if p.error_code
-            else OffsetResult(p.offset, p.timestamp, p.leader_epoch)
-            for topic in response.topics
-            for p in topic.partitions
-        }
-
-    return per_item(list(times), _per_leader(request, read, (min_version, 32767)))
 
 
 # -- cluster -----------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from fastq._native.wire import DecodeError, Reader
-from fastq.admin.core import Answers, _error, _group_by_topic, describe_cluster, list_offsets, look_up_topics, per_item
+from fastq.admin.core import Answers, _error, _group_by_topic, describe_cluster, look_up_topics, per_item
 from fastq.admin.group_types import (
     CommittedOffset,
     GroupDescription,
@@ -24,6 +24,7 @@ from fastq.admin.group_types import (
     PartitionLag,
 )
 from fastq.admin.offset_reset import plan_reset
+from fastq.admin.offsets import list_several
 from fastq.admin.types import OffsetSpec, Outcome, Outcomes
 from fastq.errors import ErrorCode, FastqError, GroupIdNotFound, KafkaError, UnsupportedVersion
 from fastq.metadata import Node, OffsetAndMetadata, TopicPartition, partition_of
@@ -448,11 +449,8 @@ def group_lag(
     """How far a group is behind, in some partitions or in all that it has offsets of; an error for a topic that is gone."""
     fetched = yield from list_group_offsets(group_id, partitions, require_stable=False)
     committed = {tp: outcome.value for tp, outcome in fetched.items() if outcome.error is None}
-    bounds = []
-    for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST):
-        times = dict.fromkeys(committed, spec)
-        outcomes = yield from list_offsets(times, read_committed=read_committed, timeout_ms=timeout_ms)
-        bounds.append(outcomes)
+    times = [dict.fromkeys(committed, spec) for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)]
+    bounds = yield from list_several(times, read_committed=read_committed, timeout_ms=timeout_ms)
     lags: dict[TopicPartition, Outcome[PartitionLag]] = {}
     for tp in fetched:
         error = fetched[tp].error or bounds[0][tp].error or bounds[1][tp].error
@@ -463,18 +461,6 @@ def group_lag(
             start, end = (found[tp].result().offset for found in bounds)
             lags[tp] = Outcome(PartitionLag(offset.offset if offset is not None else None, start, end))
     return Outcomes(lags)
-
-
-def _bounds(
-    places: list[TopicPartition], *, timeout_ms: int
-) -> Operation[tuple[dict[TopicPartition, int], dict[TopicPartition, int]]]:
-    """The first and the end offset of partitions."""
-    found = []
-    for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST):
-        times = dict.fromkeys(places, spec)
-        outcomes = yield from list_offsets(times, read_committed=False, timeout_ms=timeout_ms)
-        found.append({tp: result.offset for tp, result in outcomes.results().items()})
-    return found[0], found[1]
 
 
 def reset_group_offsets(
@@ -492,13 +478,12 @@ def reset_group_offsets(
     fetched = yield from list_group_offsets(group_id, None, require_stable=False)
     committed = {tp: offset.offset for tp, offset in fetched.results().items() if offset is not None}
     places = yield from _reset_scope(reset, partitions, topics, committed)
-    starts, ends = yield from _bounds(places, timeout_ms=timeout_ms)
-    by_time = None
-    if reset.kind == "time":
-        times = dict.fromkeys(places, reset.value)
-        outcomes = yield from list_offsets(times, read_committed=False, timeout_ms=timeout_ms)
-        by_time = {tp: result.offset for tp, result in outcomes.results().items()}
-    plan = plan_reset(reset, places, committed, starts, ends, by_time)
+    times = [OffsetSpec.EARLIEST, OffsetSpec.LATEST, *([reset.value] if reset.kind == "time" else [])]
+    listed = yield from list_several(
+        [dict.fromkeys(places, time) for time in times], read_committed=False, timeout_ms=timeout_ms
+    )
+    starts, ends, *by_time = [{tp: result.offset for tp, result in one.results().items()} for one in listed]
+    plan = plan_reset(reset, places, committed, starts, ends, by_time[0] if by_time else None)
     if not dry_run and plan:
         written = yield from alter_group_offsets(group_id, {tp: change.after for tp, change in plan.items()})
         written.results()

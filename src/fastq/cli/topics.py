@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from fastq.admin import PartitionDescription
 
 MIN_ISR = "min.insync.replicas"
+OFFSETS_TIMEOUT_MS = 30_000
+"""How long a broker may wait for what it reads offsets by from elsewhere."""
 RARE = ("offline", "elr", "last_known_elr")
 
 
@@ -125,6 +127,7 @@ def run_list(options: argparse.Namespace) -> int:
 def run_describe(options: argparse.Namespace) -> int:
     from fastq import TopicPartition
     from fastq.admin import OffsetSpec
+    from fastq.admin.offsets import list_several
 
     chosen = _filter(options)
     if not options.topics and chosen is None:
@@ -142,8 +145,8 @@ def run_describe(options: argparse.Namespace) -> int:
             return _print_states(admin, shown, options.json)
         # The offsets of a partition without a leader would be waited for.
         places = [TopicPartition(name, part.index) for name, part in shown if part.leader is not None]
-        first = admin.list_offsets(dict.fromkeys(places, OffsetSpec.EARLIEST))
-        last = admin.list_offsets(dict.fromkeys(places, OffsetSpec.LATEST))
+        times = [dict.fromkeys(places, spec) for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)]
+        first, last = admin._client.run(list_several(times, read_committed=False, timeout_ms=OFFSETS_TIMEOUT_MS))
     for name, part in shown:
         place = TopicPartition(name, part.index)
         ends = (found[place].value if place in found else None for found in (first, last))

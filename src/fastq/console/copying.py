@@ -11,7 +11,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from fastq.console.clusters import Cluster
+from fastq.admin import OffsetSpec
+from fastq.admin.offsets import list_several
+from fastq.console.clusters import API_TIMEOUT_S, Cluster
 from fastq.errors import FastqError
 from fastq.metadata import TopicPartition
 
@@ -88,12 +90,14 @@ async def read_at(
     clock: Callable[[], float] = time.monotonic,
 ) -> dict[int, Any]:
     """The records at some offsets of a partition; None for one that is not there, and nothing for one that was not read before `end`."""
-    from fastq.admin import OffsetSpec
-
-    bounds = [
-        (await cluster.admin.list_offsets({source: spec}))[source].result().offset
-        for spec in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
-    ]
+    listed = await cluster.run(
+        list_several(
+            [{source: OffsetSpec.EARLIEST}, {source: OffsetSpec.LATEST}],
+            read_committed=False,
+            timeout_ms=int(API_TIMEOUT_S * 1000),
+        )
+    )
+    bounds = [one[source].result().offset for one in listed]
     found: dict[int, Any] = {offset: None for offset in offsets if not bounds[0] <= offset < bounds[1]}
     consumer.assign([source])
     for run in _runs([offset for offset in offsets if offset not in found]):

@@ -16,7 +16,10 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from fastq.console.clusters import Cluster
+from fastq.admin import OffsetSpec
+from fastq.admin.core import look_up_topics
+from fastq.admin.offsets import list_several
+from fastq.console.clusters import API_TIMEOUT_S, Cluster
 from fastq.console.decoding import Decoder, Row
 from fastq.console.filters import Filter
 from fastq.errors import UnknownTopicOrPartition
@@ -80,31 +83,35 @@ class Progress:
         }
 
 
-async def partitions_of(cluster: Cluster, topic: str, partition: int | None) -> list[TopicPartition]:
-    """The partitions of a topic that have a leader, or the one that is asked for."""
-    described = await cluster.admin.describe_topic(topic)
-    indexes = [part.index for part in described.partitions if part.leader is not None]
-    if partition is None:
-        return [TopicPartition(topic, index) for index in indexes]
-    if partition not in [part.index for part in described.partitions]:
-        raise UnknownTopicOrPartition(topic=topic, partition=partition)
-    return [TopicPartition(topic, partition)]
+async def offsets_of(cluster: Cluster, plan: Plan, *times: int) -> list[dict[TopicPartition, int]]:
+    """The offsets of some times, of the partitions that have a leader or of the one that is asked for: one look at the topic, and then a
+    request to each leader for each time, however many partitions there are. Raises the first error that stays."""
+    described = await cluster.run(look_up_topics([plan.topic]))
+    partitions = described[plan.topic].result().partitions
+    if plan.partition is None:
+        places = [TopicPartition(plan.topic, part.index) for part in partitions if part.leader is not None]
+    elif plan.partition in [part.index for part in partitions]:
+        places = [TopicPartition(plan.topic, plan.partition)]
+    else:
+        raise UnknownTopicOrPartition(topic=plan.topic, partition=plan.partition)
+    listed = await cluster.run(
+        list_several(
+            [dict.fromkeys(places, time) for time in times],
+            read_committed=plan.read_committed,
+            timeout_ms=int(API_TIMEOUT_S * 1000),
+            known=described,
+        )
+    )
+    return [{tp: found.offset for tp, found in one.results().items()} for one in listed]
 
 
 async def bounds(cluster: Cluster, plan: Plan) -> dict[TopicPartition, tuple[int, int]]:
     """The first and the end offset of each partition that has something to look at."""
-    from fastq.admin import OffsetSpec
-
-    admin, places = cluster.admin, await partitions_of(cluster, plan.topic, plan.partition)
-    starts, ends = await asyncio.gather(
-        admin.list_offsets(dict.fromkeys(places, OffsetSpec.EARLIEST)),
-        admin.list_offsets(dict.fromkeys(places, OffsetSpec.LATEST), read_committed=plan.read_committed),
-    )
-    begin = {tp: starts[tp].result().offset for tp in places}
-    end = {tp: ends[tp].result().offset for tp in places}
-    if plan.start == "time":
-        found = (await admin.list_offsets(dict.fromkeys(places, plan.place))).results()
-        begin = {tp: end[tp] if found[tp].offset < 0 else found[tp].offset for tp in places}
+    by_time = [plan.place] if plan.start == "time" else []
+    begin, end, *found = await offsets_of(cluster, plan, OffsetSpec.EARLIEST, OffsetSpec.LATEST, *by_time)
+    places = list(end)
+    if found:
+        begin = {tp: end[tp] if offset < 0 else offset for tp, offset in found[0].items()}
     elif plan.start == "offset":
         begin = {tp: max(begin[tp], plan.place) for tp in places}
     elif plan.start == "latest":

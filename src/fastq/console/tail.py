@@ -15,9 +15,10 @@ from collections import deque
 from collections.abc import AsyncIterator
 from typing import Any
 
+from fastq.admin import OffsetSpec
 from fastq.console.clusters import Cluster
 from fastq.console.decoding import Decoder
-from fastq.console.scan import TURN_S, Plan, matching, partitions_of
+from fastq.console.scan import TURN_S, Plan, matching, offsets_of
 from fastq.errors import FastqError
 from fastq.metadata import TopicPartition
 
@@ -113,19 +114,15 @@ def _size(record: Any) -> int:
 
 async def follow(cluster: Cluster, plan: Plan, decoder: Decoder) -> AsyncIterator[dict[str, Any]]:
     """`take` several times a second, for TAIL_S at most."""
-    from fastq.admin import OffsetSpec
-
-    places = await partitions_of(cluster, plan.topic, plan.partition)
+    # Of now, before anything is said to be followed.
+    (ends,) = await offsets_of(cluster, plan, OffsetSpec.LATEST)
+    places = list(ends)
     end = time.monotonic() + TAIL_S
     isolation = "read_committed" if plan.read_committed else "read_uncommitted"
     async with cluster.reader(plan.who, auto_offset_reset="latest", isolation_level=isolation) as consumer:
         consumer.assign(places)
-        # The ends of now, before anything is said to be followed; a request to each leader, however many partitions there are.
-        ends = await cluster.admin.list_offsets(
-            dict.fromkeys(places, OffsetSpec.LATEST), read_committed=plan.read_committed
-        )
-        for tp in places:
-            consumer.seek(tp, ends[tp].result().offset)
+        for tp, offset in ends.items():
+            consumer.seek(tp, offset)
         tail = Tail(plan, decoder)
         reading = asyncio.create_task(tail.run(consumer))
         watching = asyncio.create_task(_watch(cluster, tail, places))
@@ -143,8 +140,6 @@ async def follow(cluster: Cluster, plan: Plan, decoder: Decoder) -> AsyncIterato
 
 
 async def _watch(cluster: Cluster, tail: Tail, places: list[TopicPartition]) -> None:
-    from fastq.admin import OffsetSpec
-
     while True:
         await asyncio.sleep(WATCH_S)
         try:

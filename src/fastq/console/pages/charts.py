@@ -11,6 +11,7 @@ import time
 
 from starlette.responses import Response
 
+from fastq.admin import OffsetSpec
 from fastq.admin.core import look_up_topics
 from fastq.console.pages.groups import ID_MAX
 from fastq.console.pages.routes import CLUSTER, TOPIC, Routes
@@ -43,12 +44,17 @@ async def ends(visit: Visit) -> Response:
 async def lag(visit: Visit) -> Response:
     """How far a group is behind in the topics of the user."""
     group_id = visit.text("id", ID_MAX)
-    committed = await visit.cluster.admin.list_group_offsets(group_id)
-    places = [tp for tp in committed if visit.user.may_see(tp.topic)]
-    _check(len(places))
-    found = await visit.cluster.admin.group_lag(group_id, places) if places else {}
-    lags = [outcome.value.lag for outcome in found.values() if outcome.value is not None]
-    return _told(sum(one for one in lags if one is not None), len(lags))
+    admin = visit.cluster.admin
+    listed = await admin.list_group_offsets(group_id)
+    at = {
+        tp: outcome.value.offset
+        for tp, outcome in listed.items()
+        if outcome.value is not None and visit.user.may_see(tp.topic)
+    }
+    _check(len(at))
+    ends = await admin.list_offsets(dict.fromkeys(at, OffsetSpec.LATEST)) if at else {}
+    lags = [max(0, outcome.value.offset - at[tp]) for tp, outcome in ends.items() if outcome.value is not None]
+    return _told(sum(lags), len(lags))
 
 
 def _check(partitions: int) -> None:

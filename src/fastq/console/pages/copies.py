@@ -10,6 +10,7 @@ from contextlib import aclosing
 
 from starlette.responses import Response
 
+from fastq.admin.core import look_up_topics
 from fastq.console.copying import COPY_MAX, copy
 from fastq.console.decoding import Row
 from fastq.console.filters import COMPARISONS, PARTS
@@ -36,7 +37,9 @@ async def _target(visit: Visit, source: str) -> str:
         raise BadValue("target is missing: the topic to copy to")
     if target == source:
         raise BadValue(f"{target} is the topic itself: records are copied to another one")
-    await visit.cluster.admin.describe_topic(target)  # which the producer would make, where brokers do so
+    (await visit.cluster.run(look_up_topics([target])))[
+        target
+    ].result()  # which the producer would make, where brokers do so
     return target
 
 
@@ -44,7 +47,7 @@ async def form(visit: Visit) -> Response:
     """What to look for, as the records' page asked for it, and where to copy it."""
     topic = _source(visit)
     plan = plan_of(visit)
-    await visit.cluster.admin.describe_topic(topic)
+    (await visit.cluster.run(look_up_topics([topic])))[topic].result()
     return visit.page(
         "copy.html",
         topic=topic,
@@ -95,7 +98,7 @@ async def begin(visit: Visit) -> Response:
         if not sign or not all(number.isascii() and number.isdigit() and len(number) < 19 for number in numbers):
             raise BadValue(f"a record is partition:offset, not {line[:40]!r}")
         places.setdefault(int(partition), []).append(int(offset))
-    known = len((await visit.cluster.admin.describe_topic(topic)).partitions)
+    known = len((await visit.cluster.run(look_up_topics([topic])))[topic].result().partitions)
     if max(places) >= known:
         raise BadValue(f"{topic} has {known} partitions, 0 is the first: there is no {max(places)}")
     copied = await copy(

@@ -16,6 +16,7 @@ from typing import Any
 
 from starlette.responses import Response
 
+from fastq.admin.core import look_up_topics
 from fastq.console import paths
 from fastq.console.clusters import API_TIMEOUT_S
 from fastq.console.copying import read_at
@@ -106,7 +107,7 @@ async def page(visit: Visit) -> Response:
     """The form; its script opens the stream of what it asks for."""
     plan = plan_of(visit)
     decoder_of(visit)
-    described = await visit.cluster.admin.describe_topic(plan.topic)
+    described = (await visit.cluster.run(look_up_topics([plan.topic])))[plan.topic].result()
     return visit.page(
         "records.html",
         topic=plan.topic,
