@@ -48,8 +48,6 @@ logger = logging.getLogger(__name__)
 
 FORWARD_TIMEOUT_S = 60.0
 """How long a client's request is tried (Kafka's forwarding channel)."""
-REGISTRATION_TIMEOUT_S = 5.0
-"""How long a controller's registration is tried."""
 
 Request = Message | VersionedRequest
 """A request that depends on the version is made anew each time it is asked (KAFKA-15353: a resent AlterPartition had lost its ISR)."""

@@ -35,7 +35,6 @@ from fastq_broker.controller.view import ControlView, Located
 logger = logging.getLogger(__name__)
 
 RECOVERED, RECOVERING = 0, 1
-NO_STATE_CHANGE: Final = -1
 ELECTIONS_PER_ROUND_MAX: Final = 1_000
 """Elections that one round of balancing makes; when there may be more the next round follows at once."""
 NOBODY: Final = -1

@@ -328,16 +328,12 @@ class LogManager:
         )
 
     def attach(self, loop: Any) -> None:
-        """Have an asyncio event loop call `drain_flushes` when the flusher has something to report."""
+        """Have an asyncio event loop drain the flusher when that has something to report."""
         if self.flusher.fileno() >= 0:
             self._loop = loop
             self._maker = LogMaker(loop, self._threads)
             self.moves.attach(loop, self._threads)
             loop.add_reader(self.flusher.fileno(), self.flusher.drain)
-
-    def drain_flushes(self) -> None:
-        """Run the callbacks of flushes that have ended."""
-        self.flusher.drain()
 
     def close(self, broker_epoch: int = -1) -> bool:
         """Flush and close all logs, write the checkpoints and, in the directories that are whole, the clean-shutdown marker; whether all

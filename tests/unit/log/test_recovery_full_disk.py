@@ -74,7 +74,7 @@ def test_a_crash_on_a_full_disk_is_recovered_in_memory(tmp_path: Path, durabilit
     files.heal()
     manager.tick()
     manager.flusher.wait()
-    manager.drain_flushes()
+    manager.flusher.drain()
     assert log.recovery_point == COUNT
     append(log, COUNT)
     assert manager.close()
@@ -106,7 +106,7 @@ def test_entries_that_were_cut_off_never_come_back_with_those_that_waited(tmp_pa
     log.flush()
     manager.tick()
     manager.flusher.wait()
-    manager.drain_flushes()
+    manager.flusher.drain()
     assert log.recovery_point == 100
     manager, log = reopen(manager, tmp_path, FaultyFiles())
     assert list(log.active_segment.index.entries()) == entries
