@@ -49,7 +49,8 @@ def _repair(config: BrokerConfig, *, execute: bool) -> int:
     from .controller.directory import MetadataDirectory
     from .controller.repair import repair
     from .controller.storage import CLEAN_SHUTDOWN, clean_shutdown_epoch, sync_directory
-    from .log.log_manager import LogManager, system_clock_ms
+    from .log.log_dir import system_clock_ms
+    from .log.log_manager import LogManager
 
     roots = [Path(path) for path in config.log_dirs]
     missing = [str(root) for root in roots if not root.is_dir()]

@@ -309,6 +309,17 @@ class FdBudget:
         return sum(holder.is_open() for holder in self._ring)
 
 
+def default_fd_budget() -> int:
+    """Half of the descriptors that the process may open, at most 50,000: the other half is for connections."""
+    try:
+        import resource
+
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    except (ImportError, OSError):
+        soft = 1024
+    return max(16, min(soft // 2, 50_000))
+
+
 def map_file(files: Files, path: str, size: int) -> mmap.mmap:
     """Map the first `size` (> 0) bytes of a file for reading. The map keeps a descriptor of its own."""
     handle = FileHandle(files, path, READ)

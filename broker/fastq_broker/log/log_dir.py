@@ -63,6 +63,11 @@ def advice_for(error: OSError) -> str:
     return _ADVICE.get(error.errno or 0, "check the disk and its mount, then restart the broker")
 
 
+def system_clock_ms() -> int:
+    """The time in ms since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
 def system_monotonic_ms() -> int:
     """Milliseconds on a clock that never jumps; it begins anywhere."""
     return time.monotonic_ns() // 1_000_000
