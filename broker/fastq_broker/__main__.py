@@ -3,7 +3,7 @@
 Rules
 - Standard output carries the ready line and nothing else; the log goes to standard error.
 - SIGINT and SIGTERM stop it, at the start too. Once more is the same stop, but that a node among others hands over nothing more, as its
-  controllers may be gone. SIGHUP reads the file of settings again (`reload`). The last line of the log says
+  controllers may be gone. SIGHUP reads the file of settings again (`reload`), and waits (`hang_ups`) until it is heard. The last line says
   how it ended: code 0 for a clean stop, 1 for one after which the next start recovers, also when it was stopped before it was ready.
 - What is wrong with the configuration ends with code 2, what is wrong with the machine (port, directory) with 1; either
   way with one line that says what, and never with a traceback.
@@ -12,6 +12,9 @@ Rules
 
 from __future__ import annotations
 
+from . import hang_ups
+
+# isort: split
 import argparse
 import asyncio
 import contextlib
@@ -280,6 +283,7 @@ def _take_signals(
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, end, number)
     loop.add_signal_handler(signal.SIGHUP, hang_up)
+    hang_ups.release()
     return stop
 
 

@@ -163,6 +163,23 @@ def test_a_hang_up_changes_nothing_and_the_stop_has_a_last_line(tmp_path: Path) 
     assert process.log().splitlines()[-1].endswith(" INFO fastq_broker: stopped")
 
 
+def test_a_hang_up_before_there_is_anybody_to_hear_it_waits(tmp_path: Path) -> None:
+    """From the first module that it loads on: a reload while the service starts must not end it."""
+    command = [sys.executable, "-X", "importtime", "-m", "fastq_broker", "--data-dir", str(tmp_path / "data")]
+    command += ["--listen", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
+        next(line for line in process.stderr if line.rstrip().endswith("| asyncio.events"))
+        process.send_signal(signal.SIGHUP)
+        said = [line for line in process.stderr if "SIGHUP" in line or "ready" in line][:1]
+        assert "the file of settings is read again once" in said[0]
+        assert process.stdout.readline().startswith("fastq-broker ready")
+        next(line for line in process.stderr if "SIGHUP changes nothing" in line)
+        process.send_signal(signal.SIGTERM)
+        process.stderr.read()
+        assert process.wait(60) == 0
+
+
 def test_a_second_signal_is_the_same_stop(tmp_path: Path) -> None:
     with running(tmp_path) as process:
         process.wait_ready()

@@ -34,6 +34,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import BinaryIO, NamedTuple, Protocol
 
+from fastq_broker import hang_ups
 from fastq_broker.service_manager import ServiceManager
 from fastq_broker.turns import NEVER, Turns
 
@@ -338,6 +339,7 @@ def take_signals(on_signal: Callable[[signal.Signals], None]) -> None:
     loop = asyncio.get_running_loop()
     for number in (*ENDING, signal.SIGHUP):
         loop.add_signal_handler(number, on_signal, number)
+    hang_ups.release()
 
 
 class Supervisor:

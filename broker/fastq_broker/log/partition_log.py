@@ -318,6 +318,10 @@ class PartitionLog(LogReads, LogSegments):
         if not self.loaded:
             self.load()
         if self.dir.refusal is not None:
+            if from_client and self.dir.offline is None:
+                before = self._written_before(batches, now_ms, transaction_version)
+                if before is not None:
+                    return before
             self.dir.check_append(from_client)
         admission = self._admission
         header = admission.validate(batches, now_ms, from_client, transaction_version)
@@ -358,6 +362,19 @@ class PartitionLog(LogReads, LogSegments):
         return AppendResult(
             base_offset, last_offset, now_ms if admission.log_append_time else -1, self.log_start_offset, False
         )
+
+    def _written_before(
+        self, batches: bytearray | memoryview, now_ms: int, transaction_version: int
+    ) -> AppendResult | None:
+        """What a client is told that sends a batch once more while records of clients are refused; None for all others, those of a wrong
+        sequence too: what should come before it may have been refused. Raises what `append` does of batches that are none."""
+        header = self._admission.validate(batches, now_ms, True, transaction_version)
+        if header.producer_id < 0:
+            return None
+        with contextlib.suppress(KafkaError):
+            earlier = self.producers.check(header, transaction_version)
+            return None if earlier is None else self._duplicate(earlier)
+        return None
 
     def _duplicate(self, earlier: BatchMetadata) -> AppendResult:
         append_time = earlier.timestamp if self._admission.log_append_time else -1

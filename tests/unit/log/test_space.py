@@ -14,7 +14,9 @@ from fastq_broker.log import LogConfig, LogManager
 from fastq_broker.log.faults import FaultyFiles
 from fastq_broker.log.files import Space
 from fastq_broker.log.flusher import ManualFlusher
+from fastq_broker.log.partition_log import AppendResult
 from fastq_broker.log.space import BALLAST, Level, Marks, SpaceGuard, SpaceLooker, judge
+from log_support import START_MS, one_batch, open_manager
 
 from fastq._native.records import build_batch
 from fastq.errors import KafkaStorageError
@@ -341,3 +343,28 @@ def test_a_real_ballast_takes_its_room(tmp_path: Path) -> None:
     assert looker.look(Marks(0, 0, 1 << 20)).ballast_bytes == 1 << 20
     assert looker.look(Marks(0, 1 << 60, 1 << 20)).level is Level.REFUSING
     assert not (tmp_path / BALLAST).exists()
+
+
+def test_a_batch_that_is_there_already_is_answered_as_such_while_others_are_refused(tmp_path: Path) -> None:
+    """It needs no room, and its producer waits for nothing else. One out of its order waits, as what comes before it may be refused."""
+    manager = open_manager(tmp_path, LogConfig())
+    log = manager.create("t", 0, bytes(16))
+
+    def send(sequence: int, producer_id: int = 5) -> AppendResult:
+        batch = one_batch([b"a", b"b"], producer_id=producer_id, epoch=0, sequence=sequence)
+        return log.append(batch, leader_epoch=0, now_ms=START_MS)
+
+    first = send(0)
+    log.dir.close_to_clients("7 bytes are free", "Add space")
+    assert send(0) == first._replace(duplicate=True)
+    for sequence, producer_id in ((2, 5), (4, 5), (0, 6), (-1, -1)):
+        with pytest.raises(KafkaStorageError, match="7 bytes are free"):
+            send(sequence, producer_id)
+    assert log.log_end_offset == 2
+    log.dir.open_to_clients()
+    assert send(2).base_offset == 2
+    log.dir.close_to_clients("7 bytes are free", "Add space")
+    assert [send(at).base_offset for at in (0, 2)] == [0, 2]
+    log.dir.fail("writing a batch", "a file", OSError(errno.EIO, "no"))
+    with pytest.raises(KafkaStorageError, match="offline"):
+        send(2)
