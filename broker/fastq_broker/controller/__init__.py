@@ -1,6 +1,7 @@
 """The controller of the cluster: its metadata as an image, its changes as records in `__cluster_metadata-0`."""
 
-from fastq_broker.controller.controller import Controller, ProducerIds
+from fastq_broker.controller.changes import ProducerIds
+from fastq_broker.controller.controller import Controller
 from fastq_broker.controller.image import (
     BrokerImage,
     Endpoint,
