@@ -1,11 +1,16 @@
-"""Configuration keys of other clients (librdkafka and its Python binding, kafka-python, aiokafka) that have no counterpart here.
+"""What other clients (librdkafka and its Python binding, kafka-python, aiokafka) have, and what to write here: configuration keys that
+have no counterpart, and keywords of calls that have the same name.
 
-Rules: two tables, by key in snake_case. IGNORED: leaving the key out changes nothing that a program could miss; it warns, with the reason.
+Rules: two tables of keys, by key in snake_case. IGNORED: leaving the key out changes nothing that a program could miss; it warns.
 REFUSED: a program that sets it relies on it; it is an error that says what to write instead. Keys with a counterpart are aliases or
-renamed keys of the configuration classes, whose own tables win over these.
+renamed keys of the configuration classes, whose own tables win over these. KEYWORDS, by call, is
+looked at when an error is made.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NoReturn
 
 _KERBEROS = "Kerberos is not spoken: SASL PLAIN and SCRAM are (sasl_mechanism)"
 _OAUTH = "OAUTHBEARER is not spoken: SASL PLAIN and SCRAM are (sasl_mechanism)"
@@ -109,3 +114,34 @@ REFUSED: dict[str, str] = {
     "sasl_client_callback_handler_class": _OAUTH,
     "socks5_proxy": "proxies are not spoken to",
 }
+
+_SECONDS = "give timeout=, in seconds"
+_NAMES = "name them by themselves: subscribe('a', 'b') or subscribe(['a', 'b'])"
+
+KEYWORDS: dict[str, dict[str, str]] = {
+    "poll": {
+        "timeout_ms": _SECONDS,
+        "num_messages": "give max_records=",
+        "update_offsets": "leave it out: positions follow what is handed out",
+    },
+    "subscribe": {
+        "topics": _NAMES,
+        "topic": _NAMES,
+        "pattern": "give the pattern by itself: subscribe(re.compile('b.*'))",
+        "on_assign": "give on_assigned=, a function of a list of partitions",
+        "on_revoke": "give on_revoked=, a function of a list of partitions",
+    },
+    "commit": {
+        "asynchronous": "commit waits, commit_async does not",
+        "offsets": "give the mapping by itself: commit({partition: offset})",
+        "message": "give the record by itself: commit(record)",
+        "timeout_ms": _SECONDS,
+    },
+}
+
+
+def refuse_keywords(call: str, given: Iterable[str]) -> NoReturn:
+    """TypeError for the first of these, which the call has not."""
+    name = next(iter(given))
+    hint = KEYWORDS[call].get(name)
+    raise TypeError(f"{call}() got an unexpected keyword argument {name!r}{f': {hint}' if hint else ''}")

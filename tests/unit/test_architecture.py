@@ -49,7 +49,7 @@ MAY_IMPORT = {
     "net": CORE | {""},  # the version, which it tells brokers
     "metrics": {"metadata"},
     "producer": CORE | USERS | {"metrics", "lazy"},
-    "consumer": CORE | USERS | {"metrics", "lazy"},
+    "consumer": CORE | USERS | {"metrics", "lazy", "other_clients"},
     "observability": USERS | {"metrics", "producer", "consumer"},
     "admin": CORE | {"lazy"},
     "cli": CORE

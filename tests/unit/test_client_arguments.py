@@ -7,8 +7,9 @@ import contextlib
 import importlib
 import inspect
 import pkgutil
+import re
 import types
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -182,3 +183,29 @@ def test_aclosing_closes(face: type, call: str, args: tuple[str, ...]) -> None:
             await getattr(client, call)(*args)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("face", [Consumer, AsyncConsumer])
+@pytest.mark.parametrize(
+    ("call", "keyword", "words"),
+    [
+        ("poll", "timeout_ms", "timeout=, in seconds"),
+        ("subscribe", "pattern", "re.compile"),
+        ("commit", "offsets", "commit({partition: offset})"),
+        ("poll", "no_such", "unexpected keyword argument 'no_such'"),
+    ],
+)
+def test_keywords_of_other_clients_are_told_what_to_write(face: Any, call: str, keyword: str, words: str) -> None:
+    async def called() -> None:
+        consumer = face(bootstrap_servers="127.0.0.1:1", group_id="g")
+        try:
+            answer = getattr(consumer, call)(**{keyword: 1})
+            if isinstance(answer, Awaitable):
+                await answer
+        finally:
+            closing = consumer.close(0)
+            if isinstance(closing, Awaitable):
+                await closing
+
+    with pytest.raises(TypeError, match=re.escape(words)):
+        asyncio.run(called())

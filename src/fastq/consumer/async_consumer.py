@@ -20,6 +20,7 @@ from fastq.consumer.offsets import OffsetAndTimestamp
 from fastq.errors import ClientClosed, FastqError, LoadingWouldBlock
 from fastq.metadata import OffsetAndMetadata, TopicPartition
 from fastq.net.aio import AsyncDriver
+from fastq.other_clients import refuse_keywords
 from fastq.timeouts import check_timeout
 
 if TYPE_CHECKING:
@@ -120,12 +121,12 @@ class AsyncConsumer(ConsumerCalls, Generic[K, V]):
         return iterator
 
     async def poll(
-        self, *refused: Never, max_records: int | None = None, timeout: float | None = None
+        self, *refused: Never, max_records: int | None = None, timeout: float | None = None, **foreign: Never
     ) -> list[Record[K, V]]:
         """`Consumer.poll`, awaited: up to `max_records` (None: max_poll_records) records, those at hand, or the first that come within
         `timeout` seconds (None: as long as it takes; 0: what is at hand); an empty list when none came in time. Both go by name.
         """
-        wanted = self._wanted(refused, max_records)
+        wanted = self._wanted(refused, foreign, max_records)
         self._detach()
         self._asks()
         while True:
@@ -341,10 +342,12 @@ class AsyncConsumer(ConsumerCalls, Generic[K, V]):
         await self._await_changing(None)
         await self._do(self._unsubscribe())
 
-    async def commit(self, what: Committable = None, timeout: float | None = None) -> None:
+    async def commit(self, what: Committable = None, timeout: float | None = None, **foreign: Never) -> None:
         """`Consumer.commit`, awaited: commit offsets for the group, and wait until they are committed. Cancelling the `await` does not
         undo it.
         """
+        if foreign:
+            refuse_keywords("commit", foreign)
         await self._do(self._commit(what, timeout))
 
     async def committed(

@@ -47,6 +47,7 @@ from fastq.metadata import OffsetAndMetadata, TopicPartition
 from fastq.net.core import ClientCore
 from fastq.net.diagnosis import not_encodable
 from fastq.net.requests import EncodedRequest, VersionedRequest
+from fastq.other_clients import refuse_keywords
 from fastq.protocol.api import api_name
 from fastq.timeouts import check_timeout
 
@@ -342,9 +343,11 @@ class ConsumerBase(Interruptible):
             return chunk
         return True if len(self._pending_ends(pending)) < len(pending) else None
 
-    def _wanted(self, refused: tuple[Any, ...], max_records: int | None) -> int:
+    def _wanted(self, refused: tuple[Any, ...], foreign: Mapping[str, Any], max_records: int | None) -> int:
         """How many records a call of poll() is to answer at most."""
         self._by_name("poll", refused)
+        if foreign:
+            refuse_keywords("poll", foreign)
         wanted = self.config.max_poll_records if max_records is None else max_records
         if wanted < 1:
             raise ValueError(f"max_records is 1 or more, got {wanted}")

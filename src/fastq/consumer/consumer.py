@@ -26,6 +26,7 @@ from fastq.consumer.tables import BatchStream, chosen_columns
 from fastq.errors import ClientClosed, ConcurrentModification, FastqError
 from fastq.metadata import OffsetAndMetadata, TopicPartition
 from fastq.net.blocking import BlockingDriver
+from fastq.other_clients import refuse_keywords
 from fastq.timeouts import check_timeout
 
 if TYPE_CHECKING:
@@ -129,13 +130,15 @@ class Consumer(ConsumerCalls, Generic[K, V]):
         self._remember(iterator)
         return iterator
 
-    def poll(self, *refused: Never, max_records: int | None = None, timeout: float | None = None) -> list[Record[K, V]]:
+    def poll(
+        self, *refused: Never, max_records: int | None = None, timeout: float | None = None, **foreign: Never
+    ) -> list[Record[K, V]]:
         """Up to `max_records` (None: max_poll_records) records: those at hand, or the first that come within `timeout` seconds.
 
         An empty list when none came in time. Without a time-out it waits as long as it takes; 0: what is at hand, after a look at the
         sockets. Both go by name: `poll(timeout=1)`.
         """
-        wanted = self._wanted(refused, max_records)
+        wanted = self._wanted(refused, foreign, max_records)
         records: list[Record] = []
         self._asks_next()
         while True:
@@ -382,13 +385,15 @@ class Consumer(ConsumerCalls, Generic[K, V]):
         """Read nothing any more: leave the group, after the commits that are due, or let go of what was assigned."""
         self._call(self._unsubscribe())
 
-    def commit(self, what: Committable = None, timeout: float | None = None) -> None:
+    def commit(self, what: Committable = None, timeout: float | None = None, **foreign: Never) -> None:
         """Commit offsets for the group, and wait until they are committed (timeout None: default_api_timeout_ms).
 
         what: a record, several of them, a batch: up to and with these; a mapping of partitions to offsets (the next to be
         read) or OffsetAndMetadata; None: everything that was handed out. Raises what the coordinator refuses, with group,
         member, generation and partition: NotAssigned, RebalanceInProgress, IllegalGeneration, UnknownMemberId ...
         """
+        if foreign:
+            refuse_keywords("commit", foreign)
         with self._turn:
             self._check_thread()
             self._do(self._commit(what, timeout, self._hurry_commit))

@@ -19,6 +19,7 @@ from fastq.consumer.partition import PartitionState, Phase
 from fastq.errors import NotAssigned
 from fastq.metadata import GroupMetadata, OffsetAndMetadata, TopicPartition, partition_of
 from fastq.metrics import ConsumerMetrics, PartitionMetrics
+from fastq.other_clients import refuse_keywords
 
 if TYPE_CHECKING:
     from typing_extensions import Never
@@ -36,6 +37,7 @@ class Reading(ConsumerBase):
         on_assigned: Callback | None = None,
         on_revoked: Callback | None = None,
         on_lost: Callback | None = None,
+        **foreign: Never,
     ) -> None:
         """Read these topics, or those that match one pattern, in place of those subscribed to before. Raises ValueError without any,
         or while partitions are assigned by hand: `unsubscribe` first.
@@ -44,6 +46,8 @@ class Reading(ConsumerBase):
         an AsyncConsumer may be coroutine functions. They are called with a list of partitions during the calls that ask for records, and
         may commit and seek. Partitions that were lost are told to `on_revoked` when there is no `on_lost`.
         """
+        if foreign:
+            refuse_keywords("subscribe", foreign)
         callbacks = callbacks_of(listener, on_assigned, on_revoked, on_lost)
         for callback in callbacks.values():
             self._check_listener(callback)
