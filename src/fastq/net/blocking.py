@@ -307,7 +307,7 @@ class BlockingDriver:
         elif code in _IN_PROGRESS:
             self._register(connection, selectors.EVENT_READ | selectors.EVENT_WRITE)
         else:
-            connection.connection_lost(OSError(code, os.strerror(code)), now)
+            connection.connection_lost(_os_error(code), now)
 
     def _register(self, connection: Connection, events: int) -> None:
         try:
@@ -436,6 +436,10 @@ def open_socket(endpoint: Endpoint, send_buffer_bytes: int, receive_buffer_bytes
 
 def _os_error(code: int) -> OSError:
     """The right subclass of OSError for an errno."""
+    if sys.platform == "win32":  # whose C library has no words for the codes of sockets
+        import ctypes
+
+        return OSError(code, ctypes.FormatError(code))
     return OSError(code, os.strerror(code))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import threading
@@ -263,3 +264,11 @@ def test_an_exchange_in_the_middle_of_a_frame_is_a_mistake() -> None:
     receiver.buffer_updated(5)
     with pytest.raises(ValueError, match="on its way"):
         receiver.exchange(-1, b"request", 0.0)
+
+
+def test_windows_has_words_for_what_a_socket_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its C library calls all of it "Unknown error"."""
+    monkeypatch.setattr(blocking.sys, "platform", "win32")
+    monkeypatch.setattr("ctypes.FormatError", lambda code: f"words for {code}", raising=False)
+    error = blocking._os_error(errno.ECONNREFUSED)
+    assert isinstance(error, ConnectionRefusedError) and error.strerror == f"words for {errno.ECONNREFUSED}"
