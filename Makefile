@@ -175,7 +175,8 @@ docs: $(VENV)/.docs ## the site of the documentation, in build/site: open build/
 wheel: $(VENV)/.lint ## sdist and wheel in dist/
 	@rm -rf dist && $(PY) -m build -q
 
-$(VENV)/.wheels: $(VENV)/.installed
+# Built: wheels for other machines are tried with the broker of these sources.
+$(VENV)/.wheels: $(VENV)/.built
 	@$(PY) -m pip install -q --group wheels
 	@touch $@
 

@@ -3,8 +3,9 @@
 Rules
 - Looked at is the file that would be published, not what it was made of.
 - Of a system may be asked what the wheel's tag promises: no newer glibc or macOS, no library that is not part of every such system.
-- A run installs the wheel with pip, without its dependencies, and loads all of it in an interpreter for its platform. Where this machine
-  has none, the answer is the reason, never silence.
+- A run installs the wheel with pip, without its dependencies, loads all of it in an interpreter for its platform, and sends records to
+  a broker and reads them again: its own on x86-64 Linux, elsewhere that of these sources, which runs beside it on this machine. Where there
+  is no such interpreter, the answer is the reason, never silence.
 """
 
 from __future__ import annotations
@@ -22,12 +23,15 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path, PurePosixPath
 from typing import Final, NamedTuple
 
-from wheel_targets import Target, WheelError, archive_name, unpacked
+from wheel_targets import ROOT, Target, WheelError, archive_name, unpacked
 
 RUN_TIMEOUT_S: Final = 600.0
+WHEEL_BYTES: Final = 6_000_000
+"""Of a wheel, at most."""
 SUFFIXES: Final = {
     ".py",
     ".pyi",
@@ -48,7 +52,7 @@ AARCH64_ROOT: Final = Path(os.environ.get("FASTQ_AARCH64_ROOT", "/usr/aarch64-li
 """A root of ARM64 with the C library and zlib, for QEMU: what debootstrap makes, or libc6 and zlib1g of Debian, unpacked."""
 
 RUN: Final = """
-import importlib, platform, sys
+import importlib, sys, sysconfig
 sys.path.insert(0, sys.argv[1])
 for name in sys.argv[2].split(","):
     module = importlib.import_module(f"fastq._native.{name}")
@@ -70,18 +74,22 @@ for codec in (Codec.NONE, Codec.GZIP):
     assert [(r.timestamp_ms, r.key, r.value) for r in found] == rows
 Producer(bootstrap_servers="127.0.0.1:1").close(0)
 Consumer(bootstrap_servers="127.0.0.1:1").close()
-if sys.argv[3] == "whole":
+def there_and_back(servers):
+    with Producer(bootstrap_servers=servers, compression_type="gzip") as producer:
+        for n in range(1_000):
+            producer.send(sys.argv[4], b"value %d" % n)
+    with Consumer(sys.argv[4], bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
+        values = set()
+        for record in consumer:
+            values.add(record.value)
+            if len(values) == 1_000:
+                break
+if sys.argv[3] == "own":
     with fastq.testing.Broker() as broker:
-        with Producer(bootstrap_servers=broker.bootstrap_servers, compression_type="gzip") as producer:
-            for n in range(1_000):
-                producer.send("topic", b"value %d" % n)
-        with Consumer("topic", bootstrap_servers=broker.bootstrap_servers, auto_offset_reset="earliest") as consumer:
-            values = set()
-            for record in consumer:
-                values.add(record.value)
-                if len(values) == 1_000:
-                    break
-print("ran on", platform.python_version(), platform.machine())
+        there_and_back(broker.bootstrap_servers)
+else:
+    there_and_back(sys.argv[3])
+print("ran on", sys.version.partition(" ")[0], sysconfig.get_platform())
 """
 
 
@@ -96,6 +104,8 @@ def check(wheel: Path, target: Target, extensions: Sequence[str]) -> None:
 
 
 def _faults(wheel: Path, target: Target, extensions: Sequence[str]) -> Iterator[str]:
+    if wheel.stat().st_size > WHEEL_BYTES:
+        yield f"it has {wheel.stat().st_size:,} bytes, more than {WHEEL_BYTES:,}"
     with zipfile.ZipFile(wheel) as source:
         files = {name: source.read(name) for name in source.namelist()}
     info = next(name.partition("/")[0] for name in files if name.endswith(".dist-info/WHEEL"))
@@ -300,17 +310,39 @@ def try_out(wheel: Path, target: Target) -> str:
         with zipfile.ZipFile(wheel) as source:
             names = [name for name in source.namelist() if name.endswith(target.suffix) and "/_native/" in name]
         extensions = ",".join(PurePosixPath(name).name.removesuffix(target.suffix) for name in names)
-        how = "whole" if target.platform.name == "manylinux_x86_64" else "client"
+        own = target.platform.name == "manylinux_x86_64"
         script = Path(folder) / "run_of_wheel.py"
         script.write_text(RUN)
         place = folder if "windows" not in target.platform.name else "Z:" + folder.replace("/", "\\")
         of_python = str(script) if place == folder else f"{place}\\run_of_wheel.py"
-        if how == "whole":  # its broker is a process of its own
+        if own:  # its broker is a process of its own
             environment = {**environment, "PYTHONPATH": folder}
-        said = _run([*command, of_python, place, extensions, how], environment, "it does not run")
+        with nullcontext("own") if own else _broker_of_the_sources() as servers:
+            words = [of_python, place, extensions, servers, f"of-{target.name}"]
+            said = _run([*command, *words], environment, "it does not run")
         if "ran on" not in said:
             raise WheelError(f"{wheel.name}: the run ended early: {said}")
     return ""
+
+
+@contextmanager
+def _broker_of_the_sources() -> Iterator[str]:
+    """A broker that runs beside the trial; answers its address. Raises WheelError where the extensions of the sources are not built."""
+    sources = [str(ROOT / "src"), str(ROOT / "broker")]
+    sys.path[:0] = sources
+    try:
+        from fastq.testing import Broker, BrokerFailed
+    except ImportError as error:
+        raise WheelError(
+            f"no broker to try it with: {error}; make ext builds the extensions of these sources"
+        ) from error
+    finally:
+        del sys.path[: len(sources)]
+    try:
+        with Broker(env={"PYTHONPATH": os.pathsep.join(sources)}) as broker:
+            yield broker.bootstrap_servers
+    except BrokerFailed as error:
+        raise WheelError(f"no broker to try it with: {error}") from error
 
 
 def _run(command: Sequence[str], environment: dict[str, str], wrong: str) -> str:

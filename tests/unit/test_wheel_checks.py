@@ -10,10 +10,12 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
+import wheel_checks  # noqa: E402
 from wheel_checks import Binary, check, read_elf  # noqa: E402
 from wheel_targets import TARGETS, WheelError  # noqa: E402
 from wheels import assemble  # noqa: E402
 
+from fastq import Producer  # noqa: E402
 from fastq._native import crc32c  # noqa: E402
 
 TARGET = TARGETS["cp311-musllinux_aarch64"]
@@ -73,6 +75,18 @@ def test_what_is_missing_and_what_is_too_much_is_found(tmp_path: Path) -> None:
         "tests/test_wheel.py does not belong into it",
     ):
         assert fault in told
+
+
+def test_a_wheel_that_is_too_large_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel = assemble(pure_wheel(tmp_path), [extension(tmp_path)], TARGET, tmp_path / "made")
+    monkeypatch.setattr(wheel_checks, "WHEEL_BYTES", wheel.stat().st_size - 1)
+    with pytest.raises(WheelError, match=f"it has {wheel.stat().st_size:,} bytes, more than"):
+        check(wheel, TARGET, ["crc32c"])
+
+
+def test_a_trial_elsewhere_has_a_broker_of_the_sources() -> None:
+    with wheel_checks._broker_of_the_sources() as servers, Producer(bootstrap_servers=servers) as producer:
+        assert producer.send("of-a-wheel", b"value").result(20).offset == 0
 
 
 def test_a_file_that_was_changed_later_is_found(tmp_path: Path) -> None:
