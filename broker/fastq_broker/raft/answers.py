@@ -34,7 +34,7 @@ class Answers(Roles):
     # -- candidates
 
     def vote(self, ask: Vote, now: float) -> Answer:
-        """Whether this replica votes for, or would vote for, a candidate."""
+        """Whether this replica votes for, or would vote for, a candidate. Raises NoRoom, as the other answers about epochs do."""
         if not self._same_cluster(ask.cluster_id):
             return self._answer(ErrorCode.INCONSISTENT_CLUSTER_ID)
         too_late = ask.last_epoch > ask.epoch if ask.pre else ask.last_epoch >= ask.epoch
@@ -48,6 +48,7 @@ class Answers(Roles):
             return self._answer(ErrorCode.INVALID_VOTER_KEY)
         granted = self._grants(ask)
         if granted and not ask.pre and self.voted is None:
+            self._keep(self.epoch, self.leader_id, ask.candidate)
             self.voted = ask.candidate
             self._set(self.role, self.epoch, self.leader_id, now + self._election_s())
         return self._answer(ErrorCode.NONE, granted=granted)

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from fastq.errors import ErrorCode, KafkaStorageError
 from fastq_broker.log import failures
-from fastq_broker.log.files import passes
+from fastq_broker.log.files import is_shortage, passes
 from fastq_broker.raft.membership import Membership
 from fastq_broker.raft.messages import (
     AddVoter,
@@ -40,7 +40,7 @@ from fastq_broker.raft.messages import (
     Vote,
     VoterAnswer,
 )
-from fastq_broker.raft.roles import ELECTABLE, NEVER, NOBODY, Effect, Link, LoadSnapshot, RaftFatal, Role
+from fastq_broker.raft.roles import ELECTABLE, NEVER, NOBODY, Effect, Link, LoadSnapshot, NoRoom, RaftFatal, Role
 from fastq_broker.raft.voters import Endpoint, ReplicaKey
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,10 @@ class RaftMachine(Membership):
                 self._failed(link, now)
         for _ in range(4):  # a lonely voter goes from one role to the next
             before = self.role, self.epoch
-            self._poll_role(now)
+            try:
+                self._poll_role(now)
+            except NoRoom:
+                self._deadline = now + self._election_s()  # as one that has lost an election
             if (self.role, self.epoch) == before:
                 break
         effects, self.effects = self.effects, []
@@ -240,10 +243,26 @@ class RaftMachine(Membership):
         refused: bool = False,
     ) -> None:
         """What came of a Send: an answer, or None where there was none. `unsupported`: the other one does not know this question;
-        `refused`: nobody listens there."""
+        `refused`: nobody listens there. One that a full disk has no room for is as none, and is asked for again later."""
         link = self._links.get(number)
         if link is None or link.asked is not ask:
             return
+        try:
+            self._answered(number, link, ask, answer, now, unsupported=unsupported, refused=refused)
+        except NoRoom:
+            link.asked, link.failed, link.until = None, True, now + self.config.request_timeout_s
+
+    def _answered(
+        self,
+        number: int,
+        link: Link,
+        ask: Ask,
+        answer: AnyAnswer | None,
+        now: float,
+        *,
+        unsupported: bool,
+        refused: bool,
+    ) -> None:
         if answer is None:
             if unsupported and isinstance(ask, Vote) and ask.pre and self.role is Role.PROSPECTIVE:
                 link.asked, link.until = None, now
@@ -364,13 +383,7 @@ class RaftMachine(Membership):
         except KafkaStorageError as error:
             if not passes(error):
                 raise
-            failures.say(
-                logger.error,
-                f"the log of node {self.config.key.node_id}",
-                "records of the metadata log wait: %s",
-                error,
-            )
-            link.failed, link.until = True, now + self.config.request_timeout_s
+            self._wait_for_room(link, error, now)
         except ValueError as error:
             logger.error(
                 "records of the metadata log from its leader, node %d at %s:%d, are damaged at offset %d: %s; they are fetched again",
@@ -380,6 +393,16 @@ class RaftMachine(Membership):
                 error,
             )
             link.failed, link.until = True, now + self.config.request_timeout_s
+
+    def _wait_for_room(self, link: Link, error: KafkaStorageError | OSError, now: float) -> None:
+        """What the leader has said cannot be kept now: it is asked again later."""
+        failures.say(
+            logger.error,
+            f"the log of node {self.config.key.node_id}",
+            "records of the metadata log wait: %s",
+            error,
+        )
+        link.failed, link.until = True, now + self.config.request_timeout_s
 
     def _learn_mark(self, mark: int) -> None:
         if mark < 0:
@@ -416,7 +439,13 @@ class RaftMachine(Membership):
             link.failed, link.until = True, now + self.config.retry_backoff_s
             return
         self._deadline = now + self.config.fetch_timeout_s
-        self.log.receive_snapshot(ask.snapshot, ask.position, answer.data)
+        try:
+            self.log.receive_snapshot(ask.snapshot, ask.position, answer.data)
+        except OSError as error:
+            if not is_shortage(error):
+                raise
+            self._wait_for_room(link, error, now)
+            return
         position = ask.position + len(answer.data)
         if position < answer.size:
             self._receiving = (ask.snapshot, position)
@@ -427,6 +456,11 @@ class RaftMachine(Membership):
         except ValueError as error:
             logger.error("the snapshot %s of node %d is not whole: %s", ask.snapshot.file_name, self.leader_id, error)
             link.failed, link.until = True, now + self.config.request_timeout_s
+            return
+        except OSError as error:
+            if not is_shortage(error):
+                raise
+            self._wait_for_room(link, error, now)  # it is fetched anew, as the log is the old one
             return
         self.history.truncate(0)
         self._take_in(0)

@@ -12,8 +12,9 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fastq.errors import ErrorCode
+from fastq.errors import ErrorCode, KafkaStorageError
 from fastq.protocol.uuid import ZERO_UUID
+from fastq_broker.log.files import passes
 from fastq_broker.raft.answers import Answers
 from fastq_broker.raft.messages import AddVoter, RemoveVoter, UpdateVoter, Versions, VersionsAnswer, VoterAnswer
 from fastq_broker.raft.roles import Role
@@ -230,7 +231,15 @@ class Membership(Answers):
         change = self.change
         assert change is not None and self.leadership is not None
         before = self.log.end
-        change.offset = self.log.append_voters(self.epoch, voters, kraft_version)
+        try:
+            change.offset = self.log.append_voters(self.epoch, voters, kraft_version)
+        except KafkaStorageError as error:
+            if not passes(error):
+                raise
+            self._settle(
+                self._said(ErrorCode.KAFKA_STORAGE_ERROR, f"there is no room for it in the metadata log: {error}")
+            )
+            return
         self.log.flush()
         self._take_in(before)
         for voter in voters:

@@ -8,24 +8,30 @@
     Resigned      tells the others, votes no more    -> Unattached in the next epoch
     A higher epoch, whoever speaks of it, makes any of them Follower or Unattached in that epoch.
 
-Rules: a vote, and an epoch, are on disk before anybody hears of them. An observer (a replica that is no voter) follows and answers, and
-never stands for election. Sources: QuorumState and its states; KIP-595, KIP-996.
+Rules: a vote, and an epoch, are on disk before anybody hears of them: where a full disk has no room for one, nothing has changed, and
+nothing is said (NoRoom). An observer (a replica that is no voter) follows and answers, and never stands for election. Sources: QuorumState
+and its states; KIP-595, KIP-996.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from random import Random
 from typing import NamedTuple
 
-from fastq.errors import FastqError
+from fastq.errors import FastqError, KafkaStorageError
+from fastq_broker.log import failures
+from fastq_broker.log.files import is_full, passes
 from fastq_broker.raft.leader import Leadership
 from fastq_broker.raft.log import RaftLog, VoteStore
 from fastq_broker.raft.log import Vote as Kept
 from fastq_broker.raft.messages import Ask, Fetch, Fetched, SnapshotId
 from fastq_broker.raft.voters import Endpoint, ReplicaKey, Voter, VoterHistory, VoterSet
+
+logger = logging.getLogger(__name__)
 
 NOBODY = -1
 NEVER = float("inf")
@@ -35,6 +41,10 @@ FIRST_SHARE = 0.1
 
 class RaftFatal(FastqError):
     """What is committed here and what the leader has cannot both be true: this node must not go on."""
+
+
+class NoRoom(OSError):
+    """A vote or an epoch cannot be written now, as the disk is full. Nothing has changed, so that what led to it may come again."""
 
 
 class Role(Enum):
@@ -231,10 +241,24 @@ class Roles:
 
     # -- roles
 
-    def _set(self, role: Role, epoch: int, leader_id: int, deadline: float, *, keep: bool = True) -> None:
-        """Take a role; `keep`: write down first what must not be forgotten."""
-        if keep:
-            self._store.write(Kept(epoch, leader_id, self.voted))
+    def _keep(self, epoch: int, leader_id: int, voted: ReplicaKey | None) -> None:
+        """Write down what must not be forgotten, before anything of it is so. Raises NoRoom, other OSError where the disk fails."""
+        try:
+            self._store.write(Kept(epoch, leader_id, voted))
+        except OSError as error:
+            if not is_full(error):
+                raise
+            failures.say(
+                logger.error,
+                f"the vote of node {self.config.key.node_id}",
+                "node %d takes no part in elections of its metadata quorum for now: %s; free space on that file system",
+                self.config.key.node_id,
+                error,
+            )
+            raise NoRoom(error.errno, error.strerror, error.filename) from error
+
+    def _set(self, role: Role, epoch: int, leader_id: int, deadline: float) -> None:
+        """Take a role, of which is written down what must not be forgotten."""
         if leader_id == self.config.key.node_id:
             self._led_epoch = epoch
         changed = (role, epoch, leader_id) != (self.role, self.epoch, self.leader_id)
@@ -259,13 +283,14 @@ class Roles:
         """Another epoch, and no word of its leader."""
         keeps_time = self.role in (Role.UNATTACHED, Role.CANDIDATE, Role.RESIGNED, Role.PROSPECTIVE)
         deadline = self._deadline if keeps_time and self._deadline < NEVER else now + self._election_s()
-        if epoch > self.epoch:
-            self.voted = None
+        voted = None if epoch > self.epoch else self.voted
+        self._keep(epoch, NOBODY, voted)
+        self.voted = voted
         self._set(Role.UNATTACHED, epoch, NOBODY, deadline)
 
     def _wait_for_leader(self, now: float) -> None:
         """This epoch, and no word of its leader any more."""
-        self._set(Role.UNATTACHED, self.epoch, NOBODY, now + self._election_s(), keep=False)
+        self._set(Role.UNATTACHED, self.epoch, NOBODY, now + self._election_s())
 
     def _follow(self, epoch: int, leader_id: int, endpoint: Endpoint | None, now: float) -> None:
         """A leader is known."""
@@ -273,28 +298,33 @@ class Roles:
             self._leader_endpoint = endpoint or self._leader_endpoint
             return
         assert leader_id != self.config.key.node_id
-        if epoch > self.epoch:
-            self.voted = None
+        voted = None if epoch > self.epoch else self.voted
+        self._keep(epoch, leader_id, voted)
+        self.voted = voted
         self._leader_endpoint, self._has_fetched = endpoint, False
         self._set(Role.FOLLOWER, epoch, leader_id, now + self.config.fetch_timeout_s)
 
     def _would_win(self, now: float) -> None:
         """Ask the others whether they would vote for this replica, before an epoch is spent on it."""
         self.granted, self.refused = {self.config.key.node_id}, set()
-        self._set(Role.PROSPECTIVE, self.epoch, self.leader_id, now + self._election_s(), keep=False)
+        self._set(Role.PROSPECTIVE, self.epoch, self.leader_id, now + self._election_s())
         self._count(now)
 
     def _stand(self, now: float, epoch: int | None = None) -> None:
         """Stand for election: in the next epoch, or in the one in which this replica had voted for itself."""
+        epoch = self.epoch if epoch is None else epoch
+        self._keep(epoch, NOBODY, self.config.key)
         self.granted, self.refused = {self.config.key.node_id}, set()
         self.voted = self.config.key
-        self._set(Role.CANDIDATE, self.epoch if epoch is None else epoch, NOBODY, now + self._election_s())
+        self._set(Role.CANDIDATE, epoch, NOBODY, now + self._election_s())
         self._count(now)
 
     def _lead(self, now: float) -> None:
-        """The election is won. What is not of this epoch is committed with the first record that is."""
+        """The election is won. What is not of this epoch is committed with the first record that is: who has no room for it leads no more,
+        unless nobody else can. Raises KafkaStorageError then."""
         me = self.config.key
-        self.voted = None  # as Kafka writes it down: who leads votes for nobody
+        self._keep(self.epoch, me.node_id, None)  # as Kafka writes it down: who leads votes for nobody
+        self.voted = None
         self._set(Role.LEADER, self.epoch, me.node_id, NEVER)
         others = [voter.key for voter in self.voters if not voter.key.is_of(me)]
         voters, version = self.voters, self.history.kraft_version
@@ -304,7 +334,14 @@ class Roles:
             says, voters = version, voters.with_voter(self.config.voter) if voters.has(me) else voters
         granting = [voter.key for voter in self.voters if voter.key.node_id in self.granted]
         self.leadership = Leadership(me, self.log.end, others, now)
-        self.log.append_leader_change(self.epoch, me.node_id, voters, granting, says)
+        try:
+            self.log.append_leader_change(self.epoch, me.node_id, voters, granting, says)
+        except KafkaStorageError as error:
+            if not others or not passes(error):
+                raise
+            logger.error("node %d was elected in epoch %d and resigns: %s", me.node_id, self.epoch, error)
+            self._resigned(now, self.leadership.successors(self.voters))
+            return
         self.log.flush()
         self._take_in(self.leadership.epoch_start)
         self._advance(now)
@@ -312,7 +349,7 @@ class Roles:
     def _resigned(self, now: float, successors: tuple[ReplicaKey, ...] = ()) -> None:
         """Lead no more, and say so."""
         self._successors, self._told = successors, set()
-        self._set(Role.RESIGNED, self.epoch, self.config.key.node_id, now + self._election_s(), keep=False)
+        self._set(Role.RESIGNED, self.epoch, self.config.key.node_id, now + self._election_s())
 
     def resign(self, epoch: int, now: float) -> None:
         """Lead no more in this epoch, as the controller asks. Nothing, where it does not lead in it."""

@@ -37,6 +37,7 @@ from fastq_broker.raft.messages import (
     Vote,
     VoterAnswer,
 )
+from fastq_broker.raft.roles import NoRoom
 from fastq_broker.router import RequestContext, Route, Router
 
 if TYPE_CHECKING:
@@ -94,6 +95,9 @@ class QuorumRouter(Router):
             raise error_for_code(ErrorCode.BROKER_NOT_AVAILABLE, "this controller takes no part in its quorum any more")
         try:
             return self._answer(request)
+        except NoRoom as error:
+            detail = f"this controller has no room to write down what would follow: {error}"
+            raise error_for_code(ErrorCode.BROKER_NOT_AVAILABLE, detail) from error
         except (KafkaStorageError, OSError) as error:
             self._quorum.disk_failed(error)
             raise error_for_code(ErrorCode.KAFKA_STORAGE_ERROR, f"this controller cannot write: {error}") from error

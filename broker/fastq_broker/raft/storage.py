@@ -256,10 +256,16 @@ class DiskLog:
         except MetadataError as error:
             part.unlink(missing_ok=True)
             raise ValueError(str(error)) from error
-        with part.open("r+b") as file:
-            os.fsync(file.fileno())
-        part.rename(self._directory / snapshot.file_name)
-        sync_directory(self._directory)
+        try:
+            with part.open("r+b") as file:
+                os.fsync(file.fileno())
+            part.rename(self._directory / snapshot.file_name)
+            sync_directory(self._directory)
+        except OSError:
+            part.unlink(
+                missing_ok=True
+            )  # after a sync that failed nobody knows what of it is on disk: it is fetched anew
+            raise
         self._log.truncate_fully_and_start_at(snapshot.end_offset)
         self.snapshots_changed()
 

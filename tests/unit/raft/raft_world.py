@@ -7,6 +7,7 @@ from a later leader's log.
 
 from __future__ import annotations
 
+import errno
 import heapq
 import itertools
 import pickle
@@ -30,8 +31,10 @@ from fastq_broker.raft.messages import (
     VersionsAnswer,
     Vote,
 )
-from fastq_broker.raft.roles import Became, Committed, LoadSnapshot, RaftConfig, Role, Send
+from fastq_broker.raft.roles import Became, Committed, LoadSnapshot, NoRoom, RaftConfig, Role, Send
 from fastq_broker.raft.voters import Endpoint, ReplicaKey, Said, Voter, VoterSet
+
+from fastq.errors import KafkaStorageError
 
 LISTENER = "CONTROLLER"
 
@@ -46,10 +49,27 @@ class Entry(NamedTuple):
     kraft_version: int | None = None
 
 
+class Disk:
+    """What a log and votes are on. `full`: it has no room for anything."""
+
+    full = False
+
+    def write(self) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def append(self) -> None:
+        try:
+            self.write()
+        except OSError as error:
+            raise KafkaStorageError("writing a batch failed") from error
+
+
 class MemoryLog:
     """A RaftLog of entries; `durable_end` follows `flush` when the world says so. A snapshot is its id and the entries below."""
 
-    def __init__(self) -> None:
+    def __init__(self, disk: Disk | None = None) -> None:
+        self.disk = disk or Disk()
         self.entries: list[Entry] = []
         self.start = 0
         self.durable_end = 0
@@ -92,6 +112,7 @@ class MemoryLog:
                 yield said
 
     def append(self, records: bytes, epoch: int) -> int:
+        self.disk.append()
         for entry in _unpack(records):
             if entry.offset != self.end or entry.epoch > epoch:
                 break
@@ -106,14 +127,17 @@ class MemoryLog:
         granting: Sequence[ReplicaKey],
         kraft_version: int | None,
     ) -> None:
+        self.disk.append()
         says = None if kraft_version is None else voters
         self.entries.append(Entry(self.end, epoch, None, says, kraft_version))
 
     def append_voters(self, epoch: int, voters: VoterSet, kraft_version: int | None = None) -> int:
+        self.disk.append()
         self.entries.append(Entry(self.end, epoch, None, voters, kraft_version))
         return self.entries[-1].offset
 
     def append_records(self, values: Sequence[bytes], epoch: int) -> int:
+        self.disk.append()
         first = self.end
         self.entries += [Entry(first + at, epoch, value) for at, value in enumerate(values)]
         return sum(map(len, values))
@@ -135,13 +159,16 @@ class MemoryLog:
         return _pack(self.held[snapshot])[position : position + bytes_max]
 
     def receive_snapshot(self, snapshot: SnapshotId, position: int, data: bytes) -> None:
+        self.disk.write()
         if position == 0:
             self.incoming[snapshot] = bytearray()
         assert len(self.incoming[snapshot]) == position
         self.incoming[snapshot] += data
 
     def finish_snapshot(self, snapshot: SnapshotId) -> None:
-        self.held = {snapshot: _unpack(bytes(self.incoming.pop(snapshot)))}
+        received = self.incoming.pop(snapshot)
+        self.disk.write()
+        self.held = {snapshot: _unpack(bytes(received))}
         self.entries, self.start, self.base_epoch = [], *snapshot
         self.durable_end = self.start
 
@@ -189,13 +216,15 @@ def _said(entry: Entry) -> Said | None:
 class MemoryVotes:
     """Votes that are on disk at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, disk: Disk | None = None) -> None:
+        self.disk = disk or Disk()
         self.kept: Kept | None = None
 
     def read(self) -> Kept | None:
         return self.kept
 
     def write(self, vote: Kept) -> None:
+        self.disk.write()
         if self.kept is not None:
             assert vote.epoch >= self.kept.epoch, "an epoch was forgotten"
             if vote.epoch == self.kept.epoch and self.kept.voted is not None:
@@ -209,7 +238,8 @@ class Member:
 
     def __init__(self, world: World, key: ReplicaKey) -> None:
         self.world, self.key = world, key
-        self.log, self.votes = MemoryLog(), MemoryVotes()
+        self.disk = Disk()
+        self.log, self.votes = MemoryLog(self.disk), MemoryVotes(self.disk)
         self.machine: RaftMachine | None = None
         self.life = 0
 
@@ -221,13 +251,17 @@ class Member:
         self.life += 1
         self.log.wants_flush = False
         self.machine = RaftMachine(config, self.log, self.votes, world.voters, Random(world.random.random()))
-        self.machine.start(world.now)
+        try:
+            self.machine.start(world.now)
+        except NoRoom:  # whoever supervises it starts it again
+            self.crash()
         world.turn(self)
 
     def wipe(self) -> None:
         """The node is gone, and comes back with another, empty disk."""
         self.crash()
-        self.log, self.votes = MemoryLog(), MemoryVotes()
+        self.disk = Disk()
+        self.log, self.votes = MemoryLog(self.disk), MemoryVotes(self.disk)
         self.key = ReplicaKey(self.key.node_id, self.world.random.randbytes(16))
 
     def crash(self) -> None:
@@ -350,12 +384,16 @@ class World:
             if machine is None:
                 arrive(None)
                 return
-            if isinstance(ask, Vote):
-                arrive(machine.vote(ask, self.now))
-            elif isinstance(ask, BeginEpoch):
-                arrive(machine.begin_epoch(ask, self.now))
-            elif isinstance(ask, EndEpoch):
-                arrive(machine.end_epoch(ask, self.now))
+            if isinstance(ask, Vote | BeginEpoch | EndEpoch):
+                try:
+                    if isinstance(ask, Vote):
+                        arrive(machine.vote(ask, self.now))
+                    elif isinstance(ask, BeginEpoch):
+                        arrive(machine.begin_epoch(ask, self.now))
+                    else:
+                        arrive(machine.end_epoch(ask, self.now))
+                except NoRoom:
+                    arrive(None)
             elif isinstance(ask, Fetch):
                 machine.fetch(ask, self.now, arrive)
             elif isinstance(ask, FetchSnapshot):
@@ -403,9 +441,19 @@ class World:
         if leader is None or leader.machine is None:
             return None
         first = leader.machine.log.end
-        leader.machine.append([value])
-        self.turn(leader)
+        if not self.tell(leader, value):
+            return None
         return first
+
+    def tell(self, leader: Member, value: bytes) -> bool:
+        """Append at a leader, which resigns where it has no room, as the controller has it do; whether it had some."""
+        assert leader.machine is not None
+        try:
+            leader.machine.append([value])
+        except KafkaStorageError:
+            leader.machine.resign(leader.machine.epoch, self.now)
+        self.turn(leader)
+        return not leader.disk.full
 
     def part(self, *groups: Iterable[int]) -> None:
         """Nodes hear those of their group only."""

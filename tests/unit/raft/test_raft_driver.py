@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fastq_broker.log import failures
+from fastq_broker.raft.log import Vote
 from fastq_broker.raft.roles import Became, Committed, RaftFatal, Role
 from fastq_broker.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
 from raft_members import LISTENER, Member, until
@@ -81,7 +84,7 @@ def test_a_member_whose_disk_fails_leaves_says_so_once_and_votes_for_nobody(
     file: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fails(*_given: Any) -> None:
-        raise KafkaStorageError("no space") if file == "the log" else OSError(28, "no space")
+        raise KafkaStorageError("it fails") if file == "the log" else OSError(errno.EIO, "it fails")
 
     async def scenario() -> None:
         async with quorum(tmp_path) as members:
@@ -105,4 +108,39 @@ def test_a_member_whose_disk_fails_leaves_says_so_once_and_votes_for_nobody(
 
     asyncio.run(scenario())
     assert [record.message for record in caplog.records if "cannot be written" in record.message]
+    assert not [record.message for record in caplog.records if record.exc_info]
+
+
+def test_a_member_whose_disk_is_full_goes_on_once_there_is_room(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It votes for nobody meanwhile, and says so; what it has promised before stands."""
+    failures._places.clear()  # what was said by others of this process
+
+    async def scenario() -> None:
+        async with quorum(tmp_path) as members:
+            await until(lambda: any(member.leads for member in members))
+            leader = next(member for member in members if member.leads)
+            await until(lambda: all(Committed(leader.disk.log.end) in member.news for member in members))
+            full, other = (member for member in members if member is not leader)
+            assert full.driver is not None
+            write, asked = full.driver.machine._store.write, []
+
+            def refuse(vote: Vote) -> None:
+                asked.append(vote)
+                raise OSError(errno.ENOSPC, "No space left on device", "quorum-state")
+
+            full.driver.machine._store.write = refuse  # type: ignore[method-assign]
+            await leader.stop()
+            await until(lambda: len(asked) > 2)
+            assert not other.leads and not full.leads and not full.driver.closed
+            full.driver.machine._store.write = write  # type: ignore[method-assign]
+            await until(lambda: other.leads or full.leads)
+            second = other if other.leads else full
+            end = second.append(3)
+            await until(lambda: all(Committed(end) in member.news for member in (full, other)))
+
+    asyncio.run(scenario())
+    said = [record.message for record in caplog.records if "takes no part in elections" in record.message]
+    assert len(said) == 1 and "quorum-state" in said[0]
     assert not [record.message for record in caplog.records if record.exc_info]

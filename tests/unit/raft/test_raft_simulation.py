@@ -44,6 +44,37 @@ def test_an_idle_quorum_is_quiet() -> None:
     assert len(world.leaders) == 1
 
 
+def test_one_without_room_votes_for_nobody_and_leads_nobody_until_it_has_some() -> None:
+    world = World(5, 3)
+    world.start()
+    assert world.run(5.0, lambda: world.leader is not None)
+    world.append(b"a")
+    world.run(1.0)
+    first = world.leader
+    assert first is not None and first.machine is not None
+    full = next(member for member in world.members.values() if member is not first)
+    full.disk.full = True
+    kept = full.votes.kept
+    first.crash()
+    assert not world.run(30.0, lambda: world.leader is not None)  # of three one is gone, and one cannot vote
+    assert full.machine is not None and full.votes.kept == kept
+    full.disk.full = False
+    assert world.run(10.0, lambda: world.leader is not None)
+    first.start()
+    leader = world.leader
+    assert leader is not None and leader.machine is not None
+    leader.disk.full = True
+    assert world.append(b"b") is None  # it resigns, and another one leads
+    assert world.run(10.0, lambda: world.leader not in (None, leader))
+    done = world.append(b"c")
+    assert done is not None
+    for member in world.members.values():
+        member.disk.full = False
+    assert world.run(
+        20.0, lambda: all(m.machine is not None and m.machine.high_watermark > done for m in world.members.values())
+    )
+
+
 def change_voters(world: World, rng: Random) -> None:
     """One is removed, and comes back by itself; or one loses its disk, where all that is committed is on every other one."""
     leader = world.leader
@@ -100,15 +131,20 @@ def live_through(seed: int, rounds: int, *, joining: bool = False) -> World:
         elif what < 0.42 and world.leader is not None and world.leader.machine is not None:
             world.leader.machine.resign(world.leader.machine.epoch, world.now)
             world.turn(world.leader or members[0])
-        elif joining and what < 0.50:
+        elif what < 0.45:
+            full = rng.choice(members).disk
+            full.full = not full.full
+        elif joining and what < 0.53:
             change_voters(world, rng)
         for member in members:
             if member.machine is not None and member.machine.role is Role.LEADER:  # who has lost touch, too
-                for _ in range(rng.randrange(4)):
-                    member.machine.append([b"%d of %d" % (number, member.key.node_id)])
-                world.turn(member)
+                values = [b"%d of %d" % (number, member.key.node_id)] * rng.randrange(4)
+                while values and member.machine.role is Role.LEADER and world.tell(member, values.pop()):
+                    pass
         world.run(rng.choice((0.0005, 0.003, 0.05, 0.5, 1.5, 3.0)))
     world.cut, world.loss, world.delay_s, world.flush_s = set(), 0.0, (0.0001, 0.001), (0.0001, 0.001)
+    for member in world.members.values():
+        member.disk.full = False
     for member in world.members.values():
         if member.machine is None:
             member.start()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +14,7 @@ from fastq_broker.controller.snapshot import write_snapshot
 from fastq_broker.controller.storage import METADATA_TOPIC
 from fastq_broker.log.files import Files
 from fastq_broker.log.reserve import Reserve
+from fastq_broker.raft import storage
 from fastq_broker.raft.log import Vote
 from fastq_broker.raft.messages import EpochEnd, SnapshotId
 from fastq_broker.raft.storage import DiskLog, DiskVotes
@@ -181,6 +184,40 @@ def test_a_snapshot_that_is_cut_short_is_none(tmp_path: Path) -> None:
         log.receive_snapshot(wanted, 0, whole)
         log.finish_snapshot(wanted)
         assert log.start == 40
+
+
+@pytest.mark.parametrize("operation", ["write", "fsync", "rename", "fsync of the directory"])
+def test_a_snapshot_that_finds_no_room_is_fetched_anew(
+    operation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log stays as it was. After a sync that failed nobody knows what of it is on disk: not a byte of it is used again."""
+    with opened(tmp_path / "a"):
+        pass
+    wanted = SnapshotId(40, 7)
+    snapshot_in(tmp_path / "a", wanted)
+    whole = (tmp_path / "a" / f"{METADATA_TOPIC}-0" / wanted.file_name).read_bytes()
+
+    def full(*_given: object, **_named: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with opened(tmp_path / "b") as log:
+        log.append_leader_change(1, 1, VOTERS, [ME], None)
+        with monkeypatch.context() as patch, pytest.raises(OSError, match="No space"):
+            if operation == "write":
+                patch.setattr(Path, "open", full)
+            log.receive_snapshot(wanted, 0, whole)
+            if operation == "fsync":
+                patch.setattr(os, "fsync", full)
+            elif operation == "rename":
+                patch.setattr(Path, "rename", full)
+            else:
+                patch.setattr(storage, "sync_directory", full)
+            log.finish_snapshot(wanted)
+        assert (log.start, log.end, log.snapshots) == (0, 1, [])
+        assert not list((tmp_path / "b").rglob("*.part"))
+        log.receive_snapshot(wanted, 0, whole)
+        log.finish_snapshot(wanted)
+        assert (log.start, log.end, log.snapshots) == (40, 40, [wanted])
 
 
 def test_votes_are_kept_as_kafka_keeps_them(tmp_path: Path) -> None:
