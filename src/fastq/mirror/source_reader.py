@@ -5,7 +5,7 @@ Rules
 - The epoch of the last batch goes along (version 12), so that a source that was truncated says so before it sends another history.
 - What an answer begins with and lies before what was asked for, as a compressed batch does, is left out; so is a batch that is cut off.
 - A request goes to who leads the first partition in it, by the metadata of the moment: also when it is sent again, after a leader died.
-- Thread rule: one thread at a time.
+- Thread rule: any thread, as a lane places partitions while its next fetch is under way.
 """
 
 from __future__ import annotations
@@ -86,6 +86,12 @@ def leaders_of(client: BlockingClient, partitions: Iterable[TopicPartition]) -> 
         return {tp: leader.node_id for tp, leader in found if leader is not None}
 
 
+def ask_for_leaders(client: BlockingClient, reason: str) -> None:
+    """Have the leaders looked up anew: what was refused may have gone to another."""
+    with client.driver.lock:
+        client.core.request_metadata_update(reason)
+
+
 class SourceReader:
     """A client of the source."""
 
@@ -101,7 +107,7 @@ class SourceReader:
     ) -> dict[TopicPartition, Fetched | FastqError]:
         """What there is of each partition, after `wait_ms` at most where there is nothing at all: about so many bytes, and one batch at
         least. The first ones come first where there is more than fits."""
-        core, leaders = self.client.core, leaders_of(self.client, wanted)
+        leaders = leaders_of(self.client, wanted)
         by_node: dict[int, dict[TopicPartition, Wanted]] = {}
         found: dict[TopicPartition, Fetched | FastqError] = {}
         for tp, asked in wanted.items():
@@ -113,7 +119,7 @@ class SourceReader:
             wait_ms = wait_ms if len(by_node) == 1 else min(wait_ms, 100)  # others wait for who has nothing
             found |= self.client.run(_fetch(by_node, wait_ms, partition_bytes))
         if any(isinstance(answer, FastqError) for answer in found.values()):
-            core.request_metadata_update("a fetch of the mirror was refused")
+            ask_for_leaders(self.client, "a fetch of the mirror was refused")
         return found
 
     def batch_at(self, tp: TopicPartition, topic_id: bytes, offset: int) -> Batch | None:

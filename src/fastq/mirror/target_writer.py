@@ -22,7 +22,7 @@ from fastq.errors import (
 )
 from fastq.metadata import TopicPartition
 from fastq.mirror.config import Side
-from fastq.mirror.source_reader import leaders_of
+from fastq.mirror.source_reader import ask_for_leaders, leaders_of
 from fastq.net.client import BlockingClient
 from fastq.net.operations import ANY, Call, Leader, Operation
 from fastq.protocol import messages as m
@@ -89,7 +89,7 @@ class TargetWriter:
             timeout_ms = core.config.request_timeout_ms // 2
             found |= self.client.run(_ask(list(by_node.values()), timeout_ms))
         if any(told.error is not None for told in found.values()):
-            core.request_metadata_update("the mirror's target has refused something")
+            ask_for_leaders(self.client, "the mirror's target has refused something")
         return found
 
     def ask_until(
