@@ -9,8 +9,6 @@ Rules of this file:
 
 from __future__ import annotations
 
-import heapq
-import itertools
 import logging
 import time
 from collections import deque
@@ -29,6 +27,7 @@ from fastq.net.metadata_updater import MetadataUpdater
 from fastq.net.outages import SHORT_LIFE_S, SLOW_S, Outages
 from fastq.net.peers import NEVER, Close, Connect, Peer, Resolve, broker_id, separate_id
 from fastq.net.requests import Done, EncodedRequest, PendingRequest, VersionedRequest
+from fastq.net.timers import Timer, Timers
 from fastq.protocol.api import api_name
 from fastq.protocol.message import Message
 
@@ -42,20 +41,7 @@ NODES_GRACE_S = 5.0
 """How long a node may be away before another one's log says that it cannot be reached."""
 
 
-class Timer:
-    """A call at a time; `cancel` is idempotent."""
-
-    __slots__ = ("callback",)
-
-    def __init__(self, callback: Callable[[float], object]) -> None:
-        self.callback: Callable[[float], object] | None = callback
-
-    def cancel(self) -> None:
-        """Forget the call."""
-        self.callback = None
-
-
-class ClientCore:
+class ClientCore(Timers):
     """The state of one client. Not thread-safe: whoever holds the driver's lock (or runs in its loop) may touch it.
 
     For clients: `send`, `can_send`, `in_flight`, `api_version`, `least_loaded`, `call_at`, `metadata`, `watch_topics`,
@@ -98,9 +84,7 @@ class ClientCore:
 
             context = client_context(config)
         self._settings = ConnectionSettings(config, context)
-        self._timers: list[tuple[float, int, Timer]] = []
-        self._metadata_waiters: list[Timer] = []
-        self._timer_ids = itertools.count()
+        Timers.__init__(self)
         self._bootstrap = {-1 - i: Peer(-1 - i, address) for i, address in enumerate(config.addresses)}
         self._peers: dict[int, Peer] = dict(self._bootstrap)
         self._outages = Outages(0.0 if asks_metadata else NODES_GRACE_S)
@@ -260,20 +244,6 @@ class ClientCore:
         if peer is not None:
             peer.throttled_until = max(peer.throttled_until, now + seconds)
             self.call_at(peer.throttled_until, _nothing)
-
-    def call_at(self, when: float, callback: Callable[[float], object]) -> Timer:
-        """Call `callback(now)` in the driver's turn, at `when` on `clock` or a little later."""
-        timer = Timer(callback)
-        heapq.heappush(self._timers, (when, next(self._timer_ids), timer))
-        if when < self.deadline:
-            self.deadline = when
-        return timer
-
-    def after_metadata(self, callback: Callable[[float], object]) -> Timer:
-        """Call `callback(now)` once, after the next answer to a metadata request or its failure."""
-        waiter = Timer(callback)
-        self._metadata_waiters.append(waiter)
-        return waiter
 
     def least_loaded(self, now: float) -> int | None:
         """The broker to ask what any broker can answer: a connected one with little to do, else one that is being
@@ -549,19 +519,6 @@ class ClientCore:
             return NEVER
         return connection.last_used + idle_ms / 1000
 
-    def _run_timers(self, now: float) -> int:
-        timers, ran = self._timers, 0
-        while timers and (timers[0][0] <= now or timers[0][2].callback is None):
-            timer = heapq.heappop(timers)[2]
-            callback, timer.callback = timer.callback, None
-            if callback is not None:
-                ran += 1
-                try:
-                    callback(now)
-                except Exception:
-                    logger.exception("a timer callback failed")
-        return ran
-
     def _retire(self, peer: Peer, connection: Connection, now: float) -> None:
         peer.connection = None
         connection.close(diagnosis.retired(peer.label), now)
@@ -577,13 +534,6 @@ class ClientCore:
             for pending in peer.queue:
                 deadline = min(deadline, pending.deadline)
         return deadline
-
-    def metadata_answered(self, now: float) -> None:
-        """The updater has an answer, or has failed to get one: whoever waits for it is called as by a timer."""
-        waiters, self._metadata_waiters = self._metadata_waiters, []
-        for waiter in waiters:
-            heapq.heappush(self._timers, (now, next(self._timer_ids), waiter))
-        self.deadline = min(self.deadline, now)
 
     def metadata_changed(self, now: float) -> None:
         """The updater took over an answer: follow the brokers that came, moved or left."""
