@@ -5,16 +5,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 from fastq import Admin, Consumer, TopicPartition
 from fastq._native.records import iter_headers
-from fastq.admin import OffsetSpec
+from fastq.admin import ConfigResource, OffsetSpec
 from fastq.errors import FastqError, OffsetOutOfRange
 from fastq.mirror.config import MirrorConfig, parse_config
 from fastq.mirror.mirror import Mirror
+from fastq.mirror.same import MIRROR_SOURCE
 from fastq.mirror.source_reader import SourceReader, Wanted
+from fastq.mirror.target_writer import CUT, Ask, TargetWriter
 from fastq.testing import Broker
 
 WAIT_S = 30.0
@@ -118,3 +120,13 @@ def batches_of(config: MirrorConfig, side: str, topic: str, partition: int) -> l
             offset = answer.next_offset
     finally:
         reader.close()
+
+
+def cut_off(config: MirrorConfig, admin: Admin, tp: TopicPartition, offset: int) -> None:
+    """Have the source lose what it has from `offset` on."""
+    topic = ConfigResource.topic(tp.topic)
+    admin.set_configs(topic, {MIRROR_SOURCE: "x/y/z"})
+    ask = Ask(admin.describe_topic(tp.topic).topic_id, "x/y/z", offset, operation=CUT)
+    with closing(TargetWriter(config.source)) as writer:
+        wait_for(lambda: writer.ask({tp: ask})[tp].error is None)
+    admin.set_configs(topic, {MIRROR_SOURCE: None})

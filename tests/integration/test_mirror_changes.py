@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from mirrors import configured, records_of, running, values_of, wait_for, wait_for_records
+from mirrors import configured, cut_off, records_of, running, values_of, wait_for, wait_for_records
 from raw_kafka import RawConnection, batch, produce
 
 from fastq import Admin, Consumer, Producer, TopicPartition
@@ -20,6 +20,7 @@ from fastq.mirror.mirror import Mirror
 from fastq.mirror.names import state_topic
 from fastq.mirror.progress import StateError
 from fastq.mirror.report import heartbeat_age_s, status
+from fastq.mirror.source_reader import SourceReader
 from fastq.mirror.state import progress_key, read_state
 from fastq.mirror.survey import Survey
 from fastq.testing import Broker
@@ -334,6 +335,66 @@ def test_a_record_that_cannot_be_sent_holds_only_its_partition_up(
             for partition in range(2):
                 producer.send(other, b"y", partition=partition).result()
         wait_for(lambda: values_of(target, f"A.{other}") == [b"y", b"y"])
+
+
+def test_a_record_that_fits_only_compressed_says_what_to_set(
+    brokers: tuple[Broker, Broker], new_topic_name: Any
+) -> None:
+    source, target = brokers
+    name = new_topic_name()
+    made(source, name, max_message_bytes="100000")
+    with Producer(
+        bootstrap_servers=source.bootstrap_servers, compression_type="gzip", max_request_size=3_000_000
+    ) as producer:
+        producer.send(name, b"x" * 2_000_000).result()
+    config = configured(brokers, [name])
+    with running(config) as mirror:
+        wait_for(lambda: any(lane.failed for lane in mirror.lanes.values()))
+        ((_, failure),) = [item for lane in mirror.lanes.values() for item in lane.failed.items()]
+    assert 'set producer.compression.type = "zstd" in [target]' in failure.reason
+    assert f"fastq configs set --topic A.{name} max.message.bytes=" in failure.reason
+    side = config.target._replace(producer={"compression_type": "gzip"})
+    with running(config._replace(target=side)):
+        wait_for(lambda: values_of(target, f"A.{name}") == [b"x" * 2_000_000])
+
+
+@pytest.mark.parametrize("is_same_epoch", [True, False])
+def test_a_source_that_was_cut_off_and_has_grown_again_while_the_mirror_was_off(
+    brokers: tuple[Broker, Broker], new_topic_name: Any, is_same_epoch: bool
+) -> None:
+    source, target = brokers
+    name = new_topic_name()
+    tp = TopicPartition(name, 0)
+    made(source, name)
+
+    def sent_alone(word: bytes, amount: int) -> None:
+        with Producer(bootstrap_servers=source.bootstrap_servers) as producer:
+            for i in range(amount):
+                producer.send(name, word + b" %d" % i, partition=0).result()  # a batch each
+
+    sent_alone(b"old", 10)
+    config = configured(brokers, [name])
+    with running(config):
+        wait_for(lambda: len(values_of(target, f"A.{name}")) == 10)
+    mark = read_state(config.target, state_topic("A"), [0, 1]).progress[tp].mark
+    assert mark is not None and mark.end == 10 and mark.epoch >= 0 and mark.time_ms > 0
+    with Admin(bootstrap_servers=source.bootstrap_servers) as admin:
+        cut_off(config, admin, tp, 6)
+    sent_alone(b"new", 8)
+    with pytest.MonkeyPatch.context() as patched:
+        if not is_same_epoch:  # what a source answers whose leader was elected since
+            patched.setattr(SourceReader, "epoch_ends", lambda self, asked: dict.fromkeys(asked, (0, 6)))
+        with running(config) as mirror:
+            wait_for(lambda: any(lane.failed for lane in mirror.lanes.values()))
+            ((_, failure),) = [item for lane in mirror.lanes.values() for item in lane.failed.items()]
+        first = 9 if is_same_epoch else 6  # in the same epoch it is the last record alone that shows it
+        assert f"the source has lost what it had, from offset {first} on" in failure.reason
+        (row,) = [row for row in status(config, 0.0).partitions if row.partition == tp]
+        assert row.state.startswith(f"stopped: the source has lost what it had, from offset {first} on")
+        assert len(values_of(target, f"A.{name}")) == 10
+        with running(configured(brokers, [name], on_gap="continue")):
+            expected = [b"old %d" % i for i in range(10)] + [b"new %d" % i for i in range(first - 6, 8)]
+            wait_for(lambda: values_of(target, f"A.{name}") == expected)
 
 
 def test_a_partition_without_a_leader_holds_no_other_up(

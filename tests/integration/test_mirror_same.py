@@ -10,7 +10,7 @@ from contextlib import closing, suppress
 from typing import Any
 
 import pytest
-from mirrors import batches_of, running, wait_for
+from mirrors import batches_of, cut_off, running, wait_for
 
 from fastq import Admin, Producer, TopicPartition
 from fastq._native.records import build_batch
@@ -36,7 +36,7 @@ from fastq.mirror.names import state_topic
 from fastq.mirror.progress import MirrorStopped
 from fastq.mirror.same import MIRROR_SOURCE
 from fastq.mirror.state import consumer_at, read_state
-from fastq.mirror.target_writer import CUT, Ask, TargetWriter
+from fastq.mirror.target_writer import Ask, TargetWriter
 from fastq.testing import Broker
 
 pytestmark = pytest.mark.one_node
@@ -106,16 +106,6 @@ def written(config: MirrorConfig) -> str:
             file.write(f'[{name}]\nalias = "{side.alias}"\nbootstrap.servers = "{side.common["bootstrap_servers"]}"\n')
         file.write("[mirror]\n" + "\n".join(lines) + "\n")
     return file.name
-
-
-def cut_off(config: MirrorConfig, admin: Admin, tp: TopicPartition, offset: int) -> None:
-    """Have the source lose what it has from `offset` on."""
-    topic = ConfigResource.topic(tp.topic)
-    admin.set_configs(topic, {MIRROR_SOURCE: "x/y/z"})
-    ask = Ask(admin.describe_topic(tp.topic).topic_id, "x/y/z", offset, operation=CUT)
-    with closing(TargetWriter(config.source)) as writer:
-        wait_for(lambda: writer.ask({tp: ask})[tp].error is None)
-    admin.set_configs(topic, {MIRROR_SOURCE: None})
 
 
 def wait_for_same(config: MirrorConfig, topic: str, partitions: int = 1) -> None:

@@ -402,9 +402,14 @@ def _check_range(segment: Segment, position: int, header: BatchHeader) -> None:
 
 
 def _name_emptied(log: PartitionLog, segments: list[Segment]) -> None:
-    """Say which records are gone with the bytes of a rolled segment: only compaction takes them all."""
+    """Say which records are gone with the bytes of a rolled segment: only compaction takes them all.
+
+    One that the next is too far away from for its indexes has had none: what a mirror or a leader sends may begin so far above.
+    """
     for segment, following in pairwise(segments):
-        if not segment.size and following.base_offset > segment.base_offset and not log.config.compacted:
+        missing = following.base_offset - max(segment.base_offset, log.checkpointed_start_offset)
+        rolled_empty = following.base_offset - segment.base_offset > _RELATIVE_OFFSET_MAX
+        if not segment.size and missing > 0 and not rolled_empty and not log.config.compacted:
             logger.error(
                 "%s is empty, but the next segment begins at offset %d: the records from %d on are gone, and are passed over; restore the "
                 "file from a copy to have them back",

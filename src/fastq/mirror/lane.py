@@ -26,8 +26,10 @@ from fastq.consumer import Consumer
 from fastq.errors import ErrorCode, FastqError, KafkaError, MessageTooLarge, OffsetOutOfRange, TransactionError
 from fastq.metadata import TopicPartition
 from fastq.mirror.config import MirrorConfig
+from fastq.mirror.history import lost_from, marks_of
 from fastq.mirror.names import state_topic
 from fastq.mirror.progress import (
+    Mark,
     MirrorGap,
     MirrorStopped,
     Progress,
@@ -109,6 +111,7 @@ class _Sent(NamedTuple):
     partition: TopicPartition
     first: int
     next_offset: int
+    mark: Mark
     is_run: bool  # its offsets have no gap
     delivery: ManyDelivery
 
@@ -229,6 +232,8 @@ class Lane:
         for tp, error in missing.items():
             self._leave_out(tp, error, RETRY_S)
         ends = with_open_transactions(self._config.source, self._progress, found)
+        marks = marks_of(self._progress, {tp: fresh[tp].topic_id for tp in begins if tp not in missing})
+        lost = lost_from(self._config.source, marks, begins, ends)
         placed: dict[TopicPartition, str] = {}
         for tp, mirrored in fresh.items():
             if tp in missing:
@@ -248,6 +253,7 @@ class Lane:
                     start=options.start,
                     on_gap=options.on_gap,
                     target_id=mirrored.target_id,
+                    lost=lost.get(tp),
                 )
             except MirrorGap as error:
                 self._leave_out(tp, error.with_context(topic=tp.topic, partition=tp.partition), FOREVER_S)
@@ -337,8 +343,9 @@ class Lane:
         return batch
 
     def _send(self, producer: Producer, batch: ConsumerBatch) -> _Sent:
-        ((topic, partition), next_offset), *_ = batch.next_offsets.items()
+        ((topic, partition), (next_offset, epoch)), *_ = batch.next_positions.items()
         tp, offsets = TopicPartition(topic, partition), batch.offsets
+        mark = Mark(offsets[-1] + 1, epoch, batch.timestamps[-1])
         name = self._targets[tp]
         try:
             if tp in self._untimed:
@@ -347,7 +354,7 @@ class Lane:
             else:
                 delivery = producer.send_many(name, batch.arrow(COLUMNS, headers=True), partition=partition)
         except MessageTooLarge as error:
-            self._leave_out(tp, error, RETRY_S)
+            self._leave_out(tp, self._too_large(tp, error), RETRY_S)
             raise
         except ValueError as error:
             if tp in self._untimed or min(batch.timestamps) >= 0:
@@ -356,12 +363,28 @@ class Lane:
             raise FastqError(
                 f"{tp} has records without a time; they get the time of the copying", cause=error
             ) from None
-        return _Sent(tp, offsets[0], next_offset, offsets[-1] - offsets[0] + 1 == len(batch), delivery)
+        return _Sent(tp, offsets[0], next_offset, mark, offsets[-1] - offsets[0] + 1 == len(batch), delivery)
+
+    def _too_large(self, tp: TopicPartition, error: FastqError) -> FastqError:
+        """A record that the source has is larger than the target takes, as it is sent: what is to be set there."""
+        side, name = self._config.target, self._targets.get(tp, tp.topic)
+        codec = {**side.common, **side.producer}.get("compression_type", "none")
+        why = "as it is sent, with compression.type=" + str(codec)
+        compress = (
+            'set producer.compression.type = "zstd" in [target]: it came compressed, perhaps; or '
+            if codec == "none"
+            else ""
+        )
+        return MessageTooLarge(
+            f"a record of it is larger than {side.alias} takes for {name}, {why}",
+            hint=f"{compress}fastq configs set --topic {name} max.message.bytes=... in {side.alias}",
+            cause=error,
+        )
 
     def _delivered(self, sent: Sequence[_Sent]) -> dict[TopicPartition, Progress]:
         """Wait for the answers; how far each partition is with them."""
         runs: dict[TopicPartition, list[Run]] = {}
-        nexts: dict[TopicPartition, int] = {}
+        last: dict[TopicPartition, _Sent] = {}
         failed: SendManyError | None = None
         for item in sent:
             try:
@@ -369,7 +392,9 @@ class Lane:
             except SendManyError as error:
                 failed = failed or error
                 if item.partition not in self.failed and any(is_of_the_partition(why) for why, _ in error.failures):
-                    self._leave_out(item.partition, error, RETRY_S)
+                    too_large = next((why for why, _ in error.failures if isinstance(why, MessageTooLarge)), None)
+                    told = error if too_large is None else self._too_large(item.partition, too_large)
+                    self._leave_out(item.partition, told, RETRY_S)
                 continue
             found = runs.setdefault(item.partition, [])
             place = item.first
@@ -379,7 +404,7 @@ class Lane:
                 place += len(targets)
                 if not item.is_run:
                     break
-            nexts[item.partition] = item.next_offset
+            last[item.partition] = item
         if failed is not None:
             raise failed
         for tp, of_partition in runs.items():
@@ -390,7 +415,10 @@ class Lane:
                     f"{tp}: its next record got offset {of_partition[0].target} in the target, where offsets up to "
                     f"{self._progress[tp].target_end} were used: the topic there was made anew, or cut"
                 )
-        return {tp: self._progress[tp].advanced(nexts[tp], merged(found)) for tp, found in runs.items()}
+        return {
+            tp: self._progress[tp].advanced(last[tp].next_offset, merged(found), last[tp].mark)
+            for tp, found in runs.items()
+        }
 
     def _commit(self, producer: Producer, progress: Mapping[TopicPartition, Progress]) -> None:
         """Commit the open transaction with the progress of what is in it."""

@@ -55,12 +55,20 @@ class Run(NamedTuple):
     records: int
 
 
+class Mark(NamedTuple):
+    """The last record that was copied: the offset behind it, and its leader epoch and time (ms) in the source; -1: not known."""
+
+    end: int
+    epoch: int = -1
+    time_ms: int = -1
+
+
 class Progress(NamedTuple):
     """What is committed in the target of one partition of the source.
 
     `next_offset` is the first offset that was not looked at. `topic_id` is that of the source's topic (hex), `gap` the last range of
     offsets that could not be copied, `runs` are in ascending order. `target_id` is that of the topic it was copied to, "" where a mirror
-    wrote it that did not keep it.
+    wrote it that did not keep it. By `mark` it shows that the source has lost what was copied (`history.py`); None: not known.
     """
 
     next_offset: int
@@ -68,10 +76,11 @@ class Progress(NamedTuple):
     runs: tuple[Run, ...] = ()
     gap: tuple[int, int] | None = None
     target_id: str = ""
+    mark: Mark | None = None
 
-    def advanced(self, next_offset: int, runs: Iterable[Run]) -> Progress:
-        """After more was copied."""
-        return self._replace(next_offset=next_offset, runs=kept(merged([*self.runs, *runs])))
+    def advanced(self, next_offset: int, runs: Iterable[Run], mark: Mark | None = None) -> Progress:
+        """After more was copied; without a `mark`, no record."""
+        return self._replace(next_offset=next_offset, runs=kept(merged([*self.runs, *runs])), mark=mark or self.mark)
 
     @property
     def target_end(self) -> int:
@@ -85,12 +94,13 @@ class Progress(NamedTuple):
         if before is None or before.topic_id != topic_id:
             return cls(start.offset, topic_id, (), start.gap, target_id)
         gap = start.gap or before.gap
+        mark = before.mark if before.mark is not None and before.mark.end <= start.offset else None
         if is_another(before.target_id, target_id):
             return cls(start.offset, topic_id, (), gap, target_id)
         runs = [run for run in before.runs if run.source < start.offset]
         if runs and runs[-1].source + runs[-1].records > start.offset:
             runs[-1] = runs[-1]._replace(records=start.offset - runs[-1].source)
-        return cls(start.offset, topic_id, tuple(runs), gap, target_id)
+        return cls(start.offset, topic_id, tuple(runs), gap, target_id, mark)
 
     def to_json(self) -> bytes:
         document: dict[str, Any] = {"next": self.next_offset, "topic_id": self.topic_id, "runs": self.runs}
@@ -98,19 +108,22 @@ class Progress(NamedTuple):
             document["target_id"] = self.target_id
         if self.gap is not None:
             document["gap"] = self.gap
+        if self.mark is not None:
+            document["mark"] = self.mark
         return json.dumps(document, separators=(",", ":")).encode()
 
     @classmethod
     def from_json(cls, value: bytes) -> Progress:
         try:
             found = json.loads(value)
-            gap = found.get("gap")
+            gap, mark = found.get("gap"), found.get("mark")
             return cls(
                 int(found["next"]),
                 str(found["topic_id"]),
                 tuple(Run(*map(int, run)) for run in found["runs"]),
                 None if gap is None else (int(gap[0]), int(gap[1])),
                 str(found.get("target_id", "")),
+                None if mark is None else Mark(*map(int, mark)),
             )
         except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise StateError(
@@ -174,10 +187,19 @@ class Start(NamedTuple):
 
 
 def place_to_start(
-    progress: Progress | None, topic_id: str, begin: int, end: int, *, start: str, on_gap: str, target_id: str = ""
+    progress: Progress | None,
+    topic_id: str,
+    begin: int,
+    end: int,
+    *,
+    start: str,
+    on_gap: str,
+    target_id: str = "",
+    lost: int | None = None,
 ) -> Start:
     """Where a partition of the source is read from, which has the offsets from `begin` up to `end`. Raises MirrorGap where records are
-    missing and that is not to be passed over. What was copied to a topic of the target that is there no more is copied anew."""
+    missing and that is not to be passed over. What was copied to a topic of the target that is there no more is copied anew. `lost`: from
+    where on the source has not what was copied of it, None: it has all."""
     if progress is None:
         return Start(begin if start == "earliest" else end)
     if is_another(progress.target_id, target_id) and start == "earliest":
@@ -187,6 +209,13 @@ def place_to_start(
     if progress.topic_id != topic_id:
         found = Start(
             begin, (wanted, wanted), f"the topic was deleted and made anew (id {topic_id}, was {progress.topic_id})"
+        )
+    elif lost is not None and lost >= begin:
+        found = Start(
+            lost,
+            (lost, wanted),
+            f"the source has lost what it had, from offset {lost} on at the latest (it was truncated, as by an unclean election), and all "
+            f"before {wanted} was copied: it may have other records there now",
         )
     elif wanted < begin:
         found = Start(

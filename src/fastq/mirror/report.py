@@ -14,6 +14,7 @@ from fastq.consumer import Consumer, Record
 from fastq.errors import DeserializationError, FastqError
 from fastq.metadata import TopicPartition
 from fastq.mirror.config import MirrorConfig
+from fastq.mirror.history import lost_from, marks_of
 from fastq.mirror.mm2 import Heartbeat
 from fastq.mirror.names import HEARTBEATS, Names, state_topic
 from fastq.mirror.progress import MirrorGap, Progress, place_to_start
@@ -120,6 +121,8 @@ def _partitions(
     with consumer_at(config.source, isolation_level=level, auto_offset_reset="earliest") as consumer:
         begins, ends, missing = offsets_of(consumer, mirrored)
         known_ends = with_open_transactions(config.source, progress, ends)
+        marks = marks_of(progress, {tp: to.topic_id for tp, to in mirrored.items() if tp not in missing})
+        lost = lost_from(config.source, marks, begins, known_ends)
         behind: dict[TopicPartition, int] = {}
         states: dict[TopicPartition, str] = {}
         for tp, to in mirrored.items():
@@ -136,6 +139,7 @@ def _partitions(
                     start=options.start,
                     on_gap=options.on_gap,
                     target_id=to.target_id,
+                    lost=lost.get(tp),
                 )
                 states[tp] = "new" if known is None else "mirrored"
                 if start.offset < ends[tp]:

@@ -53,6 +53,7 @@ class SameLane(Lane):
     """Invariant: `_at` are the partitions that are copied, each behind what was fetched of it last."""
 
     _at: dict[TopicPartition, _At]
+    _asked: Mapping[TopicPartition, Mirrored]  # what is being fetched
     _epochs: dict[TopicPartition, Epochs]
     _lags: dict[TopicPartition, int]
     _there: SourceReader  # of what was copied
@@ -62,7 +63,7 @@ class SameLane(Lane):
     def _copy(self) -> None:
         """From fencing off who was here before to an error or `stop`."""
         config = self._config
-        self._at, self._lags, self._tries, self._seen = {}, {}, {}, {}
+        self._at, self._asked, self._lags, self._tries, self._seen = {}, {}, {}, {}, {}
         with opened_producer(config, self.number) as producer:
             producer.init_transactions()
             if self._stop.is_set():
@@ -256,6 +257,7 @@ class SameLane(Lane):
     # -- copying
 
     def _wanted(self) -> dict[TopicPartition, Wanted]:
+        self._asked = {tp: at.mirrored for tp, at in self._at.items()}
         return {
             tp: Wanted(
                 bytes.fromhex(at.mirrored.topic_id),
@@ -266,11 +268,12 @@ class SameLane(Lane):
         }
 
     def _usable(self, chunks: Chunks) -> dict[TopicPartition, Fetched]:
-        """What goes on from where each partition is; those with an error are left out, or placed anew."""
+        """What goes on from where each partition is; those with an error are left out, or placed anew. Of a topic that has since become
+        another, as of a source that does not tell topics apart by their ids, it says nothing, however far both are."""
         found: dict[TopicPartition, Fetched] = {}
         for tp, chunk in chunks.items():
             at = self._at.get(tp)
-            if at is None:
+            if at is None or self._asked.get(tp) != at.mirrored:
                 continue
             if isinstance(chunk, OffsetOutOfRange) or (isinstance(chunk, Fetched) and chunk.diverged):
                 self._anew(tp, "the source does not go on from there")

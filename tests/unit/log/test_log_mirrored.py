@@ -84,6 +84,26 @@ def test_offsets_that_leave_no_room_are_refused(tmp_path: Path, base: int) -> No
     assert end_mirror(log, leader_epoch=2, now_ms=START_MS) == (1 << 62) + 2
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_first_batch_far_above_the_begin_is_no_loss_to_recovery(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, clean: bool
+) -> None:
+    first, manager = 3 << 31, open_manager(tmp_path)
+    log = manager.create("t", 0, bytes(16), MIRRORED)
+    append(log, at(first, one_batch([b"a"])), offset=0)
+    append(log, at(first + 1, one_batch([b"b"])), offset=first + 1)
+    manager.close() if clean else crash(manager)
+    log = open_manager(tmp_path).get("t", 0)
+    assert log is not None
+    log.load()
+    assert (log.log_start_offset, log.log_end_offset) == (0, first + 2)
+    assert [record.getMessage() for record in caplog.records if "are gone" in record.getMessage()] == []
+    assert append(log, at(first + 2, one_batch([b"c"])), offset=first + 2) == first + 3
+    log.raise_start(first)  # as the mirror has it follow the source's
+    assert apply_retention(log, START_MS) == 1
+    assert [segment.base_offset for segment in log.segments] == [first]
+
+
 def test_a_disk_without_room_for_clients_has_none_for_a_mirror_and_its_end_is_written(tmp_path: Path) -> None:
     log = open_manager(tmp_path).create("t", 0, bytes(16), MIRRORED)
     append(log, at(0, one_batch([b"a"], producer_id=1, epoch=0, sequence=0, transactional=True)), offset=0)

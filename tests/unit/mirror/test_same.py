@@ -6,8 +6,14 @@ from typing import Any
 
 import pytest
 
+from fastq.metadata import TopicPartition
+from fastq.mirror.config import parse_config
+from fastq.mirror.lane import Work
 from fastq.mirror.progress import MirrorGap, StateError
 from fastq.mirror.same import Epochs, Place, diverged_at, place_same, source_value
+from fastq.mirror.same_lane import SameLane, _At
+from fastq.mirror.source_reader import Fetched
+from fastq.mirror.topics import Mirrored
 
 
 def test_epochs_are_kept_with_their_first_offsets() -> None:
@@ -92,3 +98,25 @@ def test_what_is_missing_stops_a_partition_unless_it_is_to_go_on(
 
 def test_a_topic_is_named_by_ids() -> None:
     assert source_value("east", "cluster", "00ff") == "east/cluster/00ff"
+
+
+def test_what_was_fetched_of_the_topic_before_is_not_taken_for_the_new_ones() -> None:
+    """Both are at the same offset, and a source before Kafka 3.1 does not tell them apart by their ids."""
+    tp = TopicPartition("t", 0)
+    side = {"bootstrap.servers": "127.0.0.1:1"}
+    config = parse_config(
+        {
+            "source": {"alias": "A", **side},
+            "target": {"alias": "B", **side},
+            "mirror": {"topics": ["t"], "offsets": "same"},
+        }
+    )
+    lane = SameLane(0, config, lambda: Work(0, {}), lambda _: True)
+    old, new = (Mirrored("A.t", number * 32, "2" * 32, f"A/c/{number}") for number in "13")
+    lane._at, lane._epochs, lane._lags = {tp: _At(old, 5, 5, 0)}, {}, {}
+    lane._wanted()
+    chunk = Fetched(5, memoryview(b""), 7, 2, (), 0, 7)
+    assert lane._usable({tp: chunk}) == {tp: chunk}
+    lane._at = {tp: _At(new, 5, 5, 0)}
+    assert lane._usable({tp: chunk}) == {}
+    assert tp in lane._at and lane.failed == {}
