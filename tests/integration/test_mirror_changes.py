@@ -458,6 +458,30 @@ def test_records_of_others_in_its_memory_are_passed_over_and_broken_ones_told(
     assert read_state(config.target, topic, [0]).progress[tp] == before
 
 
+def test_access_controls_are_looked_at_and_a_side_without_an_authorizer_is_told_once(
+    brokers: tuple[Broker, Broker],
+    new_topic_name: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A broker of ours has none; Apache Kafka's are in tests/interop."""
+    name, copy, rounds = new_topic_name(), keeper.copy_acls, []
+
+    def counted(*arguments: Any) -> Any:
+        rounds.append(arguments[-1])
+        return copy(*arguments)
+
+    monkeypatch.setattr(keeper, "copy_acls", counted)
+    made(brokers[0], name)
+    caplog.set_level("INFO", "fastq.mirror")
+    with running(configured(brokers, [name], alias="acls", acl_interval_ms=1)):
+        wait_for(lambda: len([targets for targets in rounds if name in targets]) > 2)
+    assert rounds[-1][name] == f"acls.{name}"
+    assert [r.getMessage() for r in caplog.records if "has no authorizer" in r.getMessage()] == [
+        "acls has no authorizer: access controls (ACLs) of topics are not copied"
+    ]
+
+
 def test_heartbeats_go_on_when_their_topic_was_deleted(
     brokers: tuple[Broker, Broker], new_topic_name: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from fastq.admin.acl_types import Acl, AclFilter, AclOperation, AclPatternType, AclPermission, AclResourceType
 from fastq.admin.admin import Admin
 from fastq.admin.async_admin import AsyncAdmin
 from fastq.admin.cluster_types import (
@@ -61,6 +62,12 @@ if TYPE_CHECKING:
     from fastq.admin.options import AdminOptions as AdminOptions
 
 __all__ = [
+    "Acl",
+    "AclFilter",
+    "AclOperation",
+    "AclPatternType",
+    "AclPermission",
+    "AclResourceType",
     "Admin",
     "AdminConfig",
     "AdminOptions",

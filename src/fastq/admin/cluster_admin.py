@@ -1,4 +1,4 @@
-"""The part of the blocking admin client that is about the cluster's nodes: the metadata quorum, features, leaders and replicas.
+"""The part of the blocking admin client that is about the cluster: the metadata quorum, features, leaders, replicas, access controls.
 
 Rules of this file: as in `admin.py`, which it is a part of: a method builds an operation and runs it, nothing is decided here.
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from fastq.admin import cluster
+from fastq.admin import acls, cluster
+from fastq.admin.acl_types import Acl, AclFilter
 from fastq.admin.cluster_types import (
     ElectionType,
     FeatureMetadata,
@@ -149,3 +150,22 @@ class ClusterAdmin:
         error is ReplicaNotAvailable when the time is over, and it will be made in the directory named.
         """
         return self._client.run(cluster.alter_replica_log_dirs(moves), timeout)
+
+    # -- access controls -------------------------------------------------------------------------------------------------
+
+    def describe_acls(self, wanted: AclFilter | None = None, *, timeout: float | None = None) -> list[Acl]:
+        """The access controls (KIP-140) that a filter names, in order; None: all.
+
+        Raises SecurityDisabled where the cluster has no authorizer, as a fastq broker has none.
+        """
+        return self._client.run(acls.describe_acls(AclFilter() if wanted is None else wanted), timeout)
+
+    def create_acls(self, wanted: Sequence[Acl], *, timeout: float | None = None) -> Outcomes[Acl, None]:
+        """Make access controls; an outcome for each. One that is there already is no error."""
+        return self._client.run(acls.create_acls(list(wanted)), timeout)
+
+    def delete_acls(
+        self, filters: Sequence[AclFilter], *, timeout: float | None = None
+    ) -> Outcomes[AclFilter, tuple[Acl, ...]]:
+        """Delete the access controls that each of some filters names; what each has deleted."""
+        return self._client.run(acls.delete_acls(list(filters)), timeout)

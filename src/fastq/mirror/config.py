@@ -120,6 +120,13 @@ class MirrorOptions(Config):
         doc="regular expressions of topic configs that are the target's own",
     )
 
+    acl_interval_ms: int = option(
+        60_000,
+        low=0,
+        high=INT32_MAX,
+        doc="how often access controls (ACLs) of source topics are made for the target's, but for those that allow to write; 0: never",
+    )
+
     groups: Sequence[re.Pattern[str]] = option(
         EVERYTHING, kind=tuple, convert=_patterns, doc="regular expressions of the groups whose offsets are translated"
     )

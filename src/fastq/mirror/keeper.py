@@ -1,4 +1,4 @@
-"""What is done once for a whole mirror, by whoever has lane 0: offsets of groups, heartbeats, MirrorMaker 2's topics.
+"""What is done once for a whole mirror, by whoever has lane 0: offsets of groups, heartbeats, access controls, MirrorMaker 2's topics.
 
 Rules
 - Nothing here is exactly once, and need not be: an offset of a group is committed when it is greater than what is there, heartbeats
@@ -18,12 +18,13 @@ from functools import partial
 from fastq.admin import Admin, CommittedOffset
 from fastq.errors import FastqError, GroupIdNotFound, KafkaError, TopicAlreadyExists
 from fastq.metadata import TopicPartition
+from fastq.mirror.acls import copy_acls, in_words
 from fastq.mirror.config import MirrorConfig, Side
 from fastq.mirror.mm2 import Checkpoint, Heartbeat, OffsetSync, checkpoints_topic, offset_syncs_topic
 from fastq.mirror.names import HEARTBEATS, Names, state_topic
 from fastq.mirror.progress import Progress, is_another
 from fastq.mirror.same_progress import progress_of
-from fastq.mirror.state import State
+from fastq.mirror.state import State, read_state
 from fastq.mirror.survey import admin_of
 from fastq.mirror.topics import topics_of
 from fastq.mirror.translation import checkpoints, to_commit
@@ -68,7 +69,7 @@ class Keeper:
         # What is wrong in the settings of either side ends the mirror: it raises here.
         source, target = admin_of(config.source), admin_of(config.target)
         producers = {side.alias: _producer(side) for side in (config.source, config.target)}
-        beat_at = groups_at = self._clock()
+        beat_at = groups_at = acls_at = self._clock()
         try:
             while not self._stop.is_set():
                 now = self._clock()
@@ -78,6 +79,10 @@ class Keeper:
                 if options.group_interval_ms and now >= groups_at:
                     groups_at = now + options.group_interval_ms / 1000
                     self._try("offsets of groups", lambda: self._follow_groups(source, target, producers))
+                if options.acl_interval_ms and now >= acls_at:
+                    acls_at = now + options.acl_interval_ms / 1000
+                    if not self._try("access controls", lambda: self._copy_acls(source, target)):
+                        acls_at = min(acls_at, now + options.refresh_interval_ms / 1000)
                 self._stop.wait(TURN_S)
         finally:
             self._forget_state()
@@ -86,14 +91,43 @@ class Keeper:
             source.close()
             target.close()
 
-    def _try(self, what: str, step: Callable[[], None]) -> None:
+    def _try(self, what: str, step: Callable[[], object]) -> bool:
+        """Whether it was done, and was not to be done again soon."""
         try:
-            step()
+            done = step()
             self._told.pop(what, None)
         except FastqError as error:
-            if self._told.get(what) != str(error):
-                self._told[what] = str(error)
-                logger.warning("%s: %s", what, error)
+            self._tell(what, logging.WARNING, f"{what}: {error}")
+            return False
+        return done is not False
+
+    def _tell(self, what: str, level: int, text: str) -> None:
+        """What stays is told once."""
+        if self._told.get(what) != text:
+            self._told[what] = text
+            logger.log(level, "%s", text)
+
+    # -- access controls
+
+    def _copy_acls(self, source: Admin, target: Admin) -> bool:
+        """Of the topics that are mirrored, by what lanes may write to; False while there are none."""
+        written = read_state(self._config.target, state_topic(self._config.source.alias), [0]).provenance
+        here = target.list_topics()
+        targets = {origin.topic: name for name, origin in written.items() if name in here}
+        if not targets:
+            return False
+        copied = copy_acls(self._config, source, target, targets)
+        if copied.why_not:
+            self._tell("authorizers", logging.INFO, copied.why_not)
+            return True
+        self._told.pop("authorizers", None)
+        for acl in copied.made:
+            logger.info("made in %s: %s", self._config.target.alias, in_words(acl))
+        for acl, error in copied.errors.items():
+            self._tell(
+                repr(acl), logging.WARNING, f"{in_words(acl)} is not made in {self._config.target.alias}: {error}"
+            )
+        return True
 
     # -- heartbeats
 
