@@ -11,8 +11,11 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from fastq_broker import container
+from fastq_broker.config import BrokerConfig
 from nodes import free_ports, running
 
 from fastq import Admin, Consumer, Producer
@@ -83,6 +86,118 @@ def test_what_dashboards_for_apache_kafka_ask_for_is_there(names: set[str]) -> N
     )
     assert {f"kafka_server_replicamanager_{name}" for name in manager} <= names
     assert {"kafka_server_replicamanager_isrshrinks_total", "kafka_consumergroup_lag"} <= names
+
+
+def instructions(name: str) -> list[tuple[str, str]]:
+    """Of a Containerfile, its lines joined: instruction and the rest."""
+    text = re.sub(r"\\\n\s*", " ", (ROOT / "ops" / name).read_text())
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    return [(line.partition(" ")[0], line.partition(" ")[2].strip()) for line in lines]
+
+
+def test_the_image_is_what_the_broker_and_the_compose_files_take_it_for() -> None:
+    build, image = [], []
+    for instruction, rest in instructions("Containerfile"):
+        stage = image if image or (instruction == "FROM" and build) else build
+        stage.append((instruction, rest))
+    assert [rest.partition(" AS ")[0] for name, rest in build + image if name == "FROM"] == [build[0][1].split()[0]] * 2
+    version = re.fullmatch(r"docker\.io/library/python:(\d\.\d+)-slim", build[0][1].split()[0])
+    assert version and f"Programming Language :: Python :: {version[1]}" in (ROOT / "pyproject.toml").read_text()
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    for source in [word for name, rest in build if name == "COPY" for word in rest.split()[:-1]]:
+        assert (ROOT / source).exists() and f"!{source}" in ignored
+    of_image = dict(image)
+    assert int(of_image["USER"]) > 0, "a number, for who must see that it is not root's without the image's passwd"
+    assert [name for name, _ in image].index("USER") > [name for name, _ in image].index("RUN"), "useradd is root's"
+    assert container._parser().get_default("data_dir").startswith(f"{of_image['VOLUME']}/")
+    entry = json.loads(of_image["ENTRYPOINT"])
+    assert entry[:2] == ["fastq-broker", "container"] and "CMD" not in of_image
+    metrics = container._parser().parse_args(entry[2:]).metrics_listen
+    host, _, port = metrics.rpartition(":")
+    assert host == "0.0.0.0" and f"http://127.0.0.1:{port}/health/ready" in of_image["HEALTHCHECK"]
+    ports = {container.HOST_PORT, container.CONTAINER_PORT, int(port)}
+    assert set(map(int, of_image["EXPOSE"].split())) == ports
+
+
+def services(name: str) -> dict[str, dict[str, Any]]:
+    """Of a compose file, in the form that ours have: each service's ports, volumes and variables."""
+    found = {}
+    text = (ROOT / "ops" / name).read_text()
+    named = re.findall(r"^  (\w[\w-]*): \{\}$", text.partition("\nvolumes:\n")[2], re.MULTILINE)
+    body = text.partition("\nservices:\n")[2].partition("\nvolumes:\n")[0]
+    for part in re.split(r"^(?=  \w[\w-]*:$)", body, flags=re.MULTILINE)[1:]:
+        scalars = dict(re.findall(r"^    (\w+): ([^\n]+)$", part, re.MULTILINE))
+        lists = {key: json.loads(scalars[key]) for key in ("ports", "volumes")}
+        for volume in lists["volumes"]:
+            assert volume.partition(":")[0] in named
+        variables = dict(re.findall(r"^      ([A-Z_]+): \"?([^\"\n]+)\"?$", part, re.MULTILINE))
+        found[part.strip().partition(":")[0]] = {**scalars, **lists, "environment": variables}
+    return found
+
+
+@pytest.mark.parametrize(("name", "count"), [("compose.yml", 1), ("compose-cluster.yml", 3)])
+def test_a_compose_file_publishes_what_its_nodes_advertise_to_the_host(name: str, count: int) -> None:
+    found = services(name)
+    assert len(found) == count
+    published, advertised = set(), set()
+    for service, told in found.items():
+        assert told["hostname"] == service, "what other containers call it is what it advertises to them"
+        assert told["build"] == "{context: .., dockerfile: ops/Containerfile}"
+        assert [volume.partition(":")[2] for volume in told["volumes"]] == [
+            dict(instructions("Containerfile"))["VOLUME"]
+        ]
+        settings, passed = container.settings_of(told["environment"])
+        assert not passed and not container.unknown_variables(settings)
+        settings = {**container.defaults(settings, service), **settings, "log.dirs": "d"}
+        listeners = BrokerConfig.from_mapping(settings).advertised_listeners
+        assert {str(each) for each in listeners} >= {f"CONTAINERS://{service}:{container.CONTAINER_PORT}"}
+        advertised |= {str(each).rpartition(":")[2] for each in listeners if str(each).startswith("HOST://localhost:")}
+        for address, outside, inside in (port.split(":") for port in told["ports"]):
+            assert (address, outside) == ("127.0.0.1", inside), "nobody logs in there: for this machine alone"
+            published.add(outside)
+    assert published == advertised and len(published) == count
+
+
+def test_a_lone_container_serves_both_sides_of_its_wall(tmp_path: Path) -> None:
+    """As compose.yml starts it: at other ports, and by another name, as those of a machine are shared."""
+    (told,) = services("compose.yml").values()
+    host = free_ports(3)
+    inside, metrics = host + 1, host + 2
+    program = (
+        "import sys, socket; from fastq_broker import container; socket.gethostname = lambda: '127.0.0.1'; "
+        f"container.HOST_PORT, container.CONTAINER_PORT = {host}, {inside}; sys.exit(container.main(sys.argv[1:]))"
+    )
+    arguments = json.loads(dict(instructions("Containerfile"))["ENTRYPOINT"])[2:]
+    arguments = [word.replace("0.0.0.0:9644", f"127.0.0.1:{metrics}") for word in arguments]
+    plain = {key: value for key, value in os.environ.items() if not key.startswith("KAFKA_")}
+    node = subprocess.Popen(
+        [sys.executable, "-c", program, *arguments, "--data-dir", str(tmp_path / "data")],
+        env={**plain, **told["environment"]},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert node.stdout is not None
+        while not (line := node.stdout.readline()).startswith("fastq-broker ready"):
+            assert line, node.communicate()
+        for port, name in ((host, "localhost"), (inside, "127.0.0.1")):
+            with Admin(bootstrap_servers=f"127.0.0.1:{port}") as admin:
+                assert [(each.host, each.port) for each in admin.describe_cluster().nodes] == [(name, port)]
+        with Producer(bootstrap_servers=f"127.0.0.1:{inside}") as producer:
+            producer.send("seen", b"from a container").result(20)
+        with Consumer("seen", bootstrap_servers=f"127.0.0.1:{host}", auto_offset_reset="earliest") as consumer:
+            assert next(iter(consumer)).value == b"from a container"
+        with Admin(bootstrap_servers=f"127.0.0.1:{host}") as admin:
+            (seen,) = admin.describe_topics(["seen"]).values()
+            assert len(seen.result().partitions) == int(told["environment"]["KAFKA_NUM_PARTITIONS"])
+        assert urllib.request.urlopen(f"http://127.0.0.1:{metrics}/health/ready", timeout=20).status == 200
+        node.terminate()
+        _, log = node.communicate(timeout=30)
+        assert node.returncode == 0, log
+    finally:
+        node.kill()
+        node.communicate()
 
 
 def test_three_containers_are_one_cluster(tmp_path: Path) -> None:
