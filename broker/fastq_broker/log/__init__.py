@@ -4,9 +4,10 @@ from .cleaner import LogCleaner
 from .config import UNLIMITED, CleanerConfig, LogConfig
 from .failures import FailureReports, failures
 from .files import Files
+from .log_appends import AppendResult
 from .log_dir import LogDir, system_monotonic_ms
 from .log_manager import LogManager
-from .partition_log import AppendResult, PartitionLog
+from .partition_log import PartitionLog
 from .scan import CorruptSegment, LogSlice
 from .timestamps import TimestampOffset, TimestampQuery
 
