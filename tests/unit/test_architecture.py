@@ -71,6 +71,16 @@ BROKER_TO_BROKER = {
     BROKER / "replication" / "fetcher_driver.py",
 }  # what uses net's connections needs their settings, and what net calls a node
 
+LINES_MAX = 600
+LARGER = {
+    "src/fastq/_native/arrow_source.pyx": 700,  # readers of each kind of column, inlined into one loop over rows
+    "src/fastq/_native/wire.pyx": 680,  # a reader and a writer of the same primitives
+    "src/fastq/admin/core.py": 620,  # operations beside each other; the seam is where the next one comes
+    "src/fastq/consumer/group/classic.py": 620,  # a state machine: its states are one table
+    "src/fastq/consumer/group/consumer_protocol.py": 620,  # likewise
+    "src/fastq/errors.py": 620,  # mostly a list, a line an error of Kafka
+}  # none grows above this, and none comes to it
+
 IMPORTED_AS = {
     "python-snappy": "snappy",
     "protobuf": "google",
@@ -247,3 +257,17 @@ def test_files_of_tests_have_names_of_their_own() -> None:
     """pytest takes all of them for modules of one level: two of a name cannot be run together."""
     names = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
     assert [name for name, count in names.items() if count > 1] == []
+
+
+@pytest.mark.parametrize(
+    "path", [*sources(CLIENT), *sources(BROKER)], ids=lambda path: path.relative_to(ROOT).as_posix()
+)
+def test_a_file_is_about_one_thing(path: Path) -> None:
+    """Of more lines a file has a seam somewhere, and is two. What is generated has its makers' size."""
+    if path.is_relative_to(CLIENT / "protocol" / "messages"):
+        return
+    name, count = path.relative_to(ROOT).as_posix(), len(path.read_text(encoding="utf-8").splitlines())
+    assert count <= LARGER.get(name, LINES_MAX), (
+        f"{name} has {count} lines: split it where its two halves know least of each other"
+    )
+    assert name not in LARGER or count > LINES_MAX, f"{name} is no larger than others any more: take it from LARGER"
