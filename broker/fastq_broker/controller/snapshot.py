@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -186,6 +187,8 @@ def write_snapshot(
             os.fsync(file.fileno())
     except OSError as error:
         error.filename = error.filename or str(temporary)
+        with suppress(OSError):
+            temporary.unlink()  # on a full disk it takes what others need
         raise
     temporary.rename(path)
     sync_directory(path.parent)

@@ -128,7 +128,8 @@ class DirCheckpoints:
             return
         path = self._path(name)
         if error is not None:
-            self._dir.fail("syncing a checkpoint", path, error)
+            # Of a full disk, too: what was to be synced is no file in use, and the next one is written from its begin.
+            self._dir.refuse("syncing a checkpoint", path, error)
             return
         try:
             self._dir.files.rename(path + ".tmp", path)
@@ -142,7 +143,9 @@ class DirCheckpoints:
 
     def _name_synced(self, name: str, generation: int, keys: set[TopicPartition], error: OSError | None) -> None:
         if error is not None:
-            self._dir.fail("syncing a checkpoint", self._path(name), error)
+            self._dir.refuse(
+                "syncing a checkpoint", self._path(name), error
+            )  # it may name more than it does, for all that is known
         elif generation == self._generation[name]:
             self._named[name] = keys
 

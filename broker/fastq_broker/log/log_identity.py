@@ -21,10 +21,11 @@ from fastq.errors import KafkaError
 from .checkpoints import PARTITION_METADATA, TopicPartition, format_partition_metadata
 from .dir_checkpoints import DirCheckpoints
 from .dir_moves import LogMoves
-from .files import Files
+from .files import Files, is_full
 from .log_dir import LogDir
 from .partition_log import PartitionLog
 from .recovery import topic_id_on_disk
+from .segment import LOG_SUFFIX
 
 logger = logging.getLogger(__name__)
 
@@ -159,13 +160,26 @@ class LogIdentity:
         if log.forget_unmade():
             return None
         try:
-            self.files.rename(log.path, target)
+            self._rename_log(log, target, is_gone=suffix == "delete")
         except FileNotFoundError:
             logger.warning("%s was removed by somebody: there is nothing to rename any more", log.path)
             return None
         except OSError as error:
             raise log.dir.fail(action, log.path, error) from error
         return target
+
+    def _rename_log(self, log: PartitionLog, target: str, *, is_gone: bool) -> None:
+        """Give a log's directory another name. A longer one may take room: a full disk gets some from a log that `is_gone`, whose records
+        go first. Raises OSError."""
+        try:
+            self.files.rename(log.path, target)
+        except OSError as error:
+            if not is_gone or not is_full(error):
+                raise
+            for name in self.files.listdir(log.path):
+                if name.endswith(LOG_SUFFIX):
+                    self.files.remove_if_exists(os.path.join(log.path, name))
+            self.files.rename(log.path, target)
 
     def _take_double(self, key: TopicPartition) -> PartitionLog | None:
         """Nothing of that name is in use: what was found under it in another directory may be the topic's."""

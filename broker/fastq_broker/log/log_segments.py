@@ -18,7 +18,7 @@ from fastq.errors import ErrorCode, error_for_code
 from .cleaner_swap import swap_in
 from .config import LogConfig
 from .durability import first_segment_from
-from .files import Files
+from .files import Files, is_full
 from .leader_epochs import LeaderEpochs
 from .segment import (
     DELETED_SUFFIX,
@@ -159,6 +159,11 @@ class LogSegments(Visibility):
             try:
                 self.files.rename(path, path + DELETED_SUFFIX)
             except FileNotFoundError:
+                continue
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                self.files.remove_if_exists(path)  # a longer name may take room, and this makes some
                 continue
             renamed.append(path + DELETED_SUFFIX)
         self.dir.delete_later(renamed, self.config.file_delete_delay_ms)

@@ -176,11 +176,17 @@ def load_log(log: PartitionLog) -> RecoveryReport:
 
 
 def _sync_recovered(log: PartitionLog) -> None:
-    """With durability "fsync" nothing is visible that is not on disk: sync what a crash may have left in the page cache, names too."""
+    """With durability "fsync" nothing is visible that is not on disk: sync what a crash may have left in the page cache, names too.
+    Raises KafkaStorageError, with the directory offline, where a sync fails: done again it would succeed without what is lost."""
     ends = [segment.base_offset for segment in log.segments[1:]] + [log.log_end_offset]
-    for segment, end in zip(log.segments, ends, strict=True):
-        if end > log.recovery_point:
-            log.files.sync_data(segment.log.handle().fd)
+    handles = [
+        segment.log.handle() for segment, end in zip(log.segments, ends, strict=True) if end > log.recovery_point
+    ]
+    try:
+        for handle in handles:
+            log.files.sync_data(handle.fd)
+    except OSError as error:
+        raise log.dir.fail("syncing a recovered log", error.filename or log.path, error) from error
     log.files.sync_directory(log.path)
     log.files.sync_directory(log.dir.path)
     log.durability.name_is_synced()
