@@ -437,9 +437,7 @@ def open_socket(endpoint: Endpoint, send_buffer_bytes: int, receive_buffer_bytes
 def _os_error(code: int) -> OSError:
     """The right subclass of OSError for an errno."""
     if sys.platform == "win32":  # whose C library has no words for the codes of sockets
-        import ctypes
-
-        return OSError(code, ctypes.FormatError(code))
+        return OSError(code, socket.errorTab.get(code, os.strerror(code)).removesuffix("."))
     return OSError(code, os.strerror(code))
 
 

@@ -269,6 +269,9 @@ def test_an_exchange_in_the_middle_of_a_frame_is_a_mistake() -> None:
 def test_windows_has_words_for_what_a_socket_says(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its C library calls all of it "Unknown error"."""
     monkeypatch.setattr(blocking.sys, "platform", "win32")
-    monkeypatch.setattr("ctypes.FormatError", lambda code: f"words for {code}", raising=False)
+    monkeypatch.setattr(
+        blocking.socket, "errorTab", {errno.ECONNREFUSED: "Connection refused by Windows."}, raising=False
+    )
     error = blocking._os_error(errno.ECONNREFUSED)
-    assert isinstance(error, ConnectionRefusedError) and error.strerror == f"words for {errno.ECONNREFUSED}"
+    assert isinstance(error, ConnectionRefusedError) and error.strerror == "Connection refused by Windows"
+    assert blocking._os_error(errno.EPERM).strerror == os.strerror(errno.EPERM)
