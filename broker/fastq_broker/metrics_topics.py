@@ -120,7 +120,8 @@ class TopicTraffic:
             traffic, size = self._of(replica.topic), written_since(log, before)
             if replica.leader_id == node_id:
                 traffic.bytes_in += size
-                traffic.records_in += max(0, now.end - before.end)
+                # A mirror's first batch may lie far above the end, and the log begins there then.
+                traffic.records_in += max(0, now.end - max(before.end, log.log_start_offset))
             else:
                 traffic.replication_in += size
         return now

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 from fastq_broker import metrics_topics
 from fastq_broker.log import LogConfig, LogManager
+from fastq_broker.log.mirrored import append_mirrored
 from fastq_broker.metrics import Exposition, Histogram
 from fastq_broker.metrics_http import Answer, _Peer
 from fastq_broker.metrics_topics import REST, TopicTraffic, tell_topics
 from fastq_broker.replicas import Replica, ReplicaTable
 from prometheus_client.parser import text_string_to_metric_families
 
-from fastq._native.records import build_batch
+from fastq._native.records import build_batch, stamp
 
 NOW_MS = 1_700_000_000_000
 
@@ -74,6 +75,19 @@ def test_what_retention_or_a_truncation_takes_is_not_taken_back(tmp_path: Path) 
     assert world.told()["a"] == tuple(world.appended["a"])
     log.truncate_to(log.log_end_offset - 1)
     assert world.told()["a"] == tuple(world.appended["a"])
+
+
+@pytest.mark.parametrize("seen_empty", [False, True])
+def test_offsets_that_a_mirror_begins_above_are_no_records(tmp_path: Path, seen_empty: bool) -> None:
+    world = World(tmp_path)
+    log = world.add("a").log
+    if seen_empty:
+        world.told()
+    batch = build_batch([(NOW_MS, None, b"v")] * 3)
+    stamp(batch, 0, 1_000_000, 5)
+    append_mirrored(log, batch, offset=0, leader_epoch=0, now_ms=NOW_MS)
+    log.raise_start(1_000_000)
+    assert world.told()["a"] == (3, len(batch))
 
 
 def test_what_was_there_before_the_start_is_not_counted(tmp_path: Path) -> None:
