@@ -89,7 +89,11 @@ def test_no_reassignment_goes_on(connection: RawConnection, topic: str) -> None:
 @pytest.mark.parametrize("version", [1, 2])
 def test_a_log_is_where_it_is(connection: RawConnection, topic: str, version: int) -> None:
     kind = m.AlterReplicaLogDirsRequest
-    (found,) = connection.call(m.DescribeLogDirsRequest(topics=[]), 4).results
+    asked_for = m.DescribeLogDirsRequest.DescribableLogDirTopic(topic=topic, partitions=[0, 1])
+    while True:  # Apache Kafka's broker makes the logs after the controller's answer
+        (found,) = connection.call(m.DescribeLogDirsRequest(topics=[asked_for]), 4).results
+        if sum(len(item.partitions) for item in found.topics) == 2:
+            break
 
     def alter(*asked: tuple[str, str, Sequence[int]]) -> dict[tuple[str, int], int]:
         dirs = [
