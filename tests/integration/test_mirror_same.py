@@ -500,8 +500,8 @@ def test_a_fail_back_with_partitions_that_one_side_alone_has(
             producer.send(name, b"copied", partition=0).result()
         with running(config):
             wait_for_same(config, name)
-        (admin if more == "source" else there).create_partitions({name: 2}).results()
         if more == "source":
+            admin.create_partitions({name: 2}).results()
             with Producer(bootstrap_servers=source.bootstrap_servers) as producer:
                 producer.send(name, b"never copied", partition=1).result()
         fail_over(config)
@@ -511,6 +511,7 @@ def test_a_fail_back_with_partitions_that_one_side_alone_has(
             ):
                 fail_back(config)
             return
+        there.create_partitions({name: 2}).results()
         with Producer(bootstrap_servers=target.bootstrap_servers) as producer:
             producer.send(name, b"there alone", partition=1).result()
         fail_back(config)
@@ -649,6 +650,43 @@ def test_a_topic_that_is_there_already_is_left_alone(brokers: tuple[Broker, Brok
             lambda: any("it is not mirrored from 'A" in f.reason for f in left_out(mirror, TopicPartition(name, 0)))
         )
     assert values(config, "target", name, "read_uncommitted") == [b"own"]
+
+
+def test_what_changes_a_mirrored_topic_is_refused_and_its_partitions_follow_the_sources(
+    brokers: tuple[Broker, Broker], new_topic_name: Any
+) -> None:
+    source, target = brokers
+    name = new_topic_name()
+    tp = TopicPartition(name, 0)
+    config = same(brokers, name)
+    with (
+        Admin(bootstrap_servers=source.bootstrap_servers) as admin,
+        Admin(bootstrap_servers=target.bootstrap_servers) as there,
+        Producer(bootstrap_servers=source.bootstrap_servers) as producer,
+        Producer(bootstrap_servers=target.bootstrap_servers) as other,
+        Producer(bootstrap_servers=target.bootstrap_servers, transactional_id=name) as transactional,
+    ):
+        admin.create_topic(name, 1)
+        producer.send(name, b"one", partition=0).result()
+        with running(config):
+            wait_for_same(config, name)
+            with pytest.raises(PolicyViolation, match="mirrored from another cluster"):
+                there.create_partitions({name: 2}).results()
+            with pytest.raises(PolicyViolation):
+                there.delete_records({tp: 1}).results()
+            with pytest.raises(PolicyViolation):
+                other.send(name, b"mine", partition=0).result()
+            transactional.begin_transaction()
+            with pytest.raises(PolicyViolation):
+                transactional.send(name, b"mine", partition=0).result()
+            transactional.abort_transaction()
+            admin.create_partitions({name: 2}).results()
+            wait_for(lambda: len(there.describe_topic(name).partitions) == 2)
+            producer.send(name, b"two", partition=1).result()
+            wait_for_same(config, name, 2)
+        fail_over(config)
+        there.create_partitions({name: 3}).results()
+        there.delete_records({tp: 1}).results()
 
 
 def test_an_append_is_refused_with_the_words_for_it(brokers: tuple[Broker, Broker], new_topic_name: Any) -> None:

@@ -79,11 +79,13 @@ class CreatedTopic(Result):
 
 @dataclass(frozen=True)
 class NewPartitions:
-    """A topic to grow to `count` partitions; `assignments` of the new ones, or None to let the broker place them."""
+    """A topic to grow to `count` partitions; `assignments` of the new ones, or None to let the broker place them. `client_id`: of who asks,
+    by which a mirror says that it is the one that writes the topic."""
 
     name: str
     count: int
     assignments: Sequence[Sequence[int]] | None = None
+    client_id: str = ""
 
 
 class Refused(Exception):
@@ -369,6 +371,12 @@ def _grow(image: MetadataImage, item: NewPartitions, room: int, random: Random) 
     topic = image.topics_by_name.get(item.name)
     if topic is None:
         raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic {shown(item.name)} does not exist.")
+    mirror = image.topic_configs(item.name).get("mirror.source")
+    if mirror and mirror != item.client_id and item.name not in INTERNAL_TOPICS:
+        raise Refused(
+            ErrorCode.POLICY_VIOLATION,
+            f"The topic {item.name} is mirrored from another cluster: its partitions follow those there until fastq mirror fail-over.",
+        )
     current = len(topic.partitions)
     if item.count == current:
         raise Refused(ErrorCode.INVALID_PARTITIONS, f"Topic already has {current} partition(s).")

@@ -1,5 +1,6 @@
 """CreatePartitions: gives topics more partitions, never fewer; answered once that is on disk.
 
+A topic that a mirror writes takes it from that mirror alone, whose client id is then what the topic's `mirror.source` says.
 Source: ControllerApis.createPartitions, ReplicationControlManager.
 """
 
@@ -20,7 +21,7 @@ VERSIONS = (0, 3)
 async def handle(context: RequestContext, request: CreatePartitionsRequest) -> CreatePartitionsResponse:
     """One result a topic, in the order asked for."""
     controller = context.controller
-    wanted = [_wanted(topic) for topic in request.topics]
+    wanted = [_wanted(topic, context.client_id) for topic in request.topics]
     results = controller.create_partitions(wanted, validate_only=request.validate_only)
     if not request.validate_only:
         results = await controller.durable(results)
@@ -35,6 +36,6 @@ async def handle(context: RequestContext, request: CreatePartitionsRequest) -> C
     )
 
 
-def _wanted(topic: CreatePartitionsRequest.CreatePartitionsTopic) -> NewPartitions:
+def _wanted(topic: CreatePartitionsRequest.CreatePartitionsTopic, client_id: str) -> NewPartitions:
     assignments = None if topic.assignments is None else [item.broker_ids for item in topic.assignments]
-    return NewPartitions(topic.name, topic.count, assignments)
+    return NewPartitions(topic.name, topic.count, assignments, client_id)

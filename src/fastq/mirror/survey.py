@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 
-from fastq.admin import Admin, ConfigResource, ConfigSource, NewTopic
+from fastq.admin import Admin, ConfigResource, ConfigSource, NewTopic, Outcome
 from fastq.errors import ConfigError, FastqError, TopicAlreadyExists, UnknownTopicOrPartition
 from fastq.metadata import TopicPartition
 from fastq.mirror.config import MirrorConfig, Side
@@ -186,7 +186,7 @@ class Survey:
             for name, created in self.target.create_topics(new).items():
                 done |= self._outcome(name, created.error, f"made {name}: {changes.create[name].partitions} partitions")
         if changes.grow:
-            for name, grown in self.target.create_partitions(changes.grow).items():
+            for name, grown in self._grown(changes).items():
                 done |= self._outcome(name, grown.error, f"{name} has {changes.grow[name]} partitions now")
         for name, values in changes.configs.items():
             resource = ConfigResource.topic(name)
@@ -198,6 +198,17 @@ class Survey:
             self._configs.pop(("target", name), None)
             done |= self._outcome(name, None, f"configs of {name}: {', '.join(f'{k}={v}' for k, v in values.items())}")
         return done
+
+    def _grown(self, changes: Changes) -> dict[str, Outcome[None]]:
+        """Give topics more partitions. One that is read-only for others takes it from who names its source, as the client id."""
+        found: dict[str, Outcome[None]] = {}
+        alike = {name: count for name, count in changes.grow.items() if name not in changes.sources}
+        if alike:
+            found.update(self.target.create_partitions(alike))
+        for name, source in changes.sources.items():
+            with Admin({**self._config.target.common, "client_id": source}) as admin:
+                found.update(admin.create_partitions({name: changes.grow[name]}))
+        return found
 
     def _outcome(self, name: str, error: FastqError | None, text: str) -> bool:
         if error is None or isinstance(error, TopicAlreadyExists):

@@ -43,11 +43,13 @@ class Mirrored(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """What is to be done in the target, by its names of topics."""
+    """What is to be done in the target, by its names of topics. `sources`: where offsets are the same, the `mirror.source` of those
+    that are to grow."""
 
     create: Mapping[str, Topic]
     grow: Mapping[str, int]
     configs: Mapping[str, Mapping[str, str | None]]
+    sources: Mapping[str, str] = NOTHING
 
 
 class Plan(NamedTuple):
@@ -75,6 +77,7 @@ def plan(
     create: dict[str, Topic] = {}
     grow: dict[str, int] = {}
     configs: dict[str, Mapping[str, str | None]] = {}
+    sources: dict[str, str] = {}
     for name, theirs in sorted(source.items()):
         if not names.wanted(name, config):
             continue
@@ -105,15 +108,19 @@ def plan(
         if ours is None:
             create[here] = Topic("", theirs.partitions, copied_configs(theirs.configs or {}, options) | own)
             continue
-        if ours.partitions < theirs.partitions:
+        # One that is there and is not this mirror's is left as it is: what is appended there is refused.
+        is_ours = not value or ours.configs is None or ours.configs.get(MIRROR_SOURCE) == value
+        if ours.partitions < theirs.partitions and is_ours:
             grow[here] = theirs.partitions
-        if options.copy_configs and theirs.configs is not None and ours.configs is not None:
+            if value:
+                sources[here] = value
+        if options.copy_configs and is_ours and theirs.configs is not None and ours.configs is not None:
             changed = config_changes(copied_configs(theirs.configs, options), copied_configs(ours.configs, options))
             if changed:
                 configs[here] = changed
         for index in range(min(ours.partitions, theirs.partitions)):
             partitions[TopicPartition(name, index)] = Mirrored(here, theirs.topic_id, ours.topic_id, value)
-    return Plan(partitions, Changes(create, grow, configs), refused)
+    return Plan(partitions, Changes(create, grow, configs, sources), refused)
 
 
 def copied_configs(configs: Mapping[str, str], options: MirrorOptions) -> dict[str, str]:

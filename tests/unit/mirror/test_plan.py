@@ -76,6 +76,16 @@ def test_topics_are_made_grown_and_configured_and_never_made_smaller() -> None:
     assert planned(source, target, copy_configs=False).changes.configs == {}
 
 
+def test_with_the_same_offsets_a_topic_that_is_not_this_mirrors_is_left_as_it_is() -> None:
+    source = {name: Topic("1", 3, {"retention.ms": "5"}) for name in ("mine", "other", "plain", "hidden")}
+    values = {"mine": {"mirror.source": "A//1"}, "other": {"mirror.source": "Z//1"}, "plain": {}, "hidden": None}
+    target = {f"A.{name}": Topic("2", 1, configs) for name, configs in values.items()}
+    changes = planned(source, target, offsets="same").changes
+    assert changes.grow == {"A.mine": 3, "A.hidden": 3}  # what is not told the target judges
+    assert changes.sources == {"A.mine": "A//1", "A.hidden": "A//1"}
+    assert changes.configs == {"A.mine": {"retention.ms": "5"}}
+
+
 def test_configs_that_a_side_does_not_tell_are_not_taken_back() -> None:
     source, target = {"t": Topic("1", 1, None)}, {"A.t": Topic("2", 1, {"retention.ms": "5"})}
     assert planned(source, target).changes.configs == {}
