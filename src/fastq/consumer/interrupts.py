@@ -82,8 +82,12 @@ class StopOnSignal:
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> StopOnSignal:
-        for number in self._signals:
-            self._before[number] = signal.signal(number, self._on_signal)
+        try:
+            for number in self._signals:
+                self._before[number] = signal.signal(number, self._on_signal)
+        except BaseException:  # one that cannot be handled: the others are not left to somebody who was never entered
+            self._put_back()
+            raise
         return self
 
     def __exit__(
