@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from fastq.net.connection import SOFTWARE_VERSION
 from fastq.protocol.api import APIS
 
-from .metrics_topics import TOPICS, TopicTraffic, tell_topics
+from .metrics_topics import TopicTraffic, tell_topics
 
 if TYPE_CHECKING:
     from .broker import Broker
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 PRODUCE, FETCH = 0, 1
 MANAGER = "kafka_server_replicamanager_"
 CONTROLLER = "kafka_controller_kafkacontroller_"
+TOPICS = "kafka_server_brokertopicmetrics_"  # as in metrics_topics.py: the reference reads a module's own constants
 RAFT = "kafka_server_raftmetrics_"
 
 
