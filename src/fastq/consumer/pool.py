@@ -88,15 +88,14 @@ class ConsumerPool(PoolBase):
 
     def run(self) -> None:
         """Work until `stop`, `consumer.stop`, or a failure: RecordFailed, what the consumer raises, or an interrupt."""
-        threads = [
-            threading.Thread(target=self._work, name=f"fastq-worker-{number}", daemon=True)
-            for number in range(self.workers)
-        ]
-        for thread in threads:
-            thread.start()
+        threads: list[threading.Thread] = []
         try:
             with observed(self.consumer, self._revoked, self._lost), self._hooks.keeping_originals() as originals:
                 try:
+                    for number in range(self.workers):
+                        thread = threading.Thread(target=self._work, name=f"fastq-worker-{number}", daemon=True)
+                        thread.start()
+                        threads.append(thread)  # one that cannot be started has not to be ended
                     self._feed(originals)
                     self._drain()
                 finally:
