@@ -1,4 +1,4 @@
-"""Interrupts wherever they can come: SIGINT to this process before the n-th bytecode that runs in the package."""
+"""Interrupts wherever they can come: a signal to this process before the n-th bytecode that runs in the package."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ LOADS = {code for name, code in opcode.opmap.items() if name.startswith(("LOAD_F
 
 
 class Interruptions:
-    """While it is entered: SIGINT before the bytecodes of these numbers. `ran`: how many there were; `sent`: how many interrupts.
+    """While it is entered: `what` (SIGINT) before the bytecodes of these numbers. `ran`: how many there were; `sent`: how many interrupts.
     within: count only those of functions of these names; none: of all."""
 
-    def __init__(self, *numbers: int, within: Collection[str] = ()) -> None:
+    def __init__(self, *numbers: int, within: Collection[str] = (), what: signal.Signals = signal.SIGINT) -> None:
         self.numbers = set(numbers)
         self.within = within
+        self.what = what
         self.ran = self.sent = 0
 
     def __enter__(self) -> Interruptions:
@@ -47,15 +48,21 @@ class Interruptions:
             ahead = frame.f_code.co_code[frame.f_lasti : frame.f_lasti + 4 : 2]
             if self.ran in self.numbers and RETURN_VALUE not in (ahead if ahead[0] in LOADS else ahead[:1]):
                 self.sent += 1
-                signal.raise_signal(signal.SIGINT)
+                signal.raise_signal(self.what)
         return self._opcode
 
 
-def every_place(call: Callable[[], Any], then: int = 0, step: int = 1, within: Collection[str] = ()) -> Iterator[Any]:
+def every_place(
+    call: Callable[[], Any],
+    then: int = 0,
+    step: int = 1,
+    within: Collection[str] = (),
+    what: signal.Signals = signal.SIGINT,
+) -> Iterator[Any]:
     """Call, interrupted at every place in turn, until it was not reached any more; what it answered, or None when interrupted."""
     number = 1
     while True:
-        with Interruptions(number, number + then, within=within) as interruptions:
+        with Interruptions(number, number + then, within=within, what=what) as interruptions:
             answer = None
             try:
                 answer = call()

@@ -1,4 +1,4 @@
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, TypeAlias, final
 
@@ -10,6 +10,7 @@ from fastq.producer.delivery import RecordMetadata
 
 _Headers: TypeAlias = Iterable[tuple[str, Buffer | None]] | Mapping[str, Buffer | None]
 
+def pairs_of(headers: _Headers) -> Iterator[Any]: ...
 def encode_headers(headers: _Headers | None) -> bytes: ...
 
 class DeliveryBase:

@@ -43,7 +43,7 @@ cdef int take_field(object value, Field* field, str name) except -1:
     else:
         try:
             PyObject_GetBuffer(value, &field.buffer, PyBUF_SIMPLE)
-        except (TypeError, BufferError) as error:
+        except (TypeError, BufferError, ValueError) as error:  # ValueError: of numpy, and of a memoryview that was released
             raise_not_bytes(name, value, error)
         field.held = True
         field.data = <const uint8_t*>field.buffer.buf
@@ -60,9 +60,9 @@ cdef void drop_field(Field* field) noexcept:
 cdef int raise_not_bytes(str name, object value, object cause) except -1:
     from fastq.errors import SerializationError
 
+    cure = f"encode it, or give the producer a {name}_serializer" if name in ("key", "value") else "encode it"
     raise SerializationError(
-        f"the {name} is {type(value).__name__}, expected bytes or another contiguous buffer ({cause}); "
-        f"encode it, or give the producer a {name}_serializer"
+        f"the {name} is {type(value).__name__}, expected bytes or another contiguous buffer ({cause}); {cure}"
     ) from None
 
 
@@ -79,6 +79,14 @@ cdef int raise_too_large(Accumulator accumulator, TopicState topic, Py_ssize_t s
     )
 
 
+cpdef object pairs_of(object headers):
+    """An iterator over the headers of a record. Raises TypeError for what has none."""
+    try:
+        return iter(headers.items() if hasattr(headers, "items") else headers)
+    except TypeError:
+        raise TypeError(f"headers are (str, bytes or None) pairs, or a mapping of such, got {headers!r}") from None
+
+
 cpdef bytes encode_headers(object headers):
     """The headers of a record as they are stored: varint count, then key and value of each.
 
@@ -92,16 +100,17 @@ cpdef bytes encode_headers(object headers):
     cdef uint8_t* p
     if headers is None:
         return b"\x00"
-    if hasattr(headers, "items"):
-        headers = headers.items()
-    for item in headers:
+    for item in pairs_of(headers):
         try:
             name, content = item
         except (TypeError, ValueError):
             raise TypeError(f"headers are (str, bytes or None) pairs, got {item!r}") from None
         if not isinstance(name, str):
             raise TypeError(f"the key of a header is a str, got {name!r}")
-        key = (<str>name).encode()
+        try:
+            key = (<str>name).encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"the key of a header is Unicode text, got {name!r}: {error.reason}") from None
         if isinstance(content, str):
             raise TypeError(f"the value of header {name!r} is a str, expected bytes or None; encode it")
         take_field(content, &value, f"value of header {name!r}")

@@ -1,11 +1,13 @@
-"""Turns of a blocking client: its lock held, and SIGINT held back while it is, in the main thread.
+"""Turns of a blocking client: its lock held, and signals held back while it is, in the main thread.
 
 Rules
 - Native because of what it must not be: interruptible. Between two lines of Python an interrupt may come, also in `__enter__` and in a
   `finally`; in here it cannot, so a lock is never left behind and a second interrupt never meets half a clean-up.
 - An interrupt that comes during a turn wakes whoever waits, and is given to its handler at the next safe place: `deliver`, or the end.
 - The application's code runs outside of turns (`released`), where interrupts are its own.
-- What must not be torn but needs no lock, or takes it by turns, is a `holding` method: SIGINT is held back while it runs.
+- What must not be torn but needs no lock, or takes it by turns, is a `holding` method: signals are held back while it runs.
+- Held back are SIGINT and the others of HELD: those whose handlers raise in programs as they are (SystemExit at SIGTERM, the time-outs of
+  SIGALRM and SIGUSR1). One that came while another was delivered, and raised, is delivered too.
 - Only a handler that is Python's is held back; other threads than the main one have nothing to hold back.
 """
 
@@ -25,7 +27,11 @@ cdef extern from "Python.h":
 cdef extern from "pythread.h":
     unsigned long PyThread_get_thread_ident() noexcept nogil
 
-cdef int SIGINT = signal.SIGINT
+cdef tuple HELD = tuple(
+    int(getattr(signal, name))
+    for name in ("SIGINT", "SIGTERM", "SIGALRM", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGBREAK")
+    if hasattr(signal, name)
+)
 cdef unsigned long main_ident = 0
 
 
@@ -43,46 +49,90 @@ cdef bint in_main_thread() noexcept:
     return PyThread_get_thread_ident() == main_ident
 
 
+cdef bint may_raise(object handler):
+    """Whether it is an application's handler. Not: ours, of a turn around this one; and what asyncio installs where its loop is told by a
+    descriptor, which does nothing, and whose flags of the system's handler are to stay."""
+    if handler is None or type(handler) is int or not callable(handler):
+        return False
+    return type(getattr(handler, "__self__", None)) is not Turn and getattr(handler, "__name__", "") != "_sighandler_noop"
+
+
+cdef object said_after(object error, object before):
+    """An error, with what was raised before it as its context."""
+    if before is not None and error.__context__ is None:
+        error.__context__ = before
+    return error
+
+
 @cython.final
 @cython.auto_pickle(False)
 cdef class Turn:
     """`with turn:` any number of times, one in the other. driver: has a `lock`, a threading.RLock which a fork's child replaces, and
     `wakeup()`, which is called from a signal handler to have whoever waits with the lock look again.
 
-    Invariants: `depth` counts the turns of the main thread since `released`; `handler` is what was replaced, None when nothing was.
+    Invariants: `depth` counts the turns of the main thread since `released`; `held` is what was replaced, (signal, handler) pairs, None when
+    nothing was; `arrived` is what came since, a frame by signal, and `came` whether it is anything.
     Thread rule: any thread.
     """
 
     cdef object driver
     cdef object lock
-    cdef object handler
-    cdef object frame
+    cdef list held
+    cdef dict arrived
     cdef int depth
     cdef readonly bint came
 
     def __init__(self, driver):
         self.driver = driver
         self.lock = driver.lock
+        self.arrived = {}
 
     cdef int hold(self) except -1:
-        """Install our handler. Raises what the one before says to an interrupt that came earlier; nothing is held then."""
-        cdef object before = get_handler(SIGINT)
-        if callable(before) and type(getattr(before, "__self__", None)) is not Turn:
-            set_handler(SIGINT, self._on_interrupt)
-            self.handler = before
+        """Install our handlers, where they are not yet. Raises what one before says to a signal that came earlier; what was not held
+        before is not held then."""
+        cdef list already = self.held
+        cdef object number, before
+        try:
+            for number in HELD:
+                before = get_handler(number)
+                if may_raise(before):
+                    set_handler(number, self._on_interrupt)
+                    if self.held is None:
+                        self.held = []
+                    self.held.append((number, before))
+        except BaseException:
+            if already is None:
+                self.let_go()
+            raise
         return 0
 
     cdef int let_go(self) except -1:
-        """Put the handler back, and give it what came."""
-        cdef object handler = self.handler
-        cdef object frame = self.frame
-        if handler is None:
+        """Put the handlers back, and give them what came. What the last of them raises is raised, with the others as its context."""
+        cdef list held = self.held
+        cdef dict arrived
+        cdef object problem = None
+        cdef object number, handler
+        if held is None:
             return 0
-        set_handler(SIGINT, handler)  # our own has heard of what is pending by then
-        self.handler = self.frame = None
+        self.held = None
+        for number, handler in held:
+            for _ in HELD:  # a handler that is back already may have something to say, and does so before this one is set
+                try:
+                    set_handler(number, handler)  # our own has heard of what is pending by then
+                    break
+                except BaseException as error:
+                    problem = said_after(error, problem)
         if self.came:
             self.came = False
-            handler(SIGINT, frame)
+            arrived, self.arrived = self.arrived, {}
+            for number, handler in held:
+                if number in arrived:
+                    try:
+                        handler(number, arrived[number])
+                    except BaseException as error:
+                        problem = said_after(error, problem)
+        if problem is not None:
+            raise problem
         return 0
 
     cdef object hold_again(self):
@@ -101,14 +151,14 @@ cdef class Turn:
         return self.came and in_main_thread()
 
     def _on_interrupt(self, number, frame):
+        self.arrived[number] = frame
         self.came = True
-        self.frame = frame
         self.driver.wakeup()
 
     def deliver(self):
         """A safe place: an interrupt that came is given to its handler, which may raise."""
         cdef object problem = None
-        if not self.came or self.handler is None or not in_main_thread():
+        if not self.came or self.held is None or not in_main_thread():
             return
         try:
             self.let_go()
@@ -207,7 +257,7 @@ cdef class _HoldingMethod:
 
 
 def holding(function):
-    """A decorator of methods: SIGINT is held back in the main thread while the method runs, with or without the lock. It is delivered
+    """A decorator of methods: signals are held back in the main thread while the method runs, with or without the lock. They are delivered
     where the method calls `deliver`, in `released` stretches, and when it returns."""
     return _HoldingMethod(function)
 

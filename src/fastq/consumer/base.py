@@ -15,7 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
 from fastq._native.columns import ConsumerBatch
 from fastq._native.consume import FetchedRecords, Record
@@ -349,6 +349,8 @@ class ConsumerBase(Interruptible):
         if foreign:
             refuse_keywords("poll", foreign)
         wanted = self.config.max_poll_records if max_records is None else max_records
+        if not isinstance(wanted, SupportsIndex):  # a float counts no records
+            raise TypeError(f"max_records is an int, got {wanted!r}")
         if wanted < 1:
             raise ValueError(f"max_records is 1 or more, got {wanted}")
         return wanted

@@ -132,9 +132,9 @@ class ConsumerCalls(Reading):
         for time_ms in timestamps.values():
             if not isinstance(time_ms, SupportsIndex):
                 raise TypeError(f"a time is an int of milliseconds since 1970, got {time_ms!r}")
-            if index(time_ms) < 0:
+            if not 0 <= index(time_ms) < 2**63:
                 raise ValueError(
-                    f"a time is milliseconds since 1970, 0 or more, got {time_ms}; beginning_offsets() and end_offsets() know the ends"
+                    f"a time is milliseconds since 1970, 0 to 2**63 - 1, got {time_ms}; beginning_offsets() and end_offsets() know the ends"
                 )
         times = {partition_of(tp): index(time_ms) for tp, time_ms in timestamps.items()}
         return (yield from self._ask(times, timeout))

@@ -40,8 +40,8 @@ def offsets_to_commit(
             if type(offset) is not int and isinstance(offset, SupportsIndex):  # as seek takes them: of numpy, say
                 offset = index(offset)
                 place = place._replace(offset=offset)
-            if not isinstance(offset, int) or offset < 0:
-                raise ValueError(f"{partition_of(tp)}: an offset to commit is an int of 0 or more, got {offset!r}")
+            if not isinstance(offset, int) or not 0 <= offset < 2**63:
+                raise ValueError(f"{partition_of(tp)}: an offset to commit is an int, 0 to 2**63 - 1, got {offset!r}")
             found[partition_of(tp)] = place
     else:
         several = isinstance(what, Iterable) and not isinstance(what, Record)

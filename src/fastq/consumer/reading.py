@@ -114,9 +114,9 @@ class Reading(ConsumerBase):
             if not isinstance(offset, SupportsIndex):
                 raise TypeError(f"an offset is an int, got {offset!r}")
             offset = index(offset)
-            if offset < 0:
+            if not 0 <= offset < 2**63:
                 raise ValueError(
-                    f"an offset is 0 or more, got {offset}; seek_to_beginning() and seek_to_end() know the ends"
+                    f"an offset is 0 to 2**63 - 1, got {offset}; seek_to_beginning() and seek_to_end() know the ends"
                 )
             state = self._state(partition)
             self._detach()

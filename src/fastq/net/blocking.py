@@ -205,13 +205,25 @@ class BlockingDriver:
             done += core.run_callbacks()
 
     def _run_effects(self) -> None:
-        for effect in self.core.take_effects():
-            if isinstance(effect, Connect):
-                self._connect(effect)
-            elif isinstance(effect, Close):
-                self._close_socket(effect.connection)
-            else:
-                self._resolve(effect)
+        effects = self.core.take_effects()
+        done = 0
+        try:
+            for effect in effects:
+                if isinstance(effect, Connect):
+                    self._connect(effect)
+                elif isinstance(effect, Close):
+                    self._close_socket(effect.connection)
+                else:
+                    self._resolve(effect)
+                done += 1
+        except BaseException as error:
+            # An interrupt: what was not come to is for the next turn, and a connection that was half begun is begun anew at once.
+            self.core.effects[:0] = effects[done + 1 :]
+            begun = effects[done] if done < len(effects) else None
+            if isinstance(begun, Connect):
+                lost = OSError(f"interrupted by {type(error).__name__}")
+                begun.connection.connection_lost(lost, self.core.clock())
+            raise
 
     def _resolve(self, effect: Resolve) -> None:
         # A weak reference: a look-up that hangs must not keep a closed client alive.
@@ -332,9 +344,16 @@ class BlockingDriver:
 
     def _write_all(self) -> None:
         writable, self.core.writable = self.core.writable, {}
-        for connection in writable:
-            if connection.transport is not None and connection.state not in (State.CLOSED, State.CONNECTING):
-                self._write(connection)
+        try:
+            for connection in writable:
+                if connection.transport is not None and connection.state not in (State.CLOSED, State.CONNECTING):
+                    self._write(connection)
+        except BaseException:
+            self.core.writable = {
+                **writable,
+                **self.core.writable,
+            }  # an interrupt: the others are written in the next turn
+            raise
 
     def _write(self, connection: Connection) -> None:
         sock, outgoing = connection.transport, connection.outgoing

@@ -26,7 +26,7 @@ from fastq._native.accumulator import (
     Accumulator,
 )
 from fastq._native.producer_batch import Batch, TopicState
-from fastq._native.producer_core import DeliveryBase
+from fastq._native.producer_core import DeliveryBase, pairs_of
 from fastq.callbacks import unfinished
 from fastq.errors import BufferTimeout, ClientClosed, FastqError, ForkedClient, error_for_code
 from fastq.interceptors import ProducerRecord, apply_on_acknowledgement, apply_on_send
@@ -296,7 +296,7 @@ def kept_headers(headers: Any) -> Any:
     """Headers that can be read more than once."""
     if headers is None or isinstance(headers, list | tuple | Mapping) or hasattr(headers, "items"):
         return headers
-    return tuple(headers)
+    return tuple(pairs_of(headers))
 
 
 def _compress(codec: int, data: Any, *, level: int | None) -> bytes:

@@ -8,8 +8,8 @@ Rules
 - The background thread sees to lingering batches, retries, metadata and answers while no caller is active. While callers
   fill batch after batch it keeps away from the sockets: two threads that pass the GIL to and fro cost more than they do.
 - Callbacks run one at a time, without the driver's lock, so they may call the producer.
-- SIGINT is held back in whatever changes something (`holding`), so that it cannot tear it, and ends a wait at once. The application's
-  code, callbacks and what send_many iterates over, is open to it.
+- Signals are held back in whatever changes something (`holding`), so that none can tear it, and end a wait at once. The application's
+  code, callbacks and what send_many iterates over, is open to them.
 """
 
 from __future__ import annotations

@@ -240,13 +240,13 @@ def test_times_before_1970_are_refused(cluster: SocketCluster) -> None:
     """-1 and -2 mean the ends to a broker; here they are a mistake, as in Kafka's consumer."""
     fill(cluster)
     with consumer(cluster, "logs") as reader:
-        for time_ms in (-1, -2, -1000):
-            with pytest.raises(ValueError, match=rf"0 or more, got {time_ms}; beginning_offsets"):
+        for time_ms in (-1, -2, -1000, 2**63):
+            with pytest.raises(ValueError, match=rf"0 to 2\*\*63 - 1, got {time_ms}; beginning_offsets"):
                 reader.offsets_for_times({("logs", 0): time_ms})
 
     async def main() -> None:
         async with async_consumer(cluster, "logs") as other:
-            with pytest.raises(ValueError, match="0 or more, got -1"):
+            with pytest.raises(ValueError, match=r"0 to 2\*\*63 - 1, got -1"):
                 await other.offsets_for_times({("logs", 0): -1})
 
     asyncio.run(main())
@@ -839,8 +839,15 @@ def test_offsets_of_another_integer_type_are_committed_as_they_are_sought() -> N
         client.seek(("logs", 0), Number())  # type: ignore[arg-type]
         number: Any = Number()
         client.commit_async({("logs", 0): number}, lambda offsets, error: told.append(offsets))
-        with pytest.raises(ValueError, match="an offset to commit is an int of 0 or more"):
-            client.commit({("logs", 0): 5.0})  # type: ignore[dict-item]
+        for refused in (5.0, -1, 2**63):
+            offsets: dict[Any, Any] = {("logs", 0): refused}
+            with pytest.raises(ValueError, match=r"an offset to commit is an int, 0 to 2\*\*63 - 1"):
+                client.commit(offsets)
+        with pytest.raises(ValueError, match=r"an offset is 0 to 2\*\*63 - 1"):
+            client.seek(("logs", 0), 2**63)
+        for count in (1.5, "1"):
+            with pytest.raises(TypeError, match="max_records is an int, got"):
+                client.poll(max_records=count, timeout=0)  # type: ignore[arg-type]
         client.close(timeout=0)
     assert told == [{TopicPartition("logs", 0): (5, "", -1)}]
     ((place,),) = (offsets.values() for offsets in told)

@@ -14,7 +14,7 @@ from fastq._native.producer_batch import READY, advance_sequence
 from fastq._native.producer_core import SyncProducerCore, encode_headers
 from fastq._native.records import decode_records, read_header, verify_crc
 from fastq.compression import compress, decompress
-from fastq.errors import MessageTooLarge
+from fastq.errors import MessageTooLarge, SerializationError
 
 
 class Core(SyncProducerCore):
@@ -89,9 +89,31 @@ def test_headers_of_every_kind():
     assert encode_headers(None) == encode_headers([]) == b"\x00"
     assert encode_headers({"a": b"1"}) == encode_headers([("a", bytearray(b"1"))]) == b"\x02\x02a\x021"
     assert encode_headers([("é", None)]) == b"\x02\x04\xc3\xa9\x01"
-    for bad, error in (([("a", "b")], TypeError), ([(1, b"b")], TypeError), (["abc"], TypeError)):
-        with pytest.raises(error):
+    for bad, error, words in (
+        ([("a", "b")], TypeError, "the value of header 'a' is a str"),
+        ([(1, b"b")], TypeError, "the key of a header is a str, got 1"),
+        (["abc"], TypeError, "headers are .* pairs, got 'abc'"),
+        (3, TypeError, "headers are .* pairs, or a mapping of such, got 3"),
+        ([("\ud800", b"")], ValueError, "the key of a header is Unicode text, got '.ud800'"),
+        ([("a", 1)], SerializationError, "the value of header 'a' is int, .*; encode it$"),
+    ):
+        with pytest.raises(error, match=words):
             encode_headers(bad)
+
+
+def released():
+    """Refuses with a ValueError, not a BufferError, as a numpy array does that is not contiguous."""
+    view = memoryview(b"abc")
+    view.release()
+    return view
+
+
+def test_a_buffer_that_cannot_be_had_is_a_serialization_error():
+    core = Core()
+    for bad in (released(), memoryview(b"abcdef")[::2]):
+        for record in ((bad, None), (b"v", bad)):
+            with pytest.raises(SerializationError, match="is memoryview, expected bytes or another contiguous buffer"):
+                core.send("t", *record)
 
 
 def test_keys_are_partitioned_as_kafka_does():

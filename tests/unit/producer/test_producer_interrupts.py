@@ -6,8 +6,9 @@ cleaned up after.
 
 from __future__ import annotations
 
+import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -71,3 +72,62 @@ def test_what_was_accepted_arrives_once(
         for value in answered:
             assert found.count(value) == copies
         assert max(found.count(value) for value in set(found) - {b"probe"}) <= copies
+
+
+@pytest.fixture(params=["SIGALRM", "SIGTERM", "SIGUSR1"])
+def raising(request: pytest.FixtureRequest) -> Iterator[signal.Signals]:
+    """A signal whose handler raises, as those of time limits and of SystemExit at SIGTERM do."""
+    which = signal.Signals[request.param]
+
+    def handler(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt(which.name)
+
+    before = signal.signal(which, handler)
+    yield which
+    assert signal.getsignal(which) is handler, "the application's handler was not put back"
+    signal.signal(which, before)
+
+
+def test_a_handler_that_raises_does_not_tear_a_client_that_begins(
+    shared_broker: Any, topic: str, raising: signal.Signals
+) -> None:
+    """One torn in the middle of its first request waited ten seconds for it, or for good."""
+    with Producer(bootstrap_servers=shared_broker.bootstrap_servers) as producer:
+        producer.send(topic, b"there").result(20)
+
+    def call() -> None:
+        with Producer(bootstrap_servers=shared_broker.bootstrap_servers, linger_ms=0) as producer:
+            producers.append(producer)
+            producer.send(topic, b"x").result(20)
+
+    producers: list[Producer] = []
+    within = (
+        "_connect",
+        "_run_effects",
+        "_write_all",
+        "_write",
+        "request_metadata_update",
+        "send",
+        "connected",
+        "_queue",
+    )
+    for _ in every_place(call, step=17, within=within, what=raising):
+        # Closed by the block, whatever came: what it closed had nothing left to wait for.
+        assert producers.pop()._parts.core.closed
+
+
+def test_signals_that_come_together_are_all_delivered(shared_broker: Any, topic: str, raising: signal.Signals) -> None:
+    seen: list[int] = []
+    others = (signal.SIGINT, signal.SIGUSR2, signal.SIGHUP)
+    before = [signal.signal(which, lambda number, _frame: seen.append(number)) for which in others]
+    try:
+        with Producer(bootstrap_servers=shared_broker.bootstrap_servers) as producer:
+            with pytest.raises(KeyboardInterrupt, match=raising.name), producer._turn:
+                for which in (raising, *others):
+                    signal.raise_signal(which)
+                assert not seen
+            assert sorted(seen) == sorted(others)
+            assert producer.send(topic, b"x").result(20).offset == 0
+    finally:
+        for which, handler in zip(others, before, strict=True):
+            signal.signal(which, handler)
