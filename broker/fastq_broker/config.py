@@ -9,25 +9,20 @@ Later sources win: file, then overrides.
 
 from __future__ import annotations
 
-import importlib
 import logging
 import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from fastq.errors import ConfigError
-from fastq.properties import flattened, parse_properties, settings_text
+from fastq.properties import flattened, parse_properties, settings_text, toml
 from fastq_broker import config_cluster, config_listeners, fail_closed
 from fastq_broker.config_cluster import HostPort
 from fastq_broker.config_keys import ConfigKey, ConfigSource, Status, Value, is_count, unknown_key
 from fastq_broker.config_listeners import Listener as Listener
 from fastq_broker.config_table import BROKER_KEYS, DONE, LISTENER_PARTS, TARGETS
 from fastq_broker.config_table_cluster import CLUSTER
-
-# The standard library has it from Python 3.11 on; tomli is the same parser for 3.10.
-tomllib = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 logger = logging.getLogger(__name__)
 
@@ -269,9 +264,10 @@ def read_file(path: Path, repeated: list[str] | None = None) -> dict[str, Value]
         raise ConfigError(f"cannot read the configuration {path}: {error}") from None
     if path.suffix != ".toml":
         return _known(parse_properties(text, repeated))
+    parser = toml()
     try:
-        document = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError) as error:  # the parser calls itself for what is nested
+        document = parser.loads(text)
+    except (parser.TOMLDecodeError, RecursionError) as error:  # the parser calls itself for what is nested
         raise ConfigError(f"{path} is not a TOML document: {error}") from error
     return _known(flattened(document))
 

@@ -7,15 +7,26 @@ here, the command line its --command-config.
 from __future__ import annotations
 
 import codecs
+import importlib
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fastq.errors import ConfigError
+from fastq.errors import ConfigError, MissingPackage
 
 _NOT_UTF8 = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _NO_TEXT = re.compile("[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
+
+
+def toml() -> Any:
+    """The module that reads TOML: the standard library's from Python 3.11 on, tomli, the same parser, in 3.10. Called where there is such a
+    file, and no earlier. Raises MissingPackage."""
+    try:
+        return importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    except ImportError as error:
+        raise MissingPackage.needed("a TOML file", "tomli", error) from error
 
 
 def settings_text(path: Path) -> str:

@@ -55,8 +55,8 @@ MAY_IMPORT = {
     "cli": CORE
     | USERS
     | {"", "other_clients", "properties", "producer", "consumer", "admin", "testing", "mirror", "console"},
-    "mirror": CORE | {"", "lazy", "producer", "consumer", "admin", "observability"},
-    "console": CORE | USERS | {"", "lazy", "producer", "consumer", "admin", "schema_registry", "mirror"},
+    "mirror": CORE | {"", "lazy", "properties", "producer", "consumer", "admin", "observability"},
+    "console": CORE | USERS | {"", "lazy", "properties", "producer", "consumer", "admin", "schema_registry", "mirror"},
     "spark": CORE | USERS | {"", "lazy", "producer", "consumer", "admin"},
     "__main__": {"cli"},  # `python -m fastq`
     "testing": CORE | {"", "admin"},

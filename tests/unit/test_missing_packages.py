@@ -107,6 +107,32 @@ print(json.dumps(told))
     }
 
 
+def test_only_a_toml_file_needs_what_reads_toml(tmp_path: Path) -> None:
+    """As in Python 3.10 without tomli: all is imported, a broker's properties are read, and the error of a TOML file names the package."""
+    (tmp_path / "server.properties").write_text("log.dirs=d")
+    (tmp_path / "broker.toml").write_text("x = 1")
+    assert run(
+        f"""
+from pathlib import Path
+from fastq.cli import main
+from fastq.console.config import load_file
+from fastq.errors import MissingPackage
+from fastq.mirror.config import load_config
+from fastq_broker.__main__ import main as broker
+from fastq_broker.config import read_file
+folder = Path({str(tmp_path)!r})
+told = [read_file(folder / "server.properties")["log.dirs"]]
+for read in (load_file, load_config, read_file):
+    try:
+        read(folder / "broker.toml")
+    except MissingPackage as error:
+        told.append(str(error).rpartition(". ")[2])
+print(json.dumps(told))
+""",
+        without=("tomllib", "tomli"),
+    ) == ["d", *["pip install tomli"] * 3]
+
+
 def test_a_python_without_tls_is_told_of_a_refused_connection_as_any_other() -> None:
     """As small builds of Python are: without OpenSSL."""
     assert run(

@@ -14,7 +14,6 @@ from __future__ import annotations
 import difflib
 import importlib
 import os
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from fastq.cli.output import UsageError, complain
 from fastq.errors import ConfigError
 from fastq.other_clients import IGNORED, REFUSED
-from fastq.properties import flattened, parse_properties, settings_text
+from fastq.properties import flattened, parse_properties, settings_text, toml
 from fastq.settings import canonical
 
 if TYPE_CHECKING:
@@ -55,7 +54,7 @@ def from_file(path: str, kind: str) -> dict[str, Any]:
 def from_profile(name: str, kind: str) -> dict[str, Any]:
     """The same of one profile."""
     path = profiles_path()
-    profiles = _parsed(path, importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli").loads)
+    profiles = _parsed(path, toml().loads)
     if not isinstance(profiles.get(name), dict):
         near = difflib.get_close_matches(name, profiles, n=1)
         known = f"did you mean {near[0]}?" if near else f"it has {', '.join(sorted(profiles)) or 'none'}"

@@ -6,10 +6,8 @@ secret in it (properties, hashes) is given to clients alone, never to a template
 
 from __future__ import annotations
 
-import importlib
 import ipaddress
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +19,7 @@ from fastq.console.masking import Mask
 from fastq.console.oidc_settings import OidcSettings, parse_oidc
 from fastq.console.users import Users
 from fastq.errors import ConfigError
+from fastq.properties import toml
 
 if TYPE_CHECKING:
     from fastq.mirror.config import MirrorConfig
@@ -120,9 +119,9 @@ class Loaded(NamedTuple):
 def load_file(path: Path) -> Loaded:
     """A TOML file: `[clusters.NAME]` with bootstrap, schema_registry and properties; `[[mask]]` with topics, in and path; `[oidc]`, see
     `fastq.console.oidc_settings`; `[mirrors.NAME]` with config, the mirror's own file, and reverse. Raises ConfigError with the place."""
-    toml = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
+    parser = toml()
     try:
-        document = toml.loads(path.read_text(encoding="utf-8"))
+        document = parser.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ConfigError(f"{path}: {error}") from None
     _only(document, {"clusters", "mask", "oidc", "mirrors"}, f"{path}")

@@ -8,9 +8,7 @@ nearest one. Secrets are never shown.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +16,9 @@ from fastq.admin.config import AdminConfig
 from fastq.consumer.config import ConsumerConfig
 from fastq.errors import ConfigError
 from fastq.producer.config import ProducerConfig
+from fastq.properties import toml
 from fastq.settings import INT32_MAX, Config, option
 from fastq.values import NamedTuple
-
-tomllib = import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
 
 ALIAS = re.compile(r"[A-Za-z0-9_-]{1,64}")
 KINDS = ("consumer", "producer")
@@ -177,10 +174,11 @@ class MirrorConfig(NamedTuple):
 
 def load_config(path: str | Path) -> MirrorConfig:
     """The configuration in a TOML file. Raises OSError, and ConfigError for what is wrong in it, with the file's name."""
+    parser = toml()
     with open(path, "rb") as file:
         try:
-            document = tomllib.load(file)
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            document = parser.load(file)
+        except (parser.TOMLDecodeError, UnicodeDecodeError) as error:
             raise ConfigError(f"{path}: this is no TOML: {error}") from None
     try:
         return parse_config(document)
