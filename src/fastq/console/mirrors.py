@@ -76,8 +76,11 @@ class WatchedMirror:
             with contextlib.suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(_give, done, outcome)
 
-        threading.Thread(target=run, name=f"fastq-console-mirror-{self.name}", daemon=True).start()
         try:
+            try:
+                threading.Thread(target=run, name=f"fastq-console-mirror-{self.name}", daemon=True).start()
+            except RuntimeError as error:  # the machine has no more threads for now
+                _give(done, (None, f"the console cannot look: {error}"))
             self._known = (*await done, self._clock())
         finally:
             self._looking = self._began = None
