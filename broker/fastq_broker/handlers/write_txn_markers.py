@@ -24,9 +24,13 @@ VERSIONS = (1, 2)
 async def handle(context: RequestContext, request: WriteTxnMarkersRequest) -> WriteTxnMarkersResponse:
     """Write them all, then answer."""
     written = [(marker, _write(context, marker)) for marker in request.markers]
-    return WriteTxnMarkersResponse(
-        markers=[_result(marker, [await done for done in pending]) for marker, pending in written]
-    )
+    results = []
+    for (
+        marker,
+        pending,
+    ) in written:  # no comprehension: one that waits within one that does not is a syntax error in Python 3.10
+        results.append(_result(marker, [await done for done in pending]))
+    return WriteTxnMarkersResponse(markers=results)
 
 
 def _write(context: RequestContext, asked: WriteTxnMarkersRequest.WritableTxnMarker) -> list[asyncio.Future[int]]:
