@@ -197,8 +197,8 @@ class Transactions:
     def _wrong_state(self, what: str) -> NoReturn:
         self.check_outcome()
         hints = {
-            State.COMMITTING: "Wait for commit_transaction to return; after a TransactionTimeout call it again",
-            State.ABORTING: "Wait for abort_transaction to return; after a TransactionTimeout call it again",
+            State.COMMITTING: "Wait for commit_transaction to return; after a TransactionTimeout, interrupt or cancellation call it again",
+            State.ABORTING: "Wait for abort_transaction to return; after a TransactionTimeout, interrupt or cancellation call it again",
             State.IN_TRANSACTION: "Commit or abort the open one first",
         }
         hint = hints.get(self.state, "Open a transaction with `with producer.transaction():` or begin_transaction()")
