@@ -434,8 +434,9 @@ class Consumer(ConsumerCalls, Generic[K, V]):
     def _keep_alive(self) -> None:
         """With a membership, see to it that heartbeats go on between calls."""
         if self._heartbeat is None and self._group is not None and self._group.membership is not None:
-            self._heartbeat = HeartbeatThread(self._driver, self._beat)
-            self._heartbeat.start()
+            heartbeat = HeartbeatThread(self._driver, self._beat)
+            heartbeat.start()
+            self._heartbeat = heartbeat  # where the machine has no thread for it, the next call tries again
 
     def _beat(self) -> Beat:
         """Called by the thread of heartbeats, with the lock."""

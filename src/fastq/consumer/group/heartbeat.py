@@ -40,8 +40,9 @@ class HeartbeatThread:
     def start(self) -> None:
         """Begin; idempotent."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="fastq-heartbeat", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="fastq-heartbeat", daemon=True)
+            thread.start()
+            self._thread = thread
 
     def stop(self) -> None:
         """End; idempotent. A beat under way is finished."""
