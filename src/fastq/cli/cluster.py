@@ -18,6 +18,7 @@ from fastq.cli.output import (
     print_facts,
     print_json,
     print_records,
+    sent,
     whole,
 )
 from fastq.errors import BrokerIdNotRegistered
@@ -51,10 +52,16 @@ def register(commands: Any) -> None:
         "fastq cluster features --upgrade metadata.version=29",
     )
     features.add_argument(
-        "--upgrade", metavar="FEATURE=LEVEL", action="append", default=[], help="raise a level; may be repeated"
+        "--upgrade",
+        type=sent,
+        metavar="FEATURE=LEVEL",
+        action="append",
+        default=[],
+        help="raise a level; may be repeated",
     )
     features.add_argument(
         "--downgrade",
+        type=sent,
         metavar="FEATURE=LEVEL",
         action="append",
         default=[],

@@ -15,6 +15,7 @@ from fastq.cli.output import (
     nonempty,
     print_json,
     print_records,
+    sent,
 )
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def register(commands: Any) -> None:
         "Change settings; an empty value takes one back to its default.",
         "fastq configs set --topic logs retention.ms=3600000",
     )
-    change.add_argument("settings", nargs="+", metavar="KEY=VALUE")
+    change.add_argument("settings", type=sent, nargs="+", metavar="KEY=VALUE")
     change.set_defaults(run=run_set)
 
     listing = kinds.add("list", "What has, or may have, settings.", "fastq configs list --type group")

@@ -53,14 +53,14 @@ count = whole(1, INT64_MAX)
 """The type of options that take a number of things."""
 
 
-def sent(text: str) -> str:
+def sent(text: str, what: str = "text") -> str:
     """The type of texts that a request carries: what is no Unicode it could not, and Kafka's strings have INT16_MAX bytes at most."""
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
-        raise argparse.ArgumentTypeError(f"a name in Unicode is expected, not {text!r}") from None
+        raise argparse.ArgumentTypeError(f"a {what} in Unicode is expected, not {text!r}") from None
     if size > INT16_MAX:
-        raise argparse.ArgumentTypeError(f"a name of {INT16_MAX:,} bytes at most is expected, not one of {size:,}")
+        raise argparse.ArgumentTypeError(f"a {what} of {INT16_MAX:,} bytes at most is expected, not one of {size:,}")
     return text
 
 
@@ -68,7 +68,7 @@ def nonempty(text: str) -> str:
     """The type of what is called by a name: a variable of a shell that is not set gives an empty one."""
     if not text:
         raise argparse.ArgumentTypeError("a name is expected, not an empty text")
-    return sent(text)
+    return sent(text, "name")
 
 
 def of_known(texts: Sequence[str], known: Sequence[str], option: str) -> list[str]:

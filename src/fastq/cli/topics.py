@@ -19,6 +19,7 @@ from fastq.cli.output import (
     nonempty,
     print_json,
     print_records,
+    sent,
     whole,
 )
 from fastq.errors import TopicAlreadyExists, UnknownTopicOrPartition
@@ -78,7 +79,7 @@ def register(commands: Any) -> None:
         "--replication-factor", type=whole(1), metavar="N", default=-1, help="copies of each (default: the broker's)"
     )
     create.add_argument(
-        "--config", metavar="KEY=VALUE", action="append", default=[], help="a topic setting; may be repeated"
+        "--config", type=sent, metavar="KEY=VALUE", action="append", default=[], help="a topic setting; may be repeated"
     )
     create.add_argument(
         "--replica-assignment",

@@ -171,6 +171,8 @@ def test_a_command_without_its_action_is_one_line(capsys: pytest.CaptureFixture[
         (["transactions", "describe", "\udcff"], "a name in Unicode is expected"),
         (["client-metrics", "set", "c", "--metrics", "m" * 40_000], "32,767 bytes at most"),
         (["quorum", "add-controller", "4@h:1:x", "--listener", "l" * 40_000], "32,767 bytes at most"),
+        (["configs", "set", "--topic", "t", "retention.ms=\udcff"], "a text in Unicode is expected"),
+        (["topics", "create", "t", "--config", "a=" + "v" * 40_000], "a text of 32,767 bytes at most is expected"),
         (["transactions", "list", "--state", "x"], "it is one of Empty, Ongoing, PrepareCommit, PrepareAbort"),
         (["transactions", "list", "--state", "ongoin"], "--state 'ongoin' is not known, did you mean Ongoing?"),
         (["groups", "list", "--state", "x"], "it is one of Empty, PreparingRebalance"),
@@ -191,8 +193,8 @@ def test_wrong_calls(capsys: pytest.CaptureFixture[str], arguments: list[str], w
 PARSED_LATER = {
     *("--profile", "--property", "--command-config", "--bootstrap", "--config", "--file", "--plot", "--to"),
     *("--generate", "--execute", "--verify", "--cancel"),  # files and directories
-    *("--replica-assignment", "settings", "--broker", "--brokers", "--at", "--from", "--to-datetime", "--by-duration"),
-    *("--upgrade", "--downgrade", "controller", "--directory-id", "--listen", "--schema-registry", "--name", "--api"),
+    *("--replica-assignment", "--broker", "--brokers", "--at", "--from", "--to-datetime", "--by-duration"),
+    *("controller", "--directory-id", "--listen", "--schema-registry", "--name", "--api"),
     *(
         "--key",
         "--key-separator",
