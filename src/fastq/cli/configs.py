@@ -100,7 +100,7 @@ def run_list(options: argparse.Namespace) -> int:
 
 def run_set(options: argparse.Namespace) -> int:
     resource = _resource(options)
-    values = {key: value or None for key, value in key_values(options.settings, "a setting").items()}
+    values = {key: value or None for key, value in key_values(options.settings, "a setting", once=True).items()}
     with opened_admin(options) as admin:
         admin.set_configs(resource, values)
     if options.json:

@@ -15,7 +15,7 @@ from typing import Any
 
 from fastq._native.records import BatchHeader, decode_records, iter_headers, verify_crc
 from fastq._native.wire import DecodeError
-from fastq.cli.output import Subparsers, UsageError, count, print_json, print_table
+from fastq.cli.output import INT64_MAX, Subparsers, UsageError, count, is_whole, print_json, print_table
 from fastq.compression import Codec, decompress
 
 PRODUCER_ENTRY = struct.Struct(">qhiqiqiq")
@@ -121,15 +121,22 @@ def _cell(value: Any) -> Any:
 
 
 def read_offset_index(path: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    base = int(path.stem)
+    base = _base_offset(path)
     for offset, position in _entries(path, ">ii"):
         yield {"offset": base + offset, "position": position}
 
 
 def read_time_index(path: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    base = int(path.stem)
+    base = _base_offset(path)
     for timestamp, offset in _entries(path, ">qi"):
         yield {"timestamp_ms": timestamp, "offset": base + offset}
+
+
+def _base_offset(path: Path) -> int:
+    """What the entries of an index count from."""
+    if not is_whole(path.stem, INT64_MAX):
+        raise Fault("the name of an index is the first offset of its segment, as 00000000000000000000.index")
+    return int(path.stem)
 
 
 def _entries(path: Path, layout: str) -> Iterator[tuple[int, int]]:
@@ -147,6 +154,8 @@ def _entries(path: Path, layout: str) -> Iterator[tuple[int, int]]:
 def read_snapshot(path: Path, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Producers of a `.snapshot`: version 2, crc 4, count 4, then 46 bytes each (Kafka's ProducerStateManager)."""
     data = path.read_bytes()
+    if len(data) < 10:
+        raise Fault(f"{len(data)} bytes are no producer snapshot, which begins with 10")
     version, _, count = struct.unpack_from(">hIi", data)
     if version != 1 or len(data) != 10 + count * PRODUCER_ENTRY.size:
         raise Fault(f"version {version} with {count} producers in {len(data)} bytes is no producer snapshot")

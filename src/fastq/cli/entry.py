@@ -136,6 +136,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
             complain(str(error))
             return WRONG_USAGE
         except (FastqError, OSError, ValueError) as error:
+            if (
+                isinstance(error, UnicodeEncodeError) and error.encoding == "utf-8"
+            ):  # nothing that is shown: what was given
+                complain(f"{error.object[error.start : error.end]!a} was given, which is no Unicode")
+                return WRONG_USAGE
             text = _words(error)
             unreachable = isinstance(error, ConnectionFailed) and not isinstance(error, KafkaError)
             if not any(told.startswith(text) for told in lines.told):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import csv
 import re
-import sys
+import time
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -22,11 +22,13 @@ from fastq.cli.output import (
     UsageError,
     add_json_option,
     complain,
+    is_name,
     is_whole,
     nonempty,
     of_known,
     print_json,
     print_records,
+    read_text,
     whole,
 )
 
@@ -274,9 +276,12 @@ def _moment(text: str) -> datetime | int:
     if is_whole(text, INT64_MAX):
         return int(text)
     try:
-        return datetime.fromisoformat(text.replace("Z", "+00:00"))
-    except ValueError:
-        raise UsageError(f"a date like 2026-11-21T10:00:00 or milliseconds are expected, not {text!r}") from None
+        found = datetime.fromisoformat(text.replace("Z", "+00:00"))
+        if found.timestamp() >= 0:  # what is below means special places in the protocol
+            return found
+    except (ValueError, OverflowError, OSError):  # the last two of years at the ends of the calendar
+        pass
+    raise UsageError(f"a date like 2026-11-21T10:00:00, or milliseconds since 1970, are expected, not {text!r}")
 
 
 _SHORT_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
@@ -285,29 +290,38 @@ _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 def duration(text: str) -> timedelta:
-    """`15m`, `1h30m`, or ISO 8601 as Kafka's tools take it: `PT1H30M`. ValueError for anything else."""
+    """`15m`, `1h30m`, or ISO 8601 as Kafka's tools take it: `PT1H30M`. UsageError for anything else, and for what leads to before 1970."""
     iso = _ISO_DURATION.fullmatch(text)
-    if iso is not None and any(iso.groups()):
-        days, hours, minutes, seconds = (float(part or 0) for part in iso.groups())
-        return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
     parts = _SHORT_DURATION.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
+    if iso is not None and any(iso.groups()):
+        long_s = sum(float(part or 0) * unit_s for part, unit_s in zip(iso.groups(), (86400, 3600, 60, 1), strict=True))
+    elif parts and "".join(number + unit for number, unit in parts) == text:
+        long_s = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    else:
         raise UsageError(f"a duration like 90s, 15m, 1h30m, 7d or PT1H30M is expected, not {text!r}")
-    return timedelta(seconds=sum(float(number) * _UNITS[unit] for number, unit in parts))
+    if long_s > time.time():
+        raise UsageError(f"a duration that ends after 1970 is expected, not {text!r}")
+    return timedelta(seconds=long_s)
 
 
 def _read_file(path: Path) -> dict[TopicPartition, int]:
     """Lines topic,partition,offset; empty ones and those that begin with # are left out."""
     from fastq import TopicPartition
 
-    lines = sys.stdin.read() if str(path) == "-" else path.read_text()
     offsets: dict[TopicPartition, int] = {}
-    for number, row in enumerate(csv.reader(lines.splitlines()), 1):
+    for number, line in enumerate(read_text(path).splitlines(), 1):
+        try:
+            row = next(csv.reader([line]), [])
+        except csv.Error:
+            row = [line]
         if not row or row[0].startswith("#"):
             continue
-        if len(row) != 3 or not is_whole(row[1].strip()) or not is_whole(row[2].strip(), INT64_MAX):
-            raise UsageError(f"{path}, line {number}: topic,partition,offset is expected, not {','.join(row)!r}")
-        offsets[TopicPartition(row[0].strip().strip('"'), int(row[1]))] = int(row[2])
+        topic, *numbers = (cell.strip() for cell in row)
+        topic = topic.strip('"')
+        wrong = len(numbers) != 2 or not is_whole(numbers[0]) or not is_whole(numbers[1], INT64_MAX)
+        if wrong or not is_name(topic):
+            raise UsageError(f"{path}, line {number}: topic,partition,offset is expected, not {line!r}")
+        offsets[TopicPartition(topic, int(numbers[0]))] = int(numbers[1])
     return offsets
 
 
@@ -322,7 +336,7 @@ def partitions_of(admin: Admin, topics: Sequence[str]) -> list[TopicPartition]:
         if not colon:
             whole.append(name)
             continue
-        if not all(is_whole(number) for number in numbers.split(",")):
+        if not name or not all(is_whole(number) for number in numbers.split(",")):
             raise UsageError(f"TOPIC or TOPIC:0,1,2 is expected, not {text!r}")
         found += [TopicPartition(name, int(number)) for number in numbers.split(",")]
     for name, topic in described(admin, whole).items() if whole else ():

@@ -36,12 +36,14 @@ def when(text: str) -> int:
     if is_whole(text, INT64_MAX):
         return int(text)
     try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
-    except (ValueError, OverflowError):
-        known = ", ".join(special)
+        found = int(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError, OSError):  # the last two of years at the ends of the calendar
+        found = -1
+    if found < 0:  # which means special places in the protocol
         raise UsageError(
-            f"--at takes {known}, milliseconds, or a date like 2026-11-21T10:00:00, not {text!r}"
-        ) from None
+            f"--at takes {', '.join(special)}, milliseconds since 1970, or a date like 2026-11-21T10:00:00, not {text!r}"
+        )
+    return found
 
 
 def run(options: argparse.Namespace) -> int:

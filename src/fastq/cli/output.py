@@ -16,6 +16,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 ENCODINGS = ("auto", "utf-8", "base64")
@@ -69,6 +70,27 @@ def nonempty(text: str) -> str:
     if not text:
         raise argparse.ArgumentTypeError("a name is expected, not an empty text")
     return sent(text, "name")
+
+
+def is_name(text: object) -> bool:
+    """Whether something that a file says can be sent as a name."""
+    try:
+        return isinstance(text, str) and 0 < len(text.encode()) <= INT16_MAX
+    except UnicodeEncodeError:
+        return False
+
+
+def read_text(path: Path) -> str:
+    """The text of a file of UTF-8, with a mark at its beginning or without; of standard input for `-`. UsageError names what is none."""
+    if str(path) == "-":
+        return sys.stdin.read() if sys.stdin is not None else ""
+    data = path.read_bytes()
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"{path}: byte {data[error.start]:#04x} at position {error.start} is no UTF-8: save it as UTF-8"
+        ) from None
 
 
 def of_known(texts: Sequence[str], known: Sequence[str], option: str) -> list[str]:
@@ -178,14 +200,16 @@ def add_json_option(parser: argparse.ArgumentParser, *, again: bool = False) -> 
     )
 
 
-def key_values(pairs: Sequence[str], option: str) -> dict[str, str]:
-    """`["a=1", "b=2"]` as a dictionary; a clear error for what has no `=`."""
-    found = {}
+def key_values(pairs: Sequence[str], option: str, *, once: bool = False) -> dict[str, str]:
+    """`["a=1", "b=2"]` as a dictionary; a clear error for what has no `=`, and with `once` for a key that is there again."""
+    found: dict[str, str] = {}
     for pair in pairs:
-        key, equals, value = pair.partition("=")
+        key, equals, value = (part.strip() for part in pair.partition("="))
         if not equals or not key:
             raise UsageError(f"{option} takes KEY=VALUE, not {pair!r}")
-        found[key.strip()] = value.strip()
+        if once and key in found:
+            raise UsageError(f"{option} names {key} twice, with {found[key]!r} and {value!r}: give it once")
+        found[key] = value
     return found
 
 

@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -23,6 +24,8 @@ from fastq.errors import FastqError
 
 if TYPE_CHECKING:
     from fastq import Producer
+
+LINE_BYTES_MAX = 256 << 20
 
 
 def register(commands: Any) -> None:
@@ -151,7 +154,9 @@ def _headers(pairs: list[str]) -> Headers:
 
 def _records(lines: BinaryIO, parse: Any, sent: _Sent) -> Iterator[tuple[bytes, Parsed]]:
     """Each line with its record. One that is none is a dead letter, or UsageError."""
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(iter(partial(lines.readline, LINE_BYTES_MAX + 1), b""), 1):
+        if len(line) > LINE_BYTES_MAX:  # of /dev/zero, for one, there is no end
+            raise UsageError(f"line {number} has more than {LINE_BYTES_MAX >> 20} MiB: each line is a record")
         try:
             record = parse(without_end(line))
         except BadLine as error:

@@ -16,6 +16,8 @@ from fastq.cli.output import (
     UsageError,
     add_json_option,
     complain,
+    is_name,
+    is_whole,
     nonempty,
     print_facts,
     print_json,
@@ -218,7 +220,12 @@ def run_add(options: argparse.Namespace) -> int:
     from fastq.admin import RaftVoterEndpoint
 
     found = CONTROLLER.fullmatch(options.controller)
-    if found is None or int(found["port"]) > 65535:
+    if (
+        found is None
+        or not is_whole(found["id"])
+        or not is_whole(found["port"], 65535)
+        or not is_name(found["six"] or found["host"])
+    ):
         raise UsageError(f"ID@HOST:PORT:DIRECTORY_ID is expected, not {options.controller!r}")
     directory = _directory(found["directory"])
     node, endpoint = (

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fastq.cli.output import UsageError
+from fastq.cli.output import INT32_MAX, UsageError, is_name, read_text
 from fastq.metadata import TopicPartition
 
 ANY_DIRECTORY = "any"
@@ -60,7 +59,7 @@ def read_topics(path: str) -> list[str]:
     """`{"version": 1, "topics": [{"topic"}]}`."""
     names = []
     for at, item in enumerate(_list(_document(path), "topics", path)):
-        if not isinstance(item, dict) or not isinstance(item.get("topic"), str):
+        if not isinstance(item, dict) or not is_name(item.get("topic")):
             raise UsageError(f'{path}: topics[{at}]: {{"topic": NAME}} is expected, not {item!r}')
         names.append(item["topic"])
     return list(dict.fromkeys(names))
@@ -94,10 +93,10 @@ def on_one_line(replicas: Mapping[TopicPartition, Sequence[int]]) -> str:
 
 
 def _document(path: str) -> Mapping[str, Any]:
-    text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+    text = read_text(Path(path))
     try:
         document = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the parser calls itself for what is nested
         raise UsageError(f"{path}: JSON is expected: {error}") from None
     if not isinstance(document, dict):
         raise UsageError(f"{path}: a JSON object is expected, not {text.strip()[:40]!r}")
@@ -114,10 +113,10 @@ def _list(document: Mapping[str, Any], key: str, path: str) -> Iterable[Any]:
 
 
 def _partition(item: Any, where: str) -> TopicPartition:
-    if not isinstance(item, dict) or not isinstance(item.get("topic"), str) or not _is_number(item.get("partition")):
+    if not isinstance(item, dict) or not is_name(item.get("topic")) or not _is_number(item.get("partition")):
         raise UsageError(f'{where}: {{"topic": NAME, "partition": NUMBER}} is expected, not {item!r}')
     return TopicPartition(item["topic"], item["partition"])
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= INT32_MAX

@@ -77,7 +77,7 @@ def profiles_path() -> Path:
 def _parsed(path: Path, parse: Any) -> dict[str, Any]:
     try:
         found: dict[str, Any] = parse(settings_text(path))
-    except (ConfigError, ValueError) as error:
+    except (ConfigError, ValueError, RecursionError) as error:  # TOML's parser calls itself for what is nested
         raise UsageError(f"cannot read the settings in {path}: {error}") from None
     return found
 

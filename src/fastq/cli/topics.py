@@ -244,10 +244,9 @@ def _min_isr(admin: Admin, names: Sequence[str]) -> dict[str, int]:
 
 def _assignment(text: str) -> dict[int, list[int]]:
     """`1:2,2:3` as the nodes of partitions 0 and 1."""
-    try:
-        found = {index: [int(node) for node in nodes.split(":")] for index, nodes in enumerate(text.split(","))}
-    except ValueError:
-        raise UsageError(f"--replica-assignment takes the nodes of each partition as 1:2,2:3, not {text!r}") from None
+    if not all(is_whole(node.strip()) for nodes in text.split(",") for node in nodes.split(":")):
+        raise UsageError(f"--replica-assignment takes the nodes of each partition as 1:2,2:3, not {text!r}")
+    found = {index: [int(node) for node in nodes.split(":")] for index, nodes in enumerate(text.split(","))}
     for index, nodes in found.items():
         if len(set(nodes)) < len(nodes):
             raise UsageError(f"--replica-assignment: partition {index} has a node twice: {':'.join(map(str, nodes))}")
@@ -261,13 +260,14 @@ def run_create(options: argparse.Namespace) -> int:
             "--replica-assignment says how many partitions and copies there are: leave --partitions and "
             "--replication-factor out"
         )
+    configs = dict(key_values(options.config, "--config", once=True))
     with opened_admin(options) as admin:
         try:
             made = admin.create_topic(
                 options.topic,
                 options.partitions,
                 options.replication_factor,
-                configs=dict(key_values(options.config, "--config")),
+                configs=configs,
                 replica_assignments=assignment,
                 validate_only=options.validate_only,
             )
@@ -322,12 +322,22 @@ def run_delete(options: argparse.Namespace) -> int:
 def run_delete_records(options: argparse.Namespace) -> int:
     from fastq import TopicPartition
 
-    wanted = {}
+    wanted: dict[TopicPartition, int] = {}
     for place in options.places:
         parts = place.rsplit(":", 2)
-        if len(parts) != 3 or not is_whole(parts[1]) or not (parts[2] == "-1" or is_whole(parts[2], INT64_MAX)):
+        if (
+            len(parts) != 3
+            or not parts[0]
+            or not is_whole(parts[1])
+            or not (parts[2] == "-1" or is_whole(parts[2], INT64_MAX))
+        ):
             raise UsageError(f"TOPIC:PARTITION:OFFSET is expected, not {place!r}")
-        wanted[TopicPartition(parts[0], int(parts[1]))] = int(parts[2])
+        partition = TopicPartition(parts[0], int(parts[1]))
+        if partition in wanted:
+            raise UsageError(
+                f"{partition} is named twice, with offset {wanted[partition]} and {parts[2]}: name it once"
+            )
+        wanted[partition] = int(parts[2])
     with opened_admin(options) as admin:
         starts = admin.delete_records(wanted).results()
     rows = [{"topic": place.topic, "partition": place.partition, "start": start} for place, start in starts.items()]

@@ -6,13 +6,15 @@ import argparse
 import io
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from fastq.cli import main
+from fastq.cli import main, produce
 from fastq.cli.clients import client_settings
 from fastq.cli.entry import build_parser
 from fastq.cli.output import Progress, UsageError, counted, shown_in_json
+from fastq.cli.produce_lines import without_end
 
 
 def leaves(parser: argparse.ArgumentParser, name: str = "") -> Iterator[str]:
@@ -173,12 +175,25 @@ def test_a_command_without_its_action_is_one_line(capsys: pytest.CaptureFixture[
         (["quorum", "add-controller", "4@h:1:x", "--listener", "l" * 40_000], "32,767 bytes at most"),
         (["configs", "set", "--topic", "t", "retention.ms=\udcff"], "a text in Unicode is expected"),
         (["topics", "create", "t", "--config", "a=" + "v" * 40_000], "a text of 32,767 bytes at most is expected"),
+        (["groups", "reset-offsets", "g", "--topic", "t", "--by-duration", "9" * 20 + "d"], "ends after 1970"),
+        (["groups", "reset-offsets", "g", "--topic", "t", "--by-duration", "9" * 400 + "s"], "ends after 1970"),
+        (["groups", "reset-offsets", "g", "--topic", "t", "--to-datetime", "0001-01-01"], "milliseconds since 1970"),
+        (["offsets", "t", "--at", "1969-12-31T00:00:00"], "milliseconds since 1970"),
+        (["topics", "create", "t", "--replica-assignment", "1:" + "9" * 25], "1:2,2:3"),
+        (["quorum", "add-controller", "9" * 25 + "@h:1:J5bVhg1zR6mYyIjDqIWfOg"], "ID@HOST:PORT:DIRECTORY_ID"),
+        (["quorum", "add-controller", "4@h:" + "9" * 5000 + ":J5bVhg1zR6mYyIjDqIWfOg"], "ID@HOST:PORT:DIRECTORY_ID"),
+        (["quorum", "add-controller", "4@" + "h" * 40_000 + ":1:J5bVhg1zR6mYyIjDqIWfOg"], "ID@HOST:PORT:DIRECTORY_ID"),
+        (["configs", "set", "--topic", "t", "a=1", "b=1", "a=2"], "names a twice, with '1' and '2'"),
+        (["topics", "create", "t", "--config", "a=1", "--config", "a=1"], "--config names a twice"),
+        (["topics", "delete-records", "t:0:1", "t:0:2"], "t-0 is named twice, with offset 1 and 2"),
+        (["topics", "delete-records", ":0:1"], "TOPIC:PARTITION:OFFSET"),
+        (["topics", "list", "--property", "client.id=\udcff"], r"'\udcff' was given, which is no Unicode"),
         (["transactions", "list", "--state", "x"], "it is one of Empty, Ongoing, PrepareCommit, PrepareAbort"),
         (["transactions", "list", "--state", "ongoin"], "--state 'ongoin' is not known, did you mean Ongoing?"),
         (["groups", "list", "--state", "x"], "it is one of Empty, PreparingRebalance"),
         (["groups", "list", "--type", "clasic"], "did you mean classic?"),
         (["offsets", "t", "--at", "\u00b2"], "--at takes earliest"),
-        (["groups", "reset-offsets", "g", "--topic", "t", "--to-datetime", "9" * 20], "milliseconds are expected"),
+        (["groups", "reset-offsets", "g", "--topic", "t", "--to-datetime", "9" * 20], "milliseconds since 1970"),
         (["configs", "show", "--broker", "9" * 20], "the id of a broker"),
         (["topics", "delete-records", "t:99999999999:1"], "TOPIC:PARTITION:OFFSET"),
         (["topics", "delete-records", "t:0:-5"], "TOPIC:PARTITION:OFFSET"),
@@ -302,3 +317,49 @@ def test_progress_stays_out_of_what_is_typed(monkeypatch: pytest.MonkeyPatch) ->
     assert terminal.getvalue() == ""
     Progress("sent").update(1)
     assert "sent 1" in terminal.getvalue()
+
+
+DEEP = b"[" * 200_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "data", "words"),
+    [
+        (["partitions", "reassign", "--execute"], DEEP, "JSON is expected"),
+        (["partitions", "reassign", "--execute"], b"\xff", "byte 0xff at position 0 is no UTF-8"),
+        (["partitions", "elect", "preferred", "--file"], b'{"partitions":[{"topic":"\\ud800","partition":0}]}', "NAME"),
+        (
+            ["partitions", "elect", "preferred", "--file"],
+            b'{"partitions":[{"topic":"t","partition":9999999999}]}',
+            "NUMBER",
+        ),
+        (["groups", "reset-offsets", "g", "--from-file"], b't,0,"' + b"1" * 200_000, "line 1: topic,partition,offset"),
+        (["groups", "reset-offsets", "g", "--from-file"], b"\xe9,0,1", "is no UTF-8"),
+        (["mirror", "status", "--config"], b"a=" + DEEP, "this is no TOML"),
+        (["console", "--config"], b"a=" + DEEP, "maximum recursion depth"),
+        (["groups", "reset-offsets", "g", "--from-file"], b",0,1", "topic,partition,offset is expected"),
+    ],
+)
+def test_files_that_are_none(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, arguments: list[str], data: bytes, words: str
+) -> None:
+    (tmp_path / "file").write_bytes(data)
+    line = complaint(capsys, *arguments, str(tmp_path / "file"))
+    assert words in line and str(tmp_path) in line
+
+
+def test_a_line_without_an_end_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(produce, "LINE_BYTES_MAX", 1 << 20)
+    with open("/dev/zero", "rb") as endless:
+        records = produce._records(endless, without_end, None)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="line 1 has more than 1 MiB"):
+            next(records)
+
+
+@pytest.mark.parametrize("name", ["00000000000000000000.snapshot", "x.index", "x.timeindex"])
+def test_files_of_a_log_that_are_none_are_faults(capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"x" * (1 if name.endswith("snapshot") else 24))
+    assert main(["dump-log", str(tmp_path / name)]) == 1
+    assert f"FAULT {tmp_path / name}: " in capsys.readouterr().out
