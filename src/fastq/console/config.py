@@ -122,7 +122,7 @@ def load_file(path: Path) -> Loaded:
     parser = toml()
     try:
         document = parser.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # the parser calls itself for what is nested
         raise ConfigError(f"{path}: {error}") from None
     _only(document, {"clusters", "mask", "oidc", "mirrors"}, f"{path}")
     clusters = [_cluster(path, name, table) for name, table in _table(document.get("clusters", {}), path).items()]

@@ -178,7 +178,7 @@ def load_config(path: str | Path) -> MirrorConfig:
     with open(path, "rb") as file:
         try:
             document = parser.load(file)
-        except (parser.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (parser.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:  # of what is nested
             raise ConfigError(f"{path}: this is no TOML: {error}") from None
     try:
         return parse_config(document)
