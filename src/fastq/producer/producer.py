@@ -471,9 +471,11 @@ class Producer(SyncProducerCore, BlockingTransactionCalls, Generic[K, V]):
         self._thread = thread
         try:
             thread.start()
-        except RuntimeError:
-            # The interpreter is shutting down: the exit hook delivers, in its own thread.
-            logger.debug("no background thread at interpreter shutdown")
+        except RuntimeError as error:
+            # The interpreter is shutting down, and the exit hook delivers in its own thread; or the machine has no more threads for
+            # now, and the next record that waits tries it again.
+            self._thread = None
+            logger.debug("no background thread: %s", error)
 
     def _background(self) -> None:
         while not self._closing:
