@@ -21,7 +21,7 @@ from fastq.mirror.source_reader import SourceReader
 from fastq.mirror.state import consumer_at
 
 LOOK_S = 5.0
-TRIES, PAUSE_S = 20, 0.1
+TRIES, PAUSE_S = 5, 0.1
 
 
 def marks_of(
@@ -40,17 +40,17 @@ def lost_from(
     marks: Mapping[TopicPartition, Mark],
     begins: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
-) -> dict[TopicPartition, int]:
+) -> dict[TopicPartition, int | FastqError]:
     """Of partitions of which the source has lost copied records: from which offset on, and where the epoch is the same, at the latest from
-    which. Raises why that cannot be asked."""
+    which; or why that cannot be asked of a partition. Raises why nothing can be asked."""
     asked = {tp: mark for tp, mark in marks.items() if begins.get(tp, mark.end) < mark.end}
     lost = _by_epochs(side, {tp: mark for tp, mark in asked.items() if mark.epoch >= 0})
     left = {tp: mark for tp, mark in asked.items() if tp not in lost and mark.end <= ends[tp] and mark.time_ms >= 0}
     return lost | _by_times(side, left)
 
 
-def _by_epochs(side: Side, marks: Mapping[TopicPartition, Mark]) -> dict[TopicPartition, int]:
-    lost: dict[TopicPartition, int] = {}
+def _by_epochs(side: Side, marks: Mapping[TopicPartition, Mark]) -> dict[TopicPartition, int | FastqError]:
+    lost: dict[TopicPartition, int | FastqError] = {}
     left = {tp: mark.epoch for tp, mark in marks.items()}
     with closing(SourceReader(side)) as reader:
         for attempt in range(TRIES):
@@ -62,19 +62,21 @@ def _by_epochs(side: Side, marks: Mapping[TopicPartition, Mark]) -> dict[TopicPa
                 if isinstance(answer, UnsupportedVersion):
                     return {}  # before Kafka 2.3: its epochs do not tell
                 if isinstance(answer, FastqError):
-                    if attempt == TRIES - 1 or not answer.retriable:
-                        raise answer
+                    lost[tp] = answer
+                    if not answer.retriable:
+                        del left[tp]
                     continue
                 del left[tp]
+                lost.pop(tp, None)
                 epoch, end = answer
                 if epoch >= 0 and 0 <= end < marks[tp].end:
                     lost[tp] = end
     return lost
 
 
-def _by_times(side: Side, marks: Mapping[TopicPartition, Mark]) -> dict[TopicPartition, int]:
+def _by_times(side: Side, marks: Mapping[TopicPartition, Mark]) -> dict[TopicPartition, int | FastqError]:
     """Read the last record of each that was copied, and compare its time."""
-    lost: dict[TopicPartition, int] = {}
+    lost: dict[TopicPartition, int | FastqError] = {}
     left = dict(marks)
     if not left:
         return lost

@@ -241,6 +241,10 @@ class Lane:
             if is_another(mirrored.topic_id, _topic_id(consumer, tp)):
                 self._wait_to_agree(consumer, tp)
                 continue
+            lost_at = lost.get(tp)
+            if isinstance(lost_at, FastqError):
+                self._leave_out(tp, lost_at, RETRY_S)
+                continue
             before = self._progress.get(tp)
             if before is not None and tp in self._cut:
                 before = self._uncut(tp, before, mirrored)
@@ -253,7 +257,7 @@ class Lane:
                     start=options.start,
                     on_gap=options.on_gap,
                     target_id=mirrored.target_id,
-                    lost=lost.get(tp),
+                    lost=lost_at,
                 )
             except MirrorGap as error:
                 self._leave_out(tp, error.with_context(topic=tp.topic, partition=tp.partition), FOREVER_S)

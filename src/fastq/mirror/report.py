@@ -130,6 +130,10 @@ def _partitions(
             if tp in missing:
                 states[tp] = f"unknown: {missing[tp].message}"
                 continue
+            lost_at = lost.get(tp)
+            if isinstance(lost_at, FastqError):
+                states[tp] = f"unknown: {lost_at.message}"
+                continue
             try:
                 start = place_to_start(
                     known,
@@ -139,7 +143,7 @@ def _partitions(
                     start=options.start,
                     on_gap=options.on_gap,
                     target_id=to.target_id,
-                    lost=lost.get(tp),
+                    lost=lost_at,
                 )
                 states[tp] = "new" if known is None else "mirrored"
                 if start.offset < ends[tp]:

@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
-from fastq.mirror.progress import RUNS_MAX, MirrorGap, Progress, Run, Start, StateError, kept, merged, place_to_start
+from fastq.mirror.progress import (
+    RUNS_MAX,
+    Mark,
+    MirrorGap,
+    Progress,
+    Run,
+    Start,
+    StateError,
+    kept,
+    merged,
+    place_to_start,
+)
 
 
 def test_a_translation_never_skips_a_record_and_is_exact_where_the_runs_are_kept() -> None:
@@ -95,3 +107,20 @@ def test_runs_of_records_that_the_source_has_others_for_are_forgotten() -> None:
     assert Progress.begun(before, Start(20, (20, 30)), "id").runs == (Run(0, 0, 10), Run(15, 20, 5))
     assert Progress.begun(before, Start(15, (15, 30)), "id").runs == (Run(0, 0, 10),)
     assert Progress.begun(before, Start(0, (30, 30)), "other").runs == ()
+
+
+def test_a_mark_is_kept_and_what_the_source_has_lost_is_gone_back_to_or_stops() -> None:
+    mark = Mark(10, 3, 1_700_000_000_000)
+    progress = Progress(12, "id", (Run(0, 0, 10),), None, "there", mark)
+    assert Progress.from_json(progress.to_json()) == progress
+    assert Progress.from_json(b'{"next":1,"topic_id":"id","runs":[]}').mark is None, "as it was written before"
+    assert progress.advanced(15, ()).mark == mark, "no record has come"
+    assert progress.advanced(15, (), Mark(15, 4)).mark == Mark(15, 4)
+    options: Any = {"start": "earliest", "target_id": "there"}
+    assert place_to_start(progress, "id", 0, 40, on_gap="stop", **options) == Start(12)
+    with pytest.raises(MirrorGap, match="lost what it had, from offset 6 on"):
+        place_to_start(progress, "id", 0, 40, on_gap="stop", lost=6, **options)
+    start = place_to_start(progress, "id", 0, 40, on_gap="continue", lost=6, **options)
+    assert (start.offset, start.gap) == (6, (6, 12))
+    begun = Progress.begun(progress, start, "id", "there")
+    assert (begun.next_offset, begun.runs, begun.mark) == (6, (Run(0, 0, 6),), None)
