@@ -49,3 +49,15 @@ def test_the_guide_names_every_tag() -> None:
 def test_what_no_archive_has_is_said() -> None:
     with pytest.raises(WheelError, match="no archive of Python for cp312 on plan9"):
         archive("cp312", "plan9")
+
+
+def test_the_guides_table_of_wheels_has_every_target() -> None:
+    page = (
+        (ROOT / "docs" / "guides" / "install.md").read_text().partition("### Which were made")[2].partition("\n## ")[0]
+    )
+    lines = [line for line in page.splitlines() if line.startswith("|")]
+    header, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert header[1:] == [f"3.{python[3:]}" for python in PYTHONS]
+    assert [row[0].strip("`") for row in rows] == list(PLATFORMS)
+    assert {mark for row in rows for mark in row[1:]} <= {"run", "made", "not made"}
+    assert all(len(row) == len(header) for row in rows)
