@@ -31,6 +31,9 @@ def load() -> dict[str, Document]:
         "cluster",
         "cluster_many",
         "rolling",
+        "mirror",
+        "mirror_failover",
+        "console",
         "observability",
         "spark",
         "growth",
@@ -70,6 +73,14 @@ def cluster_many(key: str) -> Callable[[dict[str, Document]], float]:
 
 def three_nodes(key: str) -> Callable[[dict[str, Document]], float]:
     return lambda found: found["cluster"]["medians"]["fastq"][key]
+
+
+def mirror(side: str, other: str) -> Callable[[dict[str, Document]], float]:
+    return lambda found: found["mirror"]["sides"][side]["mb_per_s"] / found["mirror"]["sides"][other]["mb_per_s"]
+
+
+def console(key: str) -> Callable[[dict[str, Document]], float]:
+    return lambda found: found["console"]["figures"][key]
 
 
 def spark(title: str) -> Callable[[dict[str, Document]], float]:
@@ -174,6 +185,17 @@ ROWS: list[tuple[str, Callable[[dict[str, Document]], float], str, float, bool, 
      lambda f: f["rolling"]["joins, fastq"]["slowest_s"], "s", 1.5, False, None),
     ("the same on Apache Kafka, whose brokers tell members that own partitions to come every five seconds",
      lambda f: f["rolling"]["joins, apache-kafka"]["slowest_s"], "s", 99, False, None),
+    ("`fastq mirror`, 1 GiB of 100-byte records: MB/s / MirrorMaker 2", mirror("fastq mirror", "MirrorMaker 2"), "x", 3, True, None),
+    ("the same / a loop of confluent-kafka's clients", mirror("fastq mirror", "confluent-kafka loop"), "x", 3, True, None),
+    ("the same with the same offsets / fetches that nobody reads", mirror("fastq mirror, same offsets", "fetch alone"),
+     "x", 0.5, True, None),
+    ("a mirror's source is killed at 10,000 records/s: records lost, the most of five rounds",
+     lambda f: f["mirror_failover"]["rpo_records"]["most"], "", 0, True, None),
+    ("the same: until the target may be written to", lambda f: f["mirror_failover"]["rto_s"]["median"], "s", 0, True, None),
+    ("console of 10,000 topics: start to the first page", console("first_page_s"), "s", 1, False, None),
+    ("the same: list of topics", console("topic_list_ms"), "ms", 300, False, None),
+    ("the same: largest RSS", console("largest_rss_mib"), "MiB", 120, False, None),
+    ("the same: live tail of 20,000 records/s, how far behind", console("tail_behind_s"), "s", 1, False, None),
     ("`pip install` from source, two cores", lambda f: f["fresh"]["install_s"], "s", 90, False, 60),
     ("`make demo` in a fresh clone, to its last line", lambda f: f["fresh"]["demo_s"], "s", 150, False, 100),
     ("`import fastq`", lambda f: f["fresh"]["import_ms"]["import fastq"], "ms", 15, False, 8),
