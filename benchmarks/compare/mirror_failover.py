@@ -3,11 +3,11 @@
     python benchmarks/compare/mirror_failover.py [--rate 10000] [--partitions 8] [--rounds 10] [--seconds 5]
 
 Rules: the source gets records at a rate, each with the time at which it was sent, and is killed at a random moment; then `fastq mirror
-fail-over` is run as an operator would, a process of its own, while the mirror's process still runs. What was lost are the records that
-the source has acknowledged and the target has not: their number, and the age that the oldest of them had at the kill. The time goes from
-the kill to the answer to the first record that is written to the target once fail-over has said that it may be; how long an operator
-takes to decide is not in it. A group that has read everything goes on in the target at what was translated last: so many records it
-reads again.
+fail-over` is run as an operator would, a process of its own, while the mirror's process still runs. What was lost are the records that the
+source has acknowledged and the target has not: their number, and the age that the oldest of them had at the kill. Fail-over begins at the
+kill, so that the mirror has no time to write what it has fetched. The time goes from the kill to the answer to the first record that is
+written to the target once fail-over has said that it may be; how long an operator takes to decide is not in it. A group that has read
+everything goes on in the target at what was translated last: so many records it reads again.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from support import save
 
@@ -46,17 +47,13 @@ def in_target(target: Broker) -> dict[int, list[int]]:
     return found
 
 
-def load(source: Broker, rate: int, partitions: int, seconds: float) -> dict[int, float]:
-    """Send at a rate until the time is over, and kill the source; what it has acknowledged, with the time of each."""
-    settings = {
-        "bootstrap_servers": source.bootstrap_servers,
-        "linger_ms": 5,
-        "delivery_timeout_ms": 1_100,
-        "request_timeout_ms": 1_000,
-    }
-    sent: list[tuple[float, list[tuple[int, object]]]] = []
+Sent = list[tuple[float, list[tuple[int, Any]]]]
+
+
+def load(source: Broker, producer: Producer, rate: int, partitions: int, seconds: float) -> Sent:
+    """Send at a rate until the time is over, and kill the source; what was sent, turn by turn, with the time of each."""
+    sent: Sent = []
     number, begin = 0, time.monotonic()
-    producer = Producer(settings)
     with Admin(bootstrap_servers=source.bootstrap_servers) as admin:
         while (now := time.monotonic()) < begin + seconds:
             due = int((now - begin) * rate)
@@ -69,8 +66,7 @@ def load(source: Broker, rate: int, partitions: int, seconds: float) -> dict[int
             number = due
             time.sleep(TURN_S)
         source.kill()
-    producer.close(2.0)
-    return {n: at for at, turn in sent for n, delivery in turn if delivery.exception() is None}  # type: ignore[attr-defined]
+    return sent
 
 
 def once(rate: int, partitions: int, seconds: float) -> dict[str, float]:
@@ -84,12 +80,14 @@ def once(rate: int, partitions: int, seconds: float) -> dict[str, float]:
         fastq = [sys.executable, "-m", "fastq", "mirror"]
         with Admin(bootstrap_servers=source.bootstrap_servers) as admin:
             admin.create_topic(TOPIC, partitions)
+        producer = Producer(
+            bootstrap_servers=source.bootstrap_servers, linger_ms=5, delivery_timeout_ms=1_100, request_timeout_ms=1_000
+        )
         mirror = subprocess.Popen([*fastq, "--config", str(path)], stderr=subprocess.DEVNULL)
         try:
             wait_for_topic(target)
-            acknowledged = load(source, rate, partitions, seconds)
+            sent = load(source, producer, rate, partitions, seconds)
             killed = time.monotonic()
-            # `load` waits for answers that never come; an operator would not.
             over = subprocess.Popen(
                 [*fastq, "fail-over", "--config", str(path)],
                 stdout=subprocess.PIPE,
@@ -98,13 +96,15 @@ def once(rate: int, partitions: int, seconds: float) -> dict[str, float]:
             )
             if over.stdout is None or "may be written to" not in over.stdout.readline():
                 raise RuntimeError(f"the fail-over has ended with {over.wait()}")
-            with Producer(bootstrap_servers=target.bootstrap_servers) as producer:
-                producer.send(TOPIC, b"-1", partition=0).result()
+            with Producer(bootstrap_servers=target.bootstrap_servers) as going_on:
+                going_on.send(TOPIC, b"-1", partition=0).result()
             rto_s = time.monotonic() - killed
             over.communicate()
+            producer.close(2.0)  # only now: it waits for answers that never come
         finally:
             mirror.kill()
             mirror.wait()
+        acknowledged = {n: at for at, turn in sent for n, delivery in turn if delivery.exception() is None}
         found = in_target(target)
         there = {n for numbers in found.values() for n in numbers}
         lost = sorted(acknowledged.keys() - there)

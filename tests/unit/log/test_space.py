@@ -14,7 +14,7 @@ from fastq_broker.log import LogConfig, LogManager
 from fastq_broker.log.faults import FaultyFiles
 from fastq_broker.log.files import Space
 from fastq_broker.log.flusher import ManualFlusher
-from fastq_broker.log.partition_log import AppendResult
+from fastq_broker.log.log_appends import AppendResult
 from fastq_broker.log.space import BALLAST, Level, Marks, SpaceGuard, SpaceLooker, judge
 from log_support import START_MS, one_batch, open_manager
 
