@@ -243,8 +243,6 @@ def _end_version_2(
     now_ms: int,
     version: int,
 ) -> Transaction:
-    if producer_id == txn.producer_id and epoch < txn.producer_epoch - 1:  # its own end would have moved it by one
-        raise _fenced(txn, producer_id, epoch)  # also while what it was fenced with waits for its markers
     _check_settled(txn)
     rotated = (
         producer_id == txn.previous_producer_id != txn.producer_id
