@@ -4,6 +4,8 @@ Rules
 - A lane is what has to stay in order: a partition, a key of a partition, or one record. One record of a lane is with a worker at a
   time; a lane waits in `_ready` exactly while it has records, none of them with a worker or in a pause.
 - A partition's commit offset is that of its first record that is not done: there are no gaps below it.
+- Before a partition is given up, its gaps are closed where that can be: what waits below a record that has begun is done too, or that
+  one would be done again by whoever reads on at the commit. What is behind a pause, or was not reached, is dropped.
 - A partition that is given up leaves nothing behind: its waiting records are dropped, and what workers still do for it counts
   no more.
 """
@@ -43,6 +45,11 @@ class Progress:
     def pending(self) -> int:
         """How many records are not done."""
         return len(self._open) - len(self._done)
+
+    @property
+    def highest_done(self) -> int:
+        """The last offset that is done above one that is not; -1 where there is no such gap."""
+        return max(self._done, default=-1)
 
     def begin(self, offset: int, leader_epoch: int = -1) -> None:
         """A record was handed over."""
@@ -186,6 +193,38 @@ class Lanes:
                 lane.tasks.pop()
             if not kept:
                 del self._lanes[lane.key]
+
+    def close_gaps(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Have workers do first, of these partitions, what lets a commit reach past all that has begun, and forget the rest of what
+        waits. To be called again after each record, until it answers False: there is nothing more to wait for."""
+        gone = set(partitions)
+        reach = {tp: progress.highest_done for tp, progress in self.progress.items() if tp in gone}
+        for task in self._running:
+            tp = TopicPartition(task.record.topic, task.record.partition)
+            if tp in reach:
+                reach[tp] = max(reach[tp], task.record.offset)
+        lanes: list[tuple[TopicPartition, Lane]] = []
+        ready = set(map(id, self._ready))
+        for lane in self._lanes.values():
+            first = lane.tasks[0]
+            tp = TopicPartition(first.record.topic, first.record.partition)
+            if tp in gone:
+                lanes.append((tp, lane))
+                if first not in self._running and id(lane) not in ready:  # a pause, or parked: no commit gets past it
+                    reach[tp] = min(reach[tp], first.record.offset)
+        found = False
+        for tp, lane in lanes:
+            while lane.tasks and lane.tasks[-1].record.offset >= reach[tp] and lane.tasks[-1] not in self._running:
+                lane.tasks.pop()
+                self.pending -= 1
+            found = found or bool(lane.tasks)
+            if not lane.tasks:
+                del self._lanes[lane.key]
+        urgent = {id(lane) for _, lane in lanes}
+        self._ready = deque(
+            sorted((lane for lane in self._ready if lane.tasks), key=lambda lane: id(lane) not in urgent)
+        )
+        return found
 
     def give_up(self, partitions: Iterable[TopicPartition]) -> None:
         """These partitions are somebody else's now: nothing of them counts any more."""

@@ -4,6 +4,8 @@ Rules
 - Handed to workers: in order per partition, or per key of a partition, or in no order; see `lanes.py`.
 - Committed: what is finished without gaps, at an interval, before partitions are given up, and at the end. A record that
   was not finished is read again after a crash or a rebalance: at least once.
+- Partitions are given up when what has begun is finished, and what was passed over below it (another key's): else what is finished
+  above would be done again. drain_timeout bounds it; it does not wait for the pause before another attempt.
 - With `pending_max` records unfinished the partitions are paused, and the consumer is polled on, so it stays in its group.
 - A handler that fails is tried again as the RetryPolicy says; meanwhile its lane waits, not its worker.
 - A handler has done its work when it returns (ConsumerPool) or when what it answers has been awaited (AsyncConsumerPool). One that cannot
@@ -174,8 +176,7 @@ class ConsumerPool(PoolBase):
         gone = set(partitions)
         end = time.monotonic() + self.drain_timeout_s
         with self._changed:
-            self._lanes.drop_waiting(gone)
-            while self._lanes.running(gone) and self._changed.wait(end - time.monotonic()):
+            while self._unfinished(gone) and self._changed.wait(end - time.monotonic()):
                 pass
             offsets = {tp: offset for tp, offset in self._lanes.commits().items() if tp in gone}
         self._commit(offsets)
@@ -379,8 +380,7 @@ class AsyncConsumerPool(PoolBase):
 
     async def _revoked(self, partitions: Sequence[TopicPartition]) -> None:
         gone = set(partitions)
-        self._lanes.drop_waiting(gone)
-        await self._until(lambda: not self._lanes.running(gone))
+        await self._until(lambda: not self._unfinished(gone))
         await self._commit({tp: offset for tp, offset in self._lanes.commits().items() if tp in gone})
         self._lost(partitions)
 

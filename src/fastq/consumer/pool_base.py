@@ -151,6 +151,13 @@ class PoolBase:
             return POLL_S
         return max(0.01, min(POLL_S, self._commit_at - now))
 
+    def _unfinished(self, gone: set[TopicPartition]) -> bool:
+        """Whether partitions that are to be given up have records that are worth waiting for. After a failure nothing is begun any more."""
+        if self._failure is not None:
+            self._lanes.drop_waiting(gone)
+            return bool(self._lanes.running(gone))
+        return self._lanes.close_gaps(gone)
+
     def _due(self, now: float) -> dict[TopicPartition, OffsetAndMetadata]:
         """The offsets to commit now, at the interval."""
         if not self.commits or now < self._commit_at:

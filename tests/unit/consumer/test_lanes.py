@@ -149,6 +149,78 @@ def test_partitions_that_are_given_up_leave_nothing_behind() -> None:
     assert lanes.pending == 1
 
 
+def test_gaps_are_closed_before_a_partition_goes() -> None:
+    lanes = Lanes("key", clock=lambda: 0.0)
+    gone = TopicPartition("t", 0)
+    lanes.add([record(0, b"x", partition=1)])
+    lanes.add([record(offset, key) for offset, key in enumerate([b"a", b"a", b"b", b"c", b"a", b"b"])])
+    _, slow, quick, last = (lanes.take() for _ in range(4))
+    assert slow is not None and quick is not None and last is not None
+    lanes.add([record(1, b"y", partition=1)])
+    lanes.done(last)  # offset 3, above 1, which waits for its key
+    assert lanes.close_gaps([gone])
+    assert (lanes.pending, lanes.running([gone])) == (5, 2)  # two of the partition that stays; 0, 1 and 2
+    lanes.done(quick)
+    lanes.done(slow)
+    assert lanes.close_gaps([gone])
+    passed_over = lanes.take()
+    assert passed_over is not None and passed_over.record.offset == 1  # before what waits of others
+    assert lanes.close_gaps([gone])
+    lanes.done(passed_over)
+    assert not lanes.close_gaps([gone])
+    assert offsets_of(lanes) == {gone: 4}
+    assert lanes.pending == 2
+
+
+def test_no_gap_is_closed_behind_a_pause() -> None:
+    lanes = Lanes("key", clock=lambda: 0.0)
+    gone = TopicPartition("t", 0)
+    lanes.add([record(offset, key) for offset, key in enumerate([b"a", b"b", b"c", b"c", b"d"])])
+    first, failed, third = (lanes.take() for _ in range(3))
+    assert first is not None and failed is not None and third is not None
+    lanes.done(third)
+    fourth, last = lanes.take(), lanes.take()
+    assert fourth is not None and last is not None and last.record.offset == 3
+    lanes.done(fourth)
+    lanes.again(failed, 60.0)
+    assert lanes.close_gaps([gone])
+    assert (lanes.pending, lanes.running()) == (2, 2)
+    lanes.done(first)
+    lanes.again(last, 60.0)
+    assert not lanes.close_gaps([gone])
+    assert (offsets_of(lanes), lanes.pending, lanes.running()) == ({gone: 1}, 0, 0)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_was_done_is_committed_when_partitions_go(seed: int) -> None:
+    """Whatever was passed over: unless something fails, the commit is behind all that was done, and nothing else was begun."""
+    rng = random.Random(seed)
+    lanes = Lanes("key", clock=lambda: 0.0)
+    gone = {TopicPartition("t", 0), TopicPartition("t", 1)}
+    lanes.add([record(offset, rng.choice([None, b"a", b"b"]), offset % 3) for offset in range(60)])
+    running: list[Task] = []
+    done: list[tuple[int, int]] = []
+
+    def step() -> None:
+        if running and rng.random() < 0.5:
+            task = running.pop(rng.randrange(len(running)))
+            done.append((task.record.partition, task.record.offset))
+            lanes.done(task)
+        elif len(running) < 3 and (found := lanes.take()) is not None:
+            running.append(found)
+
+    for _ in range(50):
+        step()
+    begun = [(task.record.partition, task.record.offset) for task in running] + done
+    while lanes.close_gaps(gone):
+        step()
+    ends = offsets_of(lanes)
+    for tp in gone:
+        last = max((offset for partition, offset in begun if partition == tp.partition), default=-1)
+        assert ends.get(tp, 0) > last
+        assert max((offset for partition, offset in done if partition == tp.partition), default=-1) == last
+
+
 def test_an_order_that_is_none_of_them() -> None:
     with pytest.raises(ValueError, match="partition, key, none"):
         Lanes("random", clock=lambda: 0.0)
