@@ -55,6 +55,28 @@ def test_a_cluster_by_one_command(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_all_nodes_are_killed_at_once_and_every_acknowledged_record_is_there(tmp_path: Path) -> None:
+    with running(tmp_path / "data", free_ports(2 * COUNT)) as nodes:
+        nodes.ready()
+        with Admin(bootstrap_servers=nodes.bootstrap) as admin:
+            admin.create_topic("t", 4, 3, configs={"min.insync.replicas": "2"})
+        sending = Sending(nodes.servers, 4)
+        until(lambda: sending.begun)
+        for process in children(nodes.process.pid).values():
+            os.kill(process, signal.SIGKILL)
+        nodes.says("RUNNING after RECOVERY", 2 * COUNT)
+        sending.stop()
+        with Consumer(bootstrap_servers=nodes.servers, auto_offset_reset="earliest") as consumer:
+            consumer.assign([TopicPartition("t", number) for number in range(4)])
+            found = [((one.partition, int(one.value or b"")), one.offset) for one in consumer.read_to_end()]
+        assert len(found) > 100 and sorted(found) == sorted(sending.acknowledged.items())
+        told = nodes.says(r"WARNING .* leads again what it led last")
+        assert any("t-" in line for line in told) and len(told) <= 2 * COUNT, told
+        assert not any("unclean election" in line for line in nodes.log)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_node_that_was_alone_becomes_the_first_of_three(tmp_path: Path) -> None:
     """Records, committed offsets and transactions are there as before; then any node may go, the first one too."""
     root, port = tmp_path / "data", free_ports(2 * COUNT)
@@ -128,6 +150,9 @@ class Sending:
     def __init__(self, bootstrap: str, partitions: int) -> None:
         self.bootstrap, self.partitions = bootstrap, partitions
         self.acknowledged: dict[tuple[int, int], int] = {}
+        """By partition and number, once it is stopped."""
+        self.begun = False
+        """Whether something is acknowledged."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
@@ -139,6 +164,7 @@ class Sending:
                 for number in range(len(sent), len(sent) + 20):
                     partition = number % self.partitions
                     sent.append((partition, number, producer.send("t", b"%d" % number, partition=partition)))
+                self.begun = self.begun or sent[0][2].done()
             for partition, number, future in sent:
                 self.acknowledged[partition, number] = future.result(90).offset
 

@@ -5,6 +5,8 @@ Rules
   again whole. A fence is the partition changes, then the broker's; an unfence the broker's, then elections.
 - A broker's epoch is the offset that is next when it registers. The same incarnation keeps its epoch and stays fenced or not.
 - With ELR, a broker that does not say with which epoch it last stopped cleanly may have lost records: it leaves every ISR and ELR.
+  A machine that has not been booted since would not be proof enough that nothing is lost: a volume that was set back to a copy of it while
+  it was written, or that came back after failed writes, looks the same; a clean stop's mark is not in such a copy, or has an older epoch.
 - `Sessions` is what only the leader of the quorum knows, and only in memory. A leader that is new knows nobody's last heartbeat: each
   unfenced broker gets a whole session.
 Source: ClusterControlManager, BrokerHeartbeatManager, BrokerHeartbeatTracker, ReplicationControlManager.

@@ -20,7 +20,7 @@ Source: PartitionChangeBuilder, PartitionReassignmentReplicas, ReplicationContro
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import Final
 
@@ -38,6 +38,8 @@ RECOVERED, RECOVERING = 0, 1
 ELECTIONS_PER_ROUND_MAX: Final = 1_000
 """Elections that one round of balancing makes; when there may be more the next round follows at once."""
 NOBODY: Final = -1
+NAMED_MAX: Final = 5
+"""Partitions that one line of the log names."""
 
 MayLead = Callable[[int], bool]
 
@@ -56,13 +58,21 @@ class Election(Enum):
 class PartitionChange:
     """One change of one partition: set what is wanted, then `build`. Used once."""
 
-    def __init__(self, view: ControlView, found: Located, may_lead: MayLead | None = None) -> None:
-        """`may_lead`: who may, besides that its directory has to be online; None: who is active."""
+    def __init__(
+        self,
+        view: ControlView,
+        found: Located,
+        may_lead: MayLead | None = None,
+        led_again: dict[int, list[Located]] | None = None,
+    ) -> None:
+        """`may_lead`: who may, besides that its directory has to be online; None: who is active. `led_again` gets the partition where its
+        last leader is elected though nobody is known to have everything, by leader; None: that is logged at once."""
         partition = found.partition
         self._view = view
         self._found = found
         self._partition = partition
         self._may_lead = may_lead or view.is_active
+        self._led_again = led_again
         self._elr = list(partition.eligible_leader_replicas)
         self._record = PartitionChangeRecord(partition_id=found.number, topic_id=found.topic.topic_id)
         self.election = Election.ONLINE
@@ -136,13 +146,24 @@ class PartitionChange:
             record.isr = [leader]
             if partition.leader_recovery_state != RECOVERING:
                 record.leader_recovery_state = RECOVERING
-            logger.warning(
-                "the partition %s gets broker %d as its leader, which may lack what was committed (in sync: %s, eligible: %s)",
-                self._found,
-                leader,
-                list(partition.isr),
-                list(partition.eligible_leader_replicas),
-            )
+            self._tell_doubt(leader)
+
+    def _tell_doubt(self, leader: int) -> None:
+        partition = self._partition
+        if self._is_last_leader(leader):
+            if self._led_again is None:
+                _tell_led_again({leader: [self._found]})
+            else:
+                self._led_again.setdefault(leader, []).append(self._found)
+            return
+        logger.warning(
+            "the partition %s gets broker %d as its leader in an unclean election: what was committed and that broker has not is lost "
+            "(in sync: %s, eligible: %s)",
+            self._found,
+            leader,
+            list(partition.isr),
+            list(partition.eligible_leader_replicas),
+        )
 
     def _leader(self) -> tuple[int, bool]:
         """Who is to lead, and whether it has all that was committed."""
@@ -153,12 +174,17 @@ class PartitionChange:
         if leader != NOBODY:
             return leader, True
         last = self._partition.last_known_elr
-        if self._view.elr and not self.isr and not self._elr and len(last) == 1 and self._is_there(last[0]):
+        if len(last) == 1 and self._is_last_leader(last[0]) and self._is_there(last[0]):
             return last[0], False
         if self.election is Election.UNCLEAN:
             leader = next((replica for replica in self.replicas if self._is_there(replica)), NOBODY)
             return leader, leader == NOBODY
         return NOBODY, True
+
+    def _is_last_leader(self, replica: int) -> bool:
+        """Whether nobody is left that surely has everything, and this one led last."""
+        nobody = self._view.elr and not self.isr and not self._elr
+        return nobody and self._partition.last_known_elr == (replica,)
 
     def _has_everything(self, replica: int) -> bool:
         return (replica in self.isr or (not self.isr and replica in self._elr)) and self._is_there(replica)
@@ -231,8 +257,9 @@ def partition_changes(
         return broker not in (leaving, unclean) and (broker == joining or view.is_active(broker))
 
     records: list[Record] = []
+    led_again: dict[int, list[Located]] = {}
     for found in partitions:
-        change = PartitionChange(view, found, may_lead)
+        change = PartitionChange(view, found, may_lead, led_again)
         if view.allows_unclean(found.topic):
             change.election = Election.UNCLEAN
         if unclean != NOBODY:
@@ -241,7 +268,23 @@ def partition_changes(
         record = change.build()
         if record is not None:
             records.append(record)
+    _tell_led_again(led_again)
     return records
+
+
+def _tell_led_again(found: Mapping[int, Sequence[Located]]) -> None:
+    """One line a leader: after a kill of all nodes these are most partitions that there are."""
+    for leader, partitions in found.items():
+        named = ", ".join(str(partition) for partition in partitions[:NAMED_MAX])
+        more = f" and {len(partitions) - NAMED_MAX} more" if len(partitions) > NAMED_MAX else ""
+        logger.warning(
+            "broker %d leads again what it led last (%s%s): every replica that had all committed records has stopped without a clean "
+            "shutdown since. Its records are kept. Where processes were killed none is missing, and nothing is to be done; where machines "
+            "lost power, those of the last moments may be (durability=fsync prevents that)",
+            leader,
+            named,
+            more,
+        )
 
 
 def broker_leaves(view: ControlView, broker_id: int) -> list[Record]:

@@ -244,6 +244,46 @@ def test_the_last_leader_is_elected_only_if_it_is_there_and_alone(last: list[int
     assert build(cluster) is None
 
 
+def test_when_all_were_killed_at_once_the_last_to_be_known_leads_again_and_one_line_says_what_that_means(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cluster = Cluster(min_isr=2)
+    cluster.brokers(1, 2, 3)
+    for _ in range(elections.NAMED_MAX + 2):
+        cluster.partition(replicas=[1, 2, 3])
+    for broker_id in (1, 2, 3):  # each is back, and does not say that it stopped cleanly
+        cluster.apply(*elections.broker_lost_records(cluster.view, broker_id))
+        cluster.broker(broker_id, fenced=True, broker_epoch=200 + broker_id)
+    assert not elections.broker_joins(cluster.view, 1) and not elections.broker_joins(cluster.view, 2)
+    assert not caplog.messages
+    cluster.apply(*elections.broker_joins(cluster.view, 3))
+    partitions = cluster.located().topic.partitions
+    assert {(found.leader, found.isr, found.last_known_elr) for found in partitions} == {(3, (3,), ())}
+    (told,) = caplog.messages
+    assert told.startswith("broker 3 leads again what it led last (t-0, t-1, t-2, t-3, t-4 and 2 more): ")
+    assert "Where processes were killed none is missing" in told
+
+
+def test_one_that_is_elected_by_hand_and_led_last_is_told_as_that(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = Cluster()
+    cluster.brokers(1, 2)
+    cluster.partition(replicas=[1, 2], isr=[], last_known_elr=[2], leader=-1)
+    assert build(cluster, election=Election.UNCLEAN) is not None
+    assert [message[:47] for message in caplog.messages] == ["broker 2 leads again what it led last (t-0): ev"]
+
+
+def test_an_unclean_election_says_what_it_costs(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = Cluster()
+    cluster.broker(1)
+    cluster.broker(2, fenced=True)
+    cluster.partition(replicas=[1, 2], isr=[], last_known_elr=[2], leader=-1)
+    assert build(cluster, election=Election.UNCLEAN) is not None
+    assert caplog.messages == [
+        "the partition t-0 gets broker 1 as its leader in an unclean election: what was committed and that broker has not is lost "
+        "(in sync: [], eligible: [])"
+    ]
+
+
 def test_the_last_leader_is_not_elected_while_somebody_is_eligible() -> None:
     cluster = Cluster(min_isr=2)
     cluster.broker(1, fenced=True)
