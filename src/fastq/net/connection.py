@@ -86,6 +86,9 @@ class Owner(Protocol):
     def call_at(self, when: float, callback: Callable[[float], object]) -> object:
         """Call `callback(now)` at `when` on the core's clock."""
 
+    def doubt(self, connection: Connection, versions: BrokerVersions) -> FastqError | None:
+        """What keeps the connection from being used with these versions."""
+
     def connection_ready(self, connection: Connection, now: float) -> None:
         """All phases are through."""
 
@@ -381,7 +384,11 @@ class Connection:
             features = {entry.name: entry.max_version_level for entry in response.finalized_features}
             epoch = response.finalized_features_epoch
             self.versions = BrokerVersions(response.api_keys, self.broker, features, epoch)
-            self._advance(now)
+            doubt = self._owner.doubt(self, self.versions)
+            if doubt is None:
+                self._advance(now)
+            else:
+                self.close(doubt, now)
 
     def _mechanisms_received(self, response: Any, now: float) -> None:
         wanted = self._settings.config.sasl_mechanism

@@ -28,8 +28,9 @@ from fastq.net.outages import SHORT_LIFE_S, SLOW_S, Outages
 from fastq.net.peers import NEVER, Close, Connect, Peer, Resolve, broker_id, separate_id
 from fastq.net.requests import Done, EncodedRequest, PendingRequest, VersionedRequest
 from fastq.net.timers import Timer, Timers
-from fastq.protocol.api import api_name
+from fastq.protocol.api import ApiKey, api_name
 from fastq.protocol.message import Message
+from fastq.protocol.negotiation import BrokerVersions
 
 __all__ = ["ClientCore", "EncodedRequest", "Timer", "VersionedRequest"]
 
@@ -37,6 +38,8 @@ logger = logging.getLogger("fastq.net")
 
 OUTGOING_BYTES_MAX = 16 * 1024 * 1024
 """`can_send` is false for a broker while so many bytes wait for its socket: more would only take memory."""
+OFFERED_BY_ALL = (ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.METADATA)
+"""Without these nothing is a broker for clients."""
 NODES_GRACE_S = 5.0
 """How long a node may be away before another one's log says that it cannot be reached."""
 
@@ -89,6 +92,8 @@ class ClientCore(Timers):
         self._peers: dict[int, Peer] = dict(self._bootstrap)
         self._outages = Outages(0.0 if asks_metadata else NODES_GRACE_S)
         self._bootstrap_addresses = frozenset(config.addresses)
+        self._asks_metadata = asks_metadata
+        self._doubted: set[int] = set()  # nodes whose last answer lacked some of OFFERED_BY_ALL
         self.metadata_updater = MetadataUpdater(self, allow_auto_topic_creation, asks_metadata)
 
     # -- for clients -----------------------------------------------------------------------------------------------------
@@ -360,6 +365,16 @@ class ClientCore(Timers):
             callback()
 
     # -- from connections ------------------------------------------------------------------------------------------------
+
+    def doubt(self, connection: Connection, versions: BrokerVersions) -> FastqError | None:
+        """What keeps a connection from being used: its broker does not offer what every broker does. That is what a damaged answer
+        looks like, so it is asked once more; the same again is how it is there, and whoever needs what is not offered is told so."""
+        missing = [api_name(key) for key in OFFERED_BY_ALL if not versions.supports(key)]
+        if not missing or not self._asks_metadata or connection.node_id in self._doubted:
+            self._doubted.discard(connection.node_id)
+            return None
+        self._doubted.add(connection.node_id)
+        return diagnosis.doubtful_versions(connection.broker, missing)
 
     def connection_ready(self, connection: Connection, now: float) -> None:
         """A connection has all its phases behind it: send what waits."""

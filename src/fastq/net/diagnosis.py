@@ -173,6 +173,17 @@ def not_kafka(broker: str, phase: str, head: bytes, detail: str = "") -> Connect
     return NotAKafkaBroker(broker=broker, phase=phase, cause=shown, hint=hint)
 
 
+def doubtful_versions(broker: str, missing: list[str]) -> ConnectionFailed:
+    """The answer to ApiVersions lacks what every broker offers: it may have been damaged on its way."""
+    return ConnectionClosed(
+        "the broker's answer to ApiVersions was not taken, it is asked again",
+        broker=broker,
+        phase="api versions",
+        cause=f"it shares no version of {', '.join(missing)} with this client",
+        hint="If this stays so, it is no listener for clients, a controller's for example, or something between changes what is sent",
+    )
+
+
 def malformed(broker: str, api: str, cause: object) -> FastqError:
     """An established broker sent bytes that are not a response to what was asked."""
     return ProtocolError(

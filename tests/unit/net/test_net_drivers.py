@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import socket
 import ssl
@@ -37,7 +38,7 @@ from fastq.errors import (
 from fastq.net import addresses
 from fastq.net.client import AsyncClient, BlockingClient
 from fastq.net.operations import ANY, CONTROLLER, Broker, Leader
-from fastq.protocol.api import ApiKey
+from fastq.protocol.api import ApiKey, api_name
 from fastq.protocol.messages import (
     ApiVersionsResponse,
     MetadataRequest,
@@ -301,6 +302,30 @@ def test_unsupported_version(call: Caller, broker: FakeBroker) -> None:
     with pytest.raises(UnsupportedVersion, match="does not offer the Metadata API") as caught:
         call({"bootstrap.servers": broker.address})
     assert caught.value.broker == broker.address and caught.value.api == "Metadata"
+
+
+@pytest.mark.parametrize("api", [ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.METADATA])
+@pytest.mark.parametrize("damage", ["gone", "first after last"])
+def test_damaged_versions_are_asked_for_again(
+    call: Caller, broker: FakeBroker, caplog: pytest.LogCaptureFixture, api: int, damage: str
+) -> None:
+    damaged = [entry for entry in broker.versions if entry.api_key != api]
+    if damage == "first after last":
+        damaged.append(ApiVersionsResponse.ApiVersion(api_key=api, min_version=64, max_version=9))
+    answers = [damaged]
+    broker.handlers[ApiKey.API_VERSIONS] = lambda request, version: ApiVersionsResponse(
+        api_keys=answers.pop() if answers else broker.versions
+    )
+    caplog.set_level(logging.WARNING, "fastq.net")
+    assert call({"bootstrap.servers": broker.address}).cluster_id == "fake"
+    assert api_name(api) in caplog.text and "asked again" in caplog.text
+    # The first connection is the damaged one; the others are to the bootstrap server and to the node that it names.
+    assert 2 <= broker.accepted <= 3
+
+
+def test_what_a_broker_says_twice_is_taken_as_it_is(call: Caller, broker: FakeBroker) -> None:
+    broker.versions = [entry for entry in broker.versions if entry.api_key != ApiKey.FETCH]
+    assert call({"bootstrap.servers": broker.address}).cluster_id == "fake"
 
 
 def test_rubbish_from_a_broker_names_broker_and_api(call: Caller, broker: FakeBroker) -> None:
