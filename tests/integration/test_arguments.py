@@ -25,6 +25,7 @@ def topic(shared_broker: Broker, new_topic_name: Callable[[], str]) -> Iterator[
 
 CONSUMER_CALLS: list[tuple[Callable[[Any, str], Any], str]] = [
     (lambda consumer, topic: consumer.assign(topic), "a pair .topic, number., got"),
+    (lambda consumer, topic: consumer.assign(None), r"got None; assign\(\[\]\) reads nothing"),  # type: ignore[arg-type]  # what is tested
     (lambda consumer, topic: consumer.assign([topic]), "a pair .topic, number., got"),
     (lambda consumer, topic: consumer.assign([(topic, "0")]), "a pair .topic, number., got"),
     (lambda consumer, topic: consumer.assign([TopicPartition(topic, "0")]), "a pair .topic, number., got"),  # type: ignore[arg-type]  # what is tested

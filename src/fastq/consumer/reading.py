@@ -67,6 +67,11 @@ class Reading(ConsumerBase):
                 f"assign({', '.join(map(repr, (partitions, *refused)))}): it takes one list of partitions, each a TopicPartition or a "
                 'pair of topic and number, as in assign([("logs", 0)])'
             )
+        if isinstance(partitions, str) or not isinstance(partitions, Iterable):
+            raise TypeError(
+                f"assign takes a list of partitions, each a TopicPartition or a pair (topic, number), got {partitions!r}; "
+                "assign([]) reads nothing"
+            )
         with self._turn:
             self._check_open()
             wanted = [partition_of(tp) for tp in partitions]

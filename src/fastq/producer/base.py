@@ -263,9 +263,14 @@ class Parts:
             hint=f"Check bootstrap_servers={','.join(self.config.bootstrap_servers)}",
         )
 
-    def no_partition(self, topic: str, index: int, count: int) -> FastqError:
-        """The error of a send to a partition that the topic does not have."""
-        return error_for_code(3, f"the topic has partitions 0 to {count - 1}", topic=topic, partition=index)
+    def no_partition(self, topic: str, index: int, count: int) -> Exception:
+        """The error of a send to a partition that the topic does not have, or that none can have."""
+        if index < 0:
+            return ValueError(
+                f"partition is a number from 0 to {count - 1} for topic {topic}, or None to have one chosen, got {index}"
+            )
+        has = "one partition, 0" if count == 1 else f"partitions 0 to {count - 1}"
+        return error_for_code(3, f"the topic has {has}", topic=topic, partition=index)
 
     # -- metrics --------------------------------------------------------------------------------------------------
 

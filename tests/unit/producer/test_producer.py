@@ -77,9 +77,11 @@ def test_keys_go_where_every_client_sends_them(make, wide, shared_broker):
 def test_partition_asked_for_and_one_that_is_not_there(make, wide, shared_broker):
     producer = make(request_timeout_ms=300, delivery_timeout_ms=2000)
     assert producer.send(wide, b"x", partition=3).result(10).partition == 3
-    for index in (4, -1):
-        with pytest.raises(UnknownTopicOrPartition, match="partitions 0 to 3"):
-            producer.send(wide, b"x", partition=index)
+    with pytest.raises(UnknownTopicOrPartition, match="partitions 0 to 3"):
+        producer.send(wide, b"x", partition=4)
+    for call, value in ((producer.send, b"x"), (producer.send_many, [b"x"])):
+        with pytest.raises(ValueError, match=r"a number from 0 to 3 for topic .*, or None to have one chosen, got -1"):
+            call(wide, value, partition=-1)
 
 
 def test_unknown_topic_without_auto_creation(make):

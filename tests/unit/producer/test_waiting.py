@@ -231,6 +231,8 @@ def test_a_partition_that_is_not_there_fails_with_the_next_metadata(make, wide, 
     async def main(producer):
         with pytest.raises(UnknownTopicOrPartition, match="partitions 0 to 3"):
             await producer.send(wide, b"x", partition=99)
+        with pytest.raises(ValueError, match=r"a number from 0 to 3 for topic .*, or None to have one chosen, got -1"):
+            await producer.send(wide, b"x", partition=-1)
 
     done = []
     thread = threading.Thread(target=lambda: done.append(run(main, shared_broker)))
