@@ -36,9 +36,9 @@ VALUE = encode_record(FeatureLevelRecord(name="metadata.version", feature_level=
 class Disk:
     """A directory with a metadata log in it, opened."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, files: Files | None = None) -> None:
         path.mkdir(parents=True, exist_ok=True)
-        files = Files()
+        files = files or Files()
         self.flusher = ManualFlusher(files)
         self.dir = LogDir(str(path.parent), files, FdBudget(64), self.flusher, monotonic_ms=lambda: 0)
         self.partition = PartitionLog(

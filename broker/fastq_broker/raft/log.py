@@ -80,7 +80,7 @@ class RaftLog(Protocol):
         record."""
 
     def append_records(self, values: Sequence[bytes], epoch: int) -> int:
-        """A leader's records; answers how many bytes they take."""
+        """A leader's records, all or none of them; answers how many bytes they take."""
 
     def truncate(self, end: int) -> None:
         """Take away everything from `end` on."""

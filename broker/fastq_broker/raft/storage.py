@@ -17,7 +17,7 @@ from pathlib import Path
 
 from fastq._native.records import decode_records, iter_headers, verify_crc
 from fastq._native.wire import DecodeError, Reader
-from fastq.errors import ConfigError
+from fastq.errors import ConfigError, KafkaError
 from fastq.protocol.messages import KRaftVersionRecord, LeaderChangeMessage, VotersRecord
 from fastq_broker.controller.image import MetadataError
 from fastq_broker.controller.records import ControlType, control_batch, data_batches, encode_control
@@ -212,10 +212,15 @@ class DiskLog:
         self._log.append(batch, leader_epoch=epoch, now_ms=now_ms, from_client=False)
 
     def append_records(self, values: Sequence[bytes], epoch: int) -> int:
-        now_ms, size_bytes = self._now_ms(), 0
-        for batch, _ in data_batches(values, base_offset=0, epoch=epoch, timestamp_ms=now_ms):
-            self._log.append(batch, leader_epoch=epoch, now_ms=now_ms, from_client=False)
-            size_bytes += len(batch)
+        now_ms, size_bytes, begun_at = self._now_ms(), 0, self.end
+        try:
+            for batch, _ in data_batches(values, base_offset=0, epoch=epoch, timestamp_ms=now_ms):
+                self._log.append(batch, leader_epoch=epoch, now_ms=now_ms, from_client=False)
+                size_bytes += len(batch)
+        except KafkaError:
+            if self.end > begun_at:  # half a change would be committed with the next one
+                self._log.truncate_to(begun_at)
+            raise
         return size_bytes
 
     def truncate(self, end: int) -> None:

@@ -10,8 +10,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from fastq_broker.controller import records
 from fastq_broker.controller.snapshot import write_snapshot
 from fastq_broker.controller.storage import METADATA_TOPIC
+from fastq_broker.log.faults import Fault, FaultyFiles
 from fastq_broker.log.files import Files
 from fastq_broker.log.reserve import Reserve
 from fastq_broker.raft import storage
@@ -23,14 +25,15 @@ from raft_members import VALUE, Disk
 from raft_world import MemoryLog
 
 from fastq._native.records import decode_records
+from fastq.errors import KafkaStorageError
 
 ME = ReplicaKey(1, b"a" * 16)
 VOTERS = VoterSet([Voter(ME, {"CONTROLLER": Endpoint("h", 1)}, (0, 1))])
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[DiskLog]:
-    disk = Disk(path / f"{METADATA_TOPIC}-0")
+def opened(path: Path, files: Files | None = None) -> Iterator[DiskLog]:
+    disk = Disk(path / f"{METADATA_TOPIC}-0", files)
     try:
         yield disk.log
     finally:
@@ -142,6 +145,27 @@ def test_what_is_damaged_is_not_taken(damage: str, tmp_path: Path) -> None:
         except ValueError:
             pass
         assert log.end == before
+
+
+@pytest.mark.parametrize("partial", [0, 30])
+def test_a_change_of_several_batches_of_which_a_later_one_has_no_room_is_not_there_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partial: int
+) -> None:
+    monkeypatch.setattr(records, "BATCH_BYTES_MAX", 2 * (len(VALUE) + records.RECORD_OVERHEAD_BYTES_MAX))
+    files = FaultyFiles()
+    with opened(tmp_path, files) as log:
+        log.append_leader_change(1, 1, VOTERS, [ME], None)
+        log.append_records([VALUE], 1)
+        before = log.read(0, 1 << 20)
+        files.plan(Fault("write", errno.ENOSPC, passes=2, partial=partial))
+        with pytest.raises(KafkaStorageError):
+            log.append_records([VALUE] * 7, 1)
+        assert (log.end, log.read(0, 1 << 20)) == (2, before)
+        files.heal()
+        log.append_records([VALUE] * 7, 1)
+        assert log.end == 9
+    with opened(tmp_path) as log:
+        assert log.end == 9
 
 
 def test_a_snapshot_takes_the_place_of_the_log(tmp_path: Path) -> None:
