@@ -7,6 +7,7 @@ topics, so that tests share a broker without seeing each other.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import itertools
 import os
 import sys
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import confluent_kafka
 import pytest
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 
 if TYPE_CHECKING:
     from fastq.testing import Broker, Cluster
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 
 _numbers = itertools.count(1)
+LONG_S, LAST_RESORT_S = 3600.0, 240.0
+"""What a long form may take on a machine that others use too; how long after a test's own limit all ends."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -67,8 +71,27 @@ def soak() -> bool:
     return os.environ.get("FASTQ_SOAK") == "1"
 
 
+def limit_s(item: pytest.Item) -> float:
+    """What a test's mark gives it; 0 without one."""
+    mark = item.get_closest_marker("timeout")
+    return 0 if mark is None else float(mark.args[0] if mark.args else mark.kwargs["timeout"])
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """The last resort (`faulthandler_timeout`) waits for as long as a test may take."""
+    after_s = float(item.config.getini("faulthandler_timeout") or 0)
+    if limit_s(item) and 0 < after_s < limit_s(item) + LAST_RESORT_S:
+        stderr = item.config.stash[fault_handler_stderr_fd_key]
+        faulthandler.dump_traceback_later(limit_s(item) + LAST_RESORT_S, file=stderr, exit=True)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """With FASTQ_NODES only the tests are left that say nothing of how many nodes there are."""
+    """A long form ends when its work is done: its time is only for one that hangs. With FASTQ_NODES only the tests are left that say
+    nothing of how many nodes there are."""
+    for item in items:
+        if (os.environ.get("FASTQ_SOAK") == "1" or item.get_closest_marker("soak")) and limit_s(item) < LONG_S:
+            item.add_marker(pytest.mark.timeout(LONG_S), append=False)
     if "FASTQ_NODES" not in os.environ:
         return
     several = [
