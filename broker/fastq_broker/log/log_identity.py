@@ -21,7 +21,7 @@ from fastq.errors import KafkaError
 from .checkpoints import PARTITION_METADATA, TopicPartition, format_partition_metadata
 from .dir_checkpoints import DirCheckpoints
 from .dir_moves import LogMoves
-from .files import Files, is_full
+from .files import Files, is_full, is_shortage
 from .log_dir import LogDir
 from .partition_log import PartitionLog
 from .recovery import topic_id_on_disk
@@ -76,7 +76,8 @@ class LogIdentity:
     def _choose_double(self, key: TopicPartition, topic_id: bytes, home: str | None) -> None:
         """A stop amid the end of a move leaves two logs of one topic: the one counts that is where the metadata has it, else the one that
         has more; the other is set aside. Raises KafkaStorageError."""
-        logs = [self.logs[key], *self._doubles[key]]
+        named = self.logs.get(key)
+        logs = [*([] if named is None else [named]), *self._doubles[key]]
         try:
             same = [log for log in logs if self.id_of(log) == topic_id]
         except OSError as error:
@@ -156,17 +157,24 @@ class LogIdentity:
             del self.logs[key]
         self.moves.stop(log, "it is no topic's any more")
         target = os.path.join(log.dir.path, f"{log.topic[:200]}-{log.partition}.{self.unique()}-{suffix}")
-        log.abandon()
-        if log.forget_unmade():
-            return None
+        is_gone = suffix == "delete"
+        if is_gone:
+            log.abandon()
+        renamed = not log.forget_unmade()
         try:
-            self._rename_log(log, target, is_gone=suffix == "delete")
+            if renamed:
+                self._rename_log(log, target, is_gone=is_gone)
         except FileNotFoundError:
             logger.warning("%s was removed by somebody: there is nothing to rename any more", log.path)
-            return None
+            renamed = False
         except OSError as error:
-            raise log.dir.fail(action, log.path, error) from error
-        return target
+            if is_gone or not is_shortage(error):
+                raise log.dir.fail(action, log.path, error) from error
+            self._doubles.setdefault(key, []).append(log)  # as it was, under nobody's name: the next attempt finds it
+            raise log.dir.refuse(action, log.path, error) from error
+        if not is_gone:
+            log.abandon()
+        return target if renamed else None
 
     def _rename_log(self, log: PartitionLog, target: str, *, is_gone: bool) -> None:
         """Give a log's directory another name. A longer one may take room: a full disk gets some from a log that `is_gone`, whose records

@@ -206,6 +206,23 @@ def test_a_stray_log_that_cannot_be_set_aside_is_not_served(tmp_path: Path) -> N
     assert manager.get("t", 0) is None
 
 
+def test_a_stray_log_whose_longer_name_has_no_room_waits_for_some(tmp_path: Path) -> None:
+    manager = open_manager(tmp_path)
+    manager.create("t", 0, TOPIC_ID).append(one_batch([b"old"]), leader_epoch=0, now_ms=START_MS)
+    manager.close()
+    files = FaultyFiles()
+    manager = open_manager(tmp_path, files=files)
+    files.plan(Fault("rename", errno.ENOSPC, "t-0"))
+    for _ in range(2):
+        with pytest.raises(KafkaStorageError, match="setting a stray log aside"):
+            manager.create("t", 0, bytes(16))
+        assert manager.get("t", 0) is None and not manager.offline_dirs
+    files.heal()
+    assert manager.create("t", 0, bytes(16)).log_end_offset == 0
+    (stray,) = tmp_path.glob("t-0.*-stray")
+    assert records_of((stray / f"{0:020d}.log").read_bytes())[0].value == b"old"
+
+
 @pytest.mark.parametrize("content", [None, b"", b"version: 0\ntopic_id: short"])
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_lost_topic_id_is_written_again(tmp_path: Path, content: bytes | None, clean: bool) -> None:
