@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,26 +19,43 @@ sys.path.insert(0, str(Path(__file__).parent))
 from console_served import Browser, Served
 
 
-@pytest.fixture(scope="session")
-def served(shared_broker: Broker) -> Iterator[Callable[..., Served]]:
-    """`served(...)` starts a console of the shared broker with some settings."""
+@contextlib.contextmanager
+def _serving(broker: Broker) -> Iterator[Callable[..., Served]]:
+    """What starts consoles, which are closed behind it: a client of a cluster that is gone warns of that as long as it lives."""
     open_ones: list[Served] = []
 
     def start(**settings: Any) -> Served:
-        cluster = ClusterConfig("test", {"bootstrap.servers": shared_broker.bootstrap_servers})
+        cluster = ClusterConfig("test", {"bootstrap.servers": broker.bootstrap_servers})
         console = Served(ConsoleConfig(**{"clusters": (cluster,), "port": 0, "picture_s": 0.0, **settings}))
         open_ones.append(console)
         return console
 
-    yield start
-    for console in open_ones:
-        console.close()
+    try:
+        yield start
+    finally:
+        for console in open_ones:
+            console.close()
+
+
+@pytest.fixture
+def served(shared_broker: Broker) -> Iterator[Callable[..., Served]]:
+    """`served(...)` starts a console of the shared broker with some settings, for one test."""
+    with _serving(shared_broker) as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def served_to_all(shared_broker: Broker) -> Iterator[Callable[..., Served]]:
+    """The same, for the tests of a module."""
+    with _serving(shared_broker) as start:
+        yield start
 
 
 @pytest.fixture(scope="session")
-def console(served: Callable[..., Served]) -> Served:
+def console(shared_broker: Broker) -> Iterator[Served]:
     """The console that most tests share: no login."""
-    return served()
+    with _serving(shared_broker) as start:
+        yield start()
 
 
 @pytest.fixture

@@ -39,11 +39,11 @@ def settings(provider: Provider) -> OidcSettings:
 
 @pytest.fixture(scope="module")
 def entered(
-    served: Callable[..., Served], settings: OidcSettings, users: Users, tmp_path_factory: pytest.TempPathFactory
+    served_to_all: Callable[..., Served], settings: OidcSettings, users: Users, tmp_path_factory: pytest.TempPathFactory
 ) -> Path:
     """The audit log of a console with the provider and with users of its own."""
     log = tmp_path_factory.mktemp("oidc") / "audit"
-    served(oidc=settings, users=users, port=urlsplit(settings.redirect_uri).port, audit_log=log)
+    served_to_all(oidc=settings, users=users, port=urlsplit(settings.redirect_uri).port, audit_log=log)
     return log
 
 

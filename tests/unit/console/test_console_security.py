@@ -24,11 +24,11 @@ from fastq.testing import Broker
 
 @pytest.fixture(scope="module")
 def guarded(
-    served: Callable[..., Served], users: Users, tmp_path_factory: pytest.TempPathFactory
+    served_to_all: Callable[..., Served], users: Users, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Served, Path]:
     """A console with users, and its audit log."""
     log = tmp_path_factory.mktemp("audit") / "log"
-    return served(users=users, audit_log=log), log
+    return served_to_all(users=users, audit_log=log), log
 
 
 @pytest.fixture
