@@ -6,15 +6,16 @@
     /health/ready   200, or 503 with the reason: starting and how far a recovery is, stopping, a log directory offline
 
 Rules: one request a connection; a head of at most HEAD_BYTES_MAX that is there within TIMEOUT_S, from at most CONNECTIONS_MAX peers at
-once. What is anything else is closed or answered with its HTTP status; nothing is logged for it.
+once. What is anything else is closed or answered with its HTTP status; nothing is logged for it. What takes many turns of the loop, as
+the first scrape after a start does, gives them up in between; a peer that goes away ends it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Generator
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from .config_keys import is_count, shown
 from .descriptors import DescriptorCount
@@ -40,7 +41,9 @@ class Answer(NamedTuple):
     content_type: str = PLAIN
 
 
-Serve = Callable[[str], Answer]
+Work: TypeAlias = Generator[None, None, Answer]
+"""What comes to an answer in several turns of the loop: it is gone on with in the next one where it yields."""
+Serve = Callable[[str], "Answer | Work"]
 """What stands at a path."""
 
 
@@ -52,9 +55,13 @@ def health(word: str, problem: str | None) -> Answer:
 def serve_broker(metrics: BrokerMetrics) -> Serve:
     """The three paths of a broker."""
 
-    def serve(path: str) -> Answer:
+    def told() -> Work:
+        yield from metrics.loading()
+        return Answer("200 OK", metrics.text(), CONTENT_TYPE)
+
+    def serve(path: str) -> Answer | Work:
         if path == "/metrics":
-            return Answer("200 OK", metrics.text(), CONTENT_TYPE)
+            return told()
         if path == "/health/live":
             return health("live", metrics.death())
         if path == "/health/ready":
@@ -71,6 +78,7 @@ class _Peer(asyncio.Protocol, Accepted):
         self._server = server
         self._transport: asyncio.Transport | None = None
         self._head = bytearray()
+        self._asked = False  # the head is there; one request is answered
         self._timer: asyncio.TimerHandle | None = None
 
     @property
@@ -94,7 +102,7 @@ class _Peer(asyncio.Protocol, Accepted):
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        if self._transport is None or self._transport.is_closing():
+        if self._transport is None or self._transport.is_closing() or self._asked:
             return
         self._head += data
         if b"\r\n\r\n" in self._head or b"\n\n" in self._head:
@@ -103,6 +111,7 @@ class _Peer(asyncio.Protocol, Accepted):
             self._send(Answer("431 Request Header Fields Too Large", "the request's head is too large\n"), True)
 
     def _answer(self) -> None:
+        self._asked = True
         parts = bytes(self._head).split(b"\n", 1)[0].decode("latin-1").split()
         if len(parts) != 3 or not parts[2].startswith("HTTP/1"):
             self._send(Answer("400 Bad Request", "this is no HTTP/1 request\n"), True)
@@ -112,9 +121,29 @@ class _Peer(asyncio.Protocol, Accepted):
             try:
                 answer = self._server.serve(parts[1].split("?", 1)[0])
             except Exception:
-                logger.exception("%s failed", parts[1])
-                answer = Answer("500 Internal Server Error", "the broker's log says more\n")
-            self._send(answer, parts[0] == "GET")
+                answer = self._failed(parts[1])
+            if isinstance(answer, Answer):
+                self._send(answer, parts[0] == "GET")
+            else:
+                self._go_on(answer, parts[1], parts[0] == "GET")
+
+    def _go_on(self, work: Work, path: str, with_body: bool) -> None:
+        """Another turn's work for the answer, if somebody is there to have it."""
+        if self._transport is None or self._transport.is_closing():
+            work.close()
+            return
+        try:
+            next(work)
+        except StopIteration as end:
+            self._send(end.value, with_body)
+        except Exception:
+            self._send(self._failed(path), with_body)
+        else:
+            self._server.loop.call_soon(self._go_on, work, path, with_body)
+
+    def _failed(self, path: str) -> Answer:
+        logger.exception("%s failed", path)
+        return Answer("500 Internal Server Error", "the broker's log says more\n")
 
     def _send(self, answer: Answer, with_body: bool) -> None:
         assert self._transport is not None

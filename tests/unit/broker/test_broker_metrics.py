@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from fastq_broker import metrics as metrics_module
 from fastq_broker import metrics_http
 from fastq_broker.listeners import ListenError
+from fastq_broker.log import LogConfig, LogManager
 from fastq_broker.log.recovery_progress import RecoveryProgress
 from fastq_broker.metrics import LATENCY_BUCKETS_S, ApiStats, BrokerMetrics, Exposition
-from fastq_broker.metrics_http import Answer, MetricsServer, parse_address, serve_broker
+from fastq_broker.metrics_http import Answer, MetricsServer, Serve, Work, parse_address, serve_broker
+from fastq_broker.replicas import Replica, ReplicaTable
 from prometheus_client.parser import text_string_to_metric_families
+
+from fastq._native.records import build_batch
+
+NOW_MS = 1_700_000_000_000
+TOPIC_ID = b"t" * 16
 
 
 def parsed(text: str) -> dict[str, dict[tuple[tuple[str, str], ...], float]]:
@@ -74,7 +83,7 @@ def test_what_is_no_address(text: str) -> None:
 # -- HTTP --------------------------------------------------------------------------------------------------------------------
 
 
-def over_http(serve: Callable[[str], Answer], talk: Callable[[int, MetricsServer], Awaitable[None]]) -> None:
+def over_http(serve: Serve, talk: Callable[[int, MetricsServer], Awaitable[None]]) -> None:
     """Run a server with `serve`, and `talk` to its port."""
 
     async def run() -> None:
@@ -152,6 +161,45 @@ def test_peers_are_bounded_in_number_and_time(monkeypatch: pytest.MonkeyPatch) -
     over_http(here, talk)
 
 
+def test_others_are_answered_while_an_answer_takes_many_turns() -> None:
+    left: list[str] = []
+    one_left = asyncio.Event()
+    go_on = False
+
+    def work(path: str) -> Work:
+        try:
+            while not go_on:
+                yield
+            if path == "/long/fails":
+                raise RuntimeError("on purpose")
+            return here(path)
+        finally:
+            left.append(path)
+            one_left.set()
+
+    def serve(path: str) -> Answer | Work:
+        return work(path) if path.startswith("/long") else here(path)
+
+    async def talk(port: int, server: MetricsServer) -> None:
+        nonlocal go_on
+        _, gone = await asyncio.open_connection("127.0.0.1", port)
+        gone.write(b"GET /long/gone HTTP/1.1\r\n\r\n")
+        long = [
+            asyncio.ensure_future(ask(port, b"GET /long/%s HTTP/1.1\r\n\r\n" % word)) for word in (b"well", b"fails")
+        ]
+        assert await ask(port, b"GET /metrics HTTP/1.1\r\n\r\n") == ("HTTP/1.1 200 OK", "at /metrics\n")
+        gone.close()
+        await one_left.wait()  # its work ends with its peer
+        assert left == ["/long/gone"] and not any(each.done() for each in long)
+        go_on = True
+        assert await asyncio.gather(*long) == [
+            ("HTTP/1.1 200 OK", "at /long/well\n"),
+            ("HTTP/1.1 500 Internal Server Error", "the broker's log says more\n"),
+        ]
+
+    over_http(serve, talk)
+
+
 def test_a_port_in_use() -> None:
     async def talk(port: int, server: MetricsServer) -> None:
         second = MetricsServer(asyncio.get_running_loop(), here, cast("BrokerMetrics", None))
@@ -165,6 +213,9 @@ def test_the_paths_of_a_broker() -> None:
     class Metrics:
         reason: str | None = "the broker is starting"
 
+        def loading(self) -> Iterator[None]:
+            yield
+
         def text(self) -> str:
             return "up 1\n"
 
@@ -176,13 +227,46 @@ def test_the_paths_of_a_broker() -> None:
 
     metrics: Any = Metrics()
     serve = serve_broker(metrics)
-    assert serve("/metrics").body == "up 1\n" and "version=0.0.4" in serve("/metrics").content_type
+    work = serve("/metrics")
+    assert not isinstance(work, Answer)
+    next(work)  # where the loop has a turn
+    with pytest.raises(StopIteration) as end:
+        next(work)
+    assert end.value.value.body == "up 1\n" and "version=0.0.4" in end.value.value.content_type
     assert serve("/health/live") == Answer("200 OK", "live\n")
     assert serve("/health/ready") == Answer("503 Service Unavailable", "the broker is starting\n")
     metrics.reason = None
     assert serve("/health/ready") == Answer("200 OK", "ready\n")
     assert serve("/health/live") == Answer("503 Service Unavailable", "all is lost\n")
-    assert serve("/").status == "404 Not Found"
+    assert serve("/") == Answer("404 Not Found", "there are /metrics, /health/live and /health/ready\n")
+
+
+def test_logs_that_nobody_has_touched_are_loaded_in_turns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """All in one turn, the first scrape after a start with thousands held everybody up for seconds."""
+    monkeypatch.setattr(metrics_module, "LOAD_TURN_S", 0.0)
+    for start in ("first", "second"):  # which finds logs that nobody has touched
+        manager = LogManager([tmp_path], default_config=LogConfig(), clock=lambda: NOW_MS)
+        manager.start()
+        table = ReplicaTable(1)
+        for partition in range(5):
+            log = manager.get("t", partition) or manager.create("t", partition, TOPIC_ID)
+            table.add(Replica(log, "t", TOPIC_ID, partition))
+        if start == "first":
+            for replica in table:
+                replica.log.append(build_batch([(NOW_MS, None, b"v")]), leader_epoch=0, now_ms=NOW_MS)
+            manager.close()
+    metrics = BrokerMetrics(cast("Any", SimpleNamespace(replicas=table)), cast("Any", None))
+    logs = [replica.log for replica in table]
+    assert [log.loaded for log in logs] == [False] * 5
+    work = metrics.loading()
+    next(work)
+    found = [sum(log.loaded for log in logs)]
+    del table.by_name[b"t"][4]  # it goes while others are loaded: it has no files any more
+    found += [sum(log.loaded for log in logs) for _ in work]
+    assert found == sorted(found) and len(found) == 5, found
+    assert [log.loaded for log in logs] == [True] * 4 + [False]
+    assert list(metrics.loading()) == []
+    manager.close()
 
 
 def test_what_the_health_of_a_broker_is() -> None:
