@@ -126,7 +126,7 @@ class Controller(Changes):
         self._replayer = Replayer(self.image)
         self._opened = False
         self._active = False  # this node leads the quorum, and knows all that came before
-        self._unwritten: KafkaStorageError | None = None  # what kept a leader from being active
+        self._unwritten: KafkaStorageError | None = None  # what keeps the leader of this term from being active
         self._leads_from = 0  # the first record of this leader's epoch lies below it
         self._clean_epoch = -1
         self._listeners: list[Listen] = []
@@ -225,9 +225,12 @@ class Controller(Changes):
         """What became of the quorum."""
         if isinstance(news, Committed):
             self._committed(news.high_watermark)
-        elif isinstance(news, LoadSnapshot):
+            return
+        if isinstance(news, LoadSnapshot):
             self._load(news.snapshot)
-        elif self.quorum.leads:
+            return
+        self._unwritten = None  # of a term that is over: who leads again and is not active yet knows nothing against it
+        if self.quorum.leads:
             self._leads_from = self.quorum.end_offset
         elif self._active or self._written:
             self._active = False
@@ -511,7 +514,7 @@ class Controller(Changes):
         found = self._replayer.give(force=True)
         if found is not None:
             self._publish(self._replayer.image, found)
-        self._active = True
+        self._active, self._unwritten = True, None
         try:
             if self._replayer.in_transaction:
                 self._commit([AbortTransactionRecord(reason="the controller failed over")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import json
 import os
@@ -34,9 +35,10 @@ from fastq_broker.log.faults import Fault, FaultyFiles
 from fastq_broker.log.files import FdBudget, Files
 from fastq_broker.log.flusher import ManualFlusher
 from fastq_broker.log.log_dir import LogDir
+from fastq_broker.raft.roles import Became, Role
 
 from fastq._native.records import build_batch
-from fastq.errors import ConfigError, ErrorCode, KafkaStorageError
+from fastq.errors import ConfigError, ErrorCode, KafkaStorageError, NotController
 from fastq.protocol.messages import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -656,6 +658,26 @@ def test_a_disk_that_is_full_at_the_first_start_is_named_once(
     controller.open()
     controller.register_broker(config.advertised_listeners)
     assert controller.is_active and "metadata.version" in controller.image.features
+    controller.close()
+
+
+def test_what_kept_the_leader_of_a_term_from_being_active_is_not_said_of_the_next(tmp_path: Path, clock: Clock) -> None:
+    files, root = FullAfter(), tmp_path / "data"
+    config = BrokerConfig.from_mapping({"log.dirs": str(root)})
+    for room in range(20):  # up to where it leads, and cannot write what a leader begins with
+        files.room = room
+        log_dir = LogDir(str(root), files, FdBudget(16), ManualFlusher(files))
+        controller = Controller(config, clock=clock, log_dir=log_dir)
+        with contextlib.suppress(KafkaStorageError):
+            controller.open()
+            with pytest.raises(KafkaStorageError, match="No space left on device"):
+                controller.commit([TopicRecord(name="a", topic_id=b"a" * 16)])
+            if controller.quorum.leads and not controller.is_active:
+                break
+        controller.close()
+    controller._news(Became(Role.LEADER, controller.epoch + 1, 1))  # again, and what came before is not committed yet
+    with pytest.raises(NotController):
+        controller.commit([TopicRecord(name="a", topic_id=b"a" * 16)])
     controller.close()
 
 
