@@ -264,7 +264,8 @@ class BrokerMetrics:
             if perf_counter() >= until:
                 yield
                 until = perf_counter() + LOAD_TURN_S
-            if replicas.get(replica.topic, replica.partition) is replica:  # one that went meanwhile has no files any more
+            # One that went meanwhile has no files any more.
+            if replicas.get(replica.topic, replica.partition) is replica:
                 _can_be_read(replica)
 
     def text(self) -> str:
