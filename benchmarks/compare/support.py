@@ -96,8 +96,12 @@ def apache_kafka(**config: Any) -> Iterator[Target]:
         yield Target("apache-kafka", kafka.bootstrap_servers, kafka.pid, kafka.data_dir)
 
 
-def interleave(sides: Mapping[str, Callable[[], dict[str, float]]], rounds: int) -> dict[str, list[dict[str, float]]]:
-    """Run every side once a round, in turn; the measurements of each side by its name."""
+def interleave(
+    sides: Mapping[str, Callable[[], dict[str, float]]],
+    rounds: int,
+    after_round: Callable[[dict[str, list[dict[str, float]]]], object] | None = None,
+) -> dict[str, list[dict[str, float]]]:
+    """Run every side once a round, in turn; the measurements of each side by its name, which `after_round` is given as they are by then."""
     found: dict[str, list[dict[str, float]]] = {name: [] for name in sides}
     for turn in range(rounds):
         for name, run in sides.items():
@@ -105,6 +109,8 @@ def interleave(sides: Mapping[str, Callable[[], dict[str, float]]], rounds: int)
             found[name].append(measured)
             shown = "  ".join(f"{key}={value:,.4g}" for key, value in measured.items())
             print(f"  round {turn + 1}/{rounds}  {name:<34} {shown}", flush=True)
+        if after_round is not None:
+            after_round(found)
     return found
 
 
