@@ -783,3 +783,59 @@ def test_nobody_mirrors_a_coordinators_topic(brokers: tuple[Broker, Broker], new
         assert isinstance(told.error, PolicyViolation)
         admin.alter_group_offsets(group, {TopicPartition(group, 0): 2}).results()
         admin.set_configs(ConfigResource.topic(name), {MIRROR_SOURCE: None})
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_transaction_whose_end_the_source_has_deleted_holds_nobody_up(
+    brokers: tuple[Broker, Broker], new_topic_name: Any, goes_on: bool
+) -> None:
+    source, name = brokers[0].bootstrap_servers, new_topic_name()
+    config, tp = same(brokers, name, on_gap="continue"), TopicPartition(name, 0)
+    with (
+        Admin(bootstrap_servers=source) as admin,
+        Producer(bootstrap_servers=source, transactional_id=name) as producer,
+        Producer(bootstrap_servers=source) as other,
+    ):
+        admin.create_topic(name, 1)
+        producer.begin_transaction()
+        producer.send(name, b"open")
+        producer.flush()
+        with running(config):
+            wait_for_same(config, name)
+        if goes_on:
+            producer.send(name, b"more")
+            producer.flush()
+        else:
+            producer.commit_transaction()
+        other.send(name, b"gone").result()
+        admin.delete_records({tp: 3}).results()
+        other.send(name, b"there").result()
+        with running(config):
+            wait_for(lambda: values(config, "target", name, "read_uncommitted") == [b"there"])
+            if goes_on:
+                producer.send(name, b"last")
+                producer.abort_transaction()
+                wait_for_same(config, name)
+            wait_for(lambda: stable_end(config, "source", name) == stable_end(config, "target", name))
+        for level in ("read_committed", "read_uncommitted"):
+            assert values(config, "target", name, level) == values(config, "source", name, level)
+
+
+def test_a_fail_back_whose_abort_has_been_deleted_leaves_no_transaction_open(
+    brokers: tuple[Broker, Broker], left_open: tuple[MirrorConfig, str, Producer]
+) -> None:
+    config, name, _ = left_open
+    tp = TopicPartition(name, 0)
+    back = reversed_config(same(brokers, name, int(config.source.alias[1:]), on_gap="continue"))
+    there = config.target.common
+    with Producer(there) as other, Admin(there) as admin:
+        other.send(name, b"gone").result()
+        end = admin.list_offsets({tp: OffsetSpec.LATEST})[tp].result().offset
+        fail_back(config)
+        admin.delete_records({tp: end}).results()
+        other.send(name, b"there").result()
+        with running(back):
+            wait_for(lambda: values(config, "source", name, "read_committed") == [b"there"])
+    with Producer(config.source.common, transactional_id=name) as again:
+        again.begin_transaction()
+        again.commit_transaction()

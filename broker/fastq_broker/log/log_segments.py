@@ -140,9 +140,16 @@ class LogSegments(Visibility):
     def raise_start(self, offset: int) -> None:
         """The log starts at `offset`, which lies above its start and not above its high watermark."""
         self.log_start_offset = offset
+        self._leave_deleted()
         self.epochs.truncate_from_start(offset)
         self.last_stable_offset = self._stable_offset()
         self._announce()
+
+    def _leave_deleted(self) -> None:
+        """Of a mirror's log, what is open below its start has ended, as far as is known: its end may be among what the source had deleted
+        before it was copied, and then no marker comes. Of other logs a coordinator ends it."""
+        if self.config.mirror_source:
+            self.producers.leave_below(self.log_start_offset)
 
     # -- files
 

@@ -216,6 +216,7 @@ class PartitionLog(LogReads, LogAppends):
         self.leader_epoch = epochs.latest
         self.producers = producers
         self.log_start_offset = start
+        self._leave_deleted()
         self.log_end_offset = end
         self.durability.unsettle(0)
         self.high_watermark = self._first_watermark(start, end) if watermark is None else watermark

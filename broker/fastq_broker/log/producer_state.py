@@ -256,6 +256,14 @@ class ProducerState:
         found = [(producer_id, self._producers[producer_id]) for producer_id in self._ongoing]
         return [(producer_id, entry.epoch, entry.coordinator_epoch) for producer_id, entry in found]
 
+    def leave_below(self, start: int) -> None:
+        """Take transactions of which all records lie below `start` for ended: of one that goes on, what comes next is the first."""
+        for producer_id in list(self._ongoing):
+            entry = self._producers[producer_id]
+            if max(entry.txn_first_offset, entry.batches[-1].last_offset if entry.batches else -1) < start:
+                entry.txn_first_offset = -1
+                del self._ongoing[producer_id]
+
     @property
     def has_transactions(self) -> bool:
         """Whether anything may hold the last stable offset below the high watermark."""

@@ -183,3 +183,41 @@ def test_a_mirrored_log_deletes_nothing_by_itself_and_follows_its_sources_start(
     assert apply_retention(log, clock()) == 3
     assert (log.log_start_offset, log.log_end_offset) == (3, 5)
     assert [record.value for record in records_of(stored(log))] == [b"v" * 100] * 2
+
+
+def test_what_is_open_below_the_start_alone_holds_nothing_back(tmp_path: Path) -> None:
+    """The source had deleted the ends of the first two, if they had any; the third one is still seen."""
+    manager = open_manager(tmp_path)
+    log = manager.create("t", 0, bytes(16), MIRRORED)
+    other = manager.create("others", 0, bytes(16), LogConfig())
+
+    def opened(offset: int, producer_id: int, sequence: int = 0) -> bytearray:
+        return at(offset, one_batch([b"a"], producer_id=producer_id, epoch=0, sequence=sequence, transactional=True))
+
+    append(log, opened(0, 1), opened(1, 2), opened(2, 3), opened(5, 3, 1), offset=0)
+    append(log, opened(6, 2, 1), at(7, one_batch([b"there"])), offset=6)
+    append(other, opened(0, 1), at(7, one_batch([b"there"])), offset=0)
+    for each in (log, other):
+        each.raise_start(5)
+    assert [found[0] for found in log.producers.open_transactions()] == [2, 3]
+    assert other.last_stable_offset == 5, "its coordinator ends it"
+    for start, stable in ((6, 6), (7, 8)):
+        log.raise_start(start)
+        assert log.last_stable_offset == stable
+    crash(manager)  # the start is forgotten: the mirror tells it again
+    manager = open_manager(tmp_path)
+    log = manager.create("t", 0, bytes(16), MIRRORED)
+    log.load()
+    log.raise_start(7)
+    assert log.last_stable_offset == 8
+    manager.close()
+    log = open_manager(tmp_path).create("t", 0, bytes(16), MIRRORED)
+    log.load()
+    assert (log.log_start_offset, log.last_stable_offset) == (7, 8)
+    append(log, opened(8, 1, 1), offset=8)
+    assert log.last_stable_offset == 8, "it goes on, and is open anew"
+    marker = build_transaction_marker(
+        CONTROL_ABORT, producer_id=1, producer_epoch=0, coordinator_epoch=0, timestamp_ms=START_MS
+    )
+    append(log, at(9, bytearray(marker)), offset=9)
+    assert log.last_stable_offset == 10
