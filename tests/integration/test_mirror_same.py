@@ -35,6 +35,7 @@ from fastq.mirror.mirror import Mirror
 from fastq.mirror.names import state_topic
 from fastq.mirror.progress import MirrorStopped
 from fastq.mirror.same import MIRROR_SOURCE
+from fastq.mirror.source_reader import SourceReader
 from fastq.mirror.state import consumer_at, read_state
 from fastq.mirror.target_writer import Ask, TargetWriter
 from fastq.testing import Broker
@@ -521,6 +522,41 @@ def test_a_fail_back_with_partitions_that_one_side_alone_has(
         with running(back):
             wait_for(lambda: len(admin.describe_topic(name).partitions) == 2)
             wait_for_same(back, name, 2)
+
+
+def test_a_fail_back_compares_all_partitions_with_a_few_clients(
+    brokers: tuple[Broker, Broker], new_topic_name: Any, monkeypatch: Any
+) -> None:
+    """Three a partition took hours where there are thousands. Batches beyond what is asked for come too, each in a turn of its own."""
+    source, target = brokers
+    name = new_topic_name()
+    config = same(brokers, name)
+    made: list[object] = []
+
+    class Counted(SourceReader):
+        def __init__(self, side: Any) -> None:
+            made.append(side)
+            super().__init__(side)
+
+    monkeypatch.setattr(same_failover, "SourceReader", Counted)
+    monkeypatch.setattr(same_failover, "BATCH_BYTES", 2000)
+    with Admin(bootstrap_servers=source.bootstrap_servers) as admin:
+        admin.create_topic(name, 6)  # the last of them stays empty
+        for servers, partitions in ((source, range(5)), (target, range(0, 5, 2))):
+            with Producer(bootstrap_servers=servers.bootstrap_servers, batch_size=100_000) as producer:
+                for partition in partitions:
+                    for size in (10, 5000 if partition % 2 else 100):
+                        producer.send_many(name, [b"%d" % partition * size], partition=partition)
+                        producer.flush()
+            if servers is source:
+                with running(config):
+                    wait_for_same(config, name, 6)
+                fail_over(config)
+        fail_back(config)
+        assert len(made) == 2
+        back = reversed_config(config)
+        with running(back):
+            wait_for_same(back, name, 6)
 
 
 def test_a_fail_back_that_is_killed_before_it_has_looked_looks_when_it_is_done_again(

@@ -16,6 +16,7 @@ import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
+from itertools import islice
 
 from fastq._native.records import BatchHeader, iter_headers
 from fastq.admin import Admin, ConfigResource
@@ -35,6 +36,8 @@ logger = logging.getLogger("fastq.mirror")
 TRIES = 50
 PAUSE_S = 0.2
 FENCE_S = 0.5
+PARTITIONS_AT_ONCE, BATCH_BYTES = 1000, 64 * 1024
+"""How many last batches are asked for at once, and of each partition how much, but for the first."""
 
 
 class Topic(NamedTuple):
@@ -237,6 +240,7 @@ def _differences(
         told = writer.ask_until(
             {tp: Ask(here[tp.topic].topic_id, values[tp.topic]) for tp in ends}, lambda: time.sleep(PAUSE_S), TRIES
         )
+    same: dict[TopicPartition, int] = {}  # where the former source's log ends, which the target's has to agree with
     for tp, at in told.items():
         if at.error is not None:
             raise at.error
@@ -245,35 +249,59 @@ def _differences(
                 f"{tp} has the offsets {ends[tp]} to {at.log_end - 1}, which {config.target.alias} never had before the fail-over"
             )
         elif at.log_end > at.log_start:
-            begin = _begin(config.target, tp)
-            if at.log_end <= begin:
-                continue  # the target has deleted all that it would have to agree with
-            sides = [
-                _last_batch(side, tp, topics[tp.topic].topic_id, at.log_end)
-                for side, topics in ((config.source, here), (config.target, there))
-            ]
-            if sides[0] != sides[1]:
-                found[tp] = (
-                    f"the last batch of {tp}, before offset {at.log_end}, is another one in {config.target.alias}"
-                )
+            same[tp] = at.log_end
+    begins = _begins(config.target, same)
+    # Nothing is compared where the target has deleted all that it would have to agree with.
+    same = {tp: end for tp, end in same.items() if end > begins[tp]}
+    sides = [
+        _last_batches(side, {tp: Wanted(topics[tp.topic].topic_id, end - 1) for tp, end in same.items()})
+        for side, topics in ((config.source, here), (config.target, there))
+    ]
+    for tp, end in same.items():
+        if sides[0][tp] != sides[1][tp]:
+            found[tp] = f"the last batch of {tp}, before offset {end}, is another one in {config.target.alias}"
     return found
 
 
-def _begin(side: Side, tp: TopicPartition) -> int:
+def _begins(side: Side, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
     with consumer_at(side) as consumer:
-        return offsets_of(consumer, [tp]).begins[tp]
-
-
-def _last_batch(side: Side, tp: TopicPartition, topic_id: bytes, end: int) -> tuple[int, int, int] | None:
-    """Offsets and checksum of the batch that ends at `end`, None where there is none: compaction has left others."""
-    with closing(SourceReader(side)) as reader:
-        for attempt in range(TRIES):
-            if attempt:
-                time.sleep(PAUSE_S)
-            answer = reader.fetch({tp: Wanted(topic_id, end - 1)}, 0)[tp]
-            if isinstance(answer, Fetched):
-                headers: Iterable[tuple[int, BatchHeader]] = iter_headers(answer.records)
-                found = [header for _, header in headers if header.next_offset == end]
-                return (found[0].base_offset, found[0].last_offset, found[0].crc) if found else None
-            error: FastqError = answer
+        offsets = offsets_of(consumer, partitions)
+    for error in offsets.missing.values():
         raise error
+    return offsets.begins
+
+
+def _last_batches(
+    side: Side, wanted: Mapping[TopicPartition, Wanted]
+) -> dict[TopicPartition, tuple[int, int, int] | None]:
+    """Offsets and checksum of the batch that ends with the record at each offset, None where there is none: compaction has left others.
+
+    Many at once: an answer has the first of them whole that has anything, and others as far as there is room; those are asked for again.
+    """
+    found: dict[TopicPartition, tuple[int, int, int] | None] = {}
+    left, tries = dict(wanted), 0
+    if not left:
+        return found
+    with closing(SourceReader(side)) as reader:
+        while left:
+            asked = dict(islice(left.items(), PARTITIONS_AT_ONCE))
+            answers = reader.fetch(asked, 0, BATCH_BYTES)
+            told = {tp: answer for tp, answer in answers.items() if isinstance(answer, Fetched)}
+            some = {tp: answer for tp, answer in told.items() if answer.amount or len(answer.records)}
+            for tp, answer in (some or told).items():  # where no answer has anything, there is nothing
+                headers: Iterable[tuple[int, BatchHeader]] = iter_headers(answer.records)
+                last = [header for _, header in headers if header.last_offset == asked[tp].offset]
+                found[tp] = (last[0].base_offset, last[0].last_offset, last[0].crc) if last else None
+                del left[tp]
+            for tp, failure in answers.items():
+                if isinstance(failure, FastqError):
+                    left[tp] = left.pop(tp)  # behind the others
+                    error = failure
+            if told:
+                tries = 0
+                continue
+            tries += 1
+            if tries == TRIES:
+                raise error
+            time.sleep(PAUSE_S)
+    return found
