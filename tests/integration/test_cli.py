@@ -452,3 +452,11 @@ def test_consume_of_what_is_not_there_is_told_however_short_the_wait(
     assert "partition 7" in _error(fastq, "consume", name, "--partition", "7", "--timeout", "0.5")
     assert "99" in _error(fastq, "consume", name, "--partition", "1", "--offset", "99", "--timeout", "5")
     assert fastq("consume", name, "--partition", "1", "--offset", "99", "--from-beginning", "--timeout", "1") == "one\n"
+
+
+def test_access_controls_where_there_is_no_authorizer(fastq: Shell) -> None:
+    add = ("acls", "add", "--allow", "User:alice", "--operation", "read", "--topic", "t")
+    for arguments in (("acls", "list"), add, ("acls", "remove", "--topic", "t")):
+        told = _error(fastq, *arguments)
+        assert "SECURITY_DISABLED" in told and "A fastq broker has no authorizer" in told, told
+        assert told.count("\n") == 1, told

@@ -60,6 +60,7 @@ CLASSES = {
     "kafka-dump-log.sh": f"{TOOLS}DumpLogSegments",
 }
 STORAGE = "tests/interop/test_kafka_storage_tool.py"
+ACLS = "tests/interop/test_kafka_acls.py"
 ELSEWHERE = {
     "fastq perf latency logs --records 1000": "tests/integration/test_cli.py::test_perf_latency",
     "fastq verify produce --topic logs --max-messages 1000": "tests/interop/test_kafka_verifiable.py::test_producers",
@@ -73,6 +74,10 @@ ELSEWHERE = {
     "fastq metadata find": "tests/integration/test_cli_metadata.py::test_a_live_cluster_and_its_files_tell_the_same",
     "fastq api-versions": "tests/interop/test_kafka_cli.py::test_versions_are_those_that_kafkas_tool_tells",
     "fastq client-metrics list": "tests/interop/test_kafka_cli.py::test_subscriptions_to_metrics",
+    "fastq acls add --allow User:alice --operation read --topic logs": f"{ACLS}::test_our_command_makes_what_kafkas_does",
+    "fastq acls add --allow User:alice --consumer --topic logs --group g": f"{ACLS}::test_our_command_makes_what_kafkas_does",
+    "fastq acls list --topic logs": f"{ACLS}::test_our_command_lists_and_removes_what_kafkas_does",
+    "fastq acls remove --topic logs": f"{ACLS}::test_our_command_lists_and_removes_what_kafkas_does",
     "fastq replicas verify logs": "tests/integration/test_cli_cluster.py::test_replicas_are_compared",
 }
 

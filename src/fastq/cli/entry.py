@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 
 import fastq
 from fastq.cli import (
+    acls,
     api_versions,
     client_metrics,
     cluster,
@@ -58,7 +59,7 @@ exit codes:
 """
 
 COMMANDS = (
-    topics, produce, consume, groups, transactions, producers, configs, offsets, log_dirs,
+    topics, produce, consume, groups, transactions, producers, configs, acls, offsets, log_dirs,
     cluster, api_versions, client_metrics, metadata, quorum, partitions, replicas, mirror, dump_log, perf, verify, console,
 )  # fmt: skip
 
