@@ -9,8 +9,8 @@
     A higher epoch, whoever speaks of it, makes any of them Follower or Unattached in that epoch.
 
 Rules: a vote, and an epoch, are on disk before anybody hears of them: where a full disk has no room for one, nothing has changed, and
-nothing is said (NoRoom). An observer (a replica that is no voter) follows and answers, and never stands for election. Sources: QuorumState
-and its states; KIP-595, KIP-996.
+nothing is said (NoRoom). A start among several says nothing that is not there already, so that it needs none. An observer (a replica that
+is no voter) follows and answers, and never stands for election. Sources: QuorumState and its states; KIP-595, KIP-996.
 """
 
 from __future__ import annotations
@@ -166,6 +166,7 @@ class Roles:
         self.refused: set[int] = set()
         self.effects: list[Effect] = []
         self._store = store
+        self._kept = Kept(0)  # what the store has
         self._random = random
         self._deadline = NEVER  # of the election, the leader's silence or the resignation
         self._led_epoch = -1  # the last one in which this process led
@@ -222,10 +223,14 @@ class Roles:
         """Begin with what the disk has."""
         kept, last_epoch = self._store.read() or Kept(0), self.log.last_epoch
         self.high_watermark = self.log.snapshots[-1].end_offset if self.log.snapshots else -1
-        self.epoch, self.voted = kept.epoch, kept.voted
+        self.epoch, self.voted, self._kept = kept.epoch, kept.voted, kept
         me = self.config.key
         if kept.epoch < last_epoch:
-            self._unattached(last_epoch, now)
+            try:
+                self._unattached(last_epoch, now)
+            except NoRoom:  # the log says the epoch again at the next start
+                self.voted = None
+                self._set(Role.UNATTACHED, last_epoch, NOBODY, now + self._election_s())
         elif kept.leader_id == me.node_id:
             self._resigned(now)
         elif kept.voted is not None and kept.voted.is_of(me) and kept.leader_id == NOBODY and self.may_stand:
@@ -243,11 +248,15 @@ class Roles:
 
     def _keep(self, epoch: int, leader_id: int, voted: ReplicaKey | None) -> None:
         """Write down what must not be forgotten, before anything of it is so. Raises NoRoom, other OSError where the disk fails."""
+        wanted = Kept(epoch, leader_id, voted)
         try:
-            self._store.write(Kept(epoch, leader_id, voted))
+            self._store.write(wanted)
+            self._kept = wanted
         except OSError as error:
             if not is_full(error):
                 raise
+            if wanted == self._kept:  # as at a start, which is as it was
+                return
             failures.say(
                 logger.error,
                 f"the vote of node {self.config.key.node_id}",

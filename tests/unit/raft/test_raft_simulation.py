@@ -75,6 +75,35 @@ def test_one_without_room_votes_for_nobody_and_leads_nobody_until_it_has_some() 
     )
 
 
+@pytest.mark.parametrize("forgets", [False, True])
+def test_one_without_any_room_starts_again_and_follows(forgets: bool) -> None:
+    """It writes nothing at its start that it has not written before, or that its log does not say."""
+    world = World(7, 3)
+    world.start()
+    assert world.run(5.0, lambda: world.leader is not None)
+    assert world.append(b"a") is not None
+    assert world.run(
+        5.0, lambda: all(m.machine is not None and m.machine.high_watermark == 2 for m in world.members.values())
+    )
+    for member in list(world.members.values()):  # a leader, and those who follow it
+        if forgets:
+            member.votes.kept = None
+        member.crash()
+        member.disk.full = True
+        member.start()
+        machine = member.machine
+        assert machine is not None and (machine.epoch, machine.role) != (0, Role.LEADER)
+        world.run(30.0)
+        assert member.machine is machine
+        member.disk.full = False
+        assert world.run(30.0, lambda: world.leader is not None)
+    done = world.append(b"b")
+    assert done is not None
+    assert world.run(
+        20.0, lambda: all(m.machine is not None and m.machine.high_watermark > done for m in world.members.values())
+    )
+
+
 def change_voters(world: World, rng: Random) -> None:
     """One is removed, and comes back by itself; or one loses its disk, where all that is committed is on every other one."""
     leader = world.leader
