@@ -2,7 +2,8 @@
 
 Rules: a run is one seed, which says what is killed, in which micro-batch and how long after that was planned; it is in the name of
 the test. The job is a process of its own (copy_job.py), and is started again until it has ended well. Processes are killed by their
-ids, found below that process; what Spark's workers still do after their driver was killed is part of the test.
+ids, found below that process; what Spark's workers still do after their driver was killed is part of the test. A job is waited for as long
+as it works, by what its processes have run and wanted to run: a slow machine is no job that hangs.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,8 +28,8 @@ JOB = Path(__file__).with_name("copy_job.py")
 PARTITIONS = 2
 RECORDS = 24_000
 BATCHES = 6  # as copy_job makes them
-BATCH_TIMEOUT_S = 120.0
-JOB_TIMEOUT_S = 240.0
+WORK_MAX_S = 300.0  # of processors, for one step of a job: it takes some twenty
+STILL_S = 60.0  # who has not wanted a processor for a twentieth of this time hangs
 DELAY_MAX_S = 1.5
 
 
@@ -50,6 +51,24 @@ def command(pid: int) -> str:
 def end(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
+
+
+class Work:
+    """What processes have done between the looks at them. `ran_s`: on a processor; `wanted_s`: on one or waiting for one."""
+
+    def __init__(self) -> None:
+        self.ran_s = self.wanted_s = 0.0
+        self._seen: dict[str, tuple[int, int]] = {}
+
+    def look(self, pids: Iterable[int]) -> None:
+        for pid in pids:
+            with contextlib.suppress(OSError):  # one that has ended
+                for task in Path(f"/proc/{pid}/task").iterdir():
+                    ran, waited = map(int, (task / "schedstat").read_text().split()[:2])
+                    ran_before, waited_before = self._seen.get(task.name, (0, 0))
+                    self._seen[task.name] = ran, waited
+                    self.ran_s += max(0, ran - ran_before) / 1e9
+                    self.wanted_s += (max(0, ran - ran_before) + max(0, waited - waited_before)) / 1e9
 
 
 class Job:
@@ -87,6 +106,25 @@ class Job:
             end(rng.choice(workers))
         return bool(workers)
 
+    def wait_for(self, done: Callable[[], bool], what: str) -> None:
+        """Until `done()`, as long as the job works for it."""
+        work = Work()
+        until = time.monotonic() + STILL_S
+        look_at, wanted_s = time.monotonic(), 0.0
+        while not done():
+            time.sleep(0.005)
+            now = time.monotonic()
+            if now >= look_at:
+                work.look([self.process.pid, *self.below()])
+                look_at = now + 1.0
+                assert work.ran_s < WORK_MAX_S, f"{what} after {work.ran_s:.0f} s of work\n{self.tail()}"
+            if now >= until:
+                assert work.wanted_s - wanted_s > STILL_S / 20, f"{what}, and the job does nothing\n{self.tail()}"
+                until, wanted_s = now + STILL_S, work.wanted_s
+
+    def ended(self) -> bool:
+        return self.process.poll() is not None
+
     def close(self) -> None:
         for pid in [*self.below(), self.process.pid]:
             end(pid)
@@ -117,22 +155,20 @@ def copied(servers: str, topic: str) -> Counter[bytes]:
     options = {"isolation_level": "read_committed", "auto_offset_reset": "earliest"}
     with Consumer(bootstrap_servers=servers, **options) as consumer:  # type: ignore[arg-type]
         consumer.assign(partitions)
-        until = time.monotonic() + BATCH_TIMEOUT_S
+        still_until = time.monotonic() + STILL_S
         while any(consumer.position(tp) < end for tp, end in ends.items()):
-            assert time.monotonic() < until, "the target could not be read to its end"
-            found.update(record.value for record in consumer.poll(timeout=1.0) if record.value is not None)
+            if records := consumer.poll(timeout=1.0):
+                still_until = time.monotonic() + STILL_S
+            assert time.monotonic() < still_until, "the target could not be read to its end"
+            found.update(record.value for record in records if record.value is not None)
     return found
 
 
 def wait_until_planned(job: Job, checkpoint: Path, batch: int) -> bool:
     """Until a micro-batch is planned. False when the job has ended before."""
-    until = time.monotonic() + BATCH_TIMEOUT_S
-    while not (checkpoint / "offsets" / str(batch)).exists():
-        if job.process.poll() is not None:
-            return False
-        assert time.monotonic() < until, f"micro-batch {batch} does not come\n{job.tail()}"
-        time.sleep(0.005)
-    return True
+    planned = checkpoint / "offsets" / str(batch)
+    job.wait_for(lambda: planned.exists() or job.ended(), f"micro-batch {batch} does not come")
+    return planned.exists()
 
 
 def kill_once(job: Job, checkpoint: Path, rng: random.Random, what: str) -> bool:
@@ -144,7 +180,7 @@ def kill_once(job: Job, checkpoint: Path, rng: random.Random, what: str) -> bool
     if not wait_until_planned(job, checkpoint, batch):
         return False
     time.sleep(delay)
-    if job.process.poll() is not None:
+    if job.ended():
         return False
     if what == "a worker":
         return job.kill_a_worker(rng)
@@ -169,7 +205,8 @@ def test_a_copy_that_is_killed_has_every_record_once(
         try:
             hit = killed < 1 + seed % 2 and kill_once(job, checkpoint, rng, what)
             killed += hit
-            code = job.process.wait(JOB_TIMEOUT_S)
+            job.wait_for(job.ended, "the job does not end")
+            code = job.process.returncode
         finally:
             job.close()
         # A worker may also be the process that plans for the query, with which the query ends.
