@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+import warnings
 import weakref
 from collections.abc import AsyncGenerator, Callable, Mapping
 from types import TracebackType
@@ -418,8 +419,18 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls, Generic[K, V]):
             with contextlib.suppress(StopIteration):
                 self._end_watch.aclose().send(None)
 
+    def __del__(self) -> None:
+        # Where __init__ has failed there is nothing to close. A loop that runs has the driver, so here it has ended or never ran.
+        if self.__dict__.get("_closing", True) or self.accumulator.slow & FORKED:
+            return
+        self._closing = True
+        self.accumulator.slow |= CLOSED
+        lifetime.unregister(self)
+        self._close_at_exit()
+        warnings.warn(f"{self!r} was dropped without close()", ResourceWarning, stacklevel=2)
+
     def _close_at_exit(self) -> None:
-        """The program ends without close(): the loop is gone, so all that is left is to say what was lost."""
+        """The producer or the program ends without close(): the loop is gone, so all that is left is to say what was lost."""
         why = "the AsyncProducer was not closed: use `async with`, or await close()"
         lost = sum(len(batch) for batch in list(self.accumulator.incomplete))
         report_lost(lost, why)

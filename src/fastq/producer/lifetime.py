@@ -10,6 +10,8 @@ import atexit
 import logging
 import os
 import threading
+import weakref
+from collections.abc import Callable
 from typing import Protocol
 
 logger = logging.getLogger("fastq.producer")
@@ -21,14 +23,24 @@ class Closing(Protocol):
     def _close_at_exit(self) -> None: ...
 
 
-_open: dict[int, Closing] = {}
+class Dropped(Closing, Protocol):
+    """What can be dropped while it has something to do."""
+
+    _thread: threading.Thread | None
+
+    def _wake_background(self) -> None: ...
+
+
+_open: dict[int, Callable[[], Closing | None]] = {}
+_dropped: dict[int, Callable[[], Dropped]] = {}
 _installed = False
 
 
 def register(producer: Closing) -> None:
-    """Have the producer closed at exit unless it is unregistered before; keeps it alive until then."""
+    """Have the producer closed at exit unless it is unregistered before; does not keep it alive."""
     global _installed
-    _open[id(producer)] = producer
+    _see_to_dropped()
+    _open[id(producer)] = weakref.ref(producer)
     if not _installed:
         _installed = True
         try:
@@ -39,15 +51,32 @@ def register(producer: Closing) -> None:
         atexit.register(close_all)
 
 
+def keep(producer: Dropped) -> None:
+    """Nobody has the producer any more: keeps it alive until it is unregistered."""
+    _open[id(producer)] = _dropped[id(producer)] = lambda: producer
+
+
+def _see_to_dropped() -> None:
+    """Start the threads that close what was dropped, where none could be: in a collection, or for want of threads."""
+    for found in list(_dropped.values()):
+        producer = found()
+        if producer._thread is None:
+            producer._wake_background()
+
+
 def unregister(producer: Closing) -> None:
     """The producer is closed."""
     _open.pop(id(producer), None)
+    _dropped.pop(id(producer), None)
 
 
 def close_all() -> None:
     """Close what is open; an interrupt ends the waiting, not the counting of what is lost."""
     while _open:
-        _, producer = _open.popitem()
+        _, found = _open.popitem()
+        producer = found()
+        if producer is None:
+            continue
         try:
             producer._close_at_exit()
         except KeyboardInterrupt:
@@ -56,5 +85,10 @@ def close_all() -> None:
             logger.exception("closing %r at exit failed", producer)
 
 
+def _forget() -> None:
+    _open.clear()
+    _dropped.clear()
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_open.clear)
+    os.register_at_fork(after_in_child=_forget)

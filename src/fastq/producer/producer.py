@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -24,15 +25,16 @@ from operator import length_hint
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
-from fastq._native.accumulator import FORKED, SYNC
+from fastq._native.accumulator import CLOSED, FORKED, SYNC
 from fastq._native.producer_batch import Batch, TopicState
 from fastq._native.producer_core import Delivery, SyncProducerCore
 from fastq._native.send_many import ManyDelivery
 from fastq._native.turn import Turn, holding
-from fastq.errors import BufferTimeout, ClientClosed, WaitTimeout
+from fastq.errors import BufferTimeout, WaitTimeout
 from fastq.interceptors import ProducerRecord
 from fastq.net.blocking import BlockingDriver
-from fastq.producer import lifetime
+from fastq.producer import background, lifetime
+from fastq.producer.background import Holder
 from fastq.producer.base import Parts
 from fastq.producer.calls import Calls, Wait
 from fastq.producer.config import ProducerConfig, make_config
@@ -63,9 +65,6 @@ HOT_S = 0.01
 QUICK_S = 0.002
 """The same with linger_ms=0, after a send that followed another one within this time: the next send reads the answers. What sends have left
 behind is seen to by the background thread all the same, which rests without the GIL meanwhile (`Accumulator.rest`)."""
-
-FAILED_PAUSE_S = 1.0
-"""How long the background thread waits after an error that nobody foresaw."""
 
 LOOK_S = 0.1
 """How late an interrupt may be seen while another thread runs callbacks: a lock's acquisition cannot be ended."""
@@ -129,7 +128,6 @@ class Producer(SyncProducerCore, BlockingTransactionCalls, Generic[K, V]):
         self._max_block_s = self.config.max_block_ms / 1000
         self._pending = False  # True whenever somebody asked for a turn that has not begun
         self._next_at = 0.0
-        self._timer_at = float("inf")
         self._waiting = 0
         self._hot_until = 0.0
         self._attended_at = 0.0
@@ -139,10 +137,11 @@ class Producer(SyncProducerCore, BlockingTransactionCalls, Generic[K, V]):
         self._callback_lock = threading.Lock()
         self._callback_thread = 0  # who holds it
         self._due_callbacks: Iterator[tuple[int, Callable[[Any], Any], Any]] = iter(())
-        self._background_event = threading.Event()
+        self._holder = Holder(self, parts, self._driver)
+        self._background_event = self._holder.event
         self._background_until = 0.0
         self._thread: threading.Thread | None = None
-        parts.accumulator.wait_done = self._wait_done
+        parts.accumulator.wait_done = self._holder.wait_done
         lifetime.register(self)
 
     # -- the API --------------------------------------------------------------------------------------------------
@@ -350,14 +349,10 @@ class Producer(SyncProducerCore, BlockingTransactionCalls, Generic[K, V]):
                     next_at = parts.sender.run(now)
             self._next_at = next_at if next_at is not None else now + 3600
         wake_at = min(self._next_at, linger_at) if linger_at is not None else self._next_at
-        if wake_at < self._timer_at:
+        if wake_at < self._holder.timer_at:
             # A timer, and not only the deadline: a tick that comes in between sets the deadline anew.
-            self._timer_at = wake_at
-            parts.core.call_at(wake_at, self._on_timer)
-
-    def _on_timer(self, _now: float) -> None:
-        """The turn that this leads to sees what is due."""
-        self._timer_at = float("inf")
+            self._holder.timer_at = wake_at
+            parts.core.call_at(wake_at, self._holder.on_timer)
 
     def _drive(self) -> None:
         """Send what is ready and drain what has been answered, unless another thread is at it: then it will."""
@@ -467,8 +462,7 @@ class Producer(SyncProducerCore, BlockingTransactionCalls, Generic[K, V]):
         self._driver.wakeup()
 
     def _start_background(self) -> None:
-        thread = threading.Thread(target=self._background, name="fastq-producer", daemon=True)
-        self._thread = thread
+        self._thread = thread = background.thread_of(self._holder)  # before it starts: other threads look at it
         try:
             thread.start()
         except RuntimeError as error:
@@ -477,20 +471,8 @@ class Producer(SyncProducerCore, BlockingTransactionCalls, Generic[K, V]):
             self._thread = None
             logger.debug("no background thread: %s", error)
 
-    def _background(self) -> None:
-        while not self._closing:
-            try:
-                self._background_turn()
-            except ClientClosed:
-                return
-            except Exception:
-                # Whatever it is: without this thread lingering records would stay until somebody sends or flushes.
-                self._resting = False
-                if not self._closing:
-                    logger.exception("the producer's background thread failed; it goes on in %g s", FAILED_PAUSE_S)
-                    self._background_event.wait(FAILED_PAUSE_S)
-
-    def _background_turn(self) -> None:
+    def _left_to_callers(self) -> bool:
+        """Whether callers are driving: then the background thread has rested a little."""
         event, now = self._background_event, time.monotonic()
         if self._waiting or now < self._hot_until:
             # Callers drive, and look after lingering batches too: come back when they may have gone, and not after a
@@ -500,22 +482,20 @@ class Producer(SyncProducerCore, BlockingTransactionCalls, Generic[K, V]):
                 self._background_until = now + wait_s
                 event.wait(wait_s)
                 event.clear()
-                return
+                return True
             self._resting = True
             left_alone = self.accumulator.rest(QUICK_S)
             self._resting = False
-            if not left_alone:
-                return
+            return not left_alone
+        return False
+
+    def _before_sleep(self) -> None:
+        """The background thread's turn before it sleeps in the selector; the driver's lock is held."""
+        now = time.monotonic()
         self.accumulator.look_now()  # nobody rests from here on
         linger_at = self.accumulator.close_due(now, self._linger_s)
-        self._parts.compress_pending()
-        with self._driver.lock:
-            self._step()
-            self._background_until = min(self._parts.core.deadline, now + 3600 if linger_at is None else linger_at)
-            self._driver.run_once(3600.0, background=True)
-            self._step()
-            self._driver.flush()
-        self._run_callbacks()
+        self._step()
+        self._background_until = min(self._parts.core.deadline, now + 3600 if linger_at is None else linger_at)
 
     # -- the end --------------------------------------------------------------------------------------------------
 
@@ -524,6 +504,7 @@ class Producer(SyncProducerCore, BlockingTransactionCalls, Generic[K, V]):
         with self._driver.lock:
             self._parts.abandon(why)
         self._driver.close()
+        self._holder.kept = None  # nobody waits for a batch any more
         self._run_callbacks()
         self._background_event.set()
         thread = self._thread
@@ -533,3 +514,24 @@ class Producer(SyncProducerCore, BlockingTransactionCalls, Generic[K, V]):
     def _close_at_exit(self) -> None:
         """Deliver everything when the program ends without close()."""
         self.close()
+
+    def _close_dropped(self) -> None:
+        """The same for one that nobody has any more, in the background thread: there is nobody to raise to."""
+        self._run(self._close(None, complain=False))
+        self._callbacks_ran(None)
+
+    def __del__(self) -> None:
+        # Where __init__ has failed there is nothing to close.
+        if "_holder" in self.__dict__ and not self._closing and not self.accumulator.slow & FORKED:
+            self._was_dropped(self._holder)
+
+    @holding
+    def _was_dropped(self, holder: Holder) -> None:
+        if self._thread is None and holder.is_last(self) and not self.accumulator.incomplete:
+            self._closing = True
+            self.accumulator.slow |= CLOSED
+            lifetime.unregister(self)
+            self._driver.close()  # nobody is in it: this was the only way there
+        else:
+            holder.keep(self)
+        warnings.warn(f"{self!r} was dropped without close()", ResourceWarning, stacklevel=2)

@@ -112,7 +112,7 @@ def raised(work):
 
 def test_the_background_thread_goes_on_after_an_error(shared_broker, new_topic_name, caplog, monkeypatch):
     topic = new_topic_name()
-    monkeypatch.setattr("fastq.producer.producer.FAILED_PAUSE_S", 0.01)
+    monkeypatch.setattr("fastq.producer.background.FAILED_PAUSE_S", 0.01)
     with Producer(bootstrap_servers=shared_broker.bootstrap_servers, linger_ms=5) as producer:
         producer.partitions_for(topic)
         run, errors = producer._parts.sender.run, [ValueError("unforeseen")]

@@ -1,0 +1,174 @@
+"""Producers that nobody has any more, and nobody has closed: what they have is delivered, and nothing of them stays."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+import weakref
+from typing import Any
+
+import pytest
+from stored_log import Log
+
+from fastq import AsyncProducer, Producer
+from fastq.producer import lifetime
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*was dropped without close")
+
+
+@pytest.fixture
+def without_collections():
+    """The end of a producer is that of its last reference, not some later collection."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def check_gone(producer: weakref.ref[Any], thread: threading.Thread | None) -> None:
+    if thread is not None:
+        thread.join(20)
+        assert not thread.is_alive()
+    assert producer() is None and not any(found() is None for found in lifetime._open.values())
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+@pytest.mark.parametrize("linger_ms", [0, 5, 60_000])
+def test_what_is_undelivered_is_delivered(shared_broker, topic, without_collections, linger_ms, flushed):
+    producer = Producer(bootstrap_servers=shared_broker.bootstrap_servers, linger_ms=linger_ms, batch_size=1000)
+    deliveries = [producer.send(topic, b"%d" % i, partition=0) for i in range(200)]
+    if flushed:
+        producer.flush(20)
+    driver, thread, reference = producer._driver, producer._thread, weakref.ref(producer)
+    del producer
+    assert [delivery.result(20).offset for delivery in deliveries] == list(range(200))
+    check_gone(reference, thread)
+    assert driver._closed and not driver._sockets
+    called = []
+    deliveries[0].add_done_callback(called.append)  # nobody is left to run it but this thread
+    assert called == [deliveries[0]]
+
+
+def test_one_that_has_sent_nothing_is_closed_at_once(shared_broker, make_topic, without_collections):
+    topic = make_topic(shared_broker.bootstrap_servers, 2)
+    for use in (lambda producer: None, lambda producer: producer.partitions_for(topic)):
+        producer = Producer(bootstrap_servers=shared_broker.bootstrap_servers)
+        use(producer)
+        driver, reference = producer._driver, weakref.ref(producer)
+        with pytest.warns(ResourceWarning, match="<Producer .* was dropped without close"):
+            del producer
+        check_gone(reference, None)
+        assert driver._closed and not driver._sockets
+
+
+def test_callbacks_run_and_may_send(shared_broker, topic):
+    """As one that sends a record that was refused to another topic; it keeps the producer until its batch is done."""
+    producer: Any = Producer(bootstrap_servers=shared_broker.bootstrap_servers)
+    done, thread = threading.Event(), None
+
+    def again(delivery, producer=producer):
+        producer.send(topic, b"second").add_done_callback(lambda _delivery: done.set())
+
+    producer.send(topic, b"first").add_done_callback(again)
+    thread, reference = producer._thread, weakref.ref(producer)
+    del producer, again
+    assert done.wait(20)
+    gc.collect()
+    check_gone(reference, thread)
+    assert [record.value for record in Log(shared_broker, topic).partitions()[0]] == [b"first", b"second"]
+
+
+@pytest.mark.parametrize("used", [False, True])
+def test_what_is_sent_by_a_collection_that_ends_it_is_delivered(shared_broker, topic, used):
+    """The collection may end the producer before what sends with it."""
+
+    class Sends:
+        def __init__(self, producer):
+            self.producer = producer
+            self.myself = self
+
+        def __del__(self):
+            deliveries.append(self.producer.send(topic, b"farewell"))
+
+    producer: Any = Producer(bootstrap_servers=shared_broker.bootstrap_servers)
+    producer.partitions_for(topic)
+    if used:
+        producer.send(topic, b"before").result(20)
+    deliveries: list[Any] = []
+    around = [Sends(producer) for _ in range(3)]
+    reference, producer.around = weakref.ref(producer), around
+    del around, producer
+    end = time.monotonic() + 20
+    while len(deliveries) < 3 and time.monotonic() < end:  # the thread has a reference of its own now and then
+        gc.collect()
+    assert sorted(delivery.result(20).offset for delivery in deliveries) == [used, used + 1, used + 2]
+    assert reference() is None  # what a collection has ended and somebody keeps has lost its weak references
+    assert lifetime._dropped
+    for found in list(lifetime._dropped.values()):
+        found()._thread.join(20)
+    assert not lifetime._dropped
+
+
+def test_an_open_transaction_is_aborted(shared_broker, topic):
+    producer: Any = Producer(bootstrap_servers=shared_broker.bootstrap_servers, transactional_id=topic)
+    producer.begin_transaction()
+    producer.send(topic, b"undecided").result(20)
+    thread, reference, transactions = producer._thread, weakref.ref(producer), producer._parts.transactions
+    del producer
+    check_gone(reference, thread)
+    assert transactions.aborted_total == 1
+
+
+def test_without_a_thread_the_exit_delivers(shared_broker, topic, monkeypatch):
+    def no_more(thread):
+        raise RuntimeError("can't start new thread")
+
+    producer: Any = Producer(bootstrap_servers=shared_broker.bootstrap_servers, linger_ms=60_000)
+    producer.partitions_for(topic)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", no_more)
+        delivery = producer.send(topic, b"x")
+    reference, key = weakref.ref(producer), id(producer)
+    del producer
+    kept: Any = lifetime._open[key]()
+    assert kept is reference() is not None
+    kept._close_at_exit()
+    assert delivery.result(0).offset == 0
+    del kept
+    check_gone(reference, None)
+
+
+def test_without_a_thread_the_next_producer_sees_to_it(shared_broker, topic, monkeypatch):
+    def no_more(thread):
+        raise RuntimeError("can't start new thread")
+
+    producer: Any = Producer(bootstrap_servers=shared_broker.bootstrap_servers, linger_ms=60_000)
+    producer.partitions_for(topic)
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", no_more)
+        delivery = producer.send(topic, b"x")
+    reference = weakref.ref(producer)
+    del producer
+    with Producer(bootstrap_servers=shared_broker.bootstrap_servers):
+        thread = reference()._thread
+        assert delivery.result(20).offset == 0
+        check_gone(reference, thread)
+
+
+@pytest.mark.parametrize("delivered", [True, False])
+def test_asyncio(shared_broker, topic, capfd, delivered):
+    async def main():
+        producer = AsyncProducer(
+            bootstrap_servers=shared_broker.bootstrap_servers, linger_ms=0 if delivered else 60_000
+        )
+        delivery = await producer.send(topic, b"x")
+        if delivered:
+            await delivery
+        return weakref.ref(producer)
+
+    with pytest.warns(ResourceWarning, match="<AsyncProducer .* was dropped without close"):
+        reference = asyncio.run(main())
+        gc.collect()
+    check_gone(reference, None)
+    assert ("1 records were not delivered" in capfd.readouterr().err) is not delivered
