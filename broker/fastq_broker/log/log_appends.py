@@ -250,9 +250,12 @@ class LogAppends(LogSegments):
         except OSError as error:
             raise self._append_failed(active, start, error) from error
         active.begin_write_back(self.dir.flusher)
-        at = 0
+        at, end = 0, self.log_end_offset
         for header in headers:
             base_offset, size = header.base_offset, header.size_bytes
+            if base_offset != end:
+                self._recent.clear()  # a read in the gap would begin with the batch before it
+            end = header.next_offset
             self._recent.append((base_offset, start + at))
             if header.producer_id >= 0:
                 batch = data[at : at + size]

@@ -37,7 +37,7 @@ class LogReads:
 
     _active: Segment
     _bases: list[int]
-    _recent: deque[tuple[int, int]]
+    _recent: deque[tuple[int, int]]  # offsets and positions of the last batches, which have no gap between them
     dir: LogDir
     durability: Durability
     files: Files

@@ -221,3 +221,13 @@ def test_what_is_open_below_the_start_alone_holds_nothing_back(tmp_path: Path) -
     )
     append(log, at(9, bytearray(marker)), offset=9)
     assert log.last_stable_offset == 10
+
+
+def test_a_read_in_a_gap_begins_behind_it(tmp_path: Path) -> None:
+    """As a follower reads that has what is before it: a batch that it has already it could not append."""
+    log = open_manager(tmp_path).create("t", 0, bytes(16), MIRRORED)
+    append(log, at(0, one_batch([b"a"])), offset=0)
+    append(log, at(3, one_batch([b"b"])), at(6, one_batch([b"c"])), offset=1)
+    for offset, expected in ((0, [0, 3, 6]), (1, [3, 6]), (3, [3, 6]), (4, [6]), (6, [6])):
+        found = log.read(offset, 10_000)
+        assert [h.base_offset for _, h in iter_headers(found.read())] == expected, offset
