@@ -38,7 +38,7 @@ from fastq.mirror.same import MIRROR_SOURCE
 from fastq.mirror.source_reader import SourceReader
 from fastq.mirror.state import consumer_at, read_state
 from fastq.mirror.target_writer import Ask, TargetWriter
-from fastq.testing import Broker
+from fastq.testing import Broker, Cluster
 
 pytestmark = pytest.mark.one_node
 
@@ -875,3 +875,31 @@ def test_a_fail_back_whose_abort_has_been_deleted_leaves_no_transaction_open(
     with Producer(config.source.common, transactional_id=name) as again:
         again.begin_transaction()
         again.commit_transaction()
+
+
+@pytest.mark.slow
+def test_a_gap_is_passed_over_by_all_nodes_of_a_cluster(new_topic_name: Any) -> None:
+    name, quick = new_topic_name(), {"group.initial.rebalance.delay.ms": 0}
+    with Broker(config=quick, in_memory=True) as source, Cluster(3, config=quick) as target:
+        config, servers = same((source, target), name, on_gap="continue"), source.bootstrap_servers  # type: ignore[arg-type]
+        with (
+            Admin(bootstrap_servers=servers) as admin,
+            Producer(bootstrap_servers=servers, transactional_id=name) as producer,
+            Producer(bootstrap_servers=servers) as other,
+        ):
+            admin.create_topic(name, 1)
+            producer.begin_transaction()
+            producer.send(name, b"open")
+            producer.flush()
+            with running(config):
+                wait_for_same(config, name)
+            producer.commit_transaction()
+            other.send(name, b"gone").result()
+            admin.delete_records({TopicPartition(name, 0): 3}).results()
+            other.send(name, b"there").result()
+        with running(config):
+            wait_for(lambda: values(config, "target", name, "read_committed") == [b"there"])
+        for _ in range(2):
+            target.change_leader(name, 0)
+            wait_for(lambda: stable_end(config, "target", name) == 4)
+            assert values(config, "target", name, "read_committed") == [b"there"]
