@@ -48,7 +48,6 @@ def register(producer: Closing) -> None:
             threading._register_atexit(close_all)  # type: ignore[attr-defined]
         except (AttributeError, RuntimeError):
             pass
-        atexit.register(close_all)
 
 
 def keep(producer: Dropped) -> None:
@@ -90,5 +89,6 @@ def _forget() -> None:
     _dropped.clear()
 
 
+atexit.register(close_all)  # now, as one made by another hook at exit is too late for it
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget)

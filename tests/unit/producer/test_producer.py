@@ -423,6 +423,22 @@ def test_everything_is_delivered_at_exit(shared_broker, topic, ending):
     assert "not delivered" not in done.stderr
 
 
+@pytest.mark.parametrize("kept", ["", "global producer"])
+def test_what_a_hook_at_exit_sends_is_delivered(shared_broker, topic, kept):
+    program = f"""
+        import atexit
+        from fastq.producer import Producer
+        def last():
+            {kept}
+            producer = Producer(bootstrap_servers={shared_broker.bootstrap_servers!r}, linger_ms=60000)
+            for i in range(100):
+                producer.send({topic!r}, b"%d" % i)
+        atexit.register(last)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], timeout=30, capture_output=True, text=True)
+    assert Log(shared_broker, topic).values() == [b"%d" % i for i in range(100)], done.stderr
+
+
 @pytest.mark.parametrize("call", ["flush", "result", "send", "metadata", "close"])
 def test_interrupt_ends_a_wait_at_once(shared_broker, topic, call):
     """SIGINT raises KeyboardInterrupt within 50 ms (with a margin for a loaded machine) and nothing is torn."""
