@@ -213,6 +213,22 @@ cdef class Turn:
         finally:
             self.end_hold()
 
+    cdef object call_last(self, object function, tuple args):
+        """The same, whatever comes before: what came is raised afterwards."""
+        cdef object came = None
+        if not in_main_thread():
+            return function(*args)
+        if self.depth == 0:
+            came = self.hold_again()
+            self.lock = self.driver.lock
+        self.depth += 1
+        try:
+            function(*args)
+        finally:
+            self.end_hold()
+        if came is not None:
+            raise came
+
     def released(self):
         """A context manager for the application's code inside of a turn: without the lock at any depth, and open to interrupts."""
         return _Released(self)
@@ -229,15 +245,19 @@ cdef class _HoldingMethod:
 
     cdef object __weakref__
     cdef object function
+    cdef bint last
     cdef readonly object __wrapped__
     cdef readonly object __doc__
 
-    def __init__(self, function):
+    def __init__(self, function, last=False):
         self.function = self.__wrapped__ = function
+        self.last = last
         self.__doc__ = function.__doc__
 
     def __call__(self, *args, **kwargs):
         cdef object turn = getattr(args[0], "_turn", None) if args else None
+        if self.last:   # without a turn `__init__` has failed, and there is nothing to end
+            return None if type(turn) is not Turn else (<Turn> turn).call_last(self.function, args)
         if type(turn) is not Turn:
             raise TypeError(f"{self.__qualname__}() is called on an object of its class, got {type(args[0]).__name__ if args else 'none'}")
         return (<Turn> turn).call(self.function, args, kwargs)
@@ -260,6 +280,11 @@ def holding(function):
     """A decorator of methods: signals are held back in the main thread while the method runs, with or without the lock. They are delivered
     where the method calls `deliver`, in `released` stretches, and when it returns."""
     return _HoldingMethod(function)
+
+
+def holding_last(function):
+    """The same of a `__del__`, which nobody calls again: it runs whatever comes. Python says of what it raises, and goes on."""
+    return _HoldingMethod(function, True)
 
 
 @cython.final

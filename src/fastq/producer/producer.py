@@ -29,7 +29,7 @@ from fastq._native.accumulator import CLOSED, FORKED, SYNC
 from fastq._native.producer_batch import Batch, TopicState
 from fastq._native.producer_core import Delivery, SyncProducerCore
 from fastq._native.send_many import ManyDelivery
-from fastq._native.turn import Turn, holding
+from fastq._native.turn import Turn, holding, holding_last
 from fastq.errors import BufferTimeout, WaitTimeout
 from fastq.interceptors import ProducerRecord
 from fastq.net.blocking import BlockingDriver
@@ -520,13 +520,12 @@ class Producer(SyncProducerCore, BlockingTransactionCalls, Generic[K, V]):
         self._run(self._close(None, complain=False))
         self._callbacks_ran(None)
 
+    @holding_last
     def __del__(self) -> None:
         # Where __init__ has failed there is nothing to close.
-        if "_holder" in self.__dict__ and not self._closing and not self.accumulator.slow & FORKED:
-            self._was_dropped(self._holder)
-
-    @holding
-    def _was_dropped(self, holder: Holder) -> None:
+        holder: Holder | None = self.__dict__.get("_holder")
+        if holder is None or self._closing or self.accumulator.slow & FORKED:
+            return
         if self._thread is None and holder.is_last(self) and not self.accumulator.incomplete:
             self._closing = True
             self.accumulator.slow |= CLOSED

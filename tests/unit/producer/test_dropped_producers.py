@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import signal
 import threading
 import time
 import weakref
@@ -13,6 +15,7 @@ import pytest
 from stored_log import Log
 
 from fastq import AsyncProducer, Producer
+from fastq.errors import ConfigError
 from fastq.producer import lifetime
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*was dropped without close")
@@ -172,3 +175,36 @@ def test_asyncio(shared_broker, topic, capfd, delivered):
         gc.collect()
     check_gone(reference, None)
     assert ("1 records were not delivered" in capfd.readouterr().err) is not delivered
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_interrupt_does_not_keep_the_end_from_running(shared_broker, topic):
+    """Sent by the system between any two lines, `__del__`'s first among them: what was accepted is delivered all the same."""
+
+    def interrupt(number, frame):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    deliveries = []
+    try:
+        for delay_us in range(0, 400, 10):
+            with contextlib.suppress(KeyboardInterrupt):
+                producer: Any = Producer(bootstrap_servers=shared_broker.bootstrap_servers, linger_ms=60_000)
+                deliveries.append(producer.send(topic, b"x", partition=0))
+                signal.setitimer(signal.ITIMER_REAL, delay_us / 1e6 + 1e-6)
+                del producer
+                threading.Event().wait(0.001)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert sorted(delivery.result(20).offset for delivery in deliveries) == list(range(len(deliveries)))
+    gc.collect()
+    for found in list(lifetime._dropped.values()):
+        found()._thread.join(20)
+    assert not lifetime._dropped
+
+
+def test_what_failed_in_init_has_no_end():
+    with pytest.raises(ConfigError):
+        Producer(linger_ms="soon")  # type: ignore[arg-type]  # what is tested
