@@ -33,14 +33,17 @@ class Dropped(Closing, Protocol):
 
 _open: dict[int, Callable[[], Closing | None]] = {}
 _dropped: dict[int, Callable[[], Dropped]] = {}
+_parts: dict[int, object] = {}
 _installed = False
 
 
-def register(producer: Closing) -> None:
-    """Have the producer closed at exit unless it is unregistered before; does not keep it alive."""
+def register(producer: Closing, parts: object = None) -> None:
+    """Have the producer closed at exit unless it is unregistered before; does not keep it alive, but `parts`, its connections: a collection
+    closes the sockets of what it ends, also of what then lives on."""
     global _installed
     _see_to_dropped()
     _open[id(producer)] = weakref.ref(producer)
+    _parts[id(producer)] = parts
     if not _installed:
         _installed = True
         try:
@@ -67,6 +70,7 @@ def unregister(producer: Closing) -> None:
     """The producer is closed."""
     _open.pop(id(producer), None)
     _dropped.pop(id(producer), None)
+    _parts.pop(id(producer), None)
 
 
 def close_all() -> None:
@@ -87,6 +91,7 @@ def close_all() -> None:
 def _forget() -> None:
     _open.clear()
     _dropped.clear()
+    _parts.clear()
 
 
 atexit.register(close_all)  # now, as one made by another hook at exit is too late for it

@@ -142,7 +142,7 @@ class Producer(SyncProducerCore, BlockingTransactionCalls, Generic[K, V]):
         self._background_until = 0.0
         self._thread: threading.Thread | None = None
         parts.accumulator.wait_done = self._holder.wait_done
-        lifetime.register(self)
+        lifetime.register(self, self._holder)
 
     # -- the API --------------------------------------------------------------------------------------------------
 
