@@ -79,7 +79,9 @@ def limit_s(item: pytest.Item) -> float:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """The last resort (`faulthandler_timeout`) waits for as long as a test may take."""
+    """The last resort (`faulthandler_timeout`) waits for as long as a test may take. Under the sanitizers there is none."""
+    if not item.config.pluginmanager.has_plugin("faulthandler"):
+        return
     after_s = float(item.config.getini("faulthandler_timeout") or 0)
     if limit_s(item) and 0 < after_s < limit_s(item) + LAST_RESORT_S:
         stderr = item.config.stash[fault_handler_stderr_fd_key]
