@@ -106,12 +106,17 @@ class Checks:
         self._compare(node, key, log, watermark)
 
     def _look_at_in_sync(self, leader: Node, replica: Any, watermark: int) -> None:
-        """What a leader takes for committed, all have whom it takes for in sync."""
+        """What a leader takes for committed, all have whom it takes for in sync. But for one who knows of a later partition epoch than
+        the leader: it may have been taken off the partition, its log with it, and put back, while the leader was cut off."""
         for node in self.nodes:
             if node is leader or node.broker is None or node.node_id not in replica.shared.machine.isr.committed:
                 continue
             other = node.broker.replicas.get(replica.topic, replica.partition)
-            if other is not None and other.log.loaded and other.log.log_end_offset < watermark:
+            if other is None or other.shared is None or not other.log.loaded:
+                continue
+            if other.shared.machine.partition_epoch > replica.shared.machine.partition_epoch:
+                continue
+            if other.log.log_end_offset < watermark:
                 raise Violation(
                     f"{replica.topic}-{replica.partition} is committed up to {watermark} for {leader}, and in-sync {node} ends at "
                     f"{other.log.log_end_offset}"

@@ -139,8 +139,8 @@ MUTATIONS = {
         Visibility, "advance_as_follower", _takes_its_end_for_committed, 8
     ),
     "who is not in sync is elected": Mutation(PartitionChange, "_has_everything", _leads_though_not_in_sync, 0),
-    "producers are forgotten at a fail-over": Mutation(SharedPartition, "apply", _forgets_producers, 1),
-    "a batch that is sent again is appended again": Mutation(ProducerState, "check", _takes_duplicates, 1),
+    "producers are forgotten at a fail-over": Mutation(SharedPartition, "apply", _forgets_producers, 2),
+    "a batch that is sent again is appended again": Mutation(ProducerState, "check", _takes_duplicates, 2),
     "a controller votes twice in an epoch": Mutation(Answers, "_grants", _votes_for_everybody, 0),
     "a controller votes for who has less": Mutation(Answers, "_grants", _votes_for_who_has_less, 0),
     "metadata is committed without a majority": Mutation(Leadership, "majority_has", _commits_alone, 4),
