@@ -125,7 +125,7 @@ def test_producers_are_fenced_once_their_transaction_has_ended(broker: FakeBroke
     assert admin.fence_producers(["x"]).results() == {"x": FencedProducer(5, 8)}
     assert [request.transactional_id for request in requests] == ["x", "x"]
     answer_once(broker, ApiKey.INIT_PRODUCER_ID, m.InitProducerIdResponse(error_code=51))
-    assert isinstance(admin.fence_producers(["x"], timeout=0.3)["x"].error, ConcurrentTransactions)
+    assert isinstance(admin.fence_producers(["x"], timeout=1.5)["x"].error, ConcurrentTransactions)
 
 
 def test_producers_and_their_transactions(broker: FakeBroker, admin: Admin) -> None:
