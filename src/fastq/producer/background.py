@@ -110,9 +110,8 @@ def _lives(holder: Holder) -> bool:
 
 def _turn(holder: Holder) -> None:
     producer, driver = holder.producer(), holder.driver
-    if (
-        producer is None
-    ):  # a collection is about to call its __del__, which wakes us; or it is closed, which this raises
+    if producer is None:
+        # A collection is about to call its __del__, which wakes us; or it is closed, which this raises.
         with driver.lock:
             driver.run_once(3600.0, background=True)
         return
@@ -121,6 +120,7 @@ def _turn(holder: Holder) -> None:
         driver.wakeup()  # who waits for a delivery sends
     if producer._left_to_callers():
         return
+    producer._compress_due()
     with driver.lock:
         producer._before_sleep()
         producer = None  # whoever drops it while this thread sleeps wakes it

@@ -489,10 +489,15 @@ class Producer(SyncProducerCore, BlockingTransactionCalls, Generic[K, V]):
             return not left_alone
         return False
 
+    def _compress_due(self) -> None:
+        """Close and compress what has lingered, before the background thread takes the driver's lock: callers drive meanwhile."""
+        self.accumulator.look_now()  # nobody rests from here on
+        self.accumulator.close_due(time.monotonic(), self._linger_s)
+        self._parts.compress_pending()
+
     def _before_sleep(self) -> None:
         """The background thread's turn before it sleeps in the selector; the driver's lock is held."""
         now = time.monotonic()
-        self.accumulator.look_now()  # nobody rests from here on
         linger_at = self.accumulator.close_due(now, self._linger_s)
         self._step()
         self._background_until = min(self._parts.core.deadline, now + 3600 if linger_at is None else linger_at)
