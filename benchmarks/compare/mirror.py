@@ -6,6 +6,7 @@ Rules
 - The same source, of 100-byte records, for all; a target of its own for each run; each side is a process of its own. What is timed is from
   the first record in the target to the last, as its end offsets tell: neither start nor group formation count. Beside them stands what the
   source's fetch gives to who reads batches and does nothing with them.
+- Memory is touched before each side: a target writes what a virtual machine gives for the first time at a fifth of its pace.
 - A side that has not all within `--patience` seconds of its first record is given up: its rate is that of what it had by then, and `share`
   says how much of the whole that was.
 - What is measured is saved after each round. With `--only` it takes its place in what was saved, and the rest of that stays.
@@ -30,7 +31,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from support import RESULTS, interleave, medians, save
+from support import RESULTS, interleave, medians, save, touch_memory
 
 import apache_kafka  # isort: skip  # found by support
 from fastq import Admin, Producer, TopicPartition
@@ -154,6 +155,7 @@ def measured(target: Broker, count: int, partitions: int, patience_s: float) -> 
 def side(
     source: Broker, count: int, partitions: int, patience_s: float, command: Callable[[str, Path], list[str]]
 ) -> dict[str, float]:
+    touch_memory(4 * count * RECORD_BYTES)
     with tempfile.TemporaryDirectory(prefix="bench-mirror-") as name, Broker(config=QUICK) as target:
         if command is loop_command:
             with Admin(bootstrap_servers=target.bootstrap_servers) as admin:

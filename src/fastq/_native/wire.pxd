@@ -41,9 +41,13 @@ cdef class Writer:
     cdef Py_ssize_t _size           # bytes written
     cdef Py_ssize_t _capacity       # bytes allocated
     cdef Py_ssize_t _exports        # live views; the memory must not move while there are any
+    cdef list _kept                 # (position, bytes) of what is not copied, in order; None: everything is
+    cdef Py_ssize_t _kept_bytes
+    cdef int _tags                  # tagged fields that are open
 
     cdef uint8_t* reserve(self, Py_ssize_t count) except NULL
     cdef int grow(self, Py_ssize_t count) except -1
+    cdef int check_room(self, Py_ssize_t count) except -1
     cdef int put_length(self, Py_ssize_t length, bint compact, Py_ssize_t limit, str what) except -1
     cdef int put_text(self, str value, bint compact) except -1
     cdef int put_blob(self, object value, bint compact) except -1

@@ -38,6 +38,10 @@ cdef enum:
     MAX_STRING = 0x7FFF             # a string's length is an int16, compact or not
     MAX_LENGTH = 0x7FFFFFFE         # of bytes and arrays: one less than an int32, since the compact form adds one
 
+    KEPT = 32 * 1024                # a copy of fewer bytes costs less than a buffer more
+
+KEPT_BYTES = KEPT
+
 cdef const uint8_t* EMPTY = b"\0"     # what an empty buffer points to, so that no pointer is NULL
 
 
@@ -400,10 +404,12 @@ cdef class Writer:
     """Appends primitives to a buffer of its own that doubles as it fills.
 
     Invariant: size <= capacity; while a view is alive the memory does not move, so writing raises BufferError.
+    With `keep_large`, bytes of KEPT_BYTES or more stay where they are, outside of tagged fields, and `buffers` has them between what was
+    written: they must not change until these are sent. `position` and `len` leave them out then, and there is no view.
     Not for use by two threads at once.
     """
 
-    def __cinit__(self, Py_ssize_t capacity=256):
+    def __cinit__(self, Py_ssize_t capacity=256, bint keep_large=False):
         if capacity < 0:
             raise ValueError(f"capacity {capacity} is negative")
         capacity = max(capacity, 16)
@@ -411,6 +417,7 @@ cdef class Writer:
         if self._data == NULL:
             raise MemoryError()
         self._capacity = capacity
+        self._kept = [] if keep_large else None
 
     def __dealloc__(self):
         PyMem_Free(self._data)
@@ -419,6 +426,8 @@ cdef class Writer:
         return self._size
 
     def __getbuffer__(self, Py_buffer* buffer, int flags):
+        if self._kept is not None:
+            raise BufferError("what a writer has is in several pieces where it keeps large bytes")
         PyBuffer_FillInfo(buffer, self, self._data, self._size, 1, flags)
         self._exports += 1
 
@@ -432,7 +441,20 @@ cdef class Writer:
 
     def getvalue(self):
         """A copy of what was written."""
-        return PyBytes_FromStringAndSize(<const char*>self._data, self._size)
+        return b"".join(self.buffers()) if self._kept else PyBytes_FromStringAndSize(<const char*>self._data, self._size)
+
+    def buffers(self):
+        """What was written, as buffers in their order: a copy, but for large bytes that were kept."""
+        cdef Py_ssize_t begin = 0
+        cdef Py_ssize_t end
+        cdef list found = []
+        for end, value in self._kept or ():
+            found.append(PyBytes_FromStringAndSize(<const char*>self._data + begin, end - begin))
+            found.append(value)
+            begin = end
+        if begin < self._size or not found:
+            found.append(PyBytes_FromStringAndSize(<const char*>self._data + begin, self._size - begin))
+        return found
 
     def view(self):
         """What was written, without a copy and read-only; nothing can be written while the view is alive."""
@@ -443,6 +465,10 @@ cdef class Writer:
         if self._exports:
             raise BufferError("a view of the writer is alive")
         self._size = 0
+        self._kept_bytes = 0
+        self._tags = 0
+        if self._kept is not None:
+            self._kept.clear()
 
     # --- what the rest is made of
 
@@ -460,8 +486,7 @@ cdef class Writer:
         cdef uint8_t* data
         if self._exports:
             raise BufferError("a view of the writer is alive")
-        if count > MAX_LENGTH - self._size:
-            raise EncodeError(f"a message of {self._size + count} bytes is more than the wire's 2 GiB")
+        self.check_room(count)
         while capacity - self._size < count:
             capacity *= 2
         data = <uint8_t*>PyMem_Realloc(self._data, capacity)
@@ -469,6 +494,11 @@ cdef class Writer:
             raise MemoryError()
         self._data = data
         self._capacity = capacity
+        return 0
+
+    cdef int check_room(self, Py_ssize_t count) except -1:
+        if count > MAX_LENGTH - self._size - self._kept_bytes:
+            raise EncodeError(f"a message of {self._size + self._kept_bytes + count} bytes is more than the wire's 2 GiB")
         return 0
 
     cdef int put_length(self, Py_ssize_t length, bint compact, Py_ssize_t limit, str what) except -1:
@@ -506,7 +536,12 @@ cdef class Writer:
         PyObject_GetBuffer(value, &buffer, PyBUF_SIMPLE)
         try:
             self.put_length(buffer.len, compact, MAX_LENGTH, "bytes")
-            memcpy(self.reserve(buffer.len), buffer.buf, buffer.len)
+            if buffer.len >= KEPT and self._kept is not None and self._tags == 0:
+                self.check_room(buffer.len)
+                self._kept.append((self._size, value if type(value) is bytes else memoryview(value).cast("B")))
+                self._kept_bytes += buffer.len
+            else:
+                memcpy(self.reserve(buffer.len), buffer.buf, buffer.len)
         except BaseException:
             self._size = start
             raise
@@ -649,6 +684,7 @@ cdef class Writer:
         """Write a tag, leave a byte for the size, and return the position at which the field's bytes begin."""
         self._size = store_uvarint(self.reserve(MAX_VARINT32), tag) - self._data
         self.reserve(1)[0] = 0
+        self._tags += 1
         return self._size
 
     def end_tag(self, Py_ssize_t start):
@@ -663,3 +699,4 @@ cdef class Writer:
             self.reserve(width - 1)
             memmove(self._data + start + width - 1, self._data + start, size)
         memcpy(self._data + start - 1, length, width)
+        self._tags -= 1

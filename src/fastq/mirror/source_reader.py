@@ -27,7 +27,8 @@ from fastq.values import NamedTuple
 
 FETCH_VERSIONS = (4, 32767)
 EPOCHS_FROM, IDS_FROM = 12, 13
-RESPONSE_BYTES, PARTITION_BYTES = 8 * 1024 * 1024, 4 * 1024 * 1024
+RESPONSE_BYTES, PARTITION_BYTES = 4 * 1024 * 1024, 4 * 1024 * 1024
+"""With what surrounds it, an answer goes into a request whose buffer the target's broker keeps for the next one."""
 CALL_S = 30.0
 LEADERS_S = 1.0
 

@@ -73,9 +73,9 @@ class HeaderEncoder:
         else:
             if isinstance(request, VersionedRequest):
                 request = request.build(version)
-            writer = Writer()
+            writer = Writer(keep_large=True)
             request.encode(writer, version)
-            buffers = (writer.getvalue(),)
+            buffers = writer.buffers()
         return frame_request(
             pending.api_key, version, pending.correlation_id, self._client_id, _REQUESTS_FLEXIBLE, buffers
         )

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastq._native.wire import DecodeError, EncodeError, Reader, Writer
+from fastq._native.wire import KEPT_BYTES, DecodeError, EncodeError, Reader, Writer
 
 NUMBERS = {
     "int8": (">b", -(2**7), 2**7 - 1),
@@ -363,6 +363,39 @@ def test_a_view_pins_the_writer() -> None:
             writer.clear()
     writer.write_int8(2)
     assert writer.getvalue() == b"\x01\x02"
+
+
+@given(st.lists(st.tuples(st.integers(0, 9) | st.integers(-2, 2).map(KEPT_BYTES.__add__), st.booleans()), max_size=6))
+def test_large_bytes_stay_where_they_are(parts: list[tuple[int, bool]]) -> None:
+    plain, keeping = Writer(), Writer(keep_large=True)
+    values = [bytearray(size) for size, _ in parts]
+    for number, (value, (_, in_tag)) in enumerate(zip(values, parts, strict=True)):
+        value[:1] = bytes([number])[: len(value)]
+        for writer in (plain, keeping):
+            writer.write_int16(number)
+            start = writer.begin_tag(7) if in_tag else 0
+            writer.write_bytes(value)
+            if in_tag:
+                writer.end_tag(start)
+    buffers = keeping.buffers()
+    assert b"".join(buffers) == keeping.getvalue() == plain.getvalue()
+    kept = [buffer.obj for buffer in buffers if isinstance(buffer, memoryview)]
+    assert [id(value) for value in kept] == [
+        id(value) for value, (size, in_tag) in zip(values, parts, strict=True) if size >= KEPT_BYTES and not in_tag
+    ]
+    with pytest.raises(BufferError):
+        keeping.view()
+    keeping.clear()
+    assert keeping.getvalue() == b"".join(keeping.buffers()) == b""
+
+
+def test_what_is_kept_counts_for_the_wire_s_bound() -> None:
+    writer, mebibyte = Writer(keep_large=True), bytes(1 << 20)
+    for _ in range(2047):
+        writer.write_bytes(mebibyte)
+    with pytest.raises(EncodeError, match="2 GiB"):
+        writer.write_bytes(mebibyte)
+    assert len(writer.buffers()) == 2 * 2047
 
 
 def test_decode_errors_say_where_and_survive_pickling() -> None:
