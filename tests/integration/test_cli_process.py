@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
 
-from fastq import Admin, Producer
+from fastq import Admin, Producer, TopicPartition
 from fastq.testing import Broker
 
 PROGRAMS = [[sys.executable, "-m", "fastq"], [sys.executable, "-m", "fastq.cli"]]
@@ -150,3 +152,66 @@ def test_a_full_disk(topic: str) -> None:
         command = [*FASTQ, "consume", topic, "--from-beginning", "--exit-at-end"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=60)
     assert (done.returncode, done.stderr) == (1, b"fastq: No space left on device\n")
+
+
+LINES, PIPE_BYTES = 5_000, 4096
+LINE_BYTES = 16
+
+
+@pytest.fixture
+def even(servers: str, make_topic: Callable[..., str]) -> str:
+    """A topic of one partition whose lines are all as long: what of it fits into a pipe is known."""
+    name = make_topic(servers, 1)
+    with Producer(bootstrap_servers=servers) as producer:
+        producer.send_many(name, [b"%015d" % number for number in range(LINES)])
+    return name
+
+
+def committed_of(servers: str, topic: str) -> int:
+    with Admin(bootstrap_servers=servers) as admin:
+        found = admin.list_group_offsets(topic).get(TopicPartition(topic, 0))
+        return 0 if found is None else found.result().offset
+
+
+@pytest.fixture
+def as_group(even: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A command that reads it as a group of the same name and commits often, and holds back what it writes, as Python does."""
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+    command = ["consume", even, "--group", even, "--from-beginning", "--exit-at-end"]
+    return [*FASTQ, *command, "--property", "auto.commit.interval.ms=50"]
+
+
+def test_a_group_is_not_past_what_a_full_disk_took(servers: str, even: str, as_group: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(as_group, stdout=full, stderr=subprocess.PIPE, timeout=60)
+    assert (done.returncode, done.stderr) == (1, b"fastq: No space left on device\n")
+    assert committed_of(servers, even) == 0
+
+
+@pytest.mark.parametrize("ending", ["its reader goes", "it is killed"])
+def test_a_group_is_not_past_what_was_written(servers: str, even: str, as_group: list[str], ending: str) -> None:
+    """A pipe that is full holds the command while its commits go on by themselves."""
+    reader, writer = os.pipe()
+    fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+    process = subprocess.Popen(as_group, stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    try:
+        assert os.read(reader, LINE_BYTES) == b"%015d\n" % 0
+        deadline = time.monotonic() + 30
+        while not committed_of(servers, even):
+            assert time.monotonic() < deadline, "nothing was committed"
+        if ending == "it is killed":
+            process.kill()
+            process.wait(30)
+        os.close(reader)
+        if ending == "its reader goes":
+            assert ended(process) == (141, "")
+    finally:
+        process.kill()
+        process.communicate()
+    assert 0 < committed_of(servers, even) <= 1 + PIPE_BYTES // LINE_BYTES
+
+
+def test_a_group_that_was_read_to_the_end_has_committed_all(servers: str, even: str, as_group: list[str]) -> None:
+    done = subprocess.run(as_group, stdout=subprocess.PIPE, timeout=60, check=True)
+    assert len(done.stdout) == LINES * LINE_BYTES and committed_of(servers, even) == LINES

@@ -142,6 +142,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
             ):  # nothing that is shown: what was given
                 complain(f"{error.object[error.start : error.end]!a} was given, which is no Unicode")
                 return WRONG_USAGE
+            try:
+                sys.stdout.flush()
+            except (OSError, ValueError):  # the interpreter would try it again at its end, and tell in words of its own
+                _leave_stdout()
             text = _words(error)
             unreachable = isinstance(error, ConnectionFailed) and not isinstance(error, KafkaError)
             if not any(told.startswith(text) for told in lines.told):
@@ -163,6 +167,6 @@ def _words(error: Exception) -> str:
 
 
 def _leave_stdout() -> None:
-    """Nothing is left to tell the reader who went away, and the interpreter's own flush at the end must not try."""
+    """Nothing is left to tell the reader who went away, or the disk that is full, and the interpreter's own flush at the end must not try."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
