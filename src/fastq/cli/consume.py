@@ -248,11 +248,11 @@ def _records(
         yield from _up_to(consumer, stops, options)
         return
     if options.exit_at_end or options.last_of_each_key:
-        records = consumer.read_to_end()
+        to_end = consumer.read_to_end()
         if options.group is None:
-            yield records
+            yield to_end
         else:  # each is done with, and may be committed at any time, when the next is asked for
-            yield from ([record] for record in records)
+            yield from ([record] for record in to_end)
         return
     wait = options.timeout if options.timeout is not None else 3600.0
     while True:

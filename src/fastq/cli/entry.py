@@ -167,6 +167,6 @@ def _words(error: Exception) -> str:
 
 
 def _leave_stdout() -> None:
-    """Nothing is left to tell the reader who went away, or the disk that is full, and the interpreter's own flush at the end must not try."""
+    """Nothing is left to write, as the reader went away or the disk is full, and the interpreter's own flush at the end must not try."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
