@@ -27,6 +27,7 @@ from spark_jvm import SparkSession, fastq_session, jvm_session
 from fastq import Admin, Producer
 from fastq.admin import OffsetSpec
 from fastq.metadata import TopicPartition
+from fastq.spark.java import NEWEST_PYSPARK, session_defaults
 
 SCRIPTS = Path(__file__).with_name("spark_runs.py")
 PARTITIONS = 4
@@ -38,8 +39,9 @@ MICRO_ROWS, MICRO_BATCHES, MICRO_FIRST = 100, 16, 4
 """Rows of a micro-batch, batches of a run, and how many at its beginning do not count."""
 
 SIDES = {"fastq": "fastq", "fastq-best": "fastq", "jvm": "kafka"}
-# What docs/spark.md advises: Spark's workers in Python are reached over Unix sockets. The JVM connector has no use of them.
-FASTQ_BEST = {"spark.python.unix.domain.socket.enabled": "true"}
+# What `fastq.spark.session` sets: Unix sockets to the workers in Python, and Arrow without checks of its own. The JVM connector has no
+# use of either.
+FASTQ_BEST = session_defaults(NEWEST_PYSPARK)
 # What users of the JVM connector set for throughput, of its consumer and of its producer.
 JVM_BEST = {
     "read": {

@@ -16,6 +16,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from fastq.spark import ensure_java
+from fastq.spark.java import pyspark_version, session_defaults
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -52,6 +53,7 @@ def spark(spark_environment: dict[str, str], tmp_path_factory: pytest.TempPathFa
     os.environ.update(spark_environment)
     builder = SparkSession.builder.master("local[2]").appName("fastq tests")
     settings = {
+        **session_defaults(pyspark_version()),
         "spark.driver.memory": "1g",
         "spark.driver.host": "127.0.0.1",
         "spark.ui.enabled": "false",

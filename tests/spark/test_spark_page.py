@@ -28,7 +28,11 @@ def test_the_programs_of_the_page_run(tmp_path: Path, spark_environment: dict[st
     config = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 4}
     with Broker(data_dir=tmp_path / "data", config=config) as broker:
         program = tmp_path / "program.py"
-        ask = 'print("Unix sockets:", spark.conf.get("spark.python.unix.domain.socket.enabled"))'
+        ask = """
+print("Unix sockets:", spark.conf.get("spark.python.unix.domain.socket.enabled"))
+for check in ("null_check_for_get", "unsafe_memory_access"):
+    print(check, spark._jvm.java.lang.System.getProperty(f"arrow.enable_{check}"))
+"""
         program.write_text(f"{PROGRAM.replace('127.0.0.1:9092', broker.bootstrap_servers)}\n{ask}\n")
         done = subprocess.run(
             [sys.executable, str(program)],
@@ -48,6 +52,8 @@ def test_the_programs_of_the_page_run(tmp_path: Path, spark_environment: dict[st
         "orders-0 is at 1000 of 1000 lag 0",
         "committed=1000",
         "Unix sockets: true",
+        "null_check_for_get false",
+        "unsafe_memory_access true",
     ):
         assert said in done.stdout
 
