@@ -41,6 +41,7 @@ from fastq.net.requests import VersionedRequest
 from fastq.protocol import messages as m
 from fastq.protocol.api import ApiKey, api_name
 from fastq.protocol.message import Message
+from fastq.words import counted
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -478,7 +479,7 @@ def _leader_of(tp: TopicPartition, described: Outcomes[str, TopicDescription]) -
     if not 0 <= tp.partition < len(partitions):
         return _error(
             ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-            f"the topic has {len(partitions)} partitions",
+            f"the topic has {counted(len(partitions), 'partition')}",
             topic=tp.topic,
             partition=tp.partition,
         )

@@ -12,7 +12,6 @@ from fastq.cli.output import (
     Subparsers,
     UsageError,
     add_json_option,
-    counted,
     is_whole,
     key_values,
     print_facts,
@@ -22,6 +21,7 @@ from fastq.cli.output import (
     whole,
 )
 from fastq.errors import BrokerIdNotRegistered
+from fastq.words import counted
 
 if TYPE_CHECKING:
     from fastq.admin import ClusterDescription, FeatureUpdate

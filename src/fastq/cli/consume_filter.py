@@ -11,10 +11,10 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Callable
-from datetime import datetime
 from typing import TYPE_CHECKING
 
-from fastq.cli.output import INT64_MAX, UsageError
+from fastq.cli.output import UsageError
+from fastq.words import read_time_ms
 
 if TYPE_CHECKING:
     from fastq import Record
@@ -37,11 +37,9 @@ _NUMBERS = {
 
 def milliseconds(text: str, option: str) -> int:
     """A time of an option, in ms since 1970. Raises UsageError."""
-    if text.isascii() and text.isdigit() and len(text) < 20 and int(text) <= INT64_MAX:
-        return int(text)
     try:
-        return max(0, int(datetime.fromisoformat(text).timestamp() * 1000))
-    except (ValueError, OverflowError, OSError):  # the last two of years at the ends of the calendar
+        return read_time_ms(text)
+    except ValueError:
         raise UsageError(
             f"{option} takes milliseconds since 1970, or a date like 2026-11-21T10:00:00, not {text!r}"
         ) from None

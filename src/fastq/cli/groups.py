@@ -11,7 +11,7 @@ import csv
 import re
 import time
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ from fastq.cli.output import (
     read_text,
     whole,
 )
+from fastq.words import read_time_ms
 
 if TYPE_CHECKING:
     from fastq import TopicPartition
@@ -272,16 +273,13 @@ def reset_of(options: argparse.Namespace) -> OffsetReset:
     return OffsetReset.to_offsets(_read_file(options.from_file))
 
 
-def _moment(text: str) -> datetime | int:
-    if is_whole(text, INT64_MAX):
-        return int(text)
+def _moment(text: str) -> int:
     try:
-        found = datetime.fromisoformat(text.replace("Z", "+00:00"))
-        if found.timestamp() >= 0:  # what is below means special places in the protocol
-            return found
-    except (ValueError, OverflowError, OSError):  # the last two of years at the ends of the calendar
-        pass
-    raise UsageError(f"a date like 2026-11-21T10:00:00, or milliseconds since 1970, are expected, not {text!r}")
+        return read_time_ms(text)
+    except ValueError:
+        raise UsageError(
+            f"a date like 2026-11-21T10:00:00, or milliseconds since 1970, are expected, not {text!r}"
+        ) from None
 
 
 _SHORT_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")

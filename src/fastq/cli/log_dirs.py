@@ -17,7 +17,6 @@ from fastq.cli.output import (
     UsageError,
     add_json_option,
     complain,
-    counted,
     nonempty,
     print_json,
     print_records,
@@ -25,6 +24,7 @@ from fastq.cli.output import (
     whole,
 )
 from fastq.errors import ReplicaNotAvailable
+from fastq.words import counted
 
 if TYPE_CHECKING:
     from fastq import Admin, TopicPartition

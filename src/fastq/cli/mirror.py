@@ -8,7 +8,8 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from fastq.cli.output import Subparsers, add_json_option, complain, counted, nonempty, print_records, seconds
+from fastq.cli.output import Subparsers, add_json_option, complain, nonempty, print_records, seconds
+from fastq.words import counted
 
 if TYPE_CHECKING:
     from fastq.mirror import MirrorConfig

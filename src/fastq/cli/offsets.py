@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from datetime import datetime
 from typing import Any
 
 from fastq.cli.clients import add_client_options, opened_admin
-from fastq.cli.output import INT64_MAX, Subparsers, UsageError, add_json_option, is_whole, nonempty, print_records
+from fastq.cli.output import Subparsers, UsageError, add_json_option, nonempty, print_records
+from fastq.words import read_time_ms
 
 
 def register(commands: Any) -> None:
@@ -33,17 +33,12 @@ def when(text: str) -> int:
     special = {"earliest": OffsetSpec.EARLIEST, "latest": OffsetSpec.LATEST, "max-timestamp": OffsetSpec.MAX_TIMESTAMP}
     if text in special:
         return int(special[text])
-    if is_whole(text, INT64_MAX):
-        return int(text)
     try:
-        found = int(datetime.fromisoformat(text).timestamp() * 1000)
-    except (ValueError, OverflowError, OSError):  # the last two of years at the ends of the calendar
-        found = -1
-    if found < 0:  # which means special places in the protocol
+        return read_time_ms(text)
+    except ValueError:
         raise UsageError(
             f"--at takes {', '.join(special)}, milliseconds since 1970, or a date like 2026-11-21T10:00:00, not {text!r}"
-        )
-    return found
+        ) from None
 
 
 def run(options: argparse.Namespace) -> int:

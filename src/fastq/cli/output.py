@@ -147,12 +147,6 @@ def complain(text: str) -> None:
     print(f"{start}fastq: {one_line(text)}", file=sys.stderr, flush=True)
 
 
-def counted(number: int, thing: str) -> str:
-    """A number of things in words: `1 record`, `2,000 records`."""
-    things = thing if number == 1 else f"{thing[:-1]}ies" if thing.endswith("y") else f"{thing}s"
-    return f"{number:,} {things}"
-
-
 class Subparsers:
     """The part of argparse's sub-parser action that the commands use, with one look for all help pages."""
 

@@ -16,7 +16,6 @@ from fastq.cli.output import (
     add_json_option,
     complain,
     count,
-    counted,
     nonempty,
     print_json,
     print_records,
@@ -25,6 +24,7 @@ from fastq.cli.output import (
 )
 from fastq.cli.reassignment_files import assignment_document, read_partitions
 from fastq.errors import ElectionNotNeeded
+from fastq.words import counted
 
 if TYPE_CHECKING:
     from fastq import TopicPartition

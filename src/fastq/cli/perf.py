@@ -41,6 +41,7 @@ from fastq.cli.output import (
     seconds,
     whole,
 )
+from fastq.words import counted
 
 if TYPE_CHECKING:
     from fastq import Producer
@@ -294,7 +295,7 @@ def run_consume(options: argparse.Namespace) -> int:
     progress.close()
     _print(_figures(done, size, last - start, ()), options)
     if done < options.records:
-        complain(f"{done:,} of {options.records:,} records came, then none for {options.timeout:g} s")
+        complain(f"{done:,} of {counted(options.records, 'record')} came, then none for {options.timeout:g} s")
     return 0 if done >= options.records else 1
 
 

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fastq.cli.clients import Default, add_client_options, opened_producer
-from fastq.cli.output import Progress, Subparsers, UsageError, complain, counted, nonempty, rate, whole
+from fastq.cli.output import Progress, Subparsers, UsageError, complain, nonempty, rate, whole
 from fastq.cli.produce_lines import BadLine, Headers, Parsed, line_parser, without_end
 from fastq.errors import FastqError
+from fastq.words import counted
 
 if TYPE_CHECKING:
     from fastq import Producer

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from fastq.cli import reassign_throttles
 from fastq.cli.clients import described, opened_admin
-from fastq.cli.output import UsageError, complain, count, counted, is_whole, print_json, print_records, seconds
+from fastq.cli.output import UsageError, complain, count, is_whole, print_json, print_records, seconds
 from fastq.cli.reassignment_files import Placement, assignment_document, on_one_line, read_assignment, read_topics
 from fastq.errors import FastqError, NoReassignmentInProgress, ReplicaNotAvailable
 from fastq.metadata import TopicPartition
+from fastq.words import counted
 
 if TYPE_CHECKING:
     from fastq import Admin

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from fastq.cli.clients import add_client_options, described, opened_admin
 from fastq.cli.groups import partitions_of
-from fastq.cli.output import Progress, Subparsers, add_json_option, complain, counted, nonempty, print_records, seconds
+from fastq.cli.output import Progress, Subparsers, add_json_option, complain, nonempty, print_records, seconds
 from fastq.errors import KafkaError, LeaderNotAvailable, UnknownTopicOrPartition
+from fastq.words import counted
 
 if TYPE_CHECKING:
     from fastq import Admin

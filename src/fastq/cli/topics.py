@@ -13,7 +13,6 @@ from fastq.cli.output import (
     UsageError,
     add_json_option,
     complain,
-    counted,
     is_whole,
     key_values,
     nonempty,
@@ -23,6 +22,7 @@ from fastq.cli.output import (
     whole,
 )
 from fastq.errors import TopicAlreadyExists, UnknownTopicOrPartition
+from fastq.words import counted
 
 if TYPE_CHECKING:
     from fastq import Admin

@@ -98,9 +98,13 @@ class Cluster:
         from fastq.consumer import AsyncConsumer
 
         if self._readers.total() >= READERS_MAX:
-            raise TooManyReaders(f"{READERS_MAX} searches and tails of {self.name} run already; stop one first")
+            raise TooManyReaders(
+                f"as many searches and tails of {self.name} run already as may, {READERS_MAX}; stop one first"
+            )
         if who and self._readers[who] >= READERS_OF_ONE_MAX:
-            raise TooManyReaders(f"{READERS_OF_ONE_MAX} searches and tails of {who} run already; stop one first")
+            raise TooManyReaders(
+                f"as many searches and tails of {who} run already as may, {READERS_OF_ONE_MAX}; stop one first"
+            )
         self._readers[who] += 1
         try:
             own = {"allow_auto_create_topics": False, "auto_offset_reset": "earliest", **settings}

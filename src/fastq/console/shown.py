@@ -6,6 +6,8 @@ from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
 
+from fastq.words import counted
+
 
 def size(value: int | None) -> str:
     """Bytes in powers of 1024; a dash for None."""
@@ -32,12 +34,6 @@ def when(ms: int | None) -> str:
         return datetime.fromtimestamp(ms / 1000, timezone.utc).strftime("%Y-%m-%d %H:%M:%S") + f".{ms % 1000:03d}"
     except (OverflowError, ValueError, OSError):
         return f"{ms} ms"
-
-
-def counted(number: int, thing: str) -> str:
-    """`1 record`, `2,000 records`."""
-    things = thing if number == 1 else f"{thing[:-1]}ies" if thing.endswith("y") else f"{thing}s"
-    return f"{number:,} {things}"
 
 
 def seconds(value: float | None) -> str:

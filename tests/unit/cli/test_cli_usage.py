@@ -13,8 +13,9 @@ import pytest
 from fastq.cli import main, produce
 from fastq.cli.clients import client_settings
 from fastq.cli.entry import build_parser
-from fastq.cli.output import Progress, UsageError, counted, shown_in_json
+from fastq.cli.output import Progress, UsageError, shown_in_json
 from fastq.cli.produce_lines import without_end
+from fastq.words import counted
 
 
 def leaves(parser: argparse.ArgumentParser, name: str = "") -> Iterator[str]:

@@ -20,6 +20,7 @@ from fastq.console.pages.routes import TOPIC, Routes
 from fastq.console.scan import STARTS, Progress, scan
 from fastq.console.users import Role
 from fastq.console.visit import BadValue, Refused, Visit
+from fastq.words import counted
 
 PLACES_LENGTH_MAX = 64_000
 
@@ -100,7 +101,7 @@ async def begin(visit: Visit) -> Response:
         places.setdefault(int(partition), []).append(int(offset))
     known = len((await visit.cluster.run(look_up_topics([topic])))[topic].result().partitions)
     if max(places) >= known:
-        raise BadValue(f"{topic} has {known} partitions, 0 is the first: there is no {max(places)}")
+        raise BadValue(f"{topic} has {counted(known, 'partition')}, 0 is the first: there is no {max(places)}")
     copied = await copy(
         visit.cluster,
         topic,

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
-from datetime import datetime, timezone
+from datetime import timezone
 from typing import Any
 
 from starlette.responses import Response
@@ -40,6 +40,7 @@ from fastq.console.tail import follow
 from fastq.console.users import Role
 from fastq.console.visit import BadValue, Refused, Visit
 from fastq.errors import ConnectionTimeout
+from fastq.words import counted, read_time_ms
 
 VALUE_MAX = 1 << 20
 KINDS = ("text", "base64", "null")
@@ -82,18 +83,12 @@ def plan_of(visit: Visit, *, limit_max: int = LIMIT_MAX, limit: int = LIMIT_DEFA
 
 def time_ms(name: str, text: str) -> int:
     """Milliseconds since 1970, of a number of them or of an ISO time, which without a zone is UTC."""
-    text = text.strip()
-    if text.isascii() and text.isdigit() and len(text) <= 15:
-        return int(text)
     try:
-        found = datetime.fromisoformat(text.replace("Z", "+00:00"))
-        found = found if found.tzinfo is not None else found.replace(tzinfo=timezone.utc)
-        milliseconds = int(found.timestamp() * 1000)
-    except (ValueError, OverflowError):
-        milliseconds = -1
-    if milliseconds < 0:
-        raise BadValue(f"{name} is a time as 2026-01-31T12:00 (UTC), or milliseconds since 1970, not {text!r}")
-    return milliseconds
+        return read_time_ms(text, timezone.utc)
+    except ValueError:
+        raise BadValue(
+            f"{name} is a time as 2026-01-31T12:00 (UTC), or milliseconds since 1970, not {text!r}"
+        ) from None
 
 
 def decoder_of(visit: Visit) -> Decoder:
@@ -357,7 +352,9 @@ async def produce(visit: Visit) -> Response:
     partition = visit.number("partition", high=2**31 - 1) if visit.text("partition").strip() else None
     described = await visit.cluster.admin.describe_topic(topic)  # which the producer would make, where brokers do so
     if partition is not None and partition >= len(described.partitions):
-        raise BadValue(f"{topic} has {len(described.partitions)} partitions, 0 is the first: there is no {partition}")
+        raise BadValue(
+            f"{topic} has {counted(len(described.partitions), 'partition')}, 0 is the first: there is no {partition}"
+        )
     key, value = _bytes(visit, "key"), _bytes(visit, "value")
     headers = _headers(visit.text("headers", VALUE_MAX))
     sent = await visit.cluster.producer.send(topic, value, key=key, headers=headers, partition=partition)

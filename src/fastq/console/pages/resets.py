@@ -15,11 +15,11 @@ from starlette.responses import Response
 
 from fastq.console.pages.groups import ID_MAX, OFFSETS_LENGTH_MAX, RESETS, reset_of
 from fastq.console.pages.routes import CLUSTER, Routes
-from fastq.console.shown import counted
 from fastq.console.users import Role
 from fastq.console.visit import BadValue, Visit
 from fastq.errors import FastqError
 from fastq.metadata import TopicPartition
+from fastq.words import counted
 
 GROUPS_MAX, GROUPS_AT_ONCE = 200, 8
 CHANGES_MAX = 20_000
@@ -159,7 +159,7 @@ async def reset(visit: Visit) -> Response:
 
     await asyncio.gather(*(one(group_id, offsets) for group_id, offsets in groups.items()))
     return visit.result(
-        f"Reset offsets of {len(groups):,} groups", sorted(rows, key=lambda row: row[0]), visit.url("groups")
+        f"Reset offsets of {counted(len(groups), 'group')}", sorted(rows, key=lambda row: row[0]), visit.url("groups")
     )
 
 
