@@ -1,16 +1,20 @@
 """Whether the target has the records of the source: read on both sides, and compared one by one.
 
 Rules
-- Compared is from the first record whose place on both sides is known and that both still have, up to what was copied when the
-  comparison began: key, value, headers and time. The first difference ends a partition.
+- Compared is from the first record whose place on both sides is known and that both still have, up to the target's end when the
+  comparison came to it: key, value, headers and time. The first difference ends a partition; so does a record of the target behind the
+  last that was copied. Where the target has more than when the comparison began, how far the mirror is, is asked anew: what it copies
+  meanwhile is compared as well. What came after a fail-over is not looked at.
 - Where offsets are the same each record's offset is compared too, and records are read whether they are committed or not.
-- Of a compacted topic, whose sides are cleaned each by itself, the last values of all keys are compared. What a running mirror
-  copies meanwhile may look like a difference there.
+- Of a compacted topic, whose sides are cleaned each by itself, the last record of each key is compared, as a print (XXH3-128; of another
+  hash where there is no package xxhash: no print leaves this process). What is cleaned away on one side while a mirror runs may look
+  like a difference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import blake2b
 
 from fastq.admin import ConfigResource
@@ -26,6 +30,27 @@ from fastq.mirror.survey import Survey, partitions_of
 from fastq.values import NamedTuple
 
 STEP_TIMEOUT_S = 30.0
+PAUSE_S = 0.1
+
+
+def _blake2b(data: bytes) -> bytes:
+    return blake2b(data, digest_size=16).digest()
+
+
+_digest: Callable[[bytes], bytes] = _blake2b
+try:
+    from xxhash import xxh3_128_digest
+except ImportError:
+    pass
+else:
+    _digest = xxh3_128_digest
+
+
+class _Print(NamedTuple):
+    """Of a record: its time, below 0 where it has none of its own, and a digest of the rest."""
+
+    time_ms: int
+    digest: bytes
 
 
 class Comparison(NamedTuple):
@@ -45,8 +70,17 @@ def compare_all(config: MirrorConfig, topics: Sequence[str]) -> Iterator[Compari
     """Compare what was copied of some topics, or of all."""
     survey, names = Survey(config), Names.of(config)
     try:
-        state = read_state(config.target, state_topic(config.source.alias), range(survey.lanes()))
+        lanes = range(survey.lanes())
+        state = read_state(config.target, state_topic(config.source.alias), lanes)
         known = progress_of(config, survey.target, state)
+
+        ends = {tp: end for stopped in state.stopped.values() for tp, end in stopped.ends.items()}
+
+        def again(tp: TopicPartition) -> Progress | None:
+            _wait_for_open_transactions(config, lanes)
+            newer = read_state(config.target, state_topic(config.source.alias), lanes)
+            return progress_of(config, survey.target, newer).get(tp)
+
         copied = {tp: of for tp, of in sorted(known.items()) if tp.topic in topics or not topics}
         unknown = sorted(set(topics) - {tp.topic for tp in copied})
         if unknown:
@@ -65,7 +99,8 @@ def compare_all(config: MirrorConfig, topics: Sequence[str]) -> Iterator[Compari
             if why:
                 yield Comparison(tp, name, "unknown", detail=why)
                 continue
-            yield compare(config, tp, name, progress, compacted=name in compacted)
+            there = wanted[tp]
+            yield compare(config, tp, there, progress, again, target_end=ends.get(there), compacted=name in compacted)
     finally:
         survey.close()
 
@@ -84,33 +119,77 @@ def gone(config: MirrorConfig, progress: Progress, topic_id: str | None, target_
 
 
 def compare(
-    config: MirrorConfig, partition: TopicPartition, topic: str, progress: Progress, *, compacted: bool
+    config: MirrorConfig,
+    partition: TopicPartition,
+    there: TopicPartition,
+    progress: Progress,
+    again: Callable[[TopicPartition], Progress | None],
+    *,
+    target_end: int | None,
+    compacted: bool,
 ) -> Comparison:
-    """Compare a partition of the source with that of the target's `topic`."""
-    there, end = TopicPartition(topic, partition.partition), progress.next_offset
+    """Compare a partition of the source with that of the target, up to `target_end` (None: that of now). `again` says how far it is now."""
+    topic, end = there.topic, progress.next_offset
     same = config.options.offsets == "same"
     level = "read_committed" if config.options.read_committed and not same else "read_uncommitted"
     if not progress.runs:
         return Comparison(partition, topic, "same", 0, end, end)  # nothing was copied yet
-    begins = _begin(config.source, partition), _begin(config.target, there)
-    start = (begins[0], begins[1]) if compacted else common_start(progress, *begins)
+    (begin, readable, log_end), target_begin = _bounds(config.source, partition, level), _begin(config.target, there)
+    if end > log_end:
+        why = f"the source ends at offset {log_end}, and the target has what was there up to {end}"
+        return Comparison(partition, topic, "differs", 0, begin, end, why)
+    if end > readable:
+        why = f"a transaction is open in the source at offset {readable}, and the target has what it has sent"
+        return Comparison(partition, topic, "unknown", detail=why)
+    start = (begin, target_begin) if compacted else common_start(progress, begin, target_begin)
     if start is None:
         why = "there is no record whose place is known on both sides and that both still have"
         return Comparison(partition, topic, "unknown", detail=why)
+
+    def more() -> Iterator[Record[bytes, bytes]]:
+        """What was copied since: what `theirs` goes up to was there before this is asked."""
+        newer = again(partition)
+        return _records(config.source, partition, end, end if newer is None else newer.next_offset, level)
+
     ours = _records(config.source, partition, start[0], end, level)
-    theirs = _records(config.target, there, start[1], None, level if same else "read_committed")
+    theirs = _records(config.target, there, start[1], target_end, level if same else "read_committed")
     if compacted:
-        return _compare_keys(partition, topic, ours, theirs, start[0], end)
+        compared, detail = _compare_keys(ours, theirs, more)
+    else:
+        compared, detail = _compare_records(ours, theirs, more, end, same=same)
+    return Comparison(partition, topic, "differs" if detail else "same", compared, start[0], end, detail)
+
+
+def _compare_records(
+    ours: Iterator[Record[bytes, bytes]],
+    theirs: Iterator[Record[bytes, bytes]],
+    more: Callable[[], Iterator[Record[bytes, bytes]]],
+    end: int,
+    *,
+    same: bool,
+) -> tuple[int, str | None]:
+    """How many records were compared, and what is another."""
     compared = 0
     for record in ours:
-        found = next(theirs, None)
-        detail = _difference(record, found)
-        if detail is None and same and found is not None and found.offset != record.offset:
-            detail = f"the record at offset {record.offset} lies at {found.offset} in the target"
+        detail = _difference(record, next(theirs, None), same=same)
         if detail is not None:
-            return Comparison(partition, topic, "differs", compared, start[0], end, detail)
+            return compared, detail
         compared += 1
-    return Comparison(partition, topic, "same", compared, start[0], end)
+    found = next(theirs, None)
+    if found is None:
+        return compared, None
+    for record in more():
+        detail = _difference(record, found, same=same)
+        if detail is not None:
+            return compared, detail
+        compared, end = compared + 1, record.offset + 1
+        found = next(theirs, None)
+        if found is None:
+            return compared, None
+    return compared, (
+        f"the target has a record at offset {found.offset} that was not copied, behind all that was copied up to offset {end}: "
+        f"value is {_short(found.value)}"
+    )
 
 
 def common_start(progress: Progress, begin: int, target_begin: int) -> tuple[int, int] | None:
@@ -126,6 +205,31 @@ def common_start(progress: Progress, begin: int, target_begin: int) -> tuple[int
 def _begin(side: Side, partition: TopicPartition) -> int:
     with consumer_at(side) as consumer:
         return consumer.beginning_offsets([partition])[partition]
+
+
+def _bounds(side: Side, partition: TopicPartition, level: str) -> tuple[int, int, int]:
+    """Where a partition begins, ends for who reads at this isolation level, and ends."""
+    with consumer_at(side, isolation_level=level) as consumer:
+        begin = consumer.beginning_offsets([partition])[partition]
+        readable = consumer.end_offsets([partition])[partition]
+    with consumer_at(side, isolation_level="read_uncommitted") as consumer:
+        return begin, readable, consumer.end_offsets([partition])[partition]
+
+
+def _wait_for_open_transactions(config: MirrorConfig, lanes: Sequence[int]) -> None:
+    """What is committed of a transaction shows in one partition sooner than in another: progress may be behind its records."""
+    topic = state_topic(config.source.alias)
+    partitions = [TopicPartition(topic, lane) for lane in lanes]
+    with consumer_at(config.target, isolation_level="read_uncommitted") as consumer:
+        ends = consumer.end_offsets(partitions)
+    until = time.monotonic() + STEP_TIMEOUT_S
+    with consumer_at(config.target) as consumer:
+        while any(end < ends[tp] for tp, end in consumer.end_offsets(partitions).items()):
+            if time.monotonic() > until:
+                raise RequestTimedOut(
+                    f"a transaction is open in {topic} for more than {STEP_TIMEOUT_S:g} s: how far the mirror is cannot be said"
+                )
+            time.sleep(PAUSE_S)
 
 
 def _records(
@@ -146,7 +250,7 @@ def _records(
             yield from batch
 
 
-def _difference(record: Record[bytes, bytes], found: Record[bytes, bytes] | None) -> str | None:
+def _difference(record: Record[bytes, bytes], found: Record[bytes, bytes] | None, *, same: bool) -> str | None:
     """What is another in the target, in words."""
     if found is None:
         return f"the record at offset {record.offset} is not in the target"
@@ -157,6 +261,8 @@ def _difference(record: Record[bytes, bytes], found: Record[bytes, bytes] | None
                 f"the record at offset {record.offset}, in the target at {found.offset}: {name} is {_short(mine)} in the source, "
                 f"{_short(other)} in the target"
             )
+    if same and found.offset != record.offset:
+        return f"the record at offset {record.offset} lies at {found.offset} in the target"
     return None
 
 
@@ -166,25 +272,47 @@ def _short(value: object) -> str:
 
 
 def _compare_keys(
-    partition: TopicPartition,
-    topic: str,
     ours: Iterator[Record[bytes, bytes]],
     theirs: Iterator[Record[bytes, bytes]],
-    start: int,
-    end: int,
-) -> Comparison:
-    """The last value of each key, as a digest; a key without one is a key that is not there."""
-    last: list[dict[bytes | None, bytes]] = []
-    for records in (ours, theirs):
-        values: dict[bytes | None, bytes] = {}
-        for record in records:
-            if record.value is None:
-                values.pop(record.key, None)
-            else:
-                values[record.key] = blake2b(record.value, digest_size=16).digest()
-        last.append(values)
-    different = sorted(repr(key) for key in last[0].keys() | last[1].keys() if last[0].get(key) != last[1].get(key))
+    more: Callable[[], Iterator[Record[bytes, bytes]]],
+) -> tuple[int, str | None]:
+    """The last record of each key; a key whose last one has no value is a key that is not there."""
+    mine, other = _last_of(ours), _last_of(theirs)
+    different = {key for key in mine.keys() | other.keys() if not _are_alike(mine.get(key), other.get(key))}
     if different:
-        detail = f"the last value of the key {_short(different[0])} is another ({len(different)} such keys; is the mirror running?)"
-        return Comparison(partition, topic, "differs", len(last[0]), start, end, detail)
-    return Comparison(partition, topic, "same", len(last[0]), start, end)
+        for record in more():  # any of these may have been the last when the target was read
+            if record.key in different and _are_alike(_print_of(record), other.get(record.key)):
+                different.discard(record.key)
+    if not different:
+        return len(mine), None
+    first = min(map(repr, different))
+    return len(mine), (
+        f"the last record of the key {_short(first)} is another ({len(different)} such keys; is the mirror running?)"
+    )
+
+
+def _last_of(records: Iterator[Record[bytes, bytes]]) -> dict[bytes | None, _Print]:
+    found: dict[bytes | None, _Print] = {}
+    for record in records:
+        value = _print_of(record)
+        if value is None:
+            found.pop(record.key, None)
+        else:
+            found[record.key] = value
+    return found
+
+
+def _print_of(record: Record[bytes, bytes]) -> _Print | None:
+    """None of a record that deletes its key."""
+    if record.value is None:
+        return None
+    headers = [(name.encode(), value) for name, value in record.headers]
+    parts = [part for header in headers for part in header]
+    lengths = [-1 if part is None else len(part) for part in parts]
+    return _Print(record.timestamp_ms, _digest(b"".join([repr(lengths).encode(), *filter(None, parts), record.value])))
+
+
+def _are_alike(mine: _Print | None, other: _Print | None) -> bool:
+    if mine is None or other is None:
+        return mine is other
+    return mine.digest == other.digest and (mine.time_ms == other.time_ms or mine.time_ms < 0)
