@@ -15,10 +15,14 @@ import pytest
 from mirrors import batches_of
 
 from fastq import Admin, Consumer, Producer, TopicPartition
+from fastq.admin import ConfigResource
 from fastq.errors import ConfigError, FastqError
+from fastq.mirror import survey
 from fastq.mirror.config import MirrorConfig, parse_config
 from fastq.mirror.failover import reversed_config
 from fastq.mirror.mirror import Mirror
+from fastq.mirror.survey import Survey
+from fastq.mirror.topics import Changes
 from fastq.testing import Broker
 
 pytestmark = [pytest.mark.one_node, pytest.mark.kafka]
@@ -72,15 +76,26 @@ def values(servers: str, topic: str) -> list[tuple[int, bytes | None, bytes | No
 
 @pytest.mark.parametrize("way", ["from Apache Kafka", "to Apache Kafka"])
 def test_records_and_groups_go_between_apache_kafka_and_ours(
-    kafka_servers: str, way: str, new_topic_name: Callable[[], str]
+    kafka_servers: str, way: str, new_topic_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic = new_topic_name()
+    changed: list[bool] = []
+    carry_out = Survey.carry_out
+
+    def carried_out(which: Survey, changes: Changes) -> bool:
+        changed.append(carry_out(which, changes))
+        return changed[-1]
+
+    monkeypatch.setattr(Survey, "carry_out", carried_out)
+    monkeypatch.setattr(survey, "CONFIGS_EVERY", 1)
     with Broker(in_memory=True) as ours:
         source, target = kafka_servers, ours.bootstrap_servers
+        configs = {"min.cleanable.dirty.ratio": "0.0001"}  # 1.0E-4 to Apache Kafka
         if way == "to Apache Kafka":
             source, target = target, source
+            configs["durability"] = "fsync"  # which Apache Kafka does not know
         with Admin(bootstrap_servers=source) as admin:
-            admin.create_topic(topic, 2, 1)
+            admin.create_topic(topic, 2, 1, configs=configs)
             with Producer(bootstrap_servers=source, transactional_id=topic) as producer:
                 for i in range(20):
                     producer.begin_transaction()
@@ -98,6 +113,13 @@ def test_records_and_groups_go_between_apache_kafka_and_ours(
             )
             found = there.list_group_offsets(topic, [at])[at].result()
             told = _asked_of_mirror_maker(target, topic)
+            there_configs = there.describe_configs([ConfigResource.topic(f"A.{topic}")])[
+                ConfigResource.topic(f"A.{topic}")
+            ]
+            seen = len(changed)
+            wait_for(lambda: len(changed) >= seen + 3)
+            assert not any(changed[seen + 1 :]), "nothing is left to change"
+        assert float(there_configs.result()["min.cleanable.dirty.ratio"].value or "") == 0.0001
         assert found is not None
         assert told["offsets"] == f"{{A.{topic}-0={found.offset}}}"
         assert told["upstream"] == "[A]" and told["hops"] == "1"

@@ -35,6 +35,9 @@ from fastq.producer import Producer
 logger = logging.getLogger("fastq.mirror")
 
 TURN_S = 0.2
+LOOKS_MAX = 3
+"""In a row without a pause: one that makes topics, one that writes down where they come from, one after both. What is left then is what
+does not help."""
 STOP_S = 10.0
 """How long a lane may take to end its transaction. One that takes longer is left: its successor fences it."""
 
@@ -212,10 +215,12 @@ class Mirror:
     def _survey(self, survey: Survey) -> None:
         """Look again and again."""
         interval_s, told = self.config.options.refresh_interval_ms / 1000, ""
+        looks = 0
         while not self._stopping.is_set():
             self._look_now.clear()
+            looks += 1
             try:
-                if self._look(survey):
+                if self._look(survey) and looks < LOOKS_MAX:
                     continue
                 told = ""
             except FastqError as error:
@@ -223,6 +228,7 @@ class Mirror:
                     told = str(error)
                     logger.warning("looking at the topics failed, what is known goes on: %s", error)
             self._look_now.wait(interval_s)
+            looks = 0
 
     def _look(self, survey: Survey) -> bool:
         """One look; whether something was changed, so that another is due at once."""

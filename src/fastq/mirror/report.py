@@ -79,7 +79,8 @@ class Watch:
         partitions = _partitions(self._config, plan.partitions, before, progress, max(now - at, 1e-9))
         self._before = now, progress
         stopped = next(iter(state.stopped.values()), None)
-        return MirrorStatus(partitions, plan.refused, stopped, heartbeat_age_s(self._config))
+        refused = {**plan.refused, **self._survey.not_made(plan.changes)}
+        return MirrorStatus(partitions, refused, stopped, heartbeat_age_s(self._config))
 
     def close(self) -> None:
         self._survey.close()

@@ -2,13 +2,13 @@
 
 Rules: one thread uses a `Survey`. `look` asks and answers a plan; `carry_out` does what a plan says, topic by topic: what is refused
 for one is logged once, with the reason, and does not keep the others back. Configs are asked for every CONFIGS_EVERY looks, and of a new
-topic at once.
+topic at once. What the target tells otherwise than it was told to is not set a second time.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from fastq.admin import Admin, ConfigResource, ConfigSource, NewTopic, Outcome
 from fastq.errors import ConfigError, FastqError, TopicAlreadyExists, UnknownTopicOrPartition
@@ -16,7 +16,8 @@ from fastq.metadata import TopicPartition
 from fastq.mirror.config import MirrorConfig, Side
 from fastq.mirror.names import Names, state_topic
 from fastq.mirror.state import CONFIGS, end_of, read_state
-from fastq.mirror.topics import Changes, Plan, Provenance, Topic, plan, topics_of
+from fastq.mirror.topics import Changes, Plan, Provenance, Topic, copied_configs, plan, topics_of
+from fastq.values import NamedTuple
 
 logger = logging.getLogger("fastq.mirror")
 
@@ -26,6 +27,13 @@ CONNECT_S = 10.0
 
 def admin_of(side: Side) -> Admin:
     return Admin(side.common)
+
+
+class _Set(NamedTuple):
+    """A config that the target has taken, and what it tells of it since; None: not looked at yet."""
+
+    value: str | None
+    told: str | None = None
 
 
 class Survey:
@@ -39,6 +47,8 @@ class Survey:
         self.ended: frozenset[str] = frozenset()
         self.unknown: dict[tuple[str, str], str] = {}  # topics of a side that could not be looked at, and why
         self._configs: dict[tuple[str, str], Mapping[str, str]] = {}
+        self._known_configs: frozenset[str] | None = None  # that the target has for topics, as far as it says
+        self._set: dict[tuple[str, str], _Set] = {}  # by topic and config, as long as the target tells another value
         self._looks = 0
         self._told: dict[str, str] = {}
 
@@ -109,10 +119,44 @@ class Survey:
         source = {name: topic for name, topic in source.items() if self._names.in_target(name) not in hidden}
         if fresh_configs:
             self.came_from, self.ended = self._provenances()
-        found = plan(self._config, source, target, self.came_from, self.target_id, self.ended, self.source_id)
+            self._known_configs = self._configs_of_target()
+        self._tell_unknown_configs(source)
+        known = self._known_configs
+        found = plan(self._config, source, target, self.came_from, self.target_id, self.ended, self.source_id, known)
         for name, why in found.refused.items():
             self._tell(name, f"{name} is not mirrored: {why}")
-        return found
+        unseen = {
+            self._names.in_source(name) if side == "target" else name: why for (side, name), why in self.unknown.items()
+        }
+        refused = {**found.refused, **{name: f"it cannot be looked at: {why}" for name, why in unseen.items() if name}}
+        return found._replace(refused=refused)
+
+    def not_made(self, changes: Changes) -> dict[str, str]:
+        """Which topics the target would not make, by the source's names, and why: asked, and nothing made."""
+        if not changes.create:
+            return {}
+        alias = self._config.target.alias
+        outcomes = self.target.create_topics(self._new_topics(changes), validate_only=True).items()
+        return {
+            self._names.in_source(name) or name: f"{name} cannot be made in {alias}: {outcome.error}"
+            for name, outcome in outcomes
+            if outcome.error is not None
+        }
+
+    def _configs_of_target(self) -> frozenset[str] | None:
+        """The names of all configs that the target has for topics: those of the mirror's own. None where it does not say."""
+        resource = ConfigResource.topic(state_topic(self._config.source.alias))
+        found = self.target.describe_configs([resource])[resource]
+        return None if found.error is not None else frozenset(found.result())
+
+    def _tell_unknown_configs(self, source: Mapping[str, Topic]) -> None:
+        known, options = self._known_configs, self._config.options
+        if known is None:
+            return
+        wanted = {name for topic in source.values() for name in copied_configs(topic.configs or {}, options)}
+        if unknown := sorted(wanted - known):
+            alias = self._config.target.alias
+            self._tell("unknown configs", f"{alias} does not know {', '.join(unknown)}: topics are mirrored without")
 
     def forget(self) -> None:
         """The next `look` asks for everything."""
@@ -171,33 +215,54 @@ class Survey:
 
     def carry_out(self, changes: Changes) -> bool:
         """Make and change topics of the target; whether anything was done."""
-        options = self._config.options
-        done = False
+        alias, done = self._config.target.alias, False
         if changes.create:
-            new = [
-                NewTopic(
-                    name=n,
-                    partitions=t.partitions,
-                    replication_factor=options.replication_factor,
-                    configs=t.configs or {},
-                )
-                for n, t in changes.create.items()
-            ]
-            for name, created in self.target.create_topics(new).items():
-                done |= self._outcome(name, created.error, f"made {name}: {changes.create[name].partitions} partitions")
+            for name, created in self.target.create_topics(self._new_topics(changes)).items():
+                if isinstance(created.error, TopicAlreadyExists):
+                    self._tell(
+                        name, f"{name} is there already in {alias}, which has not told of it: DESCRIBE may be missing"
+                    )
+                    done = True  # or it was made at this moment
+                else:
+                    text = f"made {name}: {changes.create[name].partitions} partitions"
+                    done |= self._outcome(name, created.error, text)
         if changes.grow:
             for name, grown in self._grown(changes).items():
                 done |= self._outcome(name, grown.error, f"{name} has {changes.grow[name]} partitions now")
-        for name, values in changes.configs.items():
-            resource = ConfigResource.topic(name)
+        self._set = dict(self._taken(changes))
+        for name, wanted in changes.configs.items():
+            values = {key: value for key, value in wanted.items() if (name, key) not in self._set}
+            if left := wanted.keys() - values.keys():
+                self._tell(
+                    f"configs of {name}",
+                    f"configs of {name}: {alias} has taken {', '.join(sorted(left))}, and tells another value",
+                )
+            if not values:
+                continue
             try:
-                self.target.set_configs(resource, values)
+                self.target.set_configs(ConfigResource.topic(name), values)
             except FastqError as error:
                 self._outcome(name, error, "")
                 continue
             self._configs.pop(("target", name), None)
+            self._set |= {(name, key): _Set(value) for key, value in values.items()}
             done |= self._outcome(name, None, f"configs of {name}: {', '.join(f'{k}={v}' for k, v in values.items())}")
         return done
+
+    def _taken(self, changes: Changes) -> Iterator[tuple[tuple[str, str], _Set]]:
+        """What was set as it is wanted, and is told otherwise since, always in the same way: to set it again would change nothing."""
+        for (name, key), (value, before) in self._set.items():
+            wanted = changes.configs.get(name, {})
+            told = (self._configs.get(("target", name)) or {}).get(key, "")
+            if key in wanted and wanted[key] == value and before in (None, told):
+                yield (name, key), _Set(value, told)
+
+    def _new_topics(self, changes: Changes) -> list[NewTopic]:
+        replicas = self._config.options.replication_factor
+        return [
+            NewTopic(name=name, partitions=topic.partitions, replication_factor=replicas, configs=topic.configs or {})
+            for name, topic in changes.create.items()
+        ]
 
     def _grown(self, changes: Changes) -> dict[str, Outcome[None]]:
         """Give topics more partitions. One that is read-only for others takes it from who names its source, as the client id."""
@@ -211,7 +276,7 @@ class Survey:
         return found
 
     def _outcome(self, name: str, error: FastqError | None, text: str) -> bool:
-        if error is None or isinstance(error, TopicAlreadyExists):
+        if error is None:
             self._told.pop(name, None)
             logger.info("%s", text)
             return True

@@ -1,7 +1,8 @@
 """What is to be made and changed in the target so that its topics are like those of the source.
 
 Rules: pure, over what both sides say of themselves. A topic is never deleted, no partition ever taken away, no config changed that the
-options leave to the target. What cannot be mirrored is refused by topic with the reason, and the others go on.
+options leave to the target, none set that the target does not know. What cannot be mirrored is refused by topic with the reason, and the
+others go on.
 """
 
 from __future__ import annotations
@@ -68,9 +69,11 @@ def plan(
     target_id: str,
     ended: Container[str] = (),
     source_id: str = "",
+    known_configs: Container[str] | None = None,
 ) -> Plan:
     """`came_from` is what the mirrors that write to the source say of their topics; `target_id` and `source_id` the ids of the clusters;
-    `ended` are topics of the source that a mirror has copied from the target, which was failed over and not failed back."""
+    `ended` are topics of the source that a mirror has copied from the target, which was failed over and not failed back;
+    `known_configs` those that the target has for topics, None where it does not say."""
     names, options = Names.of(config), config.options
     partitions: dict[TopicPartition, Mirrored] = {}
     refused: dict[str, str] = {}
@@ -106,7 +109,8 @@ def plan(
             value = source_value(names.source, source_id, theirs.topic_id)
             own[MIRROR_SOURCE] = value
         if ours is None:
-            create[here] = Topic("", theirs.partitions, copied_configs(theirs.configs or {}, options) | own)
+            wanted = copied_configs(theirs.configs or {}, options, known_configs)
+            create[here] = Topic("", theirs.partitions, wanted | own)
             continue
         # One that is there and is not this mirror's is left as it is: what is appended there is refused.
         is_ours = not value or ours.configs is None or ours.configs.get(MIRROR_SOURCE) == value
@@ -115,30 +119,46 @@ def plan(
             if value:
                 sources[here] = value
         if options.copy_configs and is_ours and theirs.configs is not None and ours.configs is not None:
-            changed = config_changes(copied_configs(theirs.configs, options), copied_configs(ours.configs, options))
-            if changed:
+            wanted = copied_configs(theirs.configs, options, known_configs)
+            if changed := config_changes(wanted, copied_configs(ours.configs, options)):
                 configs[here] = changed
         for index in range(min(ours.partitions, theirs.partitions)):
             partitions[TopicPartition(name, index)] = Mirrored(here, theirs.topic_id, ours.topic_id, value)
     return Plan(partitions, Changes(create, grow, configs, sources), refused)
 
 
-def copied_configs(configs: Mapping[str, str], options: MirrorOptions) -> dict[str, str]:
-    """Those of a topic's own configs that the target is to have too."""
+def copied_configs(
+    configs: Mapping[str, str], options: MirrorOptions, known: Container[str] | None = None
+) -> dict[str, str]:
+    """Those of a topic's own configs that the target is to have too, of those that it knows (None: of all)."""
     if not options.copy_configs:
         return {}
     return {
         name: value
         for name, value in configs.items()
-        if name != MIRROR_SOURCE and not any(pattern.fullmatch(name) for pattern in options.exclude_configs)
+        if name != MIRROR_SOURCE
+        and (known is None or name in known)
+        and not any(pattern.fullmatch(name) for pattern in options.exclude_configs)
     }
 
 
 def config_changes(wanted: Mapping[str, str], found: Mapping[str, str]) -> dict[str, str | None]:
     """What to set, and what to take back (None)."""
-    changes: dict[str, str | None] = {name: value for name, value in wanted.items() if found.get(name) != value}
+    changes: dict[str, str | None] = {
+        name: value for name, value in wanted.items() if name not in found or not is_one_value(value, found[name])
+    }
     changes.update(dict.fromkeys(found.keys() - wanted.keys()))
     return changes
+
+
+def is_one_value(value: str, other: str) -> bool:
+    """Whether two clusters mean the same: Java writes 1.0E-4 what others write 0.0001."""
+    if value == other:
+        return True
+    try:
+        return "." in value + other and float(value) == float(other)
+    except ValueError:
+        return False
 
 
 def provenances(plan: Plan, names: Names, source_id: str, came_from: Mapping[str, Provenance]) -> dict[str, Provenance]:

@@ -1,0 +1,206 @@
+"""What is made and set in a target, and how often; targets that do not know a config, or tell it in a spelling of their own."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from fastq.admin import ConfigResource, ConfigSource, CreatedTopic, NewTopic, Outcome, Outcomes
+from fastq.errors import FastqError, InvalidConfig, TopicAlreadyExists, UnknownTopicOrPartition
+from fastq.mirror import mirror as mirror_module
+from fastq.mirror import survey as survey_module
+from fastq.mirror.config import MirrorConfig, parse_config
+from fastq.mirror.mirror import Mirror
+from fastq.mirror.survey import Survey
+
+
+class Described:
+    def __init__(self, partitions: int) -> None:
+        self.topic_id, self.partitions = b"\1" * 16, [None] * partitions
+
+
+class Entry:
+    def __init__(self, name: str, value: str | None, own: bool) -> None:
+        self.name, self.value = name, value
+        self.source = ConfigSource.DYNAMIC_TOPIC_CONFIG if own else ConfigSource.DEFAULT_CONFIG
+
+
+class Cluster:
+    """As much of an admin client as a survey uses, with topics and their own configs; `known` are the configs it has for topics."""
+
+    def __init__(
+        self,
+        topics: Mapping[str, Mapping[str, str]],
+        known: Sequence[str] = (),
+        spelled: Callable[[str], str] = lambda value: value,
+    ) -> None:
+        self.topics = {name: dict(configs) for name, configs in topics.items()}
+        self.hidden: set[str] = set()
+        self.known, self.spelled = known, spelled
+        self.sets: list[tuple[str, Mapping[str, str | None]]] = []
+        self.creations = 0
+
+    def list_topics(self, **_: Any) -> list[str]:
+        return [name for name in self.topics if name not in self.hidden]
+
+    def describe_topics(self, names: list[str]) -> Outcomes[str, Any]:
+        return Outcomes({name: Outcome(Described(1)) for name in names})
+
+    def describe_configs(self, resources: list[ConfigResource]) -> Outcomes[ConfigResource, Any]:
+        found: dict[ConfigResource, Outcome[Any]] = {}
+        for resource in resources:
+            if resource.name not in self.topics:
+                found[resource] = Outcome(error=UnknownTopicOrPartition("no"))
+                continue
+            own = self.topics[resource.name]
+            entries = {name: Entry(name, None, own=False) for name in self.known}
+            found[resource] = Outcome(entries | {k: Entry(k, self.spelled(v), own=True) for k, v in own.items()})
+        return Outcomes(found)
+
+    def create_topics(self, topics: list[NewTopic], validate_only: bool = False) -> Outcomes[str, CreatedTopic]:
+        self.creations += not validate_only
+        return Outcomes({topic.name: self._made(topic, validate_only) for topic in topics})
+
+    def _made(self, topic: NewTopic, validate_only: bool) -> Outcome[CreatedTopic]:
+        error: FastqError | None = None
+        if unknown := topic.configs.keys() - set(self.known):
+            error = InvalidConfig(f"Unknown topic config name: {min(unknown)}")
+        elif topic.name in self.topics:
+            error = TopicAlreadyExists("it is there")
+        if error is not None:
+            return Outcome(error=error)
+        if not validate_only:
+            self.topics[topic.name] = {key: str(value) for key, value in topic.configs.items()}
+        return Outcome(CreatedTopic(topic.name, None, None, None, {}))
+
+    def set_configs(self, resource: ConfigResource, values: Mapping[str, str | None]) -> None:
+        self.sets.append((resource.name, values))
+        for name, value in values.items():
+            if value is None:
+                self.topics[resource.name].pop(name, None)
+            else:
+                self.topics[resource.name][name] = value
+
+
+def config() -> MirrorConfig:
+    return parse_config(
+        {
+            "source": {"alias": "A", "bootstrap.servers": "a:1"},
+            "target": {"alias": "B", "bootstrap.servers": "b:1"},
+            "mirror": {"topics": ["t", "u"]},
+        }
+    )
+
+
+def surveyed(monkeypatch: pytest.MonkeyPatch, source: Cluster, target: Cluster) -> Survey:
+    sides = {"A": source, "B": target}
+    monkeypatch.setattr(survey_module, "admin_of", lambda side: sides[side.alias])
+    return Survey(config())
+
+
+def looks(survey: Survey, count: int = 3) -> list[bool]:
+    found = []
+    for _ in range(count):
+        survey.forget()  # so that configs are asked for each time
+        found.append(survey.carry_out(survey.look().changes))
+    return found
+
+
+STATE = {"fastq-mirror.A.internal": {"cleanup.policy": "compact"}}
+KNOWN = ("cleanup.policy", "retention.ms", "min.cleanable.dirty.ratio")
+
+
+def test_a_config_that_the_target_does_not_know_is_left_out_and_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = {"durability": "fsync", "retention.ms": "5"}
+    target = Cluster(STATE, KNOWN)
+    survey = surveyed(monkeypatch, Cluster({"t": own, "u": own}), target)
+    with caplog.at_level(logging.WARNING, "fastq.mirror"):
+        assert looks(survey) == [True, False, False]
+    assert target.topics["A.t"] == target.topics["A.u"] == {"retention.ms": "5"}
+    assert target.sets == [] and target.creations == 1
+    assert [r.message for r in caplog.records] == ["B does not know durability: topics are mirrored without"]
+
+
+def test_a_topic_that_the_target_would_not_make_is_told_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = Cluster({}, ())  # which does not say what it knows
+    survey = surveyed(monkeypatch, Cluster({"t": {"durability": "fsync"}, "u": {}}), target)
+    refused = survey.not_made(survey.look().changes)
+    assert refused == {"t": f"A.t cannot be made in B: {InvalidConfig('Unknown topic config name: durability')}"}
+    assert target.topics == {} and target.creations == 0
+    assert looks(survey) == [True, False, False]
+    assert survey.not_made(survey.look().changes) == refused, "and the other one is there"
+
+
+def test_a_number_that_the_target_spells_in_its_own_way_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = Cluster({**STATE, "A.t": {"min.cleanable.dirty.ratio": "1.0E-4"}}, KNOWN)
+    survey = surveyed(monkeypatch, Cluster({"t": {"min.cleanable.dirty.ratio": "0.0001"}}), target)
+    assert looks(survey) == [False] * 3 and target.sets == []
+
+
+def test_what_the_target_tells_otherwise_is_set_once_and_again_when_somebody_changes_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target = Cluster({**STATE, "A.t": {}}, KNOWN, lambda value: f"[{value}]")
+    source = Cluster({"t": {"cleanup.policy": "compact, delete"}})
+    survey = surveyed(monkeypatch, source, target)
+    assert looks(survey) == [True, False, False]
+    assert target.sets == [("A.t", {"cleanup.policy": "compact, delete"})]
+    target.topics["A.t"]["cleanup.policy"] = "delete"
+    assert looks(survey) == [True, False, False]
+    assert len(target.sets) == 2 and target.topics["A.t"] == {"cleanup.policy": "compact, delete"}
+    source.topics["t"]["cleanup.policy"] = "compact"
+    assert looks(survey) == [True, False, False]
+    assert len(target.sets) == 3 and target.topics["A.t"] == {"cleanup.policy": "compact"}
+
+
+def test_what_was_taken_back_in_the_target_is_set_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = Cluster({**STATE, "A.t": {}}, KNOWN)
+    survey = surveyed(monkeypatch, Cluster({"t": {"retention.ms": "5"}}), target)
+    for _ in range(2):
+        assert looks(survey) == [True, False, False]
+        del target.topics["A.t"]["retention.ms"]
+    assert len(target.sets) == 2
+
+
+def test_a_topic_that_is_hidden_from_the_mirror_is_told_and_refused(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    target = Cluster({**STATE, "A.t": {}}, KNOWN)
+    target.hidden.add("A.t")
+    survey = surveyed(monkeypatch, Cluster({"t": {}}), target)
+    with caplog.at_level(logging.WARNING, "fastq.mirror"):
+        looks(survey)
+    assert [r.message for r in caplog.records] == [
+        "A.t is there already in B, which has not told of it: DESCRIBE may be missing"
+    ]
+    assert "it is there" in survey.not_made(survey.look().changes)["t"]
+
+
+@pytest.mark.parametrize("helps", [0, 1, 2, 3])
+def test_looks_that_do_not_help_are_not_made_without_a_pause(monkeypatch: pytest.MonkeyPatch, helps: int) -> None:
+    mirror = Mirror(config())
+    made: list[int] = []
+    pauses: list[int] = []
+
+    def look(_: Survey) -> bool:
+        made.append(len(made))
+        return len(made) <= helps
+
+    class Pause:
+        def clear(self) -> None: ...
+        def set(self) -> None: ...
+        def wait(self, _: float) -> None:
+            pauses.append(len(made))
+            if len(pauses) == 2:
+                mirror.stop()
+
+    monkeypatch.setattr(mirror, "_look", look)
+    monkeypatch.setattr(mirror, "_look_now", Pause())
+    mirror._survey(surveyed(monkeypatch, Cluster({}), Cluster(STATE)))
+    first = min(helps + 1, mirror_module.LOOKS_MAX)
+    assert pauses == [first, first + 1]
