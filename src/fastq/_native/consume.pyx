@@ -286,7 +286,9 @@ cdef class FetchedRecords(FetchedBatches):
 
 
 cdef int step_back(FetchedRecords chunk, int64_t offset) except -1:
-    """The record handed out last, of `offset`, is to be handed out again."""
+    """The record handed out last, of `offset`, is to be handed out again; not where more was taken of the chunk since."""
+    if chunk.position != offset + 1 or chunk.owner is None or chunk.last == NULL:
+        return 0
     chunk.span.p = chunk.last
     chunk.span.count += 1
     chunk.position = offset
@@ -399,10 +401,14 @@ cdef class AsyncRecordIterator:
     cdef Record at_hand(self):
         """The next record of the current chunk, or None when `advance` must be asked."""
         cdef Record record
-        while self.budget > 0 and self.chunk is not None and self.progress.cell[1] == 0:
+        cdef FetchedRecords chunk
+        while self.budget > 0 and self.progress.cell[1] == 0:
+            chunk = self.chunk  # held: while the record is made or read, `detach` may come from another thread or a signal handler
+            if chunk is None:
+                break
             self.budget -= 1
             count_one(self.progress.cell)
-            record = self.chunk.next_record()
+            record = chunk.next_record()
             if record is None or self.transform is None:
                 return record
             offset = record.offset
@@ -410,7 +416,7 @@ cdef class AsyncRecordIterator:
                 record = self.transform(record)
             except BaseException as error:
                 if comes_again(error):
-                    step_back(self.chunk, offset)
+                    step_back(chunk, offset)
                 if not is_missing(error):
                     raise
                 return None

@@ -17,7 +17,7 @@ from kafka.record.legacy_records import LegacyRecordBatchBuilder
 from fastq._native.columns import ConsumerBatch
 from fastq._native.consume import AsyncRecordIterator, Record, RecordIterator
 from fastq._native.records import CONTROL_ABORT, CONTROL_COMMIT, build_batch, build_transaction_marker, decode_records
-from fastq.errors import CorruptRecord, FastqError
+from fastq.errors import CorruptRecord, FastqError, LoadingWouldBlock
 
 T0 = 1_700_000_000_000
 
@@ -429,3 +429,47 @@ def test_async_iterator_errors() -> None:
         assert (await anext(iterator)).offset == 2
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("codec", [0, 4])
+def test_what_detaches_an_iterator_while_a_record_is_read_harms_nothing(codec: int) -> None:
+    """`stop` of a signal handler or another thread, a pause or a seek of the deserializer itself: then the record has to come again."""
+    chunk = fetched(batch(0, codec=codec))
+    raised: list[BaseException] = []
+
+    def transform(record: Record) -> Record:
+        if not raised:
+            iterator.detach()
+            raised.append(LoadingWouldBlock("not loaded yet") if asynchronous else KeyboardInterrupt())
+            raise raised[0]
+        return record
+
+    asynchronous = False
+    iterator = RecordIterator(lambda _: None if chunk.exhausted else chunk, transform)
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    assert offsets(list(iterator)) == [0, 1, 2]
+
+    async def main() -> None:
+        assert [record.offset async for record in iterator] == [0, 1, 2]
+
+    asynchronous = True
+    raised.clear()
+    chunk = fetched(batch(0, codec=codec))
+    iterator = async_iterator([chunk], transform=transform)
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("codec", [0, 4])
+def test_a_record_comes_not_again_behind_those_that_were_taken_since(codec: int) -> None:
+    """A deserializer that takes records itself, up to the end of the batch, which is freed then."""
+    chunk = fetched(batch(0, codec=codec))
+
+    def transform(record: Record) -> Record:
+        assert offsets(drain(chunk)) == [1, 2]
+        raise KeyboardInterrupt
+
+    iterator = RecordIterator(lambda _: None if chunk.exhausted else chunk, transform)
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    assert drain(chunk) == [] and chunk.position == 3
