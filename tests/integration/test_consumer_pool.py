@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sys
 import threading
 import time
 from collections import defaultdict
@@ -210,6 +212,55 @@ def test_a_failure_ends_the_pool_and_is_not_committed(broker: Broker, topic: str
         tp = TopicPartition(topic, caught.value.partition)
         place = consumer.committed([tp])[tp]
         assert place is None or place.offset == 20
+
+
+def test_what_a_handler_awaits_and_what_is_cancelled_is_a_failure_of_its_record(broker: Broker, topic: str) -> None:
+    """Workers do not end by it: there are more of such records than workers. Where no task says whether it is cancelled itself, in Python
+    3.10, the pool ends instead."""
+    tries = 0
+    known = sys.version_info >= (3, 11)
+
+    async def main() -> None:
+        async with AsyncConsumer(topic, **options(broker, topic)) as consumer:
+
+            async def handle(record: Any) -> None:
+                nonlocal tries
+                if record.offset < 5:
+                    tries += 1
+                    others = asyncio.get_running_loop().create_future()
+                    others.cancel()
+                    await others
+                if pool.finished + 2 > COUNT:
+                    pool.stop()
+
+            policy = RetryPolicy(attempts=2, backoff_ms=1, skip=True)
+            pool = AsyncConsumerPool(consumer, handle, workers=2, order="partition", retry=policy)
+            await asyncio.wait_for(pool.run(), 30)
+            assert (pool.finished, pool.failed, pool.pending) == (COUNT, 15, 0)
+
+    with contextlib.nullcontext() if known else pytest.raises(RecordFailed):
+        asyncio.run(main())
+    assert tries == 30 or not known
+    assert committed(broker, topic) == COUNT or not known
+
+
+def test_a_worker_that_somebody_cancels_ends_the_pool(broker: Broker, topic: str) -> None:
+    async def main() -> None:
+        async with AsyncConsumer(topic, **options(broker, topic)) as consumer:
+
+            async def handle(record: Any) -> None:
+                task = asyncio.current_task()
+                assert task is not None
+                task.cancel()
+                await asyncio.sleep(0)
+
+            policy = RetryPolicy(attempts=3, skip=True)
+            await asyncio.wait_for(AsyncConsumerPool(consumer, handle, retry=policy).run(), 30)
+
+    with pytest.raises(RecordFailed) as caught:
+        asyncio.run(main())
+    assert isinstance(caught.value.__cause__, asyncio.CancelledError)
+    assert committed(broker, topic) == 0
 
 
 PROTOCOLS: dict[str, dict[str, Any]] = {

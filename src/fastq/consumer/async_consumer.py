@@ -96,7 +96,7 @@ class AsyncConsumer(ConsumerCalls, Generic[K, V]):
                 consumer._on_progress()
 
         self._progressed = progressed  # for the loop and the connections, which are not to keep a consumer alive
-        self._closing = False
+        self._ending: asyncio.Future[None] | None = None  # of the close that is under way, or over
         self._listening: set[asyncio.Task[Any] | None] = set()  # tasks in which a listener runs
         self._changing: asyncio.Task[None] | None = None  # the step of a rebalance that is being carried out
 
@@ -417,11 +417,13 @@ class AsyncConsumer(ConsumerCalls, Generic[K, V]):
     async def close(self, timeout: float | None = None) -> None:
         """Leave the group, after the commits that are due, and close the connections. Idempotent; every later call raises
         ClientClosed, and so does one that waits. timeout: for the commits (None: request_timeout_ms; 0: they are sent, and not
-        waited for)."""
+        waited for). While another task closes it, it waits for that one's end; but for a listener, which that one waits for."""
         check_timeout(timeout)
-        if self._closed or self._closing:
+        if self._ending is not None:
+            if not self._ending.done() and not self._is_listener():
+                await asyncio.wait([self._ending])
             return
-        self._closing = True
+        self._ending = asyncio.get_running_loop().create_future()
         try:
             if self._driver is not None:
                 await self._await_changing(timeout)
@@ -429,7 +431,10 @@ class AsyncConsumer(ConsumerCalls, Generic[K, V]):
         except FastqError as error:
             logger.warning("leaving the group failed: %s", error)
         finally:
-            await self._close()
+            try:
+                await self._close()
+            finally:
+                self._ending.set_result(None)
 
     async def aclose(self) -> None:
         """`close`, by the name that `contextlib.aclosing` calls."""
@@ -437,7 +442,7 @@ class AsyncConsumer(ConsumerCalls, Generic[K, V]):
 
     def _dropped(self) -> None:
         driver = self._driver
-        if driver is None or driver.loop.is_closed() or self._closing or sys.is_finalizing():
+        if driver is None or driver.loop.is_closed() or self._ending is not None or sys.is_finalizing():
             return
         try:
             here = asyncio.get_running_loop() is driver.loop
@@ -454,7 +459,7 @@ class AsyncConsumer(ConsumerCalls, Generic[K, V]):
         self._closed = True
         if self._liveness is not None:
             self._liveness.close()
-        if self._changing is not None:
+        if self._changing is not None and self._changing is not asyncio.current_task():  # a listener may close too
             self._changing.cancel()
         self._detach()
         if self._timer is not None:

@@ -28,6 +28,7 @@ from fastq.metadata import OffsetAndMetadata, TopicPartition
 from fastq.net.blocking import BlockingDriver
 from fastq.other_clients import refuse_keywords
 from fastq.timeouts import check_timeout
+from fastq.values import NamedTuple
 
 if TYPE_CHECKING:
     from typing_extensions import Never, Self, Unpack
@@ -54,6 +55,13 @@ DROPPED_S = 0.5
 LISTENER_HINT = "Coroutine functions are for AsyncConsumer; a blocking one waits for what it does"
 # How long commit() waits for its answer before it looks after everything else.
 FIRST_LOOK_S = 0.05
+
+
+class _Ending(NamedTuple):
+    """A close: by whom, and whether it is over."""
+
+    thread: int
+    over: threading.Event
 
 
 class Consumer(ConsumerCalls, Generic[K, V]):
@@ -110,6 +118,7 @@ class Consumer(ConsumerCalls, Generic[K, V]):
         self._beats: set[object] = set()  # heartbeats of the thread that are on their way
         self._iterator: weakref.ref[RecordIterator[K, V]] | None = None
         self._waiting: int | None = None  # the thread in a call that waits, for which the lock is given up
+        self._ending: _Ending | None = None  # the close that is under way, or over
         self._handed_at = 0.0  # when a call that asks for records found some
 
     # -- records
@@ -493,21 +502,32 @@ class Consumer(ConsumerCalls, Generic[K, V]):
 
     def close(self, timeout: float | None = None) -> None:
         """Leave the group, after the commits that are due, and close the connections. Idempotent; every later call raises
-        ClientClosed. timeout: for the commits (None: request_timeout_ms; 0: they are sent, and not waited for)."""
+        ClientClosed. timeout: for the commits (None: request_timeout_ms; 0: they are sent, and not waited for). While another thread closes
+        it, it waits for that one's end."""
         with self._turn:
-            if self._closed:
-                return
             check_timeout(timeout)
+            ending = self._ending
+            if ending is None and not self._closed:
+                self._end(timeout)
+        if ending is not None and ending.thread != threading.get_ident() and not self._driver._forked:
+            ending.over.wait()
+
+    def _end(self, timeout: float | None) -> None:
+        """`close`, by the first who calls it. The lock is held."""
+        self._ending = ending = _Ending(threading.get_ident(), threading.Event())
+        try:
+            self._do(self._leave_group("the consumer is closed", timeout))
+        except FastqError as error:
+            logger.warning("leaving the group failed: %s", error)
+        finally:
             try:
-                self._do(self._leave_group("the consumer is closed", timeout))
-            except FastqError as error:
-                logger.warning("leaving the group failed: %s", error)
+                self._close()
             finally:
                 try:
-                    self._close()
-                finally:
                     with self._turn.released():
                         self._hooks.close()
+                finally:
+                    ending.over.set()
 
     def _dropped(self) -> None:
         driver: BlockingDriver | None = self.__dict__.get("_driver")

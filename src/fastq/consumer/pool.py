@@ -11,6 +11,8 @@ Rules
 - A handler has done its work when it returns (ConsumerPool) or when what it answers has been awaited (AsyncConsumerPool). One that cannot
   keep to this is refused, at the latest at its first record, which then counts as not handled: no policy makes up for it.
 - A record that a deserializer cannot read is a record that has failed: the policy decides on it as on any other.
+- What a handler awaited and what was cancelled is a failure of its record, as any other. A worker that somebody else than `run` cancels
+  ends the pool: no record is left in the hands of nobody.
 - When a record fails for good, nothing new is begun, what runs is finished and committed, and `run` raises.
 """
 
@@ -21,6 +23,7 @@ import logging
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import CancelledError
 from typing import Any
 
 from fastq._native.consume import Record
@@ -28,7 +31,7 @@ from fastq.consumer.async_consumer import AsyncConsumer
 from fastq.consumer.consumer import Consumer
 from fastq.consumer.hooks import Original, Originals
 from fastq.consumer.lanes import Task
-from fastq.consumer.pool_base import PoolBase, observed
+from fastq.consumer.pool_base import ONCE, PoolBase, observed
 from fastq.consumer.retry import (
     RetryPolicy,
     async_misuse_of,
@@ -300,6 +303,7 @@ class AsyncConsumerPool(PoolBase):
         self.handler = handler
         self._idle: set[asyncio.Future[None]] = set()  # workers that wait for a record
         self._progressed = asyncio.Event()
+        self._closing = False  # `run` ends its workers
         self._waiting = False
 
     async def run(self) -> None:
@@ -311,6 +315,7 @@ class AsyncConsumerPool(PoolBase):
                     await self._feed(originals)
                     await self._drain()
                 finally:
+                    self._closing = True
                     for task in tasks:
                         task.cancel()
                     await asyncio.gather(*tasks, return_exceptions=True)
@@ -420,6 +425,15 @@ class AsyncConsumerPool(PoolBase):
             misuse = async_misuse_of(self.handler, answer)
             if misuse is None:
                 await answer
+        except asyncio.CancelledError as error:
+            if self._closing:
+                raise
+            if _may_be_cancelled():
+                self._fail(task, ONCE.failed(task.record, error, task.attempts) or error)
+                return
+            failure = CancelledError("the handler awaited something that was cancelled")
+            failure.__cause__ = error
+            await self._failed(task, failure)
         except Exception as error:
             await self._failed(task, error)
         else:
@@ -473,3 +487,9 @@ class AsyncConsumerPool(PoolBase):
         self._lanes.park(task)
         self._progressed.set()
         self.consumer.wakeup()
+
+
+def _may_be_cancelled() -> bool:
+    """Whether a CancelledError may mean the task that runs, and not what it awaited: Python 3.10 does not say."""
+    cancelling = getattr(asyncio.current_task(), "cancelling", None)
+    return cancelling is None or cancelling() > 0
