@@ -10,12 +10,13 @@ from __future__ import annotations
 import argparse
 import base64
 import difflib
+import itertools
 import json
 import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -234,6 +235,24 @@ def print_json(document: Any, shape: str = "json") -> None:
         print(json.dumps(document, indent=2, sort_keys=False, default=_jsonable))
 
 
+def print_json_stream(
+    head: Mapping[str, object], name: str, rows: Iterable[object], tail: Callable[[], Mapping[str, object]]
+) -> None:
+    """A JSON document with a list that is written as it comes: what stands before it, its name and items, what `tail` answers behind it."""
+    print("{")
+    for key, value in head.items():
+        print(f"  {json.dumps(key)}: {json.dumps(value, default=_jsonable)},")
+    print(f"  {json.dumps(name)}: [", end="")
+    count = 0
+    for count, row in enumerate(rows, 1):
+        text = json.dumps(row, indent=2, default=_jsonable).replace("\n", "\n    ")
+        print(f"{',' if count > 1 else ''}\n    {text}", end="")
+    print("\n  ]" if count else "]", end="")
+    for key, value in tail().items():
+        print(f",\n  {json.dumps(key)}: {json.dumps(value, default=_jsonable)}", end="")
+    print("\n}")
+
+
 def print_csv(document: Any) -> None:
     """A row for each of a list, or one for all; the columns are all names that there are."""
     import csv
@@ -290,22 +309,27 @@ def _jsonable(value: object) -> object:
     return str(value)
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table with left-aligned text and right-aligned numbers; the header alone when there are no rows."""
-    cells = [[_shown(value) for value in row] for row in rows]
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, widths_of: int | None = None) -> None:
+    """A table with left-aligned text and right-aligned numbers; the header alone when there are no rows. `widths_of`: how many rows say
+    how wide it is, and are held; each of the others is printed as it comes, and a wider cell of it pushes its line. None: all."""
+    rows = iter(rows)
+    first = list(itertools.islice(rows, widths_of))
+    cells = [[_shown(value) for value in row] for row in first]
     widths = [max([len(name), *(len(row[at]) for row in cells)]) for at, name in enumerate(columns)]
-    numeric = [bool(rows) and all(isinstance(row[at], (int, float)) for row in rows) for at in range(len(columns))]
+    numeric = [bool(first) and all(isinstance(row[at], (int, float)) for row in first) for at in range(len(columns))]
 
-    def line(values: Sequence[str]) -> str:
+    def line(values: Iterable[str]) -> str:
         padded = (
             value.rjust(width) if right else value.ljust(width)
             for value, width, right in zip(values, widths, numeric, strict=True)
         )
         return "  ".join(padded).rstrip()
 
-    print(line([name.upper() for name in columns]))
+    print(line(name.upper() for name in columns))
     for row in cells:
         print(line(row))
+    for more in rows:
+        print(line(map(_shown, more)))
 
 
 def _shown(value: object) -> str:
