@@ -18,6 +18,7 @@ from fastq.admin import CommittedOffset, ConfigResource, OffsetSpec
 from fastq.cli import main
 from fastq.errors import (
     ConfigError,
+    ConnectionClosed,
     CorruptMessage,
     InvalidConfig,
     InvalidRecord,
@@ -27,8 +28,8 @@ from fastq.errors import (
     TransactionFenced,
     UnknownTopicId,
 )
-from fastq.mirror import same_failover
-from fastq.mirror.config import MirrorConfig, parse_config
+from fastq.mirror import same_failover, target_writer
+from fastq.mirror.config import MirrorConfig, Side, parse_config
 from fastq.mirror.failover import fail_back, fail_over, reversed_config
 from fastq.mirror.lane import Failure, opened_producer
 from fastq.mirror.mirror import Mirror
@@ -37,7 +38,7 @@ from fastq.mirror.progress import MirrorStopped
 from fastq.mirror.same import MIRROR_SOURCE
 from fastq.mirror.source_reader import SourceReader
 from fastq.mirror.state import consumer_at, read_state
-from fastq.mirror.target_writer import Ask, TargetWriter
+from fastq.mirror.target_writer import Ask, TargetWriter, Told
 from fastq.testing import Broker, Cluster
 
 pytestmark = pytest.mark.one_node
@@ -753,6 +754,33 @@ def test_an_append_is_refused_with_the_words_for_it(brokers: tuple[Broker, Broke
             assert isinstance(told.error, kind), changed
             assert words in str(told.error)
             assert told.log_end == (-1 if kind is UnknownTopicId else 1)
+
+
+def test_appends_are_divided_and_one_that_is_too_large_names_the_limit(
+    monkeypatch: pytest.MonkeyPatch, new_topic_name: Any
+) -> None:
+    name = new_topic_name()
+    monkeypatch.setattr(target_writer, "CALL_S", 1.0)
+    monkeypatch.setattr(target_writer, "REQUEST_BYTES_MAX", 1_200_000)
+    with Broker(in_memory=True, config={"socket.request.max.bytes": 1_500_000}) as target:
+        side = Side("B", {"bootstrap_servers": target.bootstrap_servers}, {}, {})
+        with Admin(bootstrap_servers=target.bootstrap_servers) as admin, closing(TargetWriter(side)) as writer:
+            configs = {MIRROR_SOURCE: "A/c/t", "max.message.bytes": "3000000"}
+            topic_id = admin.create_topic(name, 6, configs=configs).topic_id
+
+            def asked(size: int, offset: int, *partitions: int) -> dict[TopicPartition, Told]:
+                batch = memoryview(build_batch([(1, None, bytes(size))], base_offset=offset))
+                return writer.ask(
+                    {TopicPartition(name, n): Ask(topic_id, "A/c/t", offset, -1, batch) for n in partitions}
+                )
+
+            told = asked(500_000, 0, *range(6))
+            assert [(tp.partition, at.log_end, at.error) for tp, at in told.items()] == [(n, 1, None) for n in range(6)]
+            with pytest.raises(
+                ConnectionClosed, match=r"2000\d\d\d bytes of records, .* above its socket.request.max.bytes"
+            ):
+                asked(2_000_000, 1, 0)
+            assert asked(1000, 1, 0)[TopicPartition(name, 0)].log_end == 2, "and it goes on"
 
 
 def test_status_and_check_tell_how_far_it_is(

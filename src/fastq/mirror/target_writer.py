@@ -3,17 +3,20 @@
 Rules
 - Every answer has where the log begins and ends now, one with an error too where the broker has looked at it.
 - A request goes to who leads the first partition in it, by the metadata of the moment: also when it is sent again, after a leader died.
+- A request has REQUEST_BYTES_MAX at most, and one partition's records where those are more: a broker hangs up on one above its
+  socket.request.max.bytes, of which what several nodes of the source have sent may be more.
 - A request whose answer is lost is sent again: what it has appended is there, and the second is told where the log ends.
 - Thread rule: one thread at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from fastq.admin.config import AdminConfig
 from fastq.errors import (
     ConfigError,
+    ConnectionClosed,
     FastqError,
     LeaderNotAvailable,
     UnknownServerError,
@@ -32,6 +35,9 @@ APPEND, CUT, END = 0, 1, 2
 CALL_S = 30.0
 PARTITIONS_MAX = 4_000
 """In one request: the broker takes 10,000 topics and partitions."""
+REQUEST_BYTES_MAX = 16 * 1024 * 1024
+LARGE_BYTES = 512 * 1024
+"""No broker that is of use refuses less."""
 
 
 class Ask(NamedTuple):
@@ -78,16 +84,27 @@ class TargetWriter:
     def ask(self, wanted: Mapping[TopicPartition, Ask]) -> dict[TopicPartition, Told]:
         """Have something done in each partition; by the target's names of topics."""
         core, leaders = self.client.core, leaders_of(self.client, wanted)
-        by_node: dict[tuple[int, int], dict[TopicPartition, Ask]] = {}
+        by_node: dict[int, dict[TopicPartition, Ask]] = {}
         found: dict[TopicPartition, Told] = {}
-        for place, (tp, asked) in enumerate(wanted.items()):
+        for tp, asked in wanted.items():
             if tp in leaders:
-                by_node.setdefault((leaders[tp], place // PARTITIONS_MAX), {})[tp] = asked
+                by_node.setdefault(leaders[tp], {})[tp] = asked
             else:
                 found[tp] = failed(LeaderNotAvailable(f"{tp} has no known leader in {self.side.alias}"))
         if by_node:
             timeout_ms = core.config.request_timeout_ms // 2
-            found |= self.client.run(_ask(list(by_node.values()), timeout_ms))
+            requests = [request for of_node in by_node.values() for request in divided(of_node)]
+            try:
+                found |= self.client.run(_ask(requests, timeout_ms))
+            except ConnectionClosed as error:
+                largest = max(sum(map(_size_of, request.values())) for request in requests)
+                if largest < LARGE_BYTES:
+                    raise
+                hint = (
+                    f"If it does so again and again: the largest request had {largest} bytes of records, and a broker hangs up on one "
+                    f"above its socket.request.max.bytes"
+                )
+                raise error.with_context(hint=hint) from None
         if any(told.error is not None for told in found.values()):
             ask_for_leaders(self.client, "the mirror's target has refused something")
         return found
@@ -109,6 +126,24 @@ class TargetWriter:
             if not left:
                 break
         return found
+
+
+def divided(wanted: Mapping[TopicPartition, Ask]) -> Iterator[dict[TopicPartition, Ask]]:
+    """What is asked of a node, as requests that it takes, in the same order."""
+    request: dict[TopicPartition, Ask] = {}
+    size = 0
+    for tp, asked in wanted.items():
+        more = _size_of(asked)
+        if request and (len(request) == PARTITIONS_MAX or size + more > REQUEST_BYTES_MAX):
+            yield request
+            request, size = {}, 0
+        request[tp] = asked
+        size += more
+    yield request
+
+
+def _size_of(asked: Ask) -> int:
+    return 0 if asked.records is None else asked.records.nbytes
 
 
 def failed(error: FastqError) -> Told:

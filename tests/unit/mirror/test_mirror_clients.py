@@ -6,10 +6,10 @@ import pytest
 
 from fastq.errors import LeaderNotAvailable
 from fastq.metadata import TopicPartition
-from fastq.mirror import source_reader
+from fastq.mirror import source_reader, target_writer
 from fastq.mirror.config import Side
 from fastq.mirror.source_reader import SourceReader, Wanted
-from fastq.mirror.target_writer import Ask, TargetWriter
+from fastq.mirror.target_writer import Ask, TargetWriter, divided
 
 NOBODY = Side("A", {"bootstrap_servers": "127.0.0.1:1"}, {}, {})
 
@@ -31,3 +31,22 @@ def test_leaders_are_asked_for_under_the_drivers_lock(monkeypatch: pytest.Monkey
     client.close()
     assert isinstance(answer, LeaderNotAvailable)
     assert owned == [True, True], "once for the leaders that are not known, once for what was refused"
+
+
+def test_what_is_asked_of_a_node_goes_in_requests_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target_writer, "REQUEST_BYTES_MAX", 100)
+    monkeypatch.setattr(target_writer, "PARTITIONS_MAX", 3)
+
+    def sizes(*of: int) -> list[list[int]]:
+        asks = {
+            TopicPartition("t", n): Ask(bytes(16), "A/c/t", records=memoryview(bytes(size)) if size else None)
+            for n, size in enumerate(of)
+        }
+        requests = list(divided(asks))
+        assert [tp for request in requests for tp in request] == list(asks), "all of them, in order"
+        return [[0 if a.records is None else a.records.nbytes for a in request.values()] for request in requests]
+
+    assert sizes(50, 50, 1) == [[50, 50], [1]]
+    assert sizes(99, 2, 200, 0, 1) == [[99], [2], [200], [0, 1]]
+    assert sizes(0, 0, 0, 0) == [[0, 0, 0], [0]]
+    assert sizes(200) == [[200]]
