@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import time
 import urllib.request
 from typing import Any
 
 import pytest
-from mirrors import configured, running, wait_for
+from mirrors import WAIT_S, configured, running, wait_for
 
 from fastq import Admin, Producer
 from fastq.cli.mirror import address
 from fastq.errors import ConnectionFailed
+from fastq.mirror import ages
 from fastq.mirror.metrics import MirrorExporter
 from fastq.mirror.report import Watch
+from fastq.mirror.source_reader import SourceReader
 from fastq.testing import Broker
 
 pytestmark = pytest.mark.one_node
@@ -54,6 +57,10 @@ def test_lag_rates_and_what_a_process_has_done_are_served(new_topic_name: Any) -
             assert found[f"fastq_mirror_lag_records{at}"] == found[f"fastq_mirror_lag_seconds{at}"] == 0
             assert found[f"fastq_mirror_stopped{at}"] == 0 and found["fastq_mirror_look_ok{}"] == 1
             assert found["fastq_mirror_records_total{}"] >= 10 and found["fastq_mirror_transactions_total{}"] >= 1
+            wait_for(lambda: read(port)["fastq_mirror_chunks_total{}"] > 0)
+            found = read(port)
+            assert found["fastq_mirror_bytes_total{}"] >= 10 and found["fastq_mirror_transaction_seconds_total{}"] > 0
+            assert 0 < found["fastq_mirror_latency_seconds_total{}"] < WAIT_S * found["fastq_mirror_chunks_total{}"]
             assert found["fastq_mirror_lanes{}"] == 2 and found["fastq_mirror_failed_over{}"] == 0
             assert found["fastq_mirror_failures_total{}"] == found["fastq_mirror_refused_topics{}"] == 0
             wait_for(lambda: "fastq_mirror_heartbeat_age_seconds{}" in read(port))
@@ -62,6 +69,57 @@ def test_lag_rates_and_what_a_process_has_done_are_served(new_topic_name: Any) -
             assert f"fastq_mirror_lag_records{at}" not in read(port)
             gone[0] = False
             wait_for(lambda: read(port)["fastq_mirror_look_ok{}"] == 1)
+
+
+@pytest.mark.parametrize("offsets", ["translated", "same"])
+def test_the_age_of_what_lags_is_told_however_much_it_is_and_read_once(
+    new_topic_name: Any, monkeypatch: pytest.MonkeyPatch, offsets: str
+) -> None:
+    name, partitions = new_topic_name(), 12
+    fetches: list[int] = []
+    fetch = SourceReader.fetch
+
+    def fetched(reader: SourceReader, wanted: Any, *arguments: Any) -> Any:
+        found = fetch(reader, wanted, *arguments)
+        if arguments[1:2] == (ages.BATCH_BYTES,):
+            fetches.append(sum(answer.records.nbytes for answer in found.values()))  # type: ignore[union-attr]
+        return found
+
+    soon = {"group.initial.rebalance.delay.ms": 0}
+    with Broker(in_memory=True, config=soon) as source, Broker(in_memory=True, config=soon) as target:
+        config = configured((source, target), [name], offsets=offsets)
+        with Admin(bootstrap_servers=source.bootstrap_servers) as admin:
+            admin.create_topic(name, partitions)
+        settings = {"bootstrap_servers": source.bootstrap_servers, "linger_ms": 0}
+        with Producer(settings, batch_bytes_max=200_000, max_request_size=2_000_000) as producer:
+            now = int(time.time() * 1000)
+            for n in range(partitions):
+                producer.send(name, b"copied", partition=n, timestamp_ms=now - 500_000).result()
+            with running(config) as mirror:
+                wait_for(lambda: mirror.records >= partitions)
+            for n in range(partitions):  # batches that are larger than what is asked of each, and more behind them
+                for age_ms in (400_000, 1000):
+                    value = bytes(150_000) if n % 2 else b"small"
+                    producer.send(name, value, partition=n, timestamp_ms=now - age_ms).result()
+        monkeypatch.setattr(SourceReader, "fetch", fetched)
+        watch = Watch(config)
+        try:
+            for _ in range(2):
+                found = [p for p in watch.look().partitions if p.partition.topic == name]
+                assert [p.lag for p in found] == [2] * partitions
+                assert all(p.age_s is not None and 400 <= p.age_s < 450 for p in found), found
+                assert 0 < len(fetches) <= partitions / 2 + 1, "the small ones came at once, and nothing a second time"
+                assert max(fetches) < 400_000, "and of each what is needed"
+        finally:
+            watch.close()
+        monkeypatch.setattr(ages, "WAIT_S", 0.0)  # nothing comes in time
+        if offsets == "translated":
+            watch = Watch(config)
+            try:
+                found = [p for p in watch.look().partitions if p.partition.topic == name]
+                assert all(p.age_s is not None and 500 <= p.age_s < 550 for p in found), "as old as the last one copied"
+            finally:
+                watch.close()
 
 
 def test_an_address_is_a_port_or_a_host_with_it() -> None:

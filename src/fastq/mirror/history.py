@@ -5,12 +5,14 @@ Rules
 - Of each partition a `Mark` is kept with its progress: the last record that was copied, by the leader epoch and the time that it has in the
   source. The source says where that epoch ends (KIP-101), which shows a truncation by an election; the time shows one in the same epoch.
 - What cannot be known, as of a record that compaction has taken, is no loss.
+- The times cost a fetch a partition. Who looks again and again compares them where the mirror stands still, and once for each end of the
+  source (`SoundMarks`): where it goes on it has read behind what it has copied.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from contextlib import closing
 
 from fastq.errors import FastqError, UnsupportedVersion
@@ -40,13 +42,42 @@ def lost_from(
     marks: Mapping[TopicPartition, Mark],
     begins: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
+    sound: Container[TopicPartition] = (),
 ) -> dict[TopicPartition, int | FastqError]:
     """Of partitions of which the source has lost copied records: from which offset on, and where the epoch is the same, at the latest from
-    which; or why that cannot be asked of a partition. Raises why nothing can be asked."""
+    which; or why that cannot be asked of a partition. Raises why nothing can be asked. Times of `sound` ones are not compared."""
     asked = {tp: mark for tp, mark in marks.items() if begins.get(tp, mark.end) < mark.end}
     lost = _by_epochs(side, {tp: mark for tp, mark in asked.items() if mark.epoch >= 0})
-    left = {tp: mark for tp, mark in asked.items() if tp not in lost and mark.end <= ends[tp] and mark.time_ms >= 0}
+    left = {
+        tp: mark
+        for tp, mark in asked.items()
+        if tp not in lost and tp not in sound and mark.end <= ends[tp] and mark.time_ms >= 0
+    }
     return lost | _by_times(side, left)
+
+
+class SoundMarks:
+    """Of looks one after the other: where the times of marks need not be compared."""
+
+    def __init__(self) -> None:
+        self._before: Mapping[TopicPartition, Mark] = {}
+        self._compared: dict[TopicPartition, tuple[Mark, int | None]] = {}
+
+    def of(self, marks: Mapping[TopicPartition, Mark], ends: Mapping[TopicPartition, int]) -> set[TopicPartition]:
+        """Those that have moved since the last look, and those that were compared since the source came to its end."""
+        moved = {tp for tp, mark in marks.items() if self._before.get(tp, mark) != mark}
+        return moved | {tp for tp, mark in marks.items() if self._compared.get(tp) == (mark, ends.get(tp))}
+
+    def compared(
+        self,
+        marks: Mapping[TopicPartition, Mark],
+        ends: Mapping[TopicPartition, int],
+        lost: Container[TopicPartition],
+    ) -> None:
+        """After a look, which has found these to have `lost` records."""
+        moved = {tp for tp, mark in marks.items() if self._before.get(tp, mark) != mark}
+        self._compared = {tp: (mark, ends.get(tp)) for tp, mark in marks.items() if tp not in moved and tp not in lost}
+        self._before = dict(marks)
 
 
 def _by_epochs(side: Side, marks: Mapping[TopicPartition, Mark]) -> dict[TopicPartition, int | FastqError]:

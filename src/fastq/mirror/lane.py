@@ -83,19 +83,36 @@ class Work(NamedTuple):
 
 
 class Counts:
-    """What a lane has copied since it was made; written by its thread alone."""
+    """What a lane has copied since it was made; written by its thread alone. A chunk is what came of one partition at once: its latency
+    is the age of its last record, by its own time, when it was in the target."""
 
     def __init__(self) -> None:
         self.records = 0
+        self.bytes = 0
         self.transactions = 0
+        self.transactions_s = 0.0
+        self.chunks = 0
+        self.latency_s = 0.0
         self.failures = 0
         self.lag: Mapping[TopicPartition, int | None] = {}
 
     def add(self, other: Counts) -> None:
         """Count what another has done too."""
         self.records += other.records
+        self.bytes += other.bytes
         self.transactions += other.transactions
+        self.transactions_s += other.transactions_s
+        self.chunks += other.chunks
+        self.latency_s += other.latency_s
         self.failures += other.failures
+
+    def add_chunk(self, records: int, size: int, newest_ms: int) -> None:
+        """Count what is in the target now, whose last record has this time (ms); below 0: none of its own."""
+        self.records += records
+        self.bytes += size
+        if newest_ms >= 0:
+            self.chunks += 1
+            self.latency_s += max(time.time() - newest_ms / 1000, 0.0)
 
 
 class Failure(NamedTuple):
@@ -112,6 +129,7 @@ class _Sent(NamedTuple):
     first: int
     next_offset: int
     mark: Mark
+    size: int
     is_run: bool  # its offsets have no gap
     delivery: ManyDelivery
 
@@ -302,7 +320,8 @@ class Lane:
         if part is None:
             self._commit_positions(producer, consumer)
             return
-        end, size = self._clock() + options.transaction_interval_ms / 1000, 0
+        begin, size = self._clock(), 0
+        end = begin + options.transaction_interval_ms / 1000
         sent: list[_Sent] = []
         producer.begin_transaction()
         while part is not None:
@@ -313,7 +332,9 @@ class Lane:
                 break
             part = self._next(consumer, left_s)
         self._commit(producer, self._delivered(sent))
-        self.counts.records += sum(len(item.delivery) for item in sent)
+        self.counts.transactions_s += self._clock() - begin
+        for item in sent:
+            self.counts.add_chunk(len(item.delivery), item.size, item.mark.time_ms)
 
     def _next(self, consumer: Consumer, timeout_s: float) -> ConsumerBatch | None:
         """Records of one partition, or None when none came in time. What is wrong with one partition is not the others' trouble."""
@@ -367,7 +388,8 @@ class Lane:
             raise FastqError(
                 f"{tp} has records without a time; they get the time of the copying", cause=error
             ) from None
-        return _Sent(tp, offsets[0], next_offset, mark, offsets[-1] - offsets[0] + 1 == len(batch), delivery)
+        is_run = offsets[-1] - offsets[0] + 1 == len(batch)
+        return _Sent(tp, offsets[0], next_offset, mark, batch.size_bytes, is_run, delivery)
 
     def _too_large(self, tp: TopicPartition, error: FastqError) -> FastqError:
         """A record that the source has is larger than the target takes, as it is sent: what is to be set there."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 
 from fastq.errors import FastqError
 from fastq.mirror.config import MirrorConfig
+from fastq.mirror.lane import Counts
 from fastq.mirror.mirror import Mirror
 from fastq.mirror.report import MirrorStatus, Watch
 from fastq.observability.prometheus import Family, PrometheusExporter, text_of
@@ -28,6 +29,15 @@ OF_PARTITIONS = (
     ("records_per_second", "Offsets copied a second.", lambda p: p.rate),
     ("next_offset", "First offset of the source that was not looked at.", lambda p: p.next_offset),
     ("stopped", "1 where a partition is not mirrored because records are missing.", lambda p: int(p.state.startswith("stopped"))),
+)  # fmt: skip
+OF_PROCESS: tuple[tuple[str, str, Callable[[Counts], float]], ...] = (
+    ("records_total", "Records that this process has copied.", lambda c: c.records),
+    ("bytes_total", "Bytes of them: of the batches with the same offsets, else uncompressed.", lambda c: c.bytes),
+    ("transactions_total", "Transactions it has committed; with the same offsets, appends.", lambda c: c.transactions),
+    ("transaction_seconds_total", "Time that these took.", lambda c: c.transactions_s),
+    ("chunks_total", "Chunks it has copied, of one partition each, whose records have times.", lambda c: c.chunks),
+    ("latency_seconds_total", "How old the last record of each chunk was once it was copied, added up.", lambda c: c.latency_s),
+    ("failures_total", "How often a lane of it began anew.", lambda c: c.failures),
 )  # fmt: skip
 
 
@@ -93,12 +103,11 @@ class MirrorExporter(PrometheusExporter):
 
     def _own(self, looked: bool) -> Iterator[Family]:
         sides, lanes = _sides(self._mirror.config), list(self._mirror.lanes.values())
-        totals = self._mirror.totals
         yield _one("look_ok", "gauge", "1 where both clusters answered the last look.", sides, int(looked))
         yield _one("lanes", "gauge", "Lanes that this process has.", sides, len(lanes))
-        yield _one("records_total", "counter", "Records that this process has copied.", sides, totals.records)
-        yield _one("transactions_total", "counter", "Transactions it has committed.", sides, totals.transactions)
-        yield _one("failures_total", "counter", "How often a lane of it began anew.", sides, totals.failures)
+        totals = self._mirror.totals
+        for name, meaning, of in OF_PROCESS:
+            yield _one(name, "counter", meaning, sides, of(totals))
         left_out = [
             ({**sides, "topic": tp.topic, "partition": str(tp.partition)}, 1.0)
             for lane in lanes

@@ -63,7 +63,9 @@ class Mirror:
         self._look_now = threading.Event()
         self._keeper: tuple[Keeper, threading.Thread] | None = None
         self._known: dict[str, Provenance] = {}
+        self._counting = threading.Lock()
         self._before = Counts()  # of lanes that were ours
+        self._counts: list[Counts] = []  # of lanes that are, or that have not ended yet
         self._failure: Exception | None = None  # of a thread, which no waiting mends
 
     def stop(self) -> None:
@@ -80,8 +82,9 @@ class Mirror:
     def totals(self) -> Counts:
         """What this process has done, all its lanes together and those that it had."""
         found = Counts()
-        for counts in (self._before, *(lane.counts for lane in list(self.lanes.values()))):
-            found.add(counts)
+        with self._counting:
+            for counts in (self._before, *self._counts):
+                found.add(counts)
         return found
 
     def run(self) -> None:
@@ -180,6 +183,8 @@ class Mirror:
             kind = SameLane if self.config.options.offsets == "same" else Lane
             lane = kind(number, self.config, lambda: self._work, self._mine(number), clock=self._clock)
             thread = threading.Thread(target=lane.run, name=f"fastq-mirror-lane-{number}", daemon=True)
+            with self._counting:
+                self._counts.append(lane.counts)
             self.lanes[number], self._threads[number] = lane, thread
             thread.start()
         if 0 in self.lanes and self._keeper is None:
@@ -204,9 +209,12 @@ class Mirror:
         end = time.monotonic() + STOP_S
         for lane, thread in ending:
             thread.join(max(end - time.monotonic(), 0.0))
-            self._before.add(lane.counts)
             if thread.is_alive():
                 logger.warning("lane %d did not end within %g s: its successor fences it", lane.number, STOP_S)
+                continue
+            with self._counting:
+                self._before.add(lane.counts)
+                self._counts.remove(lane.counts)
         if keeper is not None:
             keeper[1].join(max(end - time.monotonic(), 0.0))
 

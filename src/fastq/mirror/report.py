@@ -1,7 +1,7 @@
 """How far a mirror is, asked of both clusters by anybody at any time: no process of the mirror has to run.
 
 Rules: what is committed in the target counts. A lag in records counts offsets, those without a record too. The lag in seconds is the age
-of the oldest record that is not in the target yet, by its own time.
+of the oldest record that is not in the target yet, by its own time (`ages.py`).
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from fastq.consumer import Consumer, Record
+from fastq.consumer import Record
 from fastq.errors import DeserializationError, FastqError
 from fastq.metadata import TopicPartition
+from fastq.mirror.ages import Ages, Behind
 from fastq.mirror.config import MirrorConfig
-from fastq.mirror.history import lost_from, marks_of
+from fastq.mirror.history import SoundMarks, lost_from, marks_of
 from fastq.mirror.mm2 import Heartbeat
 from fastq.mirror.names import HEARTBEATS, Names, state_topic
 from fastq.mirror.progress import MirrorGap, Progress, place_to_start
@@ -26,7 +27,6 @@ from fastq.values import NamedTuple
 
 logger = logging.getLogger("fastq.mirror")
 
-OLDEST_WAIT_S = 3.0
 HEARTBEATS_S = 5.0
 HEARTBEATS_READ = 10_000
 """So many of the newest are looked at first: they are one a second and mirror, and are compacted late."""
@@ -64,6 +64,7 @@ class Watch:
         self._config, self._clock = config, clock
         self._survey = Survey(config)
         self._state: State | None = None
+        self._ages, self._sound = Ages(config.source), SoundMarks()
         self._before: tuple[float, dict[TopicPartition, Progress]] | None = None
 
     def begin(self) -> None:
@@ -76,7 +77,7 @@ class Watch:
         state, now = self._caught_up(), self._clock()
         progress = self._progress(state)
         at, before = self._before or (now, progress)
-        partitions = _partitions(self._config, plan.partitions, before, progress, max(now - at, 1e-9))
+        partitions = self._partitions(plan.partitions, before, progress, max(now - at, 1e-9))
         self._before = now, progress
         stopped = next(iter(state.stopped.values()), None)
         refused = {**plan.refused, **self._survey.not_made(plan.changes)}
@@ -84,8 +85,69 @@ class Watch:
 
     def close(self) -> None:
         self._survey.close()
+        self._ages.close()
         if self._state is not None:
             self._state.close()
+
+    def _partitions(
+        self,
+        mirrored: Mapping[TopicPartition, Mirrored],
+        before: Mapping[TopicPartition, Progress],
+        progress: Mapping[TopicPartition, Progress],
+        elapsed_s: float,
+    ) -> list[PartitionStatus]:
+        config, options = self._config, self._config.options
+        level = "read_committed" if options.read_committed and options.offsets != "same" else "read_uncommitted"
+        with consumer_at(config.source, isolation_level=level, auto_offset_reset="earliest") as consumer:
+            begins, ends, missing = offsets_of(consumer, mirrored)
+            known_ends = with_open_transactions(config.source, progress, ends)
+            marks = marks_of(progress, {tp: to.topic_id for tp, to in mirrored.items() if tp not in missing})
+            lost = lost_from(config.source, marks, begins, known_ends, self._sound.of(marks, ends))
+            self._sound.compared(marks, ends, lost)
+            behind: dict[TopicPartition, Behind] = {}
+            states: dict[TopicPartition, str] = {}
+            for tp, to in mirrored.items():
+                known = progress.get(tp)
+                if tp in missing:
+                    states[tp] = f"unknown: {missing[tp].message}"
+                    continue
+                lost_at = lost.get(tp)
+                if isinstance(lost_at, FastqError):
+                    states[tp] = f"unknown: {lost_at.message}"
+                    continue
+                try:
+                    start = place_to_start(
+                        known,
+                        to.topic_id,
+                        begins[tp],
+                        known_ends[tp],
+                        start=options.start,
+                        on_gap=options.on_gap,
+                        target_id=to.target_id,
+                        lost=lost_at,
+                    )
+                    states[tp] = "new" if known is None else "mirrored"
+                    if start.offset < ends[tp]:
+                        copied_ms = -1 if known is None or known.mark is None else known.mark.time_ms
+                        behind[tp] = Behind(to.topic_id, start.offset, copied_ms)
+                except MirrorGap as error:
+                    states[tp] = f"stopped: {error.message}"
+        times = self._ages.times(behind)
+        now_ms, found = time.time() * 1000, []
+        for tp, to in sorted(mirrored.items()):
+            if tp in missing:
+                known = progress.get(tp)
+                next_offset = None if known is None else known.next_offset
+                found.append(PartitionStatus(tp, to.topic, next_offset, None, None, None, 0.0, states[tp], None))
+                continue
+            known, earlier = progress.get(tp), before.get(tp)
+            next_offset = None if known is None else known.next_offset
+            rate = 0.0 if known is None else (known.next_offset - (earlier or known).next_offset) / elapsed_s
+            lag = max(ends[tp] - (begins[tp] if next_offset is None else next_offset), 0)
+            age_s = max(now_ms - times[tp], 0.0) / 1000 if tp in times else (0.0 if tp not in behind else None)
+            gap = None if known is None else known.gap
+            found.append(PartitionStatus(tp, to.topic, next_offset, ends[tp], lag, age_s, rate, states[tp], gap))
+        return found
 
     def _progress(self, state: State) -> dict[TopicPartition, Progress]:
         return dict(progress_of(self._config, self._survey.target, state))
@@ -108,83 +170,6 @@ def status(config: MirrorConfig, interval_s: float = 1.0) -> MirrorStatus:
         return watch.look()
     finally:
         watch.close()
-
-
-def _partitions(
-    config: MirrorConfig,
-    mirrored: Mapping[TopicPartition, Mirrored],
-    before: Mapping[TopicPartition, Progress],
-    progress: Mapping[TopicPartition, Progress],
-    elapsed_s: float,
-) -> list[PartitionStatus]:
-    options = config.options
-    level = "read_committed" if options.read_committed and options.offsets != "same" else "read_uncommitted"
-    with consumer_at(config.source, isolation_level=level, auto_offset_reset="earliest") as consumer:
-        begins, ends, missing = offsets_of(consumer, mirrored)
-        known_ends = with_open_transactions(config.source, progress, ends)
-        marks = marks_of(progress, {tp: to.topic_id for tp, to in mirrored.items() if tp not in missing})
-        lost = lost_from(config.source, marks, begins, known_ends)
-        behind: dict[TopicPartition, int] = {}
-        states: dict[TopicPartition, str] = {}
-        for tp, to in mirrored.items():
-            known = progress.get(tp)
-            if tp in missing:
-                states[tp] = f"unknown: {missing[tp].message}"
-                continue
-            lost_at = lost.get(tp)
-            if isinstance(lost_at, FastqError):
-                states[tp] = f"unknown: {lost_at.message}"
-                continue
-            try:
-                start = place_to_start(
-                    known,
-                    to.topic_id,
-                    begins[tp],
-                    known_ends[tp],
-                    start=options.start,
-                    on_gap=options.on_gap,
-                    target_id=to.target_id,
-                    lost=lost_at,
-                )
-                states[tp] = "new" if known is None else "mirrored"
-                if start.offset < ends[tp]:
-                    behind[tp] = start.offset
-            except MirrorGap as error:
-                states[tp] = f"stopped: {error.message}"
-        times = oldest_times(consumer, behind)
-    now_ms, found = time.time() * 1000, []
-    for tp, to in sorted(mirrored.items()):
-        if tp in missing:
-            known = progress.get(tp)
-            next_offset = None if known is None else known.next_offset
-            found.append(PartitionStatus(tp, to.topic, next_offset, None, None, None, 0.0, states[tp], None))
-            continue
-        known, earlier = progress.get(tp), before.get(tp)
-        next_offset = None if known is None else known.next_offset
-        rate = 0.0 if known is None else (known.next_offset - (earlier or known).next_offset) / elapsed_s
-        lag = max(ends[tp] - (begins[tp] if next_offset is None else next_offset), 0)
-        age_s = max(now_ms - times[tp], 0.0) / 1000 if tp in times else (0.0 if tp not in behind else None)
-        gap = None if known is None else known.gap
-        found.append(PartitionStatus(tp, to.topic, next_offset, ends[tp], lag, age_s, rate, states[tp], gap))
-    return found
-
-
-def oldest_times(consumer: Consumer[bytes, bytes], offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """The time of the first record at or behind an offset of each partition, of those that come in time."""
-    found: dict[TopicPartition, int] = {}
-    end = time.monotonic() + OLDEST_WAIT_S
-    left = dict(offsets)
-    while left and time.monotonic() < end:
-        consumer.assign(left)
-        for tp, offset in left.items():
-            consumer.seek(tp, offset)
-        batch = consumer.poll_batch(timeout=0.5)
-        for topic, partition, at in zip(batch.topics, batch.partitions, batch.timestamps, strict=True):
-            tp = TopicPartition(topic, partition)
-            if tp in left:
-                found[tp] = at
-                del left[tp]
-    return found
 
 
 def heartbeat_age_s(config: MirrorConfig) -> float | None:

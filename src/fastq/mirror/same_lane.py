@@ -311,6 +311,7 @@ class SameLane(Lane):
         news: Mapping[TopicPartition, Epochs],
     ) -> None:
         """Append what was fetched, and tell the target where the source begins."""
+        begin = self._clock()
         if news:
             with producer.transaction():
                 for tp, epochs in news.items():
@@ -343,8 +344,10 @@ class SameLane(Lane):
             else:
                 self._tries.pop(tp, None)
                 self._at[tp] = self._at[tp]._replace(log_start=told.log_start)
-                self.counts.records += chunks[tp].amount
+                chunk = chunks[tp]
+                self.counts.add_chunk(chunk.amount, chunk.records.nbytes, chunk.newest_ms)
         self.counts.transactions += 1
+        self.counts.transactions_s += self._clock() - begin
 
     @staticmethod
     def _start(at: _At, chunk: Fetched) -> int:

@@ -44,7 +44,8 @@ class Wanted(NamedTuple):
 
 class Fetched(NamedTuple):
     """`records` are whole batches, as many records as `amount`, up to `next_offset`; `epochs` those that begin in them, with their first
-    offsets. `asked` is the offset that was asked for; `diverged`: the source has another history than who asked."""
+    offsets; `newest_ms` the last batch's time (-1: none). `asked` is the offset that was asked for; `diverged`: the source has another
+    history than who asked."""
 
     asked: int
     records: memoryview
@@ -54,6 +55,7 @@ class Fetched(NamedTuple):
     log_start: int
     high_watermark: int
     diverged: bool = False
+    newest_ms: int = -1
 
 
 class Batch(NamedTuple):
@@ -104,10 +106,14 @@ class SourceReader:
         self.client.close()
 
     def fetch(
-        self, wanted: Mapping[TopicPartition, Wanted], wait_ms: int, partition_bytes: int = PARTITION_BYTES
+        self,
+        wanted: Mapping[TopicPartition, Wanted],
+        wait_ms: int,
+        partition_bytes: int = PARTITION_BYTES,
+        timeout_s: float | None = None,
     ) -> dict[TopicPartition, Fetched | FastqError]:
         """What there is of each partition, after `wait_ms` at most where there is nothing at all: about so many bytes, and one batch at
-        least. The first ones come first where there is more than fits."""
+        least. The first ones come first where there is more than fits. Raises why nothing came within `timeout_s` (None: CALL_S)."""
         leaders = leaders_of(self.client, wanted)
         by_node: dict[int, dict[TopicPartition, Wanted]] = {}
         found: dict[TopicPartition, Fetched | FastqError] = {}
@@ -118,7 +124,7 @@ class SourceReader:
                 found[tp] = LeaderNotAvailable(f"{tp} has no known leader in {self.side.alias}")
         if by_node:
             wait_ms = wait_ms if len(by_node) == 1 else min(wait_ms, 100)  # others wait for who has nothing
-            found |= self.client.run(_fetch(by_node, wait_ms, partition_bytes))
+            found |= self.client.run(_fetch(by_node, wait_ms, partition_bytes), timeout_s)
         if any(isinstance(answer, FastqError) for answer in found.values()):
             ask_for_leaders(self.client, "a fetch of the mirror was refused")
         return found
@@ -213,6 +219,7 @@ def _read(tp: TopicPartition, asked: Wanted, data: m.FetchResponse.PartitionData
         return Fetched(asked.offset, nothing, asked.offset, 0, (), log_start, high_watermark, diverged=True)
     records = memoryview(data.records or b"")
     begin, end, next_offset, amount = -1, 0, asked.offset, 0
+    newest_ms = -1
     epochs: list[tuple[int, int]] = []
     try:
         for position, header in iter_headers(records):
@@ -224,13 +231,16 @@ def _read(tp: TopicPartition, asked: Wanted, data: m.FetchResponse.PartitionData
                 epochs.append((header.partition_leader_epoch, header.base_offset))
             end, next_offset = position + header.size_bytes, header.next_offset
             amount += header.record_count
+            newest_ms = header.max_timestamp
     except ValueError as error:
         return UnknownServerError(
             f"{tp}: what the source has at offset {next_offset} is no batch of magic 2, and cannot be copied as it is: {error}",
             hint='a mirror without offsets = "same" copies records of all formats',
         )
     whole = records[begin:end] if begin >= 0 else nothing
-    return Fetched(asked.offset, whole, next_offset, amount, tuple(epochs), log_start, high_watermark)
+    return Fetched(
+        asked.offset, whole, next_offset, amount, tuple(epochs), log_start, high_watermark, newest_ms=newest_ms
+    )
 
 
 def _epoch_ends(

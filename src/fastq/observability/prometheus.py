@@ -84,6 +84,8 @@ class PrometheusExporter:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         for family in self.families():
+            if not family.samples:
+                continue
             kind = CounterMetricFamily if family.kind == "counter" else GaugeMetricFamily
             metric = kind(family.name, family.meaning, labels=list(family.samples[0][0]))
             for labels, value in family.samples:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from fastq.errors import LeaderNotAvailable
 from fastq.metadata import TopicPartition
+from fastq.mirror import mirror as mirror_module
 from fastq.mirror import source_reader, target_writer
-from fastq.mirror.config import Side
+from fastq.mirror.config import Side, parse_config
+from fastq.mirror.lane import Counts
+from fastq.mirror.mirror import Mirror
 from fastq.mirror.source_reader import SourceReader, Wanted
 from fastq.mirror.target_writer import Ask, TargetWriter, divided
 
@@ -50,3 +55,32 @@ def test_what_is_asked_of_a_node_goes_in_requests_that_it_takes(monkeypatch: pyt
     assert sizes(99, 2, 200, 0, 1) == [[99], [2], [200], [0, 1]]
     assert sizes(0, 0, 0, 0) == [[0, 0, 0], [0]]
     assert sizes(200) == [[200]]
+
+
+def test_what_a_process_has_done_does_not_become_less_while_a_lane_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_end, ending = threading.Event(), threading.Event()
+
+    class Ending:
+        def __init__(self, number: int, *_: object, **__: object) -> None:
+            self.number, self.counts = number, Counts()
+
+        def run(self) -> None:
+            self.counts.records = 5
+            may_end.wait(10)
+            self.counts.records = 7
+
+        def stop(self) -> None:
+            ending.set()
+
+    monkeypatch.setattr(mirror_module, "Lane", Ending)
+    side = {"bootstrap.servers": "127.0.0.1:1"}
+    document = {"source": {"alias": "A", **side}, "target": {"alias": "B", **side}, "mirror": {"topics": ["t"]}}
+    mirror = Mirror(parse_config(document))
+    mirror._start_lanes([1])
+    stopping = threading.Thread(target=mirror._stop_lanes, args=([1],))
+    stopping.start()
+    assert ending.wait(10) and mirror.lanes == {}
+    assert mirror.records == 5
+    may_end.set()
+    stopping.join(10)
+    assert mirror.records == 7
