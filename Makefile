@@ -16,7 +16,7 @@ NODES_SHARE ?= tests/interop/test_client.py tests/interop/test_transactions_clie
 NATIVE  := $(wildcard src/fastq/_native/*.pyx src/fastq/_native/*.pxd src/fastq/_native/*.h)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo pipeline pipeline-flights test test-nodes unit soak simulate sanitize interop-kafka interop-spark bench bench-micro bench-compare bench-growth bench-cluster lint format generate reference docs wheel wheels binary ext clean
+.PHONY: help demo pipeline pipeline-flights test test-nodes unit soak simulate sanitize interop-kafka interop-spark interop-cluster bench bench-micro bench-compare bench-growth bench-cluster bench-instructions bench-scaling lint format generate reference docs wheel wheels binary ext clean
 
 help: ## list the commands
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 18
@@ -123,23 +123,36 @@ simulate: $(VENV)/.built $(VENV)/.test ## whole clusters in one process, on virt
 interop-kafka: $(VENV)/.built $(VENV)/.test java ## Apache Kafka (through Maven): its broker for our client, its tools for our broker
 	@$(PYTEST) tests/interop -n 2 --dist loadfile -m "kafka and not soak" --timeout 600 -o faulthandler_timeout=700
 
+INTEROP_CLUSTER ?= kafka_brokers kafka_controller kafka_quorum kafka_follower mixed_transactions rolling_replacement
+interop-cluster: $(VENV)/.built $(VENV)/.test java ## the share of interop-kafka in which nodes of both are one cluster: quorums, controllers, leaders, followers, rolling replacement
+	@$(PYTEST) $(INTEROP_CLUSTER:%=tests/interop/test_%.py) -n 2 --dist loadfile -m "kafka and not soak" --timeout 600 -o faulthandler_timeout=700
+
 interop-spark: $(VENV)/.built $(VENV)/.test java ## Spark's own Kafka connector (through Maven) on our broker, and beside ours
 	@$(PY) tools/spark_jvm.py
 	@$(PYTEST) tests/spark_jvm -m spark_jvm
 
-bench: bench-micro bench-compare ## all figures, into benchmarks/results/ (quiet machine, half an hour)
+bench: bench-micro bench-compare ## the figures, into benchmarks/results/ (a quiet machine, two hours); beside them bench-growth, bench-cluster, bench-instructions
 
 bench-micro: $(VENV)/.built $(VENV)/.test
 	@$(PYTEST) benchmarks/micro --benchmark-only --benchmark-json=benchmarks/results/micro.json
 
+COMPARED ?= clients broker latency partitions memory cleaner coordination cluster rolling simulation mirror mirror_failover console observability spark fresh
 bench-compare: $(VENV)/.built $(VENV)/.test java
-	@cd benchmarks/compare && for run in clients broker latency partitions memory cleaner coordination cluster rolling observability spark fresh; do ../../$(PY) $$run.py || exit 1; done; ../../$(PY) report.py
+	@cd benchmarks/compare && failed=; for run in $(COMPARED); do ../../$(PY) $$run.py || failed="$$failed $$run"; done; \
+	  ../../$(PY) report.py; [ -z "$$failed" ] || { echo "these failed:$$failed"; exit 1; }
 
 bench-growth: $(VENV)/.built $(VENV)/.test ## how costs grow with bytes (60 GB of disk), partitions, connections and groups, with a plot
 	@$(PY) benchmarks/compare/growth.py && $(PY) benchmarks/compare/report.py
 
 bench-cluster: $(VENV)/.built $(VENV)/.test java ## 10,000 partitions and 20 GiB of catch-up on three nodes (60 GB of disk)
 	@cd benchmarks/compare && ../../$(PY) cluster_many.py && ../../$(PY) report.py
+
+BASE ?=
+bench-instructions: $(VENV)/.built $(VENV)/.test ## instructions of the hot paths, by valgrind, beside those of an older checkout (BASE=/path/to/it, its extensions built in place)
+	@$(PY) benchmarks/compare/instructions.py $(if $(BASE),--base $(BASE)) && $(PY) benchmarks/compare/report.py
+
+bench-scaling: $(VENV)/.built $(VENV)/.test ## what a controller holds and does with up to a million partitions, for docs/scaling.md
+	@$(PY) benchmarks/compare/scaling.py
 
 bench-papers: $(VENV)/.built $(VENV)/.test java rabbitmq ## what the classic texts about Kafka measured, beside other brokers, with plots (60 GB of disk; PAPERS="--only kafka-2011")
 	@$(PY) benchmarks/papers/run.py $(PAPERS)

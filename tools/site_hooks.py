@@ -5,6 +5,7 @@ Rules
 - Pages of PROJECT come in as they are. A file that a page links to, and that is no page, becomes one under source/ when it is text,
   and is copied there when it is not. A folder is its README.md, or a page of the programs in it.
 - What is not there, and what is outside of the repository, is left as it is: mkdocs says so, and `strict` makes it an error.
+- Pages of LATER come in, and into the navigation, once they are there.
 - A page that would load anything from another host ends the build.
 """
 
@@ -30,6 +31,9 @@ PROJECT = {
     "benchmarks/results/README.md": "project/measurements.md",
 }
 """Pages outside of docs/: where they lie, and where the site has them."""
+LATER = {"benchmarks/results/papers.md": ("project/papers.md", "What the classic texts measured")}
+"""The same of pages that a bench of hours writes: with their place in the navigation, at the end of its last part."""
+PROJECT |= {path: uri for path, (uri, _) in LATER.items() if (ROOT / path).is_file()}
 LANGUAGES = {".py": "python", ".yml": "yaml", ".json": "json", ".service": "ini", "Containerfile": "docker"}
 LOADS = re.compile(
     r"""<(?:script|img|iframe|source|video|audio|embed)\b[^>]*\bsrc\s*=\s*["']?(?:https?:)?//[^"'\s>]*"""
@@ -79,6 +83,12 @@ def source_page(path: str) -> str:
         fence = [f"```{language(file)}", file.read_text(encoding="utf-8").rstrip(), "```", ""]
         lines += [f"## `{file.name}`", "", *fence] if len(files) > 1 else fence
     return "\n".join(lines)
+
+
+def on_config(config: Any, **_: Any) -> Any:
+    (last,) = config.nav[-1].values()
+    last += [{title: uri} for path, (uri, title) in LATER.items() if path in PROJECT]
+    return config
 
 
 def on_files(files: Files, config: Any, **_: Any) -> Files:

@@ -1,12 +1,14 @@
 """The fastq broker against Apache Kafka: pre-encoded frames on plain sockets, so that no client is what is measured.
 
-    python benchmarks/compare/broker.py [--rounds 5]
+    python benchmarks/compare/broker.py [--rounds 5] [--quick]
 
-Rules: both brokers run at once and idle while the other is loaded; the same frames go to both (Produce v7 and
-Fetch v4: versions without topic ids, which every broker speaks); CPU is the broker process's own. On a virtual machine every
-page that the page cache takes for the first time costs several times what a broker does with it, and would be what is measured: so
-before each bulk round memory for more than it is touched and given back. Before that dirty pages are written out, and both brokers
-have a second for what they still do about the round before: deleting its topic, compiling, collecting garbage.
+Rules: bulk frames are of the clients' mix (client_values.py): real log lines, random text and JSON, with keys, at times that differ;
+beside them frames whose records are all alike, which a broker may check faster. Both brokers run at once and idle while the other is
+loaded; the same frames go to both (Produce v7 and Fetch v4: versions without topic ids, which every broker speaks); CPU is the broker
+process's own. On a virtual machine every page that the page cache takes for the first time costs several times what a broker does with
+it, and would be what is measured: so before each bulk round memory for more than it is touched and given back. Before that dirty pages
+are written out, and both brokers have a second for what they still do about the round before: deleting its topic, compiling,
+collecting garbage.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import struct
 import time
 from contextlib import ExitStack
 
+import client_values
 from support import Target, apache_kafka, cpu_seconds, fastq_broker, interleave, medians, rss_bytes, save, touch_memory
 
 from fastq import Admin
@@ -32,12 +35,35 @@ LOADED_BYTES = 1 << 30
 TOUCHED_TIMES = 3
 """What is touched before a bulk round, of what the round writes."""
 SETTLE_S = 1.0
+ALIKE_RECORDS = 8_250
+"""Of VALUE: a batch of 900 kB."""
+BATCH_BYTES = 900_000
+BATCHES = 8
+"""So many different ones, in turn."""
+IN_FLIGHT = 5
+MIX_LOAD, ALIKE_LOAD = "produce 900 kB of the mix, 5 in flight", "produce 900 kB of records alike, 5 in flight"
 
 
-def produce_frame(topic: str, records: int, acks: int = 1) -> bytes:
+def bulk_batches(shape: str) -> list[bytes]:
+    """Batches of 900 kB: "mix", or "alike" where all records are the same."""
     now_ms = time.time_ns() // 1_000_000
-    batch = bytes(build_batch([(now_ms, None, VALUE, ())] * records))
-    partition = ProduceRequest.PartitionProduceData(index=0, records=batch)
+    if shape == "alike":
+        return [bytes(build_batch([(now_ms, None, VALUE, ())] * ALIKE_RECORDS))]
+    values = client_values.mix()
+    pairs = zip(client_values.keys(len(values)), values, strict=True)
+    batches = []
+    for _ in range(BATCHES):
+        records, size = [], 0
+        while size < BATCH_BYTES:
+            key, value = next(pairs)
+            records.append((now_ms + len(records) // 3, key, value, ()))  # some three a millisecond
+            size += len(key) + len(value) + 8
+        batches.append(bytes(build_batch(records)))
+    return batches
+
+
+def produce_frame(topic: str, batch: bytes, acks: int = 1, partition_index: int = 0) -> bytes:
+    partition = ProduceRequest.PartitionProduceData(index=partition_index, records=batch)
     topic_data = ProduceRequest.TopicProduceData(name=topic, partition_data=[partition])
     request = ProduceRequest(acks=acks, timeout_ms=30_000, topic_data=[topic_data])
     return bytes(encode_request(1, "bench", request, 7))
@@ -103,35 +129,42 @@ def check_produced(response: memoryview) -> int:
     return int(base_offset)
 
 
-def bulk_produce(target: Target, topic: str, total_bytes: int) -> dict[str, float]:
+def send_frames(address: tuple[str, int], frames: list[bytes], count: int) -> int:
+    """So many requests, of these in turn, five in flight on one connection; their bytes."""
+    room = bytearray(1 << 16)
+    size = 0
+    with socket.create_connection(address) as sock:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for sent in range(count):
+            frame = frames[sent % len(frames)]
+            sock.sendall(frame)
+            size += len(frame)
+            if sent >= IN_FLIGHT - 1:
+                check_produced(receive_frame(sock, room))
+        for _ in range(min(IN_FLIGHT - 1, count)):
+            check_produced(receive_frame(sock, room))
+    return size
+
+
+def bulk_produce(target: Target, topic: str, total_bytes: int, batches: list[bytes]) -> dict[str, float]:
     """Requests of 900 kB, five in flight, one connection, acks=1."""
     os.sync()
     time.sleep(SETTLE_S)
     touch_memory(TOUCHED_TIMES * total_bytes)
-    frame = produce_frame(topic, 8_250)
-    count = total_bytes // len(frame)
-    room = bytearray(1 << 16)
-    with socket.create_connection(target.address) as sock:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        cpu, start = cpu_seconds(target.pid), time.perf_counter()
-        for sent in range(count):
-            sock.sendall(frame)
-            if sent >= 4:
-                check_produced(receive_frame(sock, room))
-        for _ in range(min(4, count)):
-            check_produced(receive_frame(sock, room))
-        seconds = time.perf_counter() - start
-        cpu = cpu_seconds(target.pid) - cpu
-    gigabytes = count * len(frame) / 1e9
-    return {"MB_per_s": gigabytes * 1e3 / seconds, "cpu_s_per_GB": cpu / gigabytes}
+    frames = [produce_frame(topic, batch) for batch in batches]
+    cpu, start = cpu_seconds(target.pid), time.perf_counter()
+    size = send_frames(target.address, frames, total_bytes // BATCH_BYTES)
+    seconds = time.perf_counter() - start
+    cpu = cpu_seconds(target.pid) - cpu
+    return {"MB_per_s": size / 1e6 / seconds, "cpu_s_per_GB": cpu / (size / 1e9)}
 
 
-def bulk_produce_to_new_topic(target: Target, total_bytes: int) -> dict[str, float]:
+def bulk_produce_to_new_topic(target: Target, total_bytes: int, batches: list[bytes]) -> dict[str, float]:
     """The same to a topic that is made for it, and deleted afterwards."""
     topic = f"bulk-{time.monotonic_ns()}"
     make_topic(target, topic, GONE_AT_ONCE)
     try:
-        return bulk_produce(target, topic, total_bytes)
+        return bulk_produce(target, topic, total_bytes, batches)
     finally:
         with Admin(bootstrap_servers=target.bootstrap_servers) as admin:
             admin.delete_topic(topic)
@@ -211,9 +244,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--gigabytes", type=float, default=1.0, help="of each bulk round")
     parser.add_argument("--requests", type=int, default=60_000, help="of each small round")
+    parser.add_argument("--quick", action="store_true", help="to see whether it runs: less of all, nothing is saved")
     options = parser.parse_args()
+    if options.quick:
+        options.rounds, options.gigabytes, options.requests = 1, 0.1, 2_000
     touch_memory()
     total = int(options.gigabytes * 1e9)
+    mix, alike = bulk_batches("mix"), bulk_batches("alike")
     document: dict[str, object] = {}
     with ExitStack() as stack:
         targets = [stack.enter_context(start()) for start in (fastq_broker, apache_kafka)]
@@ -225,11 +262,12 @@ def main() -> None:
             make_topic(target, "small")
         time.sleep(1)
         for target in targets:
-            bulk_produce(target, "log", LOADED_BYTES)
+            bulk_produce(target, "log", min(total, LOADED_BYTES), mix)
         api_versions = bytes(encode_request(3, "bench", ApiVersionsRequest(), 0))
-        small = produce_frame("small", 1)
+        small = produce_frame("small", bytes(build_batch([(time.time_ns() // 1_000_000, None, VALUE, ())])))
         loads = {
-            "produce 900 kB, 5 in flight": lambda t: bulk_produce_to_new_topic(t, total),
+            MIX_LOAD: lambda t: bulk_produce_to_new_topic(t, total, mix),
+            ALIKE_LOAD: lambda t: bulk_produce_to_new_topic(t, total, alike),
             "fetch 8 MiB": lambda t: bulk_fetch(t, "log", total),
             "produce 1 record, 50 connections": lambda t: small_requests(t, small, 50, options.requests),
             "produce 1 record, 1 connection": lambda t: small_requests(t, small, 1, options.requests // 5),
@@ -245,7 +283,8 @@ def main() -> None:
             ratio = {key: ours[key] / theirs[key] if theirs[key] else 0.0 for key in ours}
             document[title] = {"fastq": ours, "apache-kafka": theirs, "ratio": ratio, "rounds": rounds}
             print(f"  => fastq / Apache Kafka: {'  '.join(f'{key} {value:.2f}' for key, value in ratio.items())}")
-    print(save("broker", document))
+    if not options.quick:
+        print(save("broker", document))
 
 
 if __name__ == "__main__":

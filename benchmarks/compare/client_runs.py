@@ -5,8 +5,8 @@
 Rules: each run is the loop that the library's own documentation shows for throughput, in a function, with acks=all. A run called
 `-best` has the settings that experienced users of that library choose for throughput, the plain one has its defaults; a comment
 says where either differs. Values differ from record to record (client_values.py) and exist before the clock starts; the shape
-"mix" has keys, the others have none. The clock stops when the last record is delivered or read; CPU is this process's own (of
-the Java tools: the whole JVM's, its start included). Names are <library>-<what>[-best].
+"mix" has keys, the others have none (and neither has what Java's producer sends). The clock stops when the last record is delivered
+or read; CPU is this process's own (of the Java tools: the whole JVM's, its start included). Names are <library>-<what>[-best].
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import json
 import mmap
+import os
 import re
 import resource
 import subprocess
@@ -28,6 +29,8 @@ from typing import Any
 import client_values
 
 VALUE = b"v" * 100
+TOUCHED_BYTES = 5 << 29
+"""More than the largest queue of a peer, `queue.buffering.max.kbytes`, and the values beside it."""
 PARTITIONS = 3
 
 Figures = dict[str, float]
@@ -214,7 +217,7 @@ def java(options: Options, main_class: str, *arguments: str) -> tuple[str, float
 
 
 def java_produce(options: Options, **config: object) -> Figures:
-    """ProducerPerformance, its values from a file (making them record by record costs it more than sending them); no keys."""
+    """ProducerPerformance, its values from a file (making them record by record costs it more than sending them). It knows no keys."""
     with tempfile.NamedTemporaryFile("wb", suffix=".values") as file:
         file.write(b"\n".join(client_values.SHAPES[options.shape]()) + b"\n")
         file.flush()
@@ -456,7 +459,8 @@ def main() -> None:
     parser.add_argument("--shape", choices=client_values.SHAPES, default="100 B")
     options = parser.parse_args()
     # touch what the run will use: the first touch is slow on a virtual machine
-    with mmap.mmap(-1, 512 << 20) as memory:
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    with mmap.mmap(-1, min(TOUCHED_BYTES, free // 2)) as memory:
         for start in range(0, len(memory), 4096):
             memory[start] = 1
     print(json.dumps(RUNS[options.run](options)))

@@ -44,6 +44,7 @@ PRODUCE: dict[str, dict[str, int]] = {
         "fastq-send-many": 8_000_000,
         "confluent-produce": 2_000_000,
         "confluent-produce-best": 2_000_000,
+        "java-produce": 4_000_000,
         "java-produce-best": 4_000_000,
         "fastq-async-send": 2_000_000,
         "aiokafka-send": 150_000,
@@ -78,12 +79,14 @@ CONSUME: dict[str, dict[str, int]] = {
         "bare-fetch": 16_000_000,
         "confluent-consume": 1_000_000,
         "confluent-consume-best": 2_000_000,
+        "java-consume": 6_000_000,
+        "java-consume-best": 6_000_000,
         "fastq-async-iterate": 4_000_000,
         "aiokafka-iterate": 400_000,
         "aiokafka-getmany-best": 600_000,
     },
-    "10 B": {"fastq-iterate": 8_000_000, "confluent-consume-best": 2_000_000},
-    "10 KB": {"fastq-iterate": 150_000, "confluent-consume-best": 150_000},
+    "10 B": {"fastq-iterate": 8_000_000, "confluent-consume": 1_000_000, "confluent-consume-best": 2_000_000},
+    "10 KB": {"fastq-iterate": 150_000, "confluent-consume": 150_000, "confluent-consume-best": 150_000},
 }
 # figure of the results table -> (shape, ours, theirs: the best one counts)
 RATIOS: dict[str, tuple[str, str, tuple[str, ...]]] = {
@@ -96,6 +99,7 @@ RATIOS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "async for, 100 B / aiokafka": ("100 B", "fastq-async-iterate", ("aiokafka-iterate", "aiokafka-getmany-best")),
     "await send() / the sync path": ("mix", "fastq-async-send", ("fastq-send",)),
     "send() loop, 100 B / confluent-kafka": ("100 B", "fastq-send", ("confluent-produce", "confluent-produce-best")),
+    "send() loop, 100 B / Java": ("100 B", "fastq-send", ("java-produce", "java-produce-best")),
     "send_many(), 100 B / confluent-kafka": ("100 B", "fastq-send-many", ("confluent-produce", "confluent-produce-best")),
     "send() loop, 10 B / confluent-kafka": ("10 B", "fastq-send", ("confluent-produce", "confluent-produce-best")),
     "send() loop, 10 KB / confluent-kafka": ("10 KB", "fastq-send", ("confluent-produce", "confluent-produce-best")),
@@ -113,9 +117,10 @@ RATIOS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "async for / aiokafka": ("mix", "fastq-async-iterate", ("aiokafka-iterate", "aiokafka-getmany-best")),
     "async for / the sync path": ("mix", "fastq-async-iterate", ("fastq-iterate",)),
     "for record, 100 B / confluent-kafka": ("100 B", "fastq-iterate", ("confluent-consume", "confluent-consume-best")),
+    "for record, 100 B / Java": ("100 B", "fastq-iterate", ("java-consume", "java-consume-best")),
     "to_arrow(), 100 B / confluent-kafka": ("100 B", "fastq-arrow", ("confluent-consume", "confluent-consume-best")),
-    "for record, 10 B / confluent-kafka": ("10 B", "fastq-iterate", ("confluent-consume-best",)),
-    "for record, 10 KB / confluent-kafka": ("10 KB", "fastq-iterate", ("confluent-consume-best",)),
+    "for record, 10 B / confluent-kafka": ("10 B", "fastq-iterate", ("confluent-consume", "confluent-consume-best")),
+    "for record, 10 KB / confluent-kafka": ("10 KB", "fastq-iterate", ("confluent-consume", "confluent-consume-best")),
 }  # fmt: skip
 
 TOUCHED_BYTES = 2 << 30
@@ -154,10 +159,20 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", nargs="+", choices=every)
     parser.add_argument("--shapes", nargs="+", choices=client_values.SHAPES)
+    parser.add_argument(
+        "--quick", action="store_true", help="to see whether it runs: a round of few records, nothing is saved"
+    )
     options = parser.parse_args()
-    touch_memory()
+    if options.quick:
+        options.rounds = 1
+    else:
+        touch_memory()
     chosen, shapes = set(options.only or every), set(options.shapes or client_values.SHAPES)
     rounds: dict[str, list[dict[str, float]]] = {}
+
+    def size(records: int) -> int:
+        return max(records // 50, 2_000) if options.quick else records
+
     with fastq_broker() as target, Admin(bootstrap_servers=target.bootstrap_servers) as admin:
         made = 0
 
@@ -178,13 +193,13 @@ def main() -> None:
 
         for shape, runs in PRODUCE.items():
             sides = {
-                f"{shape}: {run}": producing(run, shape, count)
+                f"{shape}: {run}": producing(run, shape, size(count))
                 for run, count in runs.items()
                 if shape in shapes and run in chosen
             }
             rounds |= interleave(sides, options.rounds)
         for shape, runs in CONSUME.items():
-            wanted = {run: count for run, count in runs.items() if shape in shapes and run in chosen}
+            wanted = {run: size(count) for run, count in runs.items() if shape in shapes and run in chosen}
             if not wanted:
                 continue
             topic = f"out-{shape.replace(' ', '-')}"
@@ -205,7 +220,7 @@ def main() -> None:
     rate, cpu = ratios(middle, "records_per_s"), ratios(middle, "cpu_us_per_record")
     for title in rate:
         print(f"{title:<52} {rate[title]:6.2f}x  CPU a record {cpu[title]:6.3f}x")
-    if not options.only and not options.shapes:
+    if not options.only and not options.shapes and not options.quick:
         print(save("clients", {"medians": middle, "ratios": rate, "cpu_ratios": cpu, "rounds": rounds}))
 
 

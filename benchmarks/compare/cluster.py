@@ -5,8 +5,8 @@
 Rules
 - One cluster runs at a time, made anew each round, the sides in turn; directories are formatted before the clock starts. Replication
   factor 3, min.insync.replicas 2, acks=all, everything else at its default: Kafka's time-outs on both sides.
-- The bulk load is the broker comparison's own: requests of 900 kB, frames made before, on plain sockets, six partitions, five in flight to
-  each leader. CPU and memory are those of all processes of a side, fastq's supervisor too.
+- The bulk loads are the broker comparison's own: requests of 900 kB, of the mix and of records that are all alike, frames made before, on
+  plain sockets, six partitions, five in flight to each leader. CPU and memory are those of all processes of a side, fastq's supervisor too.
 - A gap is the longest time between two acknowledgements that one producer sees, which sends a record at a time to a partition that the
   ended node led.
 - `--quick` is for looking whether it runs: one round, less load, nothing is saved.
@@ -36,20 +36,19 @@ from typing import Any, Protocol
 from latency_runs import STAMP, pace
 from support import ApacheKafka, cpu_seconds, interleave, medians, rss_bytes, save, touch_memory
 
-from broker import TOUCHED_TIMES, check_produced, receive_frame
+from broker import BATCH_BYTES, TOUCHED_TIMES, bulk_batches, produce_frame, receive_frame, send_frames
 
 # isort: split
 from apache_kafka import free_port
 
 from fastq import Admin, Producer
-from fastq._native.records import build_batch
 from fastq.errors import FastqError
 from fastq.protocol.frames import decode_response, encode_request
-from fastq.protocol.messages import DescribeQuorumRequest, ProduceRequest
+from fastq.protocol.messages import DescribeQuorumRequest
 from fastq.protocol.uuid import random_uuid, uuid_to_str
 
 NODES = (1, 2, 3)
-TOPIC, PARTITIONS, IN_FLIGHT = "bulk", 6, 5
+TOPIC, PARTITIONS = "bulk", 6
 TOPIC_CONFIG = {"min.insync.replicas": "2"}
 BULK_BYTES = 1 << 30
 RATE, PACED_S = 5_000, 10
@@ -295,40 +294,27 @@ def all_pids(cluster: Cluster) -> list[int]:
     return [*cluster.pids().values(), *cluster.others()]
 
 
-def bulk(cluster: Cluster, total_bytes: int) -> dict[str, float]:
+def bulk(cluster: Cluster, total_bytes: int, shape: str = "mix") -> dict[str, float]:
     """Requests of 900 kB with acks=all, five in flight to each leader, which get one for each of their partitions in turn."""
     os.sync()
     touch_memory(TOUCHED_TIMES * len(NODES) * total_bytes)
-    now_ms = time.time_ns() // 1_000_000
-    batch = bytes(build_batch([(now_ms, None, b"v" * 100, ())] * 8_250))
-    by_leader: dict[int, list[bytes]] = {}
+    led: dict[int, list[int]] = {}
     for partition, leader in leaders(cluster.servers, TOPIC).items():
-        data = ProduceRequest.PartitionProduceData(index=partition, records=batch)
-        topic = ProduceRequest.TopicProduceData(name=TOPIC, partition_data=[data])
-        frame = bytes(encode_request(1, "bench", ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[topic]), 7))
-        by_leader.setdefault(leader, []).append(frame)
+        led.setdefault(leader, []).append(partition)
+    batches = bulk_batches(shape)
+    by_leader = {
+        leader: [produce_frame(TOPIC, batch, -1, partition) for batch in batches for partition in partitions]
+        for leader, partitions in led.items()
+    }
     places = _addresses(cluster.servers)
     pids = all_pids(cluster)
-    share = total_bytes // len(batch) // len(by_leader)
+    share = total_bytes // BATCH_BYTES // len(by_leader)
     cpu, start = sum(map(cpu_seconds, pids)), time.perf_counter()
     with ThreadPoolExecutor() as pool:
-        list(pool.map(lambda each: _load(places[each[0]], each[1], share), by_leader.items()))
+        size = sum(pool.map(lambda each: send_frames(places[each[0]], each[1], share), by_leader.items()))
     seconds = time.perf_counter() - start
     cpu = sum(map(cpu_seconds, pids)) - cpu
-    gigabytes = share * len(by_leader) * len(batch) / 1e9
-    return {"MB_per_s": gigabytes * 1e3 / seconds, "cpu_s_per_GB": cpu / gigabytes}
-
-
-def _load(address: tuple[str, int], frames: list[bytes], count: int) -> None:
-    room = bytearray(1 << 16)
-    with socket.create_connection(address) as sock:
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        for sent in range(count):
-            sock.sendall(frames[sent % len(frames)])
-            if sent >= IN_FLIGHT - 1:
-                check_produced(receive_frame(sock, room))
-        for _ in range(min(IN_FLIGHT - 1, count)):
-            check_produced(receive_frame(sock, room))
+    return {"MB_per_s": size / 1e6 / seconds, "cpu_s_per_GB": cpu / (size / 1e9)}
 
 
 def _addresses(servers: str) -> dict[int, tuple[str, int]]:
@@ -459,7 +445,8 @@ def measure(side: str, bulk_bytes: int, paced_s: float) -> dict[str, float]:
         figures["idle_rss_MiB"] = sum(map(rss_bytes, all_pids(cluster))) / 2**20
         settled(cluster.servers)
         bulk(cluster, bulk_bytes // 8)  # to warm up: the JVM compiles
-        figures |= bulk(cluster, bulk_bytes)
+        for shape in ("mix", "alike"):
+            figures |= {f"{shape}_{key}": value for key, value in bulk(cluster, bulk_bytes, shape).items()}
         paced(cluster, 2)
         figures |= paced(cluster, paced_s)
         controller = active_controller(cluster.servers)
@@ -473,8 +460,10 @@ def measure(side: str, bulk_bytes: int, paced_s: float) -> dict[str, float]:
 SHOWN: Mapping[str, str] = {
     "first_record_s": "from empty to the first acknowledged record, s",
     "idle_rss_MiB": "three idle nodes, MiB",
-    "MB_per_s": "900 kB requests, acks=all: MB/s",
-    "cpu_s_per_GB": "the same, CPU-seconds a GB",
+    "mix_MB_per_s": "900 kB requests of the mix, acks=all: MB/s",
+    "mix_cpu_s_per_GB": "the same, CPU-seconds a GB",
+    "alike_MB_per_s": "900 kB requests of records that are all alike: MB/s",
+    "alike_cpu_s_per_GB": "the same, CPU-seconds a GB",
     "p50_ms": "5,000 records/s, p50 to the acknowledgement, ms",
     "p99_ms": "the same, p99, ms",
     "end_gap_s": "a leader is stopped: longest gap, s",

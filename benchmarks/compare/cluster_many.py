@@ -9,8 +9,8 @@ Rules
 - `catch-up`: 20 GiB in six partitions on one node; a second one is made their replica, and has everything to fetch. The rate is that of
   the bytes until all are in sync. Meanwhile a producer sends 5,000 records a second to another topic of the same leader, to a replica
   that is not the one that catches up; its p99 before is the undisturbed one.
-- A part in which a side does not come to its end within a quarter of an hour is given up; what it had reached is kept, and the rest is
-  "not measured" of it.
+- A part in which a side does not come to the end of a step within a quarter of an hour is given up; what it had reached is kept, and
+  `given_up_s` says how long it had for the step. What ended sooner, for another reason, is "not measured".
 - With `--only` or `--part`, what is measured takes its place in what was saved, and the rest of that stays.
 - `--quick` is for looking whether it runs: less of all, nothing is saved.
 """
@@ -51,7 +51,28 @@ TOPICS, PARTITIONS = 10, 1_000
 BEHIND_BYTES = 20 << 30
 BULK_PARTITIONS = 6
 LONG_MS = 900_000
-"""Time enough for the slowest side."""
+"""How long a step may take."""
+
+
+class Part:
+    """What is measured of a part of a side, step by step."""
+
+    def __init__(self) -> None:
+        self.figures: dict[str, float] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        self.begun = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Of the step."""
+        return time.perf_counter() - self.begun
+
+    def end(self, figure: str) -> None:
+        self.figures[figure] = self.seconds
+        print(f"  {figure} {self.figures[figure]:.3g}", flush=True)
+        self.begin()
 
 
 def _admin(cluster: Cluster) -> Admin:
@@ -85,7 +106,7 @@ def _wait_in_sync(cluster: Cluster, topics: list[str], replicas: int) -> None:
     patiently(look, LONG_MS / 1e3)
 
 
-def many_partitions(cluster: Cluster, per_topic: int, figures: dict[str, float]) -> None:
+def many_partitions(cluster: Cluster, per_topic: int, part: Part) -> None:
     topics = [f"many-{number}" for number in range(TOPICS)]
     places = [(topic, partition) for topic in topics for partition in range(per_topic)]
     patiently(lambda: active_controller(cluster.servers))
@@ -96,13 +117,12 @@ def many_partitions(cluster: Cluster, per_topic: int, figures: dict[str, float])
                 raise OSError("a node is missing")
 
     patiently(all_nodes)
-    begun = time.perf_counter()
+    part.begin()
     with _admin(cluster) as admin:
         for topic in topics:
             admin.create_topic(topic, per_topic, len(NODES), configs=TOPIC_CONFIG)
     _one_each(cluster, places)
-    figures["create_s"] = time.perf_counter() - begun
-    print(f"  made {figures['create_s']:.3g} s", flush=True)
+    part.end("create_s")
     _wait_in_sync(cluster, topics, len(NODES))
 
     controller = active_controller(cluster.servers)
@@ -113,11 +133,10 @@ def many_partitions(cluster: Cluster, per_topic: int, figures: dict[str, float])
         for partition, leader in leaders(cluster.servers, topic).items()
         if leader == node
     ]
-    begun = time.perf_counter()
+    part.begin()
     cluster.kill(node)
     _one_each(cluster, led)
-    figures["fail_over_s"] = time.perf_counter() - begun
-    print(f"  failed over {figures['fail_over_s']:.3g} s", flush=True)
+    part.end("fail_over_s")
     cluster.start(node)
     patiently(all_nodes)
     _wait_in_sync(cluster, topics, len(NODES))
@@ -125,14 +144,14 @@ def many_partitions(cluster: Cluster, per_topic: int, figures: dict[str, float])
     controller = active_controller(cluster.servers)
     node = next(each for each in NODES if each != controller)
     cluster.end(node)
-    begun = time.perf_counter()
+    part.begin()
     cluster.start(node)
     patiently(all_nodes)
     _wait_in_sync(cluster, topics, len(NODES))
-    figures["restart_s"] = time.perf_counter() - begun
+    part.end("restart_s")
 
 
-def catch_up(cluster: Cluster, behind_bytes: int, paced_s: float) -> dict[str, float]:
+def catch_up(cluster: Cluster, behind_bytes: int, paced_s: float, part: Part) -> None:
     leader, follower, other = NODES
 
     def create() -> None:
@@ -148,17 +167,19 @@ def catch_up(cluster: Cluster, behind_bytes: int, paced_s: float) -> dict[str, f
     before = waits(cluster.servers, "live", paced_s)
     during: list[int] = []
     cpu = sum(map(cpu_seconds, all_pids(cluster)))
-    begun = time.perf_counter()
+    part.begin()
     with Admin(bootstrap_servers=cluster.servers) as admin:
         moves = {("bulk", partition): [leader, follower] for partition in range(BULK_PARTITIONS)}
         for outcome in admin.alter_partition_reassignments(moves).values():
             outcome.result()
         while admin.list_partition_reassignments([("bulk", partition) for partition in range(BULK_PARTITIONS)]):
             during += waits(cluster.servers, "live", 5)
+            if part.seconds > LONG_MS / 1e3:
+                raise TimeoutError("it has not caught up")
             time.sleep(LOOK_S)
-    seconds = time.perf_counter() - begun
+    seconds = part.seconds
     cpu = sum(map(cpu_seconds, all_pids(cluster))) - cpu
-    return {
+    part.figures |= {
         "MB_per_s": behind_bytes / 1e6 / seconds,
         "cpu_s_per_GB": cpu / (behind_bytes / 1e9),
         "undisturbed_p99_ms": percentile_ms(before, 0.99),
@@ -179,18 +200,19 @@ SHOWN: Mapping[str, str] = {
 }
 
 
-def measure(side: str, part: str, quick: bool) -> dict[str, float]:
-    figures: dict[str, float] = {}
+def measure(side: str, what: str, quick: bool) -> dict[str, float]:
     touch_memory()
     with started(side) as (cluster, _):
+        part = Part()
         try:
-            if part == "partitions":
-                many_partitions(cluster, PARTITIONS // 10 if quick else PARTITIONS, figures)
+            if what == "partitions":
+                many_partitions(cluster, PARTITIONS // 10 if quick else PARTITIONS, part)
             else:
-                figures |= catch_up(cluster, BEHIND_BYTES // 20 if quick else BEHIND_BYTES, 2 if quick else 10)
+                catch_up(cluster, BEHIND_BYTES // 20 if quick else BEHIND_BYTES, 2 if quick else 10, part)
         except Exception as error:  # of whichever client call met it
-            print(f"  {side} is given up: {error}", flush=True)
-    return figures
+            part.end("given_up_s")
+            print(f"  {side} is given up: {error!r}", flush=True)
+    return part.figures
 
 
 def main() -> None:

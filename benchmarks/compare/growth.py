@@ -4,7 +4,8 @@
 
 Rules: one broker process a subject, grown step by step; at each step the same small loads are measured, each as a median of
 several turns. A figure that stays flat is the aim; memory is the broker's resident set, the page cache not in it. The log is
-filled with random bytes of 10 KB, so that it is larger than memory at the end (and random reads are reads of the disk there).
+filled with random bytes of 10 KB, so that it is larger than memory at the end (and random reads are reads of the disk there). Recovery
+is that of a broker killed straight after it has acknowledged what a step adds: nothing has been written out for it meanwhile.
 """
 
 from __future__ import annotations
@@ -90,6 +91,7 @@ def one_log(folder: Path, steps: list[int]) -> dict[str, Row]:
                 "fill_MB_per_s": (written - before) / took / 1e6,
                 "fill_cpu_s_per_GB": cpu / (written - before) * 1e9,
             }
+            row["recovery_s"] = restarted(broker, broker.kill, topic, 0)
             with Consumer(bootstrap_servers=servers, prefetch_bytes_max=1 << 20) as consumer:
                 consumer.assign([tp])
                 end = consumer.end_offsets([tp])[tp]
@@ -109,7 +111,6 @@ def one_log(folder: Path, steps: list[int]) -> dict[str, Row]:
                 row["time_look_up_ms"] = median_ms(look_up, READS)
             row |= costs(broker, topic, 0)
             row["restart_s"] = restarted(broker, broker.stop, topic, 0)
-            row["recovery_s"] = restarted(broker, broker.kill, topic, 0)
             rows[str(step)] = show("GB in one log", step, row)
     return rows
 
@@ -127,8 +128,11 @@ def many_partitions(folder: Path, steps: list[int]) -> dict[str, Row]:
                 row = {"create_ms_per_partition": (time.perf_counter() - start) / (made - before) * 1e3}
                 row["metadata_ms"] = median_ms(admin.list_topics, 5)
             row |= costs(broker, "topic-0", 7)
-            row["restart_s"] = restarted(broker, broker.stop, "topic-0", 7)
+            with Producer(bootstrap_servers=broker.bootstrap_servers, acks="all") as producer:
+                for number in range(made):  # each has something that only a recovery looks at
+                    producer.send(f"topic-{number // 500}", b"v" * 100, partition=number % 500)
             row["recovery_s"] = restarted(broker, broker.kill, "topic-0", 7)
+            row["restart_s"] = restarted(broker, broker.stop, "topic-0", 7)
             rows[str(step)] = show("partitions", step, row)
     return rows
 
@@ -145,6 +149,15 @@ def allowed_connections(wanted: int) -> int:
     except (ValueError, PermissionError):
         return hard * 4 // 9
     return wanted
+
+
+def connections_note(wanted: int) -> str | None:
+    """What the page says where the machine does not let a broker have as many connections as are wanted."""
+    most = allowed_connections(wanted)
+    if most >= wanted:
+        return None
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return f"{wanted:,} were wanted: the machine's hard limit of {hard:,} open files allows {most:,}, of two descriptors each."
 
 
 API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
@@ -269,6 +282,10 @@ def main() -> None:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
         document["machine"] = machine()
+        document.setdefault("measured", {})[name] = document["machine"]
+        document.setdefault("notes", {}).pop(name, None)
+        if name == "connections" and (note := connections_note(max(getattr(options, name)))):
+            document["notes"][name] = note
         path.write_text(json.dumps(document, indent=1) + "\n")  # after each, as they take minutes
     plot({name: rows for name, rows in document.items() if name in SUBJECTS})
     print(path)

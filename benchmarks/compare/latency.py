@@ -1,6 +1,8 @@
 """End-to-end latency at a steady rate: fastq's producer and consumer against confluent-kafka's, on one fastq broker.
 
-python benchmarks/compare/latency.py [--rounds 5] [--rates 100 10000 100000]
+    python benchmarks/compare/latency.py [--rounds 5] [--rates 100 10000 100000] [--quick]
+
+Rules: the peer runs with its defaults and with its best settings (latency_runs.py); a ratio is that against the lower of its two figures.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from support import Target, fastq_broker, interleave, medians, save, touch_memor
 from fastq import Admin
 
 RUNS = Path(__file__).with_name("latency_runs.py")
+LIBRARIES = ("fastq", "confluent", "confluent-best")
 RATES = (100.0, 10_000.0, 100_000.0)
 
 
@@ -27,10 +30,15 @@ def measure(target: Target, library: str, topic: str, records: int, rate: float)
         [sys.executable, str(RUNS), "consume", library, *where], stdout=subprocess.PIPE, text=True
     ) as reader:
         time.sleep(1)  # the consumer waits at the end of the log before the first record is sent
-        subprocess.run([sys.executable, str(RUNS), "produce", library, *where], check=True, timeout=120)
+        sender = subprocess.run(
+            [sys.executable, str(RUNS), "produce", library, *where],
+            check=True,
+            timeout=120,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         output, _ = reader.communicate(timeout=60)
-    figures: dict[str, float] = json.loads(output.splitlines()[-1])
-    return figures
+    return {**json.loads(output.splitlines()[-1]), **json.loads(sender.stdout.splitlines()[-1])}
 
 
 def main() -> None:
@@ -38,8 +46,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--rates", type=float, nargs="+", default=RATES, help="records a second")
     parser.add_argument("--seconds", type=float, default=6, help="of each round; the first is not counted")
+    parser.add_argument(
+        "--quick", action="store_true", help="to see whether it runs: one short round, nothing is saved"
+    )
     options = parser.parse_args()
-    touch_memory()
+    if options.quick:
+        options.rounds, options.seconds = 1, 2
+    else:
+        touch_memory()
     made = 0
 
     def side(target: Target, admin: Admin, library: str, rate: float) -> Callable[[], dict[str, float]]:
@@ -54,14 +68,17 @@ def main() -> None:
     document: dict[str, dict[str, object]] = {}
     with fastq_broker() as target, Admin(bootstrap_servers=target.bootstrap_servers) as admin:
         for rate in options.rates:
-            sides = {library: side(target, admin, library, rate) for library in ("fastq", "confluent")}
+            sides = {library: side(target, admin, library, rate) for library in LIBRARIES}
             rounds = interleave(sides, options.rounds)
             middle = {library: medians(rows) for library, rows in rounds.items()}
-            ratio = {key: middle["fastq"][key] / middle["confluent"][key] for key in middle["fastq"]}
+            ratio = {
+                key: ours / min(middle[peer][key] for peer in LIBRARIES[1:]) for key, ours in middle["fastq"].items()
+            }
             shown = "  ".join(f"{key} {value:.2f}" for key, value in ratio.items())
             print(f"{rate:,.0f}/s, fastq / confluent: {shown}")
             document[f"{rate:.0f}/s"] = {"medians": middle, "ratio": ratio, "rounds": rounds}
-    print(save("latency", document))
+    if not options.quick:
+        print(save("latency", document))
 
 
 if __name__ == "__main__":

@@ -120,9 +120,18 @@ def foreach_arrow(spark: SparkSession, *, servers: str, topic: str, rows: int) -
 _queries: list[Any] = []
 
 
-def follow(spark: SparkSession, *, format: str, servers: str, topic: str, checkpoint: str) -> None:
+def follow(
+    spark: SparkSession,
+    *,
+    format: str,
+    servers: str,
+    topic: str,
+    checkpoint: str,
+    settings: Mapping[str, str] | None = None,
+) -> None:
     """Start a query on what comes from now on, into nothing."""
-    found = spark.readStream.format(format).option("kafka.bootstrap.servers", servers).option("subscribe", topic).load()
+    stream = spark.readStream.format(format).options(**(settings or {}))
+    found = stream.option("kafka.bootstrap.servers", servers).option("subscribe", topic).load()
     _queries.append(found.writeStream.format("noop").option("checkpointLocation", checkpoint).start())
     while not _queries[0].lastProgress:  # its first trigger has fixed where it begins
         time.sleep(0.02)

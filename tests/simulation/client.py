@@ -128,6 +128,9 @@ class Producer:
     """Sends numbered records with acks=all, `most` batches of them. `acknowledged` has their values, in order; `doubtful` the batch whose
     fate is not known."""
 
+    pause_s = 0.02
+    """Between an answer and the next batch, on average."""
+
     def __init__(self, client: Client, name: str, topic: str, partition: int, most: float = inf) -> None:
         self.client, self.name, self.topic, self.partition = client, name, topic, partition
         self.acknowledged: list[bytes] = []
@@ -177,7 +180,7 @@ class Producer:
             self.acknowledged += values
             self.doubtful = []
             number += count
-            await client.pause(0.02)
+            await client.pause(self.pause_s)
         self.ended = True
 
     async def _identity(self) -> int:

@@ -97,5 +97,5 @@ def test_figures_are_those_of_the_results(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.syspath_prepend(ROOT / "benchmarks" / "compare")
     report = importlib.import_module("report")
     found, readme = report.load(), (ROOT / "README.md").read_text(encoding="utf-8")
-    assert readme == report.with_figures(readme, report.table(found))
+    assert readme == report.with_figures(readme, found)
     assert (report.RESULTS / "README.md").read_text(encoding="utf-8") == report.page(found)
