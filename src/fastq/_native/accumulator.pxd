@@ -14,6 +14,7 @@ cdef enum:
     APPENDED = 0
     NO_ROOM = 1             # buffer_memory (or the bound on buffered records) is used up
     TOO_LARGE = 2           # the record can never fit
+    NO_PARTITION = 3        # of ProducerCore.store: the partition asked for is not known
 
     # Accumulator.slow: why send() cannot take the short way. One test of the whole word decides.
     SLOW_CLOSED = 1

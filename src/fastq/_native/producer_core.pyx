@@ -4,7 +4,7 @@ Rules
 - The short way of a send touches no Python object but its arguments and the handle. One test of `Accumulator.slow`
   leads to the long way (`_send_slow` of the Python class): serializers, interceptors, partitioners, closed, forked.
 - A hook is a Python method of the subclass, and is called only per batch or when there is no room:
-  `_attend()` after a batch was begun or closed, `_wait_for_topic(name)`, `_wait_for_partition(topic, index)`,
+  `_attend()` after a batch was begun or closed; where a call may block `_wait_for_topic(name)`, `_wait_for_partition(topic, index)`,
   `_wait_for_room(topic, bytes, deadline)`, which answers the deadline: one for all the waiting of a send.
 - A record is appended before its handle exists, and nothing after the append may fail.
 """
@@ -20,7 +20,15 @@ from cpython.pythread cimport PyThread_get_thread_ident
 from cpython.tuple cimport PyTuple_CheckExact
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
 
-from fastq._native.accumulator cimport APPENDED, NO_ROOM, SLOW_CLOSED, SLOW_FORKED, Accumulator, Appended
+from fastq._native.accumulator cimport (
+    APPENDED,
+    NO_PARTITION,
+    NO_ROOM,
+    SLOW_CLOSED,
+    SLOW_FORKED,
+    Accumulator,
+    Appended,
+)
 from fastq._native.bits cimport MAX_VARINT32, store_varint
 from fastq._native.producer_batch cimport BATCH_DONE, RECORD_OVERHEAD_MAX, Batch, PartitionState, TopicState
 from fastq._native.records cimport record_header_size, write_record_header
@@ -272,14 +280,13 @@ cdef class ProducerCore:
         raise NotImplementedError
 
     cdef PartitionState choose(self, TopicState topic, Field* key, object partition, Py_ssize_t need):
-        """The partition of a record: asked for, hashed from the key, or the sticky one (a new one when that is full)."""
+        """The partition of a record: asked for (None where it is not known), hashed from the key, or the sticky one (a new one when that is
+        full)."""
         cdef PartitionState chosen
         cdef Accumulator accumulator = self.accumulator
         if partition is not None:
             index = whole_number(partition, "partition")
-            if not 0 <= index < topic.partition_count:
-                self._wait_for_partition(topic, index)
-            return topic.partitions[index]
+            return topic.partitions[index] if 0 <= index < topic.partition_count else None
         if key.length > INT32_MAX:
             raise_too_large(accumulator, topic, key.length)
         chosen = accumulator.pick(topic, key.data, <int32_t>key.length)
@@ -296,7 +303,7 @@ cdef class ProducerCore:
         self, TopicState topic, Field* key, Field* value, bytes headers, object partition, int64_t timestamp,
         Appended* out,
     ) except -1:
-        """Append one record; APPENDED or NO_ROOM. Raises when it can never fit."""
+        """Append one record; APPENDED, NO_ROOM or NO_PARTITION. Raises when it can never fit."""
         cdef Py_ssize_t headers_size = 1 if headers is None else PyBytes_GET_SIZE(headers)
         cdef const uint8_t* encoded = NULL
         cdef Py_ssize_t need = self.bytes_needed(key, value, headers_size)
@@ -306,6 +313,8 @@ cdef class ProducerCore:
         if need > self.accumulator.record_bytes_max() + RECORD_OVERHEAD_MAX:
             raise_too_large(self.accumulator, topic, need + 61)
         chosen = self.choose(topic, key, partition, need)
+        if chosen is None:
+            return NO_PARTITION
         return self.accumulator.append(
             chosen, key.data, <int32_t>key.length, value.data, <int32_t>value.length, encoded, headers_size,
             timestamp, out,
@@ -383,8 +392,11 @@ cdef class SyncProducerCore(ProducerCore):
         try:
             take_field(key, &key_field, "key")
             code = self.store(state, &key_field, &value_field, encoded, partition, timestamp, &out)
-            while code == NO_ROOM:
-                deadline = self._wait_for_room(state, accumulator.wanted_bytes, deadline)
+            while code != APPENDED:
+                if code == NO_PARTITION:
+                    self._wait_for_partition(state, whole_number(partition, "partition"))
+                else:
+                    deadline = self._wait_for_room(state, accumulator.wanted_bytes, deadline)
                 code = self.store(state, &key_field, &value_field, encoded, partition, timestamp, &out)
             delivery = Delivery.__new__(Delivery)
             point_at(delivery, &out, &key_field, &value_field)
@@ -563,7 +575,7 @@ cdef class AsyncProducerCore(ProducerCore):
                     chosen, self.bytes_needed(&key_field, &value_field, 1 if encoded is None else PyBytes_GET_SIZE(encoded))
                 ):
                     return None
-            if self.store(state, &key_field, &value_field, encoded, partition, timestamp, &out) == NO_ROOM:
+            if self.store(state, &key_field, &value_field, encoded, partition, timestamp, &out) != APPENDED:
                 return None
             delivery = AsyncDelivery.__new__(AsyncDelivery)
             point_at(delivery, &out, &key_field, &value_field)

@@ -13,7 +13,7 @@ from cpython.long cimport PyLong_CheckExact
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint8_t
 from libc.stdlib cimport free, realloc
 
-from fastq._native.accumulator cimport NO_ROOM, Accumulator, Appended
+from fastq._native.accumulator cimport APPENDED, NO_PARTITION, NO_ROOM, Accumulator, Appended
 from fastq._native.arrow_source cimport COLUMN_ABSENT, ArrowSource
 from fastq._native.producer_batch cimport BATCH_DONE, Batch, PartitionState, TopicState
 from fastq._native.producer_core cimport Field, ProducerCore, drop_field, encode_headers, take_field, whole_number
@@ -263,6 +263,7 @@ cdef class SendMany:
     cdef readonly ManyDelivery delivery
     cdef readonly bint needs_room           # step found no room: `wanted_bytes` of the accumulator
     cdef readonly str needs_topic           # step needs this topic to be known
+    cdef readonly object needs_partition    # step needs this partition of `row_topic` to be known
     cdef list values                        # a list is read by index
     cdef Py_ssize_t next_value
     cdef object iterator                    # anything else row by row
@@ -279,7 +280,7 @@ cdef class SendMany:
     cdef bint plain                         # values only: nothing to look up for a row
     cdef bint has_raw
     cdef bint has_row
-    cdef TopicState row_topic
+    cdef readonly TopicState row_topic
     cdef object record                      # of the row, where somebody wants to hear of it
     cdef set strangers                      # other topics that rows went to
     cdef object value_
@@ -324,10 +325,11 @@ cdef class SendMany:
         return self.delivery.count
 
     def step(self):
-        """Append records; True when all are in, False when the producer has to wait (`needs_room`, `needs_topic`) or to drive."""
+        """Append records; True when all are in, False when the producer has to wait (`needs_...`) or to drive."""
         cdef Accumulator accumulator = self.core.accumulator
+        cdef int code
         self.needs_room = False
-        self.needs_topic = None
+        self.needs_topic = self.needs_partition = None
         try:
             while True:
                 if not self.has_row:
@@ -337,8 +339,12 @@ cdef class SendMany:
                     if self.convert is not None and not self.run_convert():
                         return False
                     self.has_row = True
-                if self.append_row() == NO_ROOM:
+                code = self.append_row()
+                if code == NO_ROOM:
                     self.needs_room = True
+                    return False
+                if code == NO_PARTITION:
+                    self.needs_partition = whole_number(self.asked_partition(), "partition")
                     return False
                 self.has_row = False
                 if accumulator.attention:
@@ -448,6 +454,9 @@ cdef class SendMany:
         except StopIteration:
             raise ValueError(f"{name} has {self.delivery.count} records, fewer than values") from None
 
+    cdef inline object asked_partition(self):
+        return self.partition if self.plain else self.partition_
+
     cdef int append_row(self) except -1:
         cdef Field value
         cdef Field key
@@ -483,10 +492,8 @@ cdef class SendMany:
                         timestamp = -1
                     if timestamp < 0:
                         raise ValueError(f"timestamps are milliseconds since 1970, 0 to 2**63 - 1, got {self.timestamp_}")
-            code = self.core.store(
-                self.row_topic, &key, &value, encoded, self.partition if self.plain else self.partition_, timestamp, &out
-            )
-            if code == NO_ROOM:
+            code = self.core.store(self.row_topic, &key, &value, encoded, self.asked_partition(), timestamp, &out)
+            if code != APPENDED:
                 return code
             self.delivery.add((<Batch>out.batch).partition, <Batch>out.batch, out.index, self.scattered)
             if self.record is not None:

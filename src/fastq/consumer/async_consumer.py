@@ -189,7 +189,7 @@ class AsyncConsumer(ConsumerCalls, Generic[K, V]):
         return self._batches_before(await self._do(self._find_ends(timeout)))
 
     async def _batches_before(self, ends: Mapping[TopicPartition, int]) -> AsyncIterator[ConsumerBatch]:
-        while self._pending_ends(ends) and not self._stopping:
+        while self._before(ends) and not self._stopping:
             batch = await self.poll_batch(until=ends)
             if len(batch):
                 yield batch

@@ -24,7 +24,8 @@ from fastq.consumer.group.membership import Change, ChangeKind
 from fastq.consumer.group.session import GroupSession
 from fastq.consumer.offsets import OffsetAndTimestamp, offsets_of
 from fastq.consumer.reading import Reading
-from fastq.metadata import OffsetAndMetadata, TopicPartition, partition_of
+from fastq.errors import UnknownTopicId
+from fastq.metadata import ZERO_UUID, OffsetAndMetadata, TopicPartition, partition_of
 from fastq.values import NamedTuple
 
 T = TypeVar("T")
@@ -40,6 +41,15 @@ class Wait(NamedTuple):
     timeout_s: float | None
     asks: bool = False
     quiet: bool = False
+
+
+class Ends(dict[TopicPartition, int]):
+    """By partition, the offset after the last record to read. `topic_ids`: of the topics whose ends these are, by name; one that is made
+    anew has another."""
+
+    def __init__(self, offsets: Mapping[TopicPartition, int], topic_ids: Mapping[str, bytes]) -> None:
+        super().__init__(offsets)
+        self.topic_ids = topic_ids
 
 
 class Tell(NamedTuple):
@@ -73,11 +83,32 @@ class ConsumerCalls(Reading):
         """The first chunk of what lies before `ends`; None when none came in time, or nothing does any more."""
         # A fetch behind the ends would be for nothing, and hold up what the application does next.
         self._fetcher.until = ends
-        while pending := self._pending_ends(ends):
-            found = yield Wait(partial(self._progress_to, pending), timeout, asks=True)
+        while pending := self._before(ends):
+            found = yield Wait(partial(self._progress_before, ends, pending), timeout, asks=True)
             if found is None or isinstance(found, FetchedRecords):
                 return found
         return None
+
+    def _before(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """The partitions that have not come to their end yet. Raises UnknownTopicId where the topic is another by now: nothing of what is
+        in its place lies before that end."""
+        topic_ids: Mapping[str, bytes] = ends.topic_ids if isinstance(ends, Ends) else {}
+        for name, topic_id in topic_ids.items():
+            found = self._core.metadata.topic(name)
+            if found is not None and found.topic_id not in (ZERO_UUID, topic_id):
+                raise UnknownTopicId(
+                    "the topic was deleted and made anew since its end was asked for",
+                    topic=name,
+                    hint="What was read is of the topic before; ask again for what is to be read of the new one",
+                )
+        return self._pending_ends(ends)
+
+    def _progress_before(
+        self, ends: Mapping[TopicPartition, int], pending: Mapping[TopicPartition, int]
+    ) -> FetchedRecords | bool | None:
+        """`_progress_to` the ends of the same topics."""
+        self._before(ends)
+        return self._progress_to(pending)
 
     def _next_to_iterate(self, ends: Mapping[TopicPartition, int] | None = None) -> Steps[FetchedRecords | None]:
         """The next chunk of an iterator, before `ends`, or without an end."""
@@ -101,10 +132,17 @@ class ConsumerCalls(Reading):
             )
         return self.assignment()
 
-    def _find_ends(self, timeout: float | None) -> Steps[dict[TopicPartition, int]]:
+    def _find_ends(self, timeout: float | None) -> Steps[Ends]:
         """The end offsets of what is assigned, as soon as it is."""
         partitions = yield from self._find_partitions(timeout)
-        return (yield from self._ask_ends(partitions, LATEST_TIMESTAMP, timeout))
+        known = self._topic_ids(partitions)
+        found = yield from self._ask_ends(partitions, LATEST_TIMESTAMP, timeout)
+        return Ends(found, {**self._topic_ids(partitions), **known})
+
+    def _topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, bytes]:
+        """The ids of their topics, where brokers tell them, by name."""
+        topics = (self._core.metadata.topic(name) for name in {tp.topic for tp in partitions})
+        return {topic.name: topic.topic_id for topic in topics if topic is not None and topic.topic_id != ZERO_UUID}
 
     # -- offsets
 

@@ -225,7 +225,7 @@ class Consumer(ConsumerCalls, Generic[K, V]):
 
     def _batch_before(self, ends: Mapping[TopicPartition, int]) -> ConsumerBatch | None:
         """The next batch of what lies before `ends`; None when nothing does any more, or `stop` was called."""
-        while self._pending_ends(ends) and not self._stopping:
+        while self._before(ends) and not self._stopping:
             batch = self.poll_batch(until=ends)
             if len(batch):
                 return batch

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from fastq._native.arrow import COLUMN_NAMES, ArrowExport
 from fastq._native.batch_stream import make_stream
 from fastq._native.columns import ConsumerBatch
+from fastq.consumer.calls import Ends
 from fastq.errors import ConfigError
 from fastq.metadata import TopicPartition
 
@@ -105,7 +106,7 @@ class BatchStream(_Taker):
 
 class TopicTable(_Taker):
     """The records of a topic between two bounds, which are offsets since `read_topic` was called: read anew, and alike but for what
-    retention or compaction has taken meanwhile, by every taker.
+    retention or compaction has taken meanwhile, by every taker. UnknownTopicId for who takes it when the topic was deleted and made anew.
 
     starts, ends: by partition, the first offset and the one after the last. Thread rule: any thread; each taker has its own consumer.
     """
@@ -114,7 +115,7 @@ class TopicTable(_Taker):
         self,
         topic: str,
         starts: dict[TopicPartition, int],
-        ends: dict[TopicPartition, int],
+        ends: Ends,
         columns: list[str],
         options: Mapping[str, Any],
     ) -> None:
@@ -181,6 +182,7 @@ def read_topic(
     given.update(allow_auto_create_topics=False, auto_offset_reset="earliest")
     with Consumer(topic, **given) as consumer:
         known = sorted(consumer._found_partitions())
+        topic_ids = consumer._topic_ids(known)
         tps = known if partitions is None else [TopicPartition(topic, index) for index in partitions]
         starts = _offsets(consumer, tps, start, "start", consumer.beginning_offsets)
         ends = _offsets(consumer, tps, end, "end", consumer.end_offsets)
@@ -188,7 +190,7 @@ def read_topic(
             first, last = consumer.beginning_offsets(tps), consumer.end_offsets(tps)
             starts = {tp: max(offset, first[tp]) for tp, offset in starts.items()}
             ends = {tp: min(offset, last[tp]) for tp, offset in ends.items()}
-    return TopicTable(topic, starts, ends, names, given)
+    return TopicTable(topic, starts, Ends(ends, topic_ids), names, given)
 
 
 def _offsets(

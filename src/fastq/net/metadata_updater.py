@@ -30,7 +30,8 @@ class MetadataUpdater:
     """The refresh policy of one core; its thread rule is the core's.
 
     Invariants: `_wanted` says why metadata is needed now, or is None; `_in_flight` while a request is out.
-    `successes` and `failures` count answers and failed attempts, so that who waits can tell that something happened.
+    `successes` and `failures` count answers and failed attempts, so that who waits can tell that something happened. `requests` counts
+    what was sent, and `answered` is the number of the one that was answered last: what is asked for now is known by a later one's answer.
     """
 
     def __init__(self, core: ClientCore, allow_auto_topic_creation: bool, is_on: bool) -> None:
@@ -48,6 +49,7 @@ class MetadataUpdater:
         self._refresh_at = NEVER
         self.deadline = 0.0
         self.successes = 0
+        self.requests = self.answered = 0
         self.failures = 0
         self.last_error: FastqError | None = None
         self.is_overdue = False  # KIP-1102: no answer for so long that the known brokers are given up
@@ -135,6 +137,7 @@ class MetadataUpdater:
             return
         # Topics watched while the request is out are wanted again by `watch`.
         self._wanted, self._in_flight = None, True
+        self.requests += 1
         all_topics, asked = self._all_topics, tuple(self._topics)
         self._core.send(
             node_id, request, lambda response, error: self._done(node_id, response, error, all_topics, asked)
@@ -164,6 +167,7 @@ class MetadataUpdater:
             self._again("the last request failed", now)
             return
         self.successes += 1
+        self.answered = self.requests
         self.last_error, self.is_overdue, self._wanted_since = None, False, NEVER
         self._has_all = self._has_all or all_topics
         if core.metadata.update(response, all_topics=all_topics):

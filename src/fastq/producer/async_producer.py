@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from fastq._native.accumulator import CLOSED, FORKED, NOT_STARTED, SYNC
-from fastq._native.producer_batch import Batch, TopicState
+from fastq._native.producer_batch import Batch
 from fastq._native.producer_core import AsyncProducerCore
 from fastq._native.send_many import ManyDelivery
 from fastq.errors import WrongEventLoop
@@ -235,9 +235,6 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls, Generic[K, V]):
         self._attend()
         if self._driver is not None and not self._parts.core.closed:
             self._driver.kick()
-
-    def _wait_for_partition(self, topic: TopicState, index: int) -> None:
-        raise self._parts.no_partition(topic.name, index, len(topic.partitions))
 
     # -- waiting --------------------------------------------------------------------------------------------------
 

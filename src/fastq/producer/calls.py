@@ -76,12 +76,12 @@ class Conversion:
             record = ProducerRecord(self._topic, value, key, headers, partition, timestamp_ms)
             if watched:
                 record = parts.intercept(record)
-        state = parts.accumulator.topic(record.topic)
-        if state is None:
-            self._record = record
-            return record.topic
         self._record = None
         try:
+            state = parts.accumulator.topic(record.topic)
+            if state is None:
+                self._record = record
+                return record.topic
             return (state, *parts.prepare(record, state)[1:], record if watched else None)
         except Exception as error:
             if watched:
@@ -91,6 +91,12 @@ class Conversion:
     def appended(self, record: ProducerRecord, delivery: DeliveryBase) -> None:
         """The record is in: its interceptors hear of its delivery."""
         delivery.add_done_callback(partial(self._parts.acknowledge, record))
+
+    def give_up(self, error: BaseException) -> None:
+        """The call ends: so does the record that waits for its topic."""
+        record, self._record = self._record, None
+        if record is not None:
+            self._parts.refused(record, error)
 
     def refused(self, record: ProducerRecord, error: BaseException) -> None:
         """The record was not accepted."""
@@ -139,10 +145,10 @@ class ProducerCalls:
         if state is not None:
             return state
         found: list[TopicState] = []
-        answers = parts.core.metadata_updater.successes
+        asked = parts.core.metadata_updater.requests
 
         def known() -> bool:
-            state = parts.sender.topic_ready(topic, answers)
+            state = parts.sender.topic_ready(topic, asked)
             if state is not None:
                 found.append(state)
             elif (hopeless := parts.core.hopeless()) is not None:
@@ -158,13 +164,14 @@ class ProducerCalls:
         return found[0]
 
     def _known_partition(self, topic: TopicState, index: int) -> Calls[None]:
-        """Wait for a partition that the topic may have got since the metadata came: one answer decides."""
+        """Wait for a partition that the topic may have got since the metadata came: the first answer to a request from now on decides."""
         parts = self._parts
-        answers = parts.core.metadata_updater.successes
+        updater = parts.core.metadata_updater
+        asked = updater.requests
 
         def decided() -> bool:
             parts.sender.topic_ready(topic.name)
-            return index < len(topic.partitions) or parts.core.metadata_updater.successes > answers
+            return index < len(topic.partitions) or updater.answered > asked
 
         if index >= 0:
             with self._guard:
@@ -214,11 +221,15 @@ class ProducerCalls:
                     deadline = yield from self._room_for(state, accumulator.wanted_bytes, deadline)
                 elif call.needs_topic is not None:
                     yield from self._known_topic(call.needs_topic)
+                elif call.needs_partition is not None:
+                    yield from self._known_partition(call.row_topic, call.needs_partition)
                 else:
                     deadline = None
                     yield TURN
         except BaseException as error:
             call.give_up(error)
+            if conversion is not None:
+                conversion.give_up(error)
             raise
         self._attend()
         if accumulator.slow & SYNC:

@@ -115,10 +115,10 @@ class Sender:
 
     # -- topics ---------------------------------------------------------------------------------------------------
 
-    def topic_ready(self, name: str, answers: int = -1) -> TopicState | None:
+    def topic_ready(self, name: str, asked: int = -1) -> TopicState | None:
         """The state of a topic once its partitions are known; None before. Raises an error that waiting cannot mend.
 
-        `answers`: how many answers there had been when the caller began. An error that is older is asked for anew: the topic
+        `asked`: how many requests there had been when the caller began. An error that answers one of these is asked for anew: the topic
         may have been allowed or made since, and nothing else would ask before metadata_max_age_ms is over.
         """
         metadata = self.core.metadata.topic(name)
@@ -126,7 +126,7 @@ class Sender:
             return None
         if metadata.error and not error_is_retriable(metadata.error):
             error = error_for_code(metadata.error, topic=name)
-            if self.core.metadata_updater.successes > answers:
+            if self.core.metadata_updater.answered > asked:
                 raise error
             self.core.request_metadata_update(f"{error.name} of {name}, a while ago")
             return None

@@ -4,8 +4,8 @@ Rules
 - A send that cannot append at the call takes its place here, and so does every later one for its topic, whatever it would need.
 - A record goes in when what is before it is in, and what it waits for is there: metadata, room, its serializer's schema, or only a turn
   of the loop, which once per full batch others are given. Whether it is awaited makes no difference to that.
-- Of an awaited send, the task that awaits it appends, in its own step: so one that is cancelled before has not sent. Cancelling it
-  gives the place up.
+- Of an awaited send, the task that awaits it appends, in its own step: so one that is cancelled before has not sent. Cancelling it, or the
+  last of several, gives the place up.
 - A send that nobody awaits and that fails is told in the log as any record that was not delivered.
 Thread rule: the loop's thread.
 """
@@ -56,8 +56,8 @@ class WaitingSend:
     """
 
     __slots__ = (
-        "_steps", "answers", "asked", "awaited", "deadline", "delivery", "error", "gave_way", "number", "places",
-        "prepared", "record", "waiter", "worth_a_try",
+        "_steps", "asked", "awaited", "began", "deadline", "delivery", "error", "gave_way", "number", "places",
+        "prepared", "record", "waiters", "worth_a_try",
     )  # fmt: skip
 
     def __init__(self, places: WaitingSends, record: ProducerRecord, number: int, deadline: float) -> None:
@@ -65,11 +65,11 @@ class WaitingSend:
         self.prepared: Prepared | None = None
         self.delivery: AsyncDelivery | None = None
         self.error: BaseException | None = None
-        self.answers = places.producer._parts.core.metadata_updater.successes  # of metadata before it
+        self.began = places.producer._parts.core.metadata_updater.requests  # for metadata before it
         self.awaited = self.gave_way = False
-        self.asked: int | None = None  # answers of metadata before its partition was asked for
+        self.asked: int | None = None  # requests for metadata before its partition was asked for
         self.worth_a_try: Callable[[], bool] = _now
-        self.waiter: asyncio.Future[None] | None = None
+        self.waiters: list[asyncio.Future[None]] = []  # of the tasks that await it
         self._steps: Generator[Any, None, AsyncDelivery] | None = None
 
     @property
@@ -78,9 +78,10 @@ class WaitingSend:
         return self.delivery is not None or self.error is not None
 
     def wake(self) -> None:
-        """Have the task that awaits it look again."""
-        if self.waiter is not None and not self.waiter.done():
-            self.waiter.set_result(None)
+        """Have who awaits it look again."""
+        for waiter in self.waiters:
+            if not waiter.done():
+                waiter.set_result(None)
 
     async def _wait(self) -> AsyncDelivery:
         self.awaited = True
@@ -89,10 +90,15 @@ class WaitingSend:
                 self.places.advance_awaited(self)
                 if self.settled:
                     break
-                self.waiter = asyncio.get_running_loop().create_future()
-                await self.waiter
+                waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self.waiters.append(waiter)
+                try:
+                    await waiter
+                finally:
+                    self.waiters.remove(waiter)
         except BaseException:
-            self.places.withdraw(self)
+            if not self.waiters:  # the last one who wants it
+                self.places.withdraw(self)
             raise
         if self.error is not None:
             raise self.error.with_traceback(None)
@@ -173,7 +179,7 @@ class WaitingSends:
         state = parts.accumulator.topic(record.topic)
         if state is None:
             parts.core.watch_topics([record.topic])
-            state = parts.sender.topic_ready(record.topic, entry.answers)
+            state = parts.sender.topic_ready(record.topic, entry.began)
             if state is None:
                 hopeless = parts.core.hopeless()
                 if hopeless is not None:
@@ -193,10 +199,11 @@ class WaitingSends:
         if partition is not None and not 0 <= partition < len(state.partitions):
             updater = parts.core.metadata_updater
             if entry.asked is None and partition >= 0:
-                entry.asked = updater.successes
+                entry.asked = updater.requests
                 parts.core.request_metadata_update(f"partition {partition} of {topic} is asked for")
             parts.sender.topic_ready(topic)
-            if partition < 0 or (partition >= len(state.partitions) and updater.successes != entry.asked):
+            decided = entry.asked is None or updater.answered > entry.asked
+            if partition < 0 or (partition >= len(state.partitions) and decided):
                 raise parts.no_partition(topic, partition, len(state.partitions))
             if partition >= len(state.partitions):
                 entry.worth_a_try = parts.metadata_watch()
@@ -248,6 +255,7 @@ class WaitingSends:
             parts.accumulator.close_all()  # nothing to linger for: who awaits the send waits for the broker
             self.producer._attend()
         self._leave(entry)
+        entry.wake()
 
     def _refuse(self, entry: WaitingSend, error: BaseException) -> None:
         parts = self.producer._parts

@@ -19,7 +19,7 @@ from fastq import AsyncConsumer, Consumer, TopicPartition, read_topic
 from fastq._native.batch_stream import make_stream
 from fastq._native.columns import ConsumerBatch
 from fastq.consumer.tables import BatchStream
-from fastq.errors import ClientClosed, ConfigError, UnknownTopicOrPartition
+from fastq.errors import ClientClosed, ConfigError, UnknownTopicId, UnknownTopicOrPartition
 
 PARTITIONS, ROWS = 3, 2000
 
@@ -160,6 +160,62 @@ def test_asyncio(cluster: SocketCluster) -> None:
             return sum([len(batch) async for batch in await consumer.read_batches_to_end()])
 
     assert asyncio.run(main()) == PARTITIONS * ROWS
+
+
+ANEW = "the topic was deleted and made anew"
+
+
+def make_anew(cluster: SocketCluster, rows: int) -> None:
+    """Another topic of that name, with fewer partitions."""
+    for log in cluster.make_anew("logs", 1):
+        while log.end < rows:
+            log.append([(b"new", b"new")] * 10)
+
+
+@pytest.mark.parametrize("rows", [0, ROWS // 2, ROWS * 2])
+def test_a_topic_that_is_made_anew_is_not_read_for_the_one_before(cluster: SocketCluster, rows: int) -> None:
+    """It would give records of another topic, and wait for ever where they are fewer."""
+    table = read_topic("logs", **options(cluster))
+    begun = iter(table)
+    next(begun)
+    make_anew(cluster, rows)
+    with pytest.raises(UnknownTopicId, match=ANEW):
+        list(begun)
+    with pytest.raises(UnknownTopicId, match=ANEW):
+        list(table)
+    with pytest.raises(OSError, match=ANEW):
+        pyarrow.table(table)
+
+
+@pytest.mark.parametrize("call", ["read_to_end", "read_batches_to_end"])
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_what_is_read_to_an_end_is_one_topic(cluster: SocketCluster, call: str, by_hand: bool) -> None:
+    """The consumer itself goes on with the new topic, whose end is asked for by the next call."""
+    given = options(cluster, auto_offset_reset="earliest")
+    topics = () if by_hand else ("logs",)
+
+    async def main() -> None:
+        async with AsyncConsumer(*topics, **given) as consumer:
+            if by_hand:
+                consumer.assign([("logs", 0)])
+            found: Any = await getattr(consumer, call)()
+            await anext(found)
+            make_anew(cluster, ROWS)
+            with pytest.raises(UnknownTopicId, match=ANEW):
+                async for _ in found:
+                    pass
+            assert [record.value async for record in await consumer.read_to_end()] == [b"new"] * ROWS
+
+    asyncio.run(main())
+    with Consumer(*topics, **given) as consumer:
+        if by_hand:
+            consumer.assign([("logs", 0)])
+        found = iter(getattr(consumer, call)())
+        next(found)
+        make_anew(cluster, ROWS)
+        with pytest.raises(UnknownTopicId, match=ANEW):
+            list(found)
+        assert [record.value for record in consumer.read_to_end()] == [b"new"] * ROWS
 
 
 def test_a_stream_that_fails_says_why_and_lets_go() -> None:

@@ -12,7 +12,7 @@ class Log:
     def partitions(self):
         """The records by partition."""
         found = {}
-        for directory in sorted(self.broker.data_dir.glob(f"{self.topic}-*")):
+        for directory in sorted(self.broker.data_dir.glob(f"{self.topic}-*[0-9]")):  # not those that are being deleted
             records = []
             for segment in sorted(directory.glob("*.log")):
                 data = segment.read_bytes()

@@ -109,6 +109,26 @@ def test_records_are_in_the_order_of_the_calls_whichever_way_they_take(shared_br
     assert [(record.value, record.headers) for record in stored] == sent
 
 
+def test_a_send_that_waits_may_be_awaited_by_several_tasks(shared_broker, topic):
+    """Each of them gets its delivery; cancelling one takes the record from nobody, cancelling all takes it back."""
+
+    async def main(producer):
+        async def wait(place):
+            return await place
+
+        kept, lost = producer.send(topic, b"kept"), producer.send(topic, b"lost")
+        waiting = [asyncio.create_task(wait(place)) for place in (kept, kept, kept, lost, lost)]
+        await asyncio.sleep(0)
+        for task in (waiting[0], *waiting[3:]):
+            task.cancel()
+        found = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [isinstance(answer, asyncio.CancelledError) for answer in found] == [True, False, False, True, True]
+        assert found[1] is found[2] and (await found[1]).offset == 0
+
+    run(main, shared_broker)
+    assert Log(shared_broker, topic).values() == [b"kept"]
+
+
 def test_what_nobody_awaits_is_sent_at_the_latest_by_close(shared_broker, topic):
     async def main():
         async with AsyncProducer(bootstrap_servers=shared_broker.bootstrap_servers, batch_size=1000) as producer:
