@@ -82,13 +82,14 @@ def consumer_metrics() -> list[Metric]:
 
 
 def mirror_metrics() -> list[Metric]:
-    from fastq.mirror.metrics import OF_PARTITIONS
+    from fastq.mirror.metrics import OF_PARTITIONS, OF_PROCESS
 
     sides = ("source", "target")
     found = [
         Metric(f"fastq_mirror_{name}", "gauge", (*sides, "topic", "partition"), meaning)
         for name, meaning, _ in OF_PARTITIONS
     ]
+    found += [Metric(f"fastq_mirror_{name}", "counter", sides, meaning) for name, meaning, _ in OF_PROCESS]
     module = ast.parse((ROOT / MIRROR).read_text())
     for function in (node for node in ast.walk(module) if isinstance(node, ast.FunctionDef)):
         known = {
@@ -108,6 +109,8 @@ def mirror_metrics() -> list[Metric]:
         ):
             if call.func.id not in ("_one", "Family") or isinstance(call.args[0], ast.JoinedStr):
                 continue
+            if isinstance(call.args[0], ast.Name) and call.args[0].id not in known:
+                continue  # of one of the tables above
             name, kind, meaning = (
                 text_of(known.get(arg.id, arg) if isinstance(arg, ast.Name) else arg, {}) for arg in call.args[:3]
             )
