@@ -11,9 +11,9 @@ import shutil
 from pathlib import Path
 from random import Random
 
-from fastq_broker.log.faults import FaultyFiles
 from fastq_broker.log.files import READ, FileHandle, Files
 from fastq_broker.log.flusher import ManualFlusher
+from faulty_files import FaultyFiles
 
 
 class ForgetfulFiles(FaultyFiles):

@@ -29,8 +29,6 @@ from typing import Any, ClassVar
 
 from fastq.error_codes import ErrorCode as ErrorCode
 
-_NOT_SHOWN = ("hint", "cause", "maybe_written")
-
 
 class FastqError(Exception):
     """Base of all errors that fastq raises on purpose.

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from fastq_broker.log import LogConfig, LogManager, PartitionLog
-from fastq_broker.log.faults import Fault, FaultyFiles
 from fastq_broker.log.files import Files
 from fastq_broker.log.flusher import Flusher, ManualFlusher, open_flusher
+from faulty_files import Fault, FaultyFiles
 
 from fastq._native.records import build_batch, decode_records, iter_headers, verify_crc
 from fastq.errors import KafkaError

@@ -18,7 +18,6 @@ from fastq_broker.groups.classic_state import Committer
 from fastq_broker.groups.service import GroupCoordinator
 from fastq_broker.groups.shard import Commit
 from fastq_broker.log import LogManager
-from fastq_broker.log.faults import Fault
 from fastq_broker.log.files import Files
 from fastq_broker.log.flusher import ManualFlusher
 from fastq_broker.output import ReadAhead
@@ -27,6 +26,7 @@ from fastq_broker.purgatory import Purgatory
 from fastq_broker.replicas import ReplicaTable
 from fastq_broker.surroundings import Surroundings
 from fastq_broker.throttles import ReplicationThrottles
+from faulty_files import Fault
 from forgetful_disk import ForgetfulFiles, kill
 
 from fastq.errors import ErrorCode

@@ -13,9 +13,9 @@ from fastq_broker.controller.snapshot import write_snapshot
 from fastq_broker.log import LogConfig, LogManager, PartitionLog
 from fastq_broker.log.checkpoints import RECOVERY_POINT
 from fastq_broker.log.config import UNLIMITED
-from fastq_broker.log.faults import Fault, FaultyFiles
 from fastq_broker.log.flusher import ManualFlusher
 from fastq_broker.log.retention import apply_retention
+from faulty_files import Fault, FaultyFiles
 
 from fastq._native.records import build_batch
 from fastq.errors import KafkaStorageError

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from fastq_broker.log import LogConfig, LogManager, PartitionLog
-from fastq_broker.log.faults import Fault, FaultyFiles
 from fastq_broker.log.flusher import ManualFlusher
+from faulty_files import Fault, FaultyFiles
 
 from fastq._native.records import build_batch, decode_records, iter_headers
 from fastq.errors import KafkaStorageError

@@ -20,7 +20,6 @@ from fastq_broker.config_keys import ResourceType
 from fastq_broker.controller import Controller, NewPartitions, NewTopic
 from fastq_broker.controller.config_changes import ConfigChange, ConfigOperation, ResourceChange
 from fastq_broker.log import LogManager, PartitionLog
-from fastq_broker.log.faults import Fault
 from fastq_broker.log.files import Files
 from fastq_broker.log.flusher import Flusher, ManualFlusher
 from fastq_broker.log.retention import apply_retention
@@ -28,6 +27,7 @@ from fastq_broker.partitions import Partitions
 from fastq_broker.purgatory import Purgatory
 from fastq_broker.replicas import ReplicaTable
 from fastq_broker.throttles import ReplicationThrottles
+from faulty_files import Fault
 from forgetful_disk import ForgetfulFiles, UnorderedFlusher, kill
 
 from fastq._native.records import build_batch, decode_records, iter_headers

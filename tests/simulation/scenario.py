@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 from fastq_broker.controller.image import PartitionImage
 from fastq_broker.log.failures import failures
-from fastq_broker.log.faults import Fault as DiskFault
-from fastq_broker.log.faults import Operation
+from faulty_files import Fault as DiskFault
+from faulty_files import Operation
 
 from fastq.protocol.messages import CreateTopicsRequest
 from simulation.checks import Checks

@@ -149,8 +149,7 @@ async def _search_all(
     for answer, replica, timestamp in searches:
         try:
             if timestamp == MAX_TIMESTAMP:
-                filled = [segment.largest_timestamp() for segment in replica.log.segments if segment.size]
-                timestamp = max(filled, default=-1)
+                timestamp = replica.log.largest_timestamp()
             if timestamp < 0:
                 continue
             found = await context.read_ahead.call(replica.log.timestamp_query(timestamp).run)

@@ -304,10 +304,6 @@ class FdBudget:
                     break
         return closed > 0
 
-    def open_count(self) -> int:
-        """Open files and maps now."""
-        return sum(holder.is_open() for holder in self._ring)
-
 
 def default_fd_budget() -> int:
     """Half of the descriptors that the process may open, at most 50,000: the other half is for connections."""

@@ -445,12 +445,6 @@ class LogManager(LogIdentity):
         if target is not None:
             self._deleted_dirs.append((self.monotonic_ms() + log.config.file_delete_delay_ms, log.dir, target))
 
-    def update_config(self, topic: str, config: LogConfig) -> None:
-        """Use other settings for all logs of a topic."""
-        for (name, _), log in self.logs.items():
-            if name == topic:
-                log.apply_config(config)
-
     # -- background work
 
     def tick(self) -> None:

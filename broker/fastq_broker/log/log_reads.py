@@ -25,7 +25,7 @@ from .recovery import rebuild_indexes
 from .scan import NO_UPPER, CorruptSegment, LogSlice, SliceQuery, WouldBlock
 from .segment import TXN_INDEX_SUFFIX, Segment
 from .stored_batches import RecoveryReport
-from .timestamps import TimestampOffset, TimestampQuery
+from .timestamps import TimestampQuery
 
 logger = logging.getLogger(__name__)
 
@@ -181,20 +181,9 @@ class LogReads:
             raise self.dir.refuse("searching by time", error.filename or self.path, error) from error
         return TimestampQuery(self.files, timestamp_ms, self.log_start_offset, tuple(starts))
 
-    def offset_for_timestamp(self, timestamp_ms: int) -> TimestampOffset | None:
-        """The first record whose timestamp is at or after `timestamp_ms`, None when there is none; may wait for the disk."""
+    def largest_timestamp(self) -> int:
+        """Of all records, as segments have it: when the file changed where none has one; -1 of an empty log."""
         try:
-            return self.timestamp_query(timestamp_ms).run()
-        except CorruptSegment as error:
-            raise self._corrupt(error) from error
-
-    def offset_of_max_timestamp(self) -> TimestampOffset | None:
-        """The first record with the largest timestamp, None when no record has one; may wait for the disk."""
-        filled = [segment for segment in self.segments if segment.size]
-        if not filled:
-            return None
-        try:
-            largest = max(segment.largest_timestamp() for segment in filled)
+            return max((segment.largest_timestamp() for segment in self.segments if segment.size), default=-1)
         except OSError as error:
             raise self.dir.refuse("searching by time", error.filename or self.path, error) from error
-        return self.offset_for_timestamp(largest)

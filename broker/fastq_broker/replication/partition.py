@@ -363,12 +363,6 @@ class Partition:
 
     # -- what clients may be told
 
-    def produce_error(self, acks: int) -> int:
-        """Why a batch is not taken, or 0."""
-        if not self.leads:
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        return ErrorCode.NOT_ENOUGH_REPLICAS if acks == -1 and self.is_under_min_isr else 0
-
     def acknowledgement(self, end_offset: int) -> int | None:
         """Whether records below `end_offset` may be acknowledged to who asks for all: 0, the error to answer, or None: not yet."""
         if not self.leads:

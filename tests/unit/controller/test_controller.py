@@ -31,11 +31,11 @@ from fastq_broker.controller.records import encode_record
 from fastq_broker.controller.snapshot import decode_batches, list_snapshots
 from fastq_broker.controller.storage import format_directories
 from fastq_broker.log.checkpoints import format_partition_metadata
-from fastq_broker.log.faults import Fault, FaultyFiles
 from fastq_broker.log.files import FdBudget, Files
 from fastq_broker.log.flusher import ManualFlusher
 from fastq_broker.log.log_dir import LogDir
 from fastq_broker.raft.roles import Became, Role
+from faulty_files import Fault, FaultyFiles
 
 from fastq._native.records import build_batch
 from fastq.errors import ConfigError, ErrorCode, KafkaStorageError, NotController

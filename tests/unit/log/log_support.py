@@ -7,8 +7,8 @@ from pathlib import Path
 
 from fastq_broker.log import LogConfig, LogManager, LogSlice, PartitionLog
 from fastq_broker.log.durability import ROLL_FLUSH_DELAY_MS
-from fastq_broker.log.faults import FaultyFiles
 from fastq_broker.log.flusher import ManualFlusher
+from faulty_files import FaultyFiles
 
 from fastq._native.records import DecodedRecord, build_batch, decode_records, iter_headers
 
@@ -51,6 +51,13 @@ def open_manager(
     )
     manager.start()
     return manager
+
+
+def reconfigure(manager: LogManager, topic: str, config: LogConfig) -> None:
+    """Bring other settings of a topic into force, as a broker does: log by log."""
+    for (name, _), log in manager.logs.items():
+        if name == topic:
+            log.apply_config(config)
 
 
 def clock_of(manager: LogManager) -> StandingClock:

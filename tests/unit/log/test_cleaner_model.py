@@ -216,7 +216,7 @@ class Player:
         rows = [row for batch in self.batches for row in batch.rows]
         for _ in range(3):
             target = self.random.choice(rows).timestamp_ms if rows else 0
-            found = self.log.offset_for_timestamp(target)
+            found = self.log.timestamp_query(target).run()
             expected = next((row.offset for row in rows if row.timestamp_ms >= target), None)
             assert (found.offset if found else None) == expected
         for segment in self.log.segments:

@@ -14,8 +14,8 @@ from cleaner_support import DirectWorker, cleaner_of, live_values, run, stored_b
 from fastq_broker.log import CleanerConfig, LogCleaner, LogConfig, LogManager, PartitionLog
 from fastq_broker.log.cleaner import Failure
 from fastq_broker.log.cleaner_job import CleaningJob, CleaningResult
-from fastq_broker.log.faults import Fault, FaultyFiles
 from fastq_broker.log.flusher import ManualFlusher
+from faulty_files import Fault, FaultyFiles
 from log_support import START_MS, StandingClock, clock_of, crash, open_manager, records_of
 
 from fastq._native.records import build_batch

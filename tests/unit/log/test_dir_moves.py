@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from fastq_broker.log import LogConfig, LogManager, PartitionLog
 from fastq_broker.log.dir_moves import Phase
-from fastq_broker.log.faults import Fault, FaultyFiles
+from faulty_files import Fault, FaultyFiles
 from log_support import TOPIC_ID, StandingClock, crash, flush_rolled, one_batch, open_manager, records_of
 
 from fastq.errors import ErrorCode, KafkaError

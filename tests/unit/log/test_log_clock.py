@@ -9,8 +9,8 @@ from fastq_broker.log import CleanerConfig, LogCleaner, LogConfig
 from fastq_broker.log.cleaner import Worker
 from fastq_broker.log.cleaner_job import CleaningJob
 from fastq_broker.log.durability import ROLL_FLUSH_DELAY_MS
-from fastq_broker.log.faults import FaultyFiles
-from log_support import TOPIC_ID, StandingClock, one_batch, open_manager
+from faulty_files import FaultyFiles
+from log_support import TOPIC_ID, StandingClock, one_batch, open_manager, reconfigure
 
 DAY_MS = 24 * 3600 * 1000
 JUMPS = (-DAY_MS, DAY_MS)
@@ -34,7 +34,7 @@ def test_flushes_checkpoints_and_deletions_come_when_they_are_due(tmp_path: Path
     config = LogConfig(flush_ms=10_000, retention_ms=-1, file_delete_delay_ms=20_000, segment_bytes=200)
     manager = open_manager(tmp_path, config, clock=clocks.wall, monotonic_ms=clocks.monotonic)
     log, rolled, gone = (manager.create(name, 0, TOPIC_ID) for name in ("t", "rolled", "gone"))
-    manager.update_config("rolled", LogConfig())
+    reconfigure(manager, "rolled", LogConfig())
     log.append(one_batch([b"v"]), leader_epoch=0, now_ms=clocks.wall())
     rolled.append(one_batch([b"v"]), leader_epoch=0, now_ms=clocks.wall())
     rolled.roll(clocks.wall())

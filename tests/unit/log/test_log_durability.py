@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from fastq_broker.log import LogConfig, LogManager
 from fastq_broker.log.durability import ROLL_FLUSH_DELAY_MS
-from fastq_broker.log.faults import Fault, FaultyFiles
 from fastq_broker.log.files import READ_WRITE_CREATE, FileHandle, Files
 from fastq_broker.log.flusher import Flusher, ThreadFlusher, wait_readable
 from fastq_broker.log.index_file import IndexFile
 from fastq_broker.log.native_flusher import NativeFlusher
+from faulty_files import Fault, FaultyFiles
 from log_support import START_MS, TOPIC_ID, StandingClock, one_batch, open_manager
 
 from fastq._native.flusher import SyncThreads, write_range

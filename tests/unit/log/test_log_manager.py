@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from fastq_broker.controller.storage import write_file
 from fastq_broker.log import LogConfig, LogManager
-from fastq_broker.log.faults import Fault, FaultyFiles
 from fastq_broker.log.files import Files
+from faulty_files import Fault, FaultyFiles
 from forgetful_disk import ForgetfulFiles
 from log_support import START_MS, TOPIC_ID, StandingClock, crash, one_batch, open_manager, records_of
 

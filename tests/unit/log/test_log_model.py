@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from fastq_broker.log import LogConfig, LogManager, PartitionLog
 from fastq_broker.log.config import UNLIMITED
-from fastq_broker.log.faults import FaultyFiles
 from fastq_broker.log.retention import apply_retention
-from log_support import StandingClock, crash, one_batch, open_manager, records_of
+from faulty_files import FaultyFiles
+from log_support import StandingClock, crash, one_batch, open_manager, reconfigure, records_of
 
 from fastq.errors import KafkaError, OffsetOutOfRange
 
@@ -182,7 +182,7 @@ class Player:
             index_interval_bytes=choose([0, 150, 1000]),
             retention_bytes=choose([-1, 5000, 20_000]),
         )
-        self.manager.update_config("t", self.config)
+        reconfigure(self.manager, "t", self.config)
 
     def do_drain(self) -> None:
         self.manager.flusher.drain()
@@ -221,7 +221,7 @@ class Player:
         if not self.model.records:
             return
         target = self.random.choice(self.model.records)[2] + self.random.choice([-1, 0, 1])
-        found = self.log.offset_for_timestamp(target)
+        found = self.log.timestamp_query(target).run()
         expected = next((r for r in self.model.records if r[2] >= target and r[0] >= self.model.start), None)
         assert (found and (found.offset, found.timestamp_ms)) == (expected and (expected[0], expected[2])), (
             f"time {target}"

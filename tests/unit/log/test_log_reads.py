@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from fastq_broker.log import LogConfig, PartitionLog
-from fastq_broker.log.faults import Fault, FaultyFiles
 from fastq_broker.log.retention import apply_retention
+from faulty_files import Fault, FaultyFiles
 from log_support import START_MS, StandingClock, one_batch, open_manager, records_of
 
 from fastq.errors import CorruptMessage, OffsetOutOfRange
@@ -93,7 +93,7 @@ def test_few_descriptors_serve_many_segments(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else None
     for offset in [*range(300), *range(299, -1, -7)]:
         assert records_of(log.read(offset, 1))[0].offset == offset
-    assert log.dir.budget.open_count() <= 6
+    assert sum(holder.is_open() for holder in log.dir.budget._ring) <= 6
     if before is not None:
         assert len(os.listdir("/proc/self/fd")) <= before + 6
 
@@ -159,30 +159,31 @@ class TestTimes:
     def test_first_record_at_or_after_a_time(self, tmp_path: Path) -> None:
         log = filled(tmp_path, 90, LogConfig(segment_bytes=30 * SIZE, index_interval_bytes=200))
         for number in range(90):
-            found = log.offset_for_timestamp(START_MS + number)
+            found = log.timestamp_query(START_MS + number).run()
             assert found == (START_MS + number, number, 0)
-        first = log.offset_for_timestamp(0)
+        first = log.timestamp_query(0).run()
         assert first is not None and first.offset == 0
-        assert log.offset_for_timestamp(START_MS + 90) is None
+        assert log.timestamp_query(START_MS + 90).run() is None
         log.delete_records_before(40)
-        first = log.offset_for_timestamp(0)
+        first = log.timestamp_query(0).run()
         assert first is not None and first.offset == 40
 
     @pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
     def test_inside_of_compressed_batches(self, tmp_path: Path, codec: int) -> None:
         log = open_manager(tmp_path).create("t", 0, bytes(16))
         log.append(one_batch([b"v"] * 10, timestamp_ms=START_MS, codec=codec), leader_epoch=2, now_ms=START_MS)
-        assert log.offset_for_timestamp(START_MS + 7) == (START_MS + 7, 7, 2)
+        assert log.timestamp_query(START_MS + 7).run() == (START_MS + 7, 7, 2)
 
     def test_largest_timestamp(self, tmp_path: Path) -> None:
         log = open_manager(tmp_path, LogConfig(segment_bytes=3 * SIZE)).create("t", 0, bytes(16))
-        assert log.offset_of_max_timestamp() is None
+        assert log.largest_timestamp() == -1
         for timestamp in (5, 9, 7, 9, 1, 2):
             log.append(one_batch([b"v00"], timestamp_ms=timestamp), leader_epoch=0, now_ms=START_MS)
-        assert log.offset_of_max_timestamp() == (9, 1, 0)
+        assert log.largest_timestamp() == 9
+        assert log.timestamp_query(9).run() == (9, 1, 0)
 
     def test_records_without_a_timestamp(self, tmp_path: Path) -> None:
         log = open_manager(tmp_path).create("t", 0, bytes(16))
         log.append(one_batch([b"v"], timestamp_ms=-1), leader_epoch=0, now_ms=START_MS)
-        assert log.offset_for_timestamp(0) is None
-        assert log.offset_of_max_timestamp() is None
+        assert log.timestamp_query(0).run() is None
+        assert log.timestamp_query(log.largest_timestamp()).run() is None

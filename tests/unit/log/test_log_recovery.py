@@ -146,7 +146,7 @@ def test_preallocated_indexes_of_apache_kafka_are_understood(tmp_path: Path) -> 
     log = reopen(tmp_path)
     assert log.log_end_offset == 90
     assert [record.offset for record in records_of(log.read(77, 1))] == [77]
-    assert log.offset_for_timestamp(START_MS + 33) == (START_MS + 33, 33, 0)
+    assert log.timestamp_query(START_MS + 33).run() == (START_MS + 33, 33, 0)
     for number in range(90, 100):
         log.append(one_batch([b"v%03d" % number]), leader_epoch=1, now_ms=START_MS)
     assert [record.offset for record in records_of(log.read(95, 1))] == [95]

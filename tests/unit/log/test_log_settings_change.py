@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from fastq_broker.log import LogConfig, PartitionLog
-from fastq_broker.log.faults import Fault, FaultyFiles
-from log_support import START_MS, TOPIC_ID, one_batch, open_manager
+from faulty_files import Fault, FaultyFiles
+from log_support import START_MS, TOPIC_ID, one_batch, open_manager, reconfigure
 
 from fastq.errors import KafkaError, MessageTooLarge
 
@@ -34,7 +34,7 @@ def test_who_waits_for_the_disk_goes_on_when_it_need_not_any_more(tmp_path: Path
     for _ in range(3):
         append(log, told)
     log.on_advance(lambda moved: seen.append((moved.high_watermark, moved.last_stable_offset)))
-    manager.update_config("t", PAGE_CACHE)  # a sync of the first record is in flight
+    reconfigure(manager, "t", PAGE_CACHE)  # a sync of the first record is in flight
     assert (log.high_watermark, log.last_stable_offset) == (3, 3)
     assert told == [None] * 3
     assert seen == [(3, 3)], "readers that wait are told"
@@ -47,7 +47,7 @@ def test_what_was_acknowledged_from_the_page_cache_is_synced_at_once(tmp_path: P
     log = manager.create("t", 0, TOPIC_ID)
     for _ in range(3):
         append(log)
-    manager.update_config("t", FSYNC)
+    reconfigure(manager, "t", FSYNC)
     assert log.high_watermark == 3, "what was visible stays so"
     manager.flusher.drain()
     assert log.on_disk_offset == 3
@@ -64,7 +64,7 @@ def test_a_sync_in_flight_is_followed_by_one_for_the_rest(tmp_path: Path) -> Non
     append(log)
     log.flush()
     append(log)
-    manager.update_config("t", FSYNC)
+    reconfigure(manager, "t", FSYNC)
     told: list[KafkaError | None] = []
     append(log, told)
     manager.flusher.wait()
@@ -76,9 +76,9 @@ def test_there_and_back_again_with_one_sync_in_flight(tmp_path: Path) -> None:
     log = manager.create("t", 0, TOPIC_ID)
     told: list[KafkaError | None] = []
     append(log, told)
-    manager.update_config("t", PAGE_CACHE)
+    reconfigure(manager, "t", PAGE_CACHE)
     append(log, told)
-    manager.update_config("t", FSYNC)
+    reconfigure(manager, "t", FSYNC)
     append(log, told)
     assert (told, log.high_watermark) == ([None, None], 2)
     manager.flusher.wait()
@@ -97,7 +97,7 @@ def test_a_failed_sync_is_not_made_good_by_a_change_of_settings(tmp_path: Path) 
     manager.flusher.wait()
     assert len(told) == 1 and told[0] is not None
     for config in (PAGE_CACHE, FSYNC, PAGE_CACHE):
-        manager.update_config("t", config)
+        reconfigure(manager, "t", config)
         assert (log.high_watermark, len(told)) == (1, 1), "what was refused does not become visible"
 
 
@@ -106,9 +106,9 @@ def test_a_smaller_flush_messages_flushes_what_is_due_by_it(tmp_path: Path) -> N
     log = manager.create("t", 0, TOPIC_ID)
     for _ in range(3):
         append(log)
-    manager.update_config("t", LogConfig(flush_messages=4))
+    reconfigure(manager, "t", LogConfig(flush_messages=4))
     assert manager.flusher.drain() == 0
-    manager.update_config("t", LogConfig(flush_messages=3))
+    reconfigure(manager, "t", LogConfig(flush_messages=3))
     manager.flusher.drain()
     assert log.recovery_point == 3
 
@@ -126,7 +126,7 @@ def test_one_waiter_that_raises_does_not_hold_up_the_others(tmp_path: Path, capl
         end = append(log)
         for waiter in (told.append, broken, told.append):
             log.wait_durable(end, waiter)
-        manager.update_config("waits", config)
+        reconfigure(manager, "waits", config)
         manager.flusher.wait()
         assert told == [None, None]
         append(log, told)
@@ -198,13 +198,13 @@ def test_admission_and_rolls_follow_the_settings_at_the_next_append(tmp_path: Pa
     manager = open_manager(tmp_path, PAGE_CACHE)
     log = manager.create("t", 0, TOPIC_ID)
     append(log)
-    manager.update_config("t", replace(PAGE_CACHE, max_message_bytes=50))
+    reconfigure(manager, "t", replace(PAGE_CACHE, max_message_bytes=50))
     with pytest.raises(MessageTooLarge):
         append(log)
-    manager.update_config("t", replace(PAGE_CACHE, compression_type="gzip"))
+    reconfigure(manager, "t", replace(PAGE_CACHE, compression_type="gzip"))
     append(log)
     raw = log.read(1, 1 << 20).read()
     assert raw[22] & 7 == 1
-    manager.update_config("t", replace(PAGE_CACHE, segment_ms=1, message_timestamp_after_max_ms=10**15))
+    reconfigure(manager, "t", replace(PAGE_CACHE, segment_ms=1, message_timestamp_after_max_ms=10**15))
     log.append(one_batch([b"v"], timestamp_ms=START_MS + 3), leader_epoch=0, now_ms=START_MS)
     assert len(log.segments) == 2

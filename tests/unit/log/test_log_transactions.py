@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 from fastq_broker.log import LogConfig, PartitionLog
-from fastq_broker.log.faults import Fault, FaultyFiles
 from fastq_broker.log.retention import apply_retention
+from faulty_files import Fault, FaultyFiles
 from log_support import START_MS, crash, one_batch, open_manager, records_of
 
 from fastq._native.crc32c import crc32c

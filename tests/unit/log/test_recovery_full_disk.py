@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from fastq_broker.log import LogConfig, LogManager, PartitionLog
-from fastq_broker.log.faults import Fault, FaultyFiles
+from faulty_files import Fault, FaultyFiles
 from log_support import START_MS, crash, one_batch, open_manager, records_of
 
 SIZE = len(one_batch([b"v000"]))

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from fastq_broker.log import LogConfig, LogManager
-from fastq_broker.log.faults import FaultyFiles
 from fastq_broker.log.flusher import ManualFlusher
 from fastq_broker.log.recovery_progress import LINE_INTERVAL_MS, RecoveryProgress, RecoveryStopped
+from faulty_files import FaultyFiles
 
 from fastq._native.records import build_batch
 

@@ -7,9 +7,9 @@ import os
 from pathlib import Path
 
 import pytest
-from fastq_broker.log.faults import Fault, FaultyFiles
 from fastq_broker.log.files import Space
 from fastq_broker.log.reserve import FREE_BYTES_MIN, LOOK_MS, PIECE_BYTES, RESERVE, SIZE_BYTES, Reserve
+from faulty_files import Fault, FaultyFiles
 
 from fastq.errors import KafkaStorageError
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 from fastq_broker.log import LogConfig, LogManager
-from fastq_broker.log.faults import FaultyFiles
 from fastq_broker.log.files import Space
 from fastq_broker.log.flusher import ManualFlusher
 from fastq_broker.log.log_appends import AppendResult
 from fastq_broker.log.space import BALLAST, Level, Marks, SpaceGuard, SpaceLooker, judge
+from faulty_files import FaultyFiles
 from log_support import START_MS, one_batch, open_manager
 
 from fastq._native.records import build_batch

@@ -13,7 +13,6 @@ import pytest
 from fastq_broker.controller import records
 from fastq_broker.controller.snapshot import write_snapshot
 from fastq_broker.controller.storage import METADATA_TOPIC
-from fastq_broker.log.faults import Fault, FaultyFiles
 from fastq_broker.log.files import Files
 from fastq_broker.log.reserve import Reserve
 from fastq_broker.raft import storage
@@ -21,6 +20,7 @@ from fastq_broker.raft.log import Vote
 from fastq_broker.raft.messages import EpochEnd, SnapshotId
 from fastq_broker.raft.storage import DiskLog, DiskVotes
 from fastq_broker.raft.voters import Endpoint, ReplicaKey, Said, Voter, VoterSet
+from faulty_files import Fault, FaultyFiles
 from raft_members import VALUE, Disk
 from raft_world import MemoryLog
 

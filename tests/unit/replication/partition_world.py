@@ -156,7 +156,7 @@ class Node:
         self.waiting = left
 
     def produce(self, value: int) -> None:
-        if self.machine.produce_error(-1):
+        if not self.machine.leads or self.machine.is_under_min_isr:  # as a broker asks
             return
         entry = Entry(self.machine.leader_epoch, value)
         self.log.append(entry)

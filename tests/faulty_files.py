@@ -12,7 +12,7 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
-from .files import Files, Space
+from fastq_broker.log.files import Files, Space
 
 Operation = Literal["open", "write", "truncate", "sync", "rename", "unlink", "read"]
 
