@@ -21,7 +21,7 @@ from fastq_broker.raft.driver import QuorumDriver
 from fastq_broker.raft.machine import RaftMachine
 from fastq_broker.raft.roles import RaftConfig, Role
 from fastq_broker.raft.serving import QuorumRouter
-from fastq_broker.raft.storage import DiskLog, DiskVotes
+from fastq_broker.raft.storage import DiskLog, DiskVotes, first_offset
 from fastq_broker.raft.voters import ReplicaKey, VoterSet
 from fastq_broker.server import Limits, Server
 from fastq_broker.surroundings import system_clock
@@ -48,6 +48,7 @@ class Disk:
             0,
             config=LogConfig(durability="fsync", retention_ms=-1, max_message_bytes=1 << 24),
             clock=system_clock,  # a record of 1970 among today's has every member begin a new segment
+            log_start_offset=first_offset(path),
             clean=False,
         )
         self.partition.load()

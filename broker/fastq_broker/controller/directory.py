@@ -17,6 +17,7 @@ from pathlib import Path
 from fastq.errors import ConfigError
 from fastq.protocol.uuid import METADATA_TOPIC_ID
 from fastq_broker.config import BrokerConfig, Listener
+from fastq_broker.config_cluster import is_among_others
 from fastq_broker.controller import features, repair
 from fastq_broker.controller.formatting import feature_records, write_bootstrap, write_founders
 from fastq_broker.controller.image import MetadataError, Record
@@ -39,7 +40,9 @@ from fastq_broker.log.flusher import ManualFlusher
 from fastq_broker.log.log_dir import LogDir
 from fastq_broker.log.partition_log import PartitionLog
 from fastq_broker.log.reserve import Reserve
-from fastq_broker.raft.voters import Endpoint, ReplicaKey, Voter, VoterSet
+from fastq_broker.raft.messages import SnapshotId
+from fastq_broker.raft.storage import first_offset
+from fastq_broker.raft.voters import Endpoint, ReplicaKey, Voter, VoterHistory, VoterSet
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +85,8 @@ class MetadataDirectory:
         """The id of the directory that holds the metadata log."""
         self._state_problem: ConfigError | None = None
         self._quorum_epoch: int | None = None
+        self._state_version = 0
+        self._state_voters: Sequence[int] = ()  # which version 0 names
 
     def _make_log_dir(self) -> LogDir:
         files = Files()
@@ -118,7 +123,10 @@ class MetadataDirectory:
                 self._check_founds()
             self._format(found[0].cluster_id, founds=alone)
         self._remove_unfinished()
-        self._read_quorum_state(alone=alone)
+        self._read_quorum_state()
+        others = [voter for voter in self._state_voters if voter != self._config.node_id]
+        if others and alone:
+            raise ConfigError(self._belongs_to(others))
         end = self._check_log(clean_epoch, alone=alone)
         if end == 0:
             self._check_unused(roots, "holds no record")
@@ -136,6 +144,7 @@ class MetadataDirectory:
             ),
             clock=self._clock,
             topic_id=METADATA_TOPIC_ID,
+            log_start_offset=first_offset(self.path),
             clean=False,
         )
         (self.path / _IN_USE).touch()
@@ -165,8 +174,7 @@ class MetadataDirectory:
         if cluster_id is not None:
             raise ConfigError(
                 f"{self._root} is not formatted, and other directories of this node are: mount the disk that was there, or, where it is "
-                f"lost, run fastq-broker format --cluster-id {cluster_id} --ignore-formatted --config FILE"
-                f"{' --no-initial-controllers' if self._joins else ''}"
+                f"lost, run {self._format_command(cluster_id)}"
             )
         raise ConfigError(
             f"{self._root} is not formatted, and this node is one of several, which share a cluster's id: run fastq-broker format "
@@ -209,7 +217,10 @@ class MetadataDirectory:
     def _check_log(self, clean_epoch: int, *, alone: bool) -> int:
         """Find out whether the log can be trusted, and let it begin anew behind a snapshot where it is damaged below that;
         answers where it ends. MetadataError when changes would be lost."""
-        found, verdict = self._inspect(clean_epoch, alone=alone)
+        found = self._inspect(clean_epoch)
+        verdict = self._judge(found, clean_epoch, alone=alone)
+        if verdict.losses and not alone:
+            raise MetadataError(self._refusal_among_others(verdict.losses))
         if verdict.losses:
             raise MetadataError(repair.refusal(repair.plan_repair(found, verdict), self._repair_command()))
         for snapshot, reason in found.unreadable:
@@ -232,24 +243,45 @@ class MetadataDirectory:
         repair.begin_anew(self.path, (batch.read() for batch in kept), verdict.begin_at)
         return end
 
-    def _inspect(self, clean_epoch: int, *, alone: bool = True) -> tuple[Inspection, Verdict]:
+    def _inspect(self, clean_epoch: int) -> Inspection:
         stopped_cleanly = clean_epoch >= 0 and not (self.path / _IN_USE).exists()
         try:
-            found = inspect(self.path, stopped_cleanly=stopped_cleanly, quorum_epoch=self._quorum_epoch)
+            return inspect(self.path, stopped_cleanly=stopped_cleanly, quorum_epoch=self._quorum_epoch)
         except OSError as error:
             raise MetadataError(
                 f"{error.filename or self.path} cannot be read: {error.strerror}. Nothing was changed: check the disk "
                 "and what lies there, give the broker's user read and write access, or restore it from a copy"
             ) from error
-        return found, judge(found, broker_epoch=clean_epoch, quorum_epoch=self._quorum_epoch, alone=alone)
+
+    def _judge(self, found: Inspection, clean_epoch: int, *, alone: bool) -> Verdict:
+        return judge(found, broker_epoch=clean_epoch, quorum_epoch=self._quorum_epoch, alone=alone)
 
     def plan_repair(self, clean_epoch: int) -> repair.Plan | None:
-        """What a repair of the log would do, for one that is not open; None when nothing is to be accepted. ConfigError, OSError."""
+        """What a repair of the log would do, for one that is not open; None when nothing is to be accepted. OSError;
+        ConfigError where the node is one of several, of which none is repaired."""
         if not self.path.is_dir():
             raise ConfigError(f"{self.path} is not there: there is no metadata log to repair")
+        properties = MetaProperties.read(self._root)  # a node that is alone need not be told its own id
+        me = self._config.node_id if properties is None else properties.node_id
         self._read_quorum_state()
-        found, verdict = self._inspect(clean_epoch)
+        found = self._inspect(clean_epoch)
+        alone = not is_among_others(self._config) and {*self._state_voters, *repair.named_voters(found)} <= {me}
+        verdict = self._judge(found, clean_epoch, alone=alone)
+        if verdict.losses and not alone:
+            raise ConfigError(self._refusal_among_others(verdict.losses))
         return repair.plan_repair(found, verdict) if verdict.losses else None
+
+    def _refusal_among_others(self, reasons: Sequence[str]) -> str:
+        properties = MetaProperties.read(self._root)
+        cluster_id = "ID" if properties is None else properties.cluster_id
+        return repair.refusal_among_others(reasons, self._root, self._format_command(cluster_id))
+
+    def _format_command(self, cluster_id: str) -> str:
+        """How metadata.log.dir gets a new identity in its cluster."""
+        command = f"fastq-broker format --cluster-id {cluster_id}"
+        if any(os.path.abspath(path) != os.path.abspath(self._root) for path in self._config.log_dirs):
+            command += " --ignore-formatted"
+        return f"{command} --config FILE{' --no-initial-controllers' if self._joins else ''}"
 
     def _repair_command(self) -> str:
         where = f"--data-dir {shlex.quote(self._config.log_dirs[0])}"
@@ -309,7 +341,7 @@ class MetadataDirectory:
                 f"{error}: it says what the new cluster begins with; remove it to begin with the levels of this version"
             ) from error
 
-    def _read_quorum_state(self, *, alone: bool = True) -> None:
+    def _read_quorum_state(self) -> None:
         try:
             state = QuorumState.read(self.path)
         except ConfigError as error:
@@ -318,14 +350,25 @@ class MetadataDirectory:
         except OSError as error:
             self._state_problem = ConfigError(f"{self.path / QUORUM_STATE} cannot be read: {error.strerror}")
             return
-        if state is None:
-            return
-        others = [voter for voter in state.voters if voter != self._config.node_id]
-        if others and alone:
-            raise ConfigError(
-                f"{self.path} belongs to a quorum with the voters {others}: name them in controller.quorum.bootstrap.servers"
+        if state is not None:
+            self._quorum_epoch, self._state_version = state.leader_epoch, state.data_version
+            self._state_voters = state.voters
+
+    def _belongs_to(self, others: Sequence[int]) -> str:
+        return f"{self.path} belongs to a quorum with the voters {others}: name them in controller.quorum.bootstrap.servers"
+
+    def check_voters(self, history: VoterHistory, latest: SnapshotId | None, *, alone: bool) -> None:
+        """MetadataError where the log has lost who votes: this node has known it by the log, and now neither that nor the `latest` snapshot
+        says it. Without a snapshot the records that named them may never have been on disk."""
+        lost = self._state_version > 0 and history.kraft_version == 0 and latest is not None and latest.end_offset > 0
+        if lost and (alone or not self._config.controller_quorum_voters):
+            reason = (
+                f"{self.path / QUORUM_STATE} was written under kraft.version 1, where the log names the voters of the quorum, and neither "
+                "the log nor its latest snapshot names any"
             )
-        self._quorum_epoch = state.leader_epoch
+            if alone:
+                raise MetadataError(f"{reason}: restore {self.path} from a copy")
+            raise MetadataError(self._refusal_among_others([reason]))
 
     def check_alone(self, voters: VoterSet | None) -> None:
         """ConfigError when the log says that others belong to the quorum, or (None: it does not say) nothing else does."""
@@ -338,9 +381,7 @@ class MetadataDirectory:
             return
         others = sorted(voters.ids - {self._config.node_id})
         if others:
-            raise ConfigError(
-                f"{self.path} belongs to a quorum with the voters {others}: name them in controller.quorum.bootstrap.servers"
-            )
+            raise ConfigError(self._belongs_to(others))
         if self._state_problem is not None:
             aside = repair.set_aside(self.path / QUORUM_STATE)
             logger.error(

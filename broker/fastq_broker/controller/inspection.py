@@ -324,8 +324,10 @@ def judge(found: Inspection, *, broker_epoch: int, quorum_epoch: int | None, alo
     end = max(found.end_offset, start)
     for snapshot, reason in found.unreadable:
         if snapshot.end_offset > end:
+            cut = True
             losses.append(f"the log ends at offset {end}, before a snapshot that cannot be used: {reason}")
     if broker_epoch >= end and not losses:
+        cut = True
         losses.append(
             f"the log in {found.directory} ends at offset {end}; the last clean stop was of a broker that had registered at {broker_epoch}"
         )

@@ -79,6 +79,8 @@ class MetadataQuorum:
         )
         raft, static = self._among_others(config, ports or {}) if loop is not None else self._alone(config)
         self._machine = RaftMachine(raft, self.disk, votes, static, Random(here.random.getrandbits(64)))
+        snapshots = self.disk.snapshots
+        directory.check_voters(self.history, snapshots[-1] if snapshots else None, alone=loop is None)
         self._driver = QuorumDriver(
             self._machine,
             log,

@@ -14,17 +14,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fastq._native.crc32c import crc32c
+from fastq._native.wire import Reader
 from fastq.protocol.messages import (
     AbortTransactionRecord,
     BrokerRegistrationChangeRecord,
     ConfigRecord,
     FeatureLevelRecord,
+    LeaderChangeMessage,
     PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
     RemoveTopicRecord,
     TopicRecord,
+    VotersRecord,
 )
 from fastq.protocol.uuid import uuid_to_str
 from fastq_broker.config_keys import ResourceType
@@ -36,6 +39,7 @@ from fastq_broker.controller.records import (
     BEGIN_TRANSACTION,
     END_TRANSACTION,
     PRODUCER_ID_BLOCK,
+    ControlType,
     data_batches,
     encode_record,
 )
@@ -214,6 +218,46 @@ def refusal(plan: Plan, command: str) -> str:
     )
 
 
+def refusal_among_others(reasons: Sequence[str], root: Path, command: str) -> str:
+    """Why a node of several does not start, and what is done there: what a repair cuts off, others have, and a replica that has forgotten
+    what it has acknowledged must not count as the one that did. `command` formats `root`."""
+    return (
+        f"{'; '.join(reasons)}. Nothing was changed. This node is one of several, and the others have what is damaged here, so that no "
+        f"repair is made: while a majority of the other controllers is up, set {root} aside, and format it anew: `{command}`; the node "
+        "then fetches from the others what it had (docs/operations.md, 'A node or its disk is lost')"
+    )
+
+
+def named_voters(found: Inspection) -> frozenset[int]:
+    """The voters that the last readable record, or else the latest snapshot, names."""
+    for batch in reversed(found.batches):
+        voters = _voters_in(_controls(batch))
+        if voters is not None:
+            return voters
+    if found.snapshots:
+        path = found.directory / found.snapshots[-1].file_name
+        return _voters_in([item for batch in read_snapshot(path) for item in batch.controls]) or frozenset()
+    return frozenset()
+
+
+def _controls(batch: FoundBatch) -> Sequence[tuple[bytes, bytes]]:
+    try:
+        return _decode(batch.read()).controls
+    except (ValueError, MetadataError):
+        return ()
+
+
+def _voters_in(controls: Sequence[tuple[bytes, bytes]]) -> frozenset[int] | None:
+    """Who votes, as control records say: what a leader begins with, or what names voters."""
+    for key, value in reversed(controls):
+        kind = int.from_bytes(key[2:4], "big")
+        if kind == ControlType.LEADER_CHANGE:
+            return frozenset(voter.voter_id for voter in LeaderChangeMessage.decode(Reader(value), 0).voters)
+        if kind == ControlType.KRAFT_VOTERS:
+            return frozenset(voter.voter_id for voter in VotersRecord.decode(Reader(value), 0).voters)
+    return None
+
+
 def repair(plan: Plan) -> Path:
     """Carry a plan out; answers the file that keeps what was there. Raises OSError, MetadataError."""
     found = plan.found
@@ -222,9 +266,9 @@ def repair(plan: Plan) -> Path:
     if plan.lost or plan.lost_bytes:
         pieces += _skip_producer_ids(plan)
     end = plan.end_offset
-    for snapshot, _ in found.unreadable:
-        set_aside(found.directory / snapshot.file_name)
     begin_anew(found.directory, pieces, plan.begin_at)
+    for snapshot, _ in found.unreadable:  # last: a snapshot beyond the log may be all that says that something is lost
+        set_aside(found.directory / snapshot.file_name)
     if any(snapshot.end_offset > end for snapshot in found.snapshots):
         raise MetadataError(f"{found.directory}: the log ends at {end}, below a snapshot")
     return copy

@@ -58,8 +58,8 @@ class RaftLog(Protocol):
         this epoch and the log's start where there is neither."""
 
     def said_from(self, offset: int) -> Iterable[Said]:
-        """What records from `offset` on say of voters and of kraft.version; from 0 on, what the snapshot below the log says, too, that of
-        a new directory (0-0) at offset -1."""
+        """What records from `offset` on say of voters and of kraft.version. From 0 on: what the latest snapshot says, at the offset below
+        its end (that of a new directory, 0-0, at -1), and then the records behind it."""
 
     def append(self, records: bytes, epoch: int) -> int:
         """Append batches of the leader of `epoch` as they came: those that are whole, follow on the log and are of no later epoch.

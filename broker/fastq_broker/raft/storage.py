@@ -35,6 +35,14 @@ READ_BYTES = 8 << 20
 PART = ".part"
 
 
+def first_offset(directory: Path) -> int:
+    """Where the log in a directory begins: the files of a log that was trimmed still hold records below that, and only the snapshots say
+    so. 0 without any. Raises OSError."""
+    bases = [int(name[:20]) for name in os.listdir(directory) if name.endswith(".log") and name[:20].isdigit()]
+    base = min(bases, default=0)
+    return min((item.end_offset for item in list_snapshots(directory) if item.end_offset >= base), default=base)
+
+
 class DiskVotes:
     """Votes in `quorum-state`. `kraft_version()` is what the log says now; `voters()` who votes, which version 0 of the file names;
     `reserve` has room for them on a full disk."""
@@ -85,7 +93,8 @@ class DiskVotes:
 class DiskLog:
     """The metadata log of this node, and its snapshots. `now_ms` is wall-clock time, for timestamps. Event-loop thread only.
 
-    Invariants: `snapshots` are those that have their names, the oldest first; the log begins where one of them ends, or at 0.
+    Invariants: `snapshots` are those that have their names, the oldest first; the log begins where one of them ends, or at 0, and ends
+    nowhere below the latest of them.
     """
 
     def __init__(self, log: PartitionLog, now_ms: Callable[[], int], reserve: Reserve) -> None:
@@ -140,10 +149,11 @@ class DiskLog:
     # -- what it says of voters
 
     def said_from(self, offset: int) -> Iterator[Said]:
-        below = self._below()
-        if offset == 0 and below is not None:
+        at = max(offset, self.start)
+        if offset == 0 and self._snapshots:
+            latest = self._snapshots[-1]
             version, voters = None, None
-            for batch in read_snapshot(self._directory / below.file_name):
+            for batch in read_snapshot(self._directory / latest.file_name):
                 if batch.records:
                     break  # they come first
                 for key, value in batch.controls:
@@ -152,8 +162,8 @@ class DiskLog:
                         version = version if said.kraft_version is None else said.kraft_version
                         voters = voters if said.voters is None else said.voters
             if version is not None or voters is not None:
-                yield Said(below.end_offset - 1, version, voters)
-        at = max(offset, self.start)
+                yield Said(latest.end_offset - 1, version, voters)
+            offset = at = latest.end_offset
         while at < self.end:
             data = self._log.read(at, READ_BYTES).read()
             for position, header in iter_headers(data):

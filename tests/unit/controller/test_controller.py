@@ -463,6 +463,12 @@ def test_old_segments_go_with_the_snapshots(open_controller: Open, tmp_path: Pat
     controller.tick(clock.now)
     bases = sorted(int(name[:20]) for name in os.listdir(directory(tmp_path)) if name.endswith(".log"))
     assert bases[0] > 0
+    known = controller.quorum.voters
+    again = open_controller()
+    assert (again.finalized_features["kraft.version"], again.quorum.voters) == (1, known)
+    again.snapshots.write(again.image, clock.now)
+    (_, voters) = again.quorum.history.at(again.quorum.end_offset)
+    assert voters == known and open_controller().finalized_features["kraft.version"] == 1
     assert same(open_controller().image, controller.image) is False  # leader epochs rose: the stop was not clean
     assert set(open_controller().image.topics_by_name) == set(controller.image.topics_by_name)
 

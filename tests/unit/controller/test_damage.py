@@ -23,6 +23,7 @@ from fastq_broker.controller.inspection import inspect, judge
 from fastq_broker.controller.snapshot import image_records, list_snapshots, write_snapshot
 from fastq_broker.controller.storage import QuorumState, clean_shutdown_epoch
 from fastq_broker.raft.messages import SnapshotId
+from fastq_broker.raft.voters import ReplicaKey, Voter
 
 from fastq._native.records import build_batch, iter_headers
 from fastq.errors import ConfigError
@@ -303,6 +304,72 @@ def test_a_repair_without_room_changes_nothing_and_names_the_file(
     assert f"No space left on device: '{copy}'" in capsys.readouterr().err
     assert {path: data for path, data in cluster.files().items() if not path.endswith(".lock")} == before
     assert cluster.repair("--execute") == 0 and Path(copy).exists()
+
+
+def test_a_repair_that_is_cut_short_keeps_its_reason(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That a snapshot beyond the log cannot be used is all that says that something is lost."""
+    damage_file(cluster.meta / list_snapshots(cluster.meta)[-1].file_name, "flipped")
+    at = next(at for at, _, _, following in cluster.batches() if following == cluster.made[0][0])
+    cluster.log().write_bytes(cluster.log().read_bytes()[:at])
+    given_out = cluster.made[-1][0]
+
+    def stops(*_: object) -> None:
+        raise OSError(errno.EIO, "the power goes")
+
+    for step in ("begin_anew", "set_aside"):
+        with monkeypatch.context() as patch:
+            patch.setattr(repair, step, stops)
+            assert cluster.repair("--execute") == 2
+        assert "before a snapshot that cannot be used" in cluster.refused()
+    assert cluster.repair("--execute") == 0
+    assert cluster.open().image.next_producer_id > given_out
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_the_metadata_of_one_of_several_is_not_repaired(
+    cluster: Cluster, version: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The others have what it cuts off. Whoever asks need not say that there are others: `quorum-state` names them, or the log does."""
+    controller = cluster.open()
+    others = {number: Voter(ReplicaKey(number, bytes([number]) * 16), {}, (0, 1)) for number in (2, 3)}
+    voters = controller.quorum.voters.with_voter(others[2]).with_voter(others[3])
+    if version:
+        controller.quorum.disk.append_voters(controller.epoch, voters)
+    controller.quorum.close()
+    if not version:
+        QuorumState(controller.epoch, 1, data_version=0, voters=(1, 2, 3)).write(cluster.meta)
+    at = next(at for at, _, _, following in cluster.batches() if following == cluster.made[2][0])
+    cluster.flip(at + 80)
+    before = cluster.files()
+    for arguments in ((), ("--execute",)):
+        assert cluster.repair(*arguments) == 2
+        said = capsys.readouterr().err
+        assert f"{FIRST} is damaged at byte {at}" in said and f"set {cluster.root} aside" in said
+        assert (
+            f"fastq-broker format --cluster-id {controller.cluster_id} --config FILE --no-initial-controllers" in said
+        )
+    assert {path: data for path, data in cluster.files().items() if not path.endswith(".lock")} == before
+
+
+def test_voters_that_the_log_has_lost_are_missed(cluster: Cluster) -> None:
+    """A log that knew them, by `quorum-state`, and does not any more: nobody founds a quorum of his own over that."""
+    latest = list_snapshots(cluster.meta)[-1]
+    image = cluster.open().image
+    for path in cluster.meta.glob("0*"):
+        path.unlink()
+    write_snapshot(
+        cluster.meta / latest.file_name,
+        list(image_records(image)),
+        epoch=latest.epoch,
+        timestamp_ms=NOW,
+        last_timestamp_ms=NOW,
+        kraft_version=None,
+        voters=None,
+    )
+    (cluster.meta / f"{latest.end_offset:020d}.log").touch()
+    QuorumState(latest.epoch, 1, data_version=1).write(cluster.meta)
+    with pytest.raises(MetadataError, match=r"quorum-state was written under kraft.version 1.* names any: restore"):
+        cluster.open()
 
 
 def test_the_log_of_one_among_others_may_end_below_a_snapshot(cluster: Cluster) -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 from controllers import Node, active, free_ports
-from fastq_broker.controller import Controller, NewTopic, features
+from fastq_broker.controller import Controller, MetadataError, NewTopic, features
 from fastq_broker.raft.roles import RaftFatal
 from raft_members import until
 
+from fastq._native.records import iter_headers
 from fastq.errors import NotController
 from fastq.protocol.messages import RegisterBrokerRecord
 
@@ -93,6 +94,52 @@ def test_one_that_was_away_learns_what_it_missed(tmp_path: Path, snapshot: bool)
             await until(lambda: learner.image.topics_by_id.keys() == leader.image.topics_by_id.keys())
             assert learner.image.topics_by_id == leader.image.topics_by_id
             assert learner.image.features == leader.image.features
+        finally:
+            for node in nodes:
+                await node.kill()
+
+    asyncio.run(scenario())
+
+
+def test_one_whose_log_is_damaged_is_formatted_anew(tmp_path: Path) -> None:
+    """Its start says that, and not how to repair it: the others have all of it, and it must not count as the one that had it."""
+
+    async def scenario() -> None:
+        places = free_ports()
+        nodes = [Node(number, tmp_path, places) for number in places]
+        try:
+            for node in nodes:
+                await node.start()
+            leader = await active(nodes)
+            leader._commit([broker_record(leader)])
+            leader.create_topics([NewTopic("a")])
+            leader.create_topics([NewTopic("b")])
+            await leader.flushed()
+            damaged = next(node for node in nodes if node.controller is not leader)
+            await until(lambda: damaged.image.topic("b") is not None)
+            await damaged.kill()
+            log = damaged.path / "__cluster_metadata-0" / f"{0:020d}.log"
+            data = bytearray(log.read_bytes())
+            (at,) = [at for at, item in iter_headers(bytes(data)) if b"a" in data[at + 61 : at + item.size_bytes]][
+                -2:-1
+            ]
+            data[at + 70] ^= 1
+            log.write_bytes(data)
+            with pytest.raises(MetadataError) as caught:
+                await damaged.start()
+            damaged.controller = None
+            await damaged.server.stop()
+            for part in (
+                f"{log} is damaged at byte {at}",
+                f"set {damaged.path} aside",
+                "fastq-broker format",
+                "majority",
+            ):
+                assert part in str(caught.value)
+            assert "repair --" not in str(caught.value) and log.read_bytes() == data
+            damaged.path.rename(tmp_path / "aside")
+            await damaged.start()
+            await until(lambda: damaged.image.topics_by_id == leader.image.topics_by_id)
         finally:
             for node in nodes:
                 await node.kill()

@@ -66,11 +66,16 @@ class Disk:
 
 
 class MemoryLog:
-    """A RaftLog of entries; `durable_end` follows `flush` when the world says so. A snapshot is its id and the entries below."""
+    """A RaftLog of entries; `durable_end` follows `flush` when the world says so. A snapshot is its id and the entries below, of which only
+    the last voters are read, as in a file.
+
+    What a file still has below `start` is `below`; where the log starts is kept nowhere, so that a restart finds it by the snapshots, as
+    `storage.first_offset` does."""
 
     def __init__(self, disk: Disk | None = None) -> None:
         self.disk = disk or Disk()
         self.entries: list[Entry] = []
+        self.below: list[Entry] = []
         self.start = 0
         self.durable_end = 0
         self.base_epoch = 0
@@ -100,13 +105,17 @@ class MemoryLog:
         return EpochEnd(epoch, self.start)
 
     def said_from(self, offset: int) -> Iterable[Said]:
-        if offset == 0 and self.formatted is not None:
-            yield self.formatted
         if offset == 0 and self.held:
-            below = [
-                said for said in map(_said, self.held[max(self.held)]) if said is not None and said.offset < self.start
-            ]
-            yield from below
+            offset = max(self.held).end_offset
+            below = [said for said in map(_said, self.held[max(self.held)]) if said is not None]
+            if self.formatted is not None:
+                below.insert(0, self.formatted)
+            voters = [said.voters for said in below if said.voters is not None]
+            versions = [said.kraft_version for said in below if said.kraft_version is not None]
+            if below:
+                yield Said(offset - 1, versions[-1] if versions else None, voters[-1] if voters else None)
+        elif offset == 0 and self.formatted is not None:
+            yield self.formatted
         for entry in self.entries:
             if entry.offset >= offset and (said := _said(entry)) is not None:
                 yield said
@@ -169,7 +178,7 @@ class MemoryLog:
         received = self.incoming.pop(snapshot)
         self.disk.write()
         self.held = {snapshot: _unpack(bytes(received))}
-        self.entries, self.start, self.base_epoch = [], *snapshot
+        self.entries, self.below, self.start, self.base_epoch = [], [], *snapshot
         self.durable_end = self.start
 
     # -- what the world does
@@ -191,12 +200,24 @@ class MemoryLog:
         for old in sorted(self.held)[:-2]:
             del self.held[old]
         self.start, self.base_epoch = min(self.held)
-        self.entries = [entry for entry in self.entries if entry.offset >= self.start]
+        filed = [*self.below, *self.entries]
+        first = (
+            0 if len(self.held) == 1 else self.start - self.start % 7
+        )  # a file ends here and there, and goes as a whole
+        self.below = [entry for entry in filed if first <= entry.offset < self.start]
+        self.entries = [entry for entry in filed if entry.offset >= self.start]
 
     def crash(self) -> None:
         """Only what was flushed is left."""
-        self.entries = [entry for entry in self.entries if entry.offset < self.durable_end]
+        filed = [entry for entry in [*self.below, *self.entries] if entry.offset < self.durable_end]
         self.incoming.clear()
+        base = filed[0].offset if filed else self.start
+        if behind := [snapshot for snapshot in self.held if snapshot.end_offset >= base]:
+            self.start, self.base_epoch = min(behind)
+        else:
+            self.start, self.base_epoch = base, 0
+        self.below = [entry for entry in filed if entry.offset < self.start]
+        self.entries = [entry for entry in filed if entry.offset >= self.start]
 
 
 def _pack(entries: Sequence[Entry]) -> bytes:

@@ -11,10 +11,11 @@ from random import Random
 
 import pytest
 from fastq_broker.controller import records
-from fastq_broker.controller.snapshot import write_snapshot
+from fastq_broker.controller.snapshot import list_snapshots, write_snapshot
 from fastq_broker.controller.storage import METADATA_TOPIC
 from fastq_broker.log.files import Files
 from fastq_broker.log.reserve import Reserve
+from fastq_broker.log.retention import apply_retention
 from fastq_broker.raft import storage
 from fastq_broker.raft.log import Vote
 from fastq_broker.raft.messages import EpochEnd, SnapshotId
@@ -32,12 +33,18 @@ VOTERS = VoterSet([Voter(ME, {"CONTROLLER": Endpoint("h", 1)}, (0, 1))])
 
 
 @contextmanager
-def opened(path: Path, files: Files | None = None) -> Iterator[DiskLog]:
-    disk = Disk(path / f"{METADATA_TOPIC}-0", files)
+def opened_disk(path: Path, files: Files | None = None) -> Iterator[Disk]:
+    disk = Disk(path, files)
     try:
-        yield disk.log
+        yield disk
     finally:
         disk.close()
+
+
+@contextmanager
+def opened(path: Path, files: Files | None = None) -> Iterator[DiskLog]:
+    with opened_disk(path / f"{METADATA_TOPIC}-0", files) as disk:
+        yield disk.log
 
 
 def snapshot_in(path: Path, snapshot: SnapshotId, voters: VoterSet | None = None) -> None:
@@ -188,6 +195,35 @@ def test_a_snapshot_takes_the_place_of_the_log(tmp_path: Path) -> None:
         log.append_records([VALUE], 8)
     with opened(tmp_path / "b") as log:
         assert (log.start, log.end, log.last_epoch) == (40, 41, 8)
+
+
+@pytest.mark.parametrize("rolls", [True, False])
+def test_a_log_that_was_trimmed_knows_its_voters_after_a_restart(tmp_path: Path, rolls: bool) -> None:
+    """What named them is below the log by then, and the file that the log begins in begins somewhere else."""
+    path = tmp_path / f"{METADATA_TOPIC}-0"
+    with opened(tmp_path) as log:
+        log.append_leader_change(1, 1, VOTERS, [ME], 1)
+    for _ in range(4):
+        with opened_disk(path) as disk:
+            disk.log.append_records([VALUE] * 3, 1)
+            if rolls:
+                disk.partition.roll(0)
+            disk.log.append_records([VALUE] * 2, 1)
+            disk.partition.sync_now()
+            snapshot_in(tmp_path, SnapshotId(disk.log.end - 1, 1), VOTERS)
+            for old in list_snapshots(path)[:-2]:
+                (path / old.file_name).unlink()
+            disk.log.snapshots_changed()
+            disk.partition.delete_records_before(list_snapshots(path)[0].end_offset)
+            apply_retention(disk.partition, 0)
+            known = disk.log.start, disk.log.end, disk.log.last_epoch, disk.log.end_of_epoch(0)
+        with opened(tmp_path) as log:
+            assert [said.voters for said in log.said_from(0)] == [VOTERS]
+            assert [said.kraft_version for said in log.said_from(0)] == [1]
+            assert (log.start, log.end, log.last_epoch, log.end_of_epoch(0)) == known
+            assert log.start in {snapshot.end_offset for snapshot in log.snapshots}
+    bases = sorted(int(name[:20]) for name in os.listdir(path) if name.endswith(".log"))
+    assert (0 < bases[0] < log.start) == rolls
 
 
 def test_a_snapshot_that_is_cut_short_is_none(tmp_path: Path) -> None:
