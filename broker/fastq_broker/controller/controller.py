@@ -71,6 +71,8 @@ logger = logging.getLogger(__name__)
 RECORDS_PER_CHANGE_MAX = 10_000
 """Kafka's bound on one batch of the metadata log (QuorumController.MAX_RECORDS_PER_BATCH)."""
 
+_CANNOT_APPLY = "start this node with the version of the one that wrote it, or a later one"
+
 Listen = Callable[[MetadataImage, MetadataDelta], None]
 
 
@@ -215,9 +217,13 @@ class Controller(Changes):
         self.quorum.start()
 
     def _load(self, snapshot: SnapshotId) -> None:
-        """Begin anew with a snapshot."""
-        batches = list(read_snapshot(self._directory.path / snapshot.file_name))
-        delta = self._replayer.begin_at(batches, snapshot.end_offset, snapshot.epoch)
+        """Begin anew with a snapshot. MetadataError where it cannot be read, or applied."""
+        path = self._directory.path / snapshot.file_name
+        batches = list(read_snapshot(path))
+        try:
+            delta = self._replayer.begin_at(batches, snapshot.end_offset, snapshot.epoch)
+        except MetadataError as error:
+            raise MetadataError(f"{path} holds a record that cannot be applied: {error}; {_CANNOT_APPLY}") from error
         self.snapshots.found(snapshot.end_offset, self.clock() - batches[-1].timestamp_ms)
         self._publish(self._replayer.image, delta)
 
@@ -263,9 +269,17 @@ class Controller(Changes):
         self._written.append(_Change(self.quorum.end_offset, self.pending, delta))
 
     def _take(self, batches: Iterator[Batch]) -> None:
-        for batch in batches:
-            self.snapshots.grown(batch.size_bytes)
-            self._replayer.take([batch])
+        """Apply batches of the log, the next ones. MetadataError, which says where, for one that cannot be read or applied."""
+        replayer = self._replayer
+        try:
+            for batch in batches:
+                self.snapshots.grown(batch.size_bytes)
+                replayer.take([batch])
+        except MetadataError as error:
+            raise MetadataError(
+                f"{self.quorum.file_of(replayer.next_offset)} holds a record that cannot be applied, in the batch at offset "
+                f"{replayer.next_offset}: {error}; {_CANNOT_APPLY}"
+            ) from error
 
     def register_broker(self, listeners: Sequence[Listener]) -> int:
         """Register this broker with the addresses it advertises, unfence it, and let it lead what it can.

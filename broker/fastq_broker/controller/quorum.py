@@ -226,6 +226,11 @@ class MetadataQuorum:
             except ValueError as error:
                 raise MetadataError(f"{self._log.path} is damaged behind offset {offset}: {error}") from error
 
+    def file_of(self, offset: int) -> str:
+        """The file of the log that has this offset, or the directory."""
+        files = [segment.log.path for segment in self._log.segments if segment.base_offset <= offset]
+        return files[-1] if files else self._log.path
+
     def append(self, values: Sequence[bytes]) -> int:
         """Write records as one change; how many bytes they take. NotController where this node does not lead, KafkaStorageError when the
         disk fails: then nothing was written."""

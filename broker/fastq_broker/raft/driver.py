@@ -62,6 +62,7 @@ class QuorumDriver:
         self._on_fatal = on_fatal
         self._config = config
         self._network: tuple[ClientCore, AsyncDriver] | None = None
+        self._leaving: RaftFatal | None = None  # why this node goes, once the others know that it leads no more
         self._turns = Turns(loop, clock, self._work, machine.next_wakeup)
 
     @property
@@ -104,14 +105,31 @@ class QuorumDriver:
             for effect in self.machine.poll(now):
                 if isinstance(effect, Send):
                     self._send(effect)
-                else:
-                    self._on_news(effect)
+                elif self._leaving is None:
+                    self._tell(effect)
+            if self._leaving is not None and self.machine.may_end:
+                self._fatal(self._leaving)
         except RaftFatal as error:
             self._fatal(error)
         except (KafkaStorageError, OSError) as error:
             if self.loop is None:
                 raise  # nobody else is in the quorum: who asked for it hears of it
             self.disk_failed(error)
+
+    def _tell(self, news: News) -> None:
+        """Have the news heard. Where what is committed cannot be followed this node goes, since it would lack it for good; one that leads
+        hands over first."""
+        try:
+            self._on_news(news)
+        except (RaftFatal, KafkaStorageError, OSError):
+            raise
+        except Exception as error:
+            if self.loop is None:
+                raise
+            logger.exception("node %d cannot follow its metadata quorum", self.machine.config.key.node_id)
+            self._leaving = RaftFatal(f"what is committed cannot be followed: {error}")
+            self.machine.stop(self.now())
+            self.turn()
 
     def _fatal(self, error: RaftFatal) -> None:
         logger.critical("this node leaves its metadata quorum: %s", error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -140,6 +141,70 @@ def test_one_whose_log_is_damaged_is_formatted_anew(tmp_path: Path) -> None:
             damaged.path.rename(tmp_path / "aside")
             await damaged.start()
             await until(lambda: damaged.image.topics_by_id == leader.image.topics_by_id)
+        finally:
+            for node in nodes:
+                await node.kill()
+
+    asyncio.run(scenario())
+
+
+def test_who_cannot_apply_what_is_committed_goes(tmp_path: Path) -> None:
+    """Here a record of a later version, from a leader that knows it: the others do not stay with metadata that stands still."""
+
+    async def scenario() -> None:
+        places = free_ports()
+        nodes = [Node(number, tmp_path, places) for number in places]
+        try:
+            for node in nodes:
+                await node.start()
+            leader = await active(nodes)
+            await leader.flushed()
+            others = [node for node in nodes if node.controller is not leader]
+            await until(lambda: all(node.image.offset == leader.image.offset for node in others))
+            said: dict[int, str] = {}
+            for node in others:
+                assert node.controller is not None
+                node.controller.quorum.on_fatal = partial(said.__setitem__, node.node_id)
+            at = leader.quorum.end_offset
+            leader.quorum.append([b"\x01\xff\x01\x00"])
+            await until(lambda: len(said) == 2)
+            for node in others:
+                file = node.path / "__cluster_metadata-0" / f"{0:020d}.log"
+                assert (
+                    f"{file} holds a record that cannot be applied, in the batch at offset {at}: " in said[node.node_id]
+                )
+                assert "start this node with the version of the one that wrote it" in said[node.node_id]
+                assert node.controller is not None and node.controller.quorum.driver.closed
+        finally:
+            for node in nodes:
+                await node.kill()
+
+    asyncio.run(scenario())
+
+
+def test_a_leader_that_cannot_go_on_hands_over_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        places = free_ports()
+        nodes = [Node(number, tmp_path, places, controller_quorum_fetch_timeout_ms=600_000) for number in places]
+        try:
+            for node in nodes:
+                await node.start()
+            first = await active(nodes)
+            first._commit([broker_record(first)])
+            await first.flushed()
+            said = list[str]()
+            first.quorum.on_fatal = said.append
+
+            def fails(news: object) -> None:
+                raise MetadataError("no such record")
+
+            monkeypatch.setattr(first.quorum.driver, "_on_news", fails)
+            first.create_topics([NewTopic("a")])
+            await until(lambda: bool(said))
+            assert said == ["what is committed cannot be followed: no such record"] and first.quorum.driver.closed
+            rest = [node for node in nodes if node.controller is not first]
+            second = await active(rest)  # long before anybody's fetches time out
+            await until(lambda: second.image.topic("a") is not None)
         finally:
             for node in nodes:
                 await node.kill()
