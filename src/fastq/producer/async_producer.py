@@ -195,7 +195,7 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls, Generic[K, V]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self._run(self._close(None, complain=kind is None))
+        await self._run(self._close(None, block_failed=kind is not None))
 
     # -- hooks of the native send ---------------------------------------------------------------------------------
 
@@ -430,4 +430,6 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls, Generic[K, V]):
         """The producer or the program ends without close(): the loop is gone, so all that is left is to say what was lost."""
         why = "the AsyncProducer was not closed: use `async with`, or await close()"
         lost = sum(len(batch) for batch in list(self.accumulator.incomplete))
+        if self._parts.transactions is not None:
+            lost = max(lost, self._parts.transactions.records_left)
         report_lost(lost, why)

@@ -28,7 +28,7 @@ from fastq._native.accumulator import (
 from fastq._native.producer_batch import Batch, TopicState
 from fastq._native.producer_core import DeliveryBase, pairs_of
 from fastq.callbacks import unfinished
-from fastq.errors import BufferTimeout, ClientClosed, FastqError, ForkedClient, error_for_code
+from fastq.errors import BufferTimeout, ClientClosed, FastqError, ForkedClient, TransactionAborted, error_for_code
 from fastq.interceptors import ProducerRecord, apply_on_acknowledgement, apply_on_send
 from fastq.metrics import ProducerMetrics
 from fastq.net.core import ClientCore
@@ -59,6 +59,7 @@ class Parts:
 
     def __init__(self, config: ProducerConfig) -> None:
         self.config = config
+        self._told_of_transaction = False  # that it was open at the end, with all its records
         self._told_of_callback = False  # that one was a coroutine function: said once
         batch_bytes, batch_bytes_max = config.batch_bytes
         self.core = ClientCore(config, allow_auto_topic_creation=config.allow_auto_create_topics)
@@ -195,8 +196,22 @@ class Parts:
         """Fail what has no fate yet, at the end of the producer, and say how much that was."""
         error = ClientClosed(f"the record was not delivered: {why}")
         lost = self.accumulator.abort(error)
-        self.failures.count(lost, error)
+        if not self._told_of_transaction:
+            self.failures.count(lost, error)
         report_lost(lost, why)
+
+    def tell_open_transaction(self) -> None:
+        """At the end of the producer: its open transaction is aborted, and nobody has asked for that."""
+        transactions = self.transactions
+        if transactions is not None and (left := transactions.records_left):
+            error = TransactionAborted(
+                "the producer was closed while their transaction was open",
+                transactional_id=transactions.transactional_id,
+                cause=transactions.error,
+                hint="End it before: `with producer.transaction()` does, commit_transaction() or abort_transaction()",
+            )
+            self.failures.note(left, error, time.monotonic())
+            self._told_of_transaction = True
 
     def refused(self, record: ProducerRecord, error: BaseException) -> None:
         """Tell the interceptors that a record was not accepted."""

@@ -271,7 +271,8 @@ class ProducerCalls:
             left = sum(len(batch) for batch in batches)
             raise WaitTimeout(f"{left} records are not delivered after {timeout} s; they are still on their way")
 
-    def _close(self, timeout: float | None, complain: bool = True) -> Calls[None]:
+    def _close(self, timeout: float | None, *, block_failed: bool = False, raises: bool = True) -> Calls[None]:
+        """Deliver and end. block_failed: it is the end of a `with` whose error says enough. raises: there is somebody to raise to."""
         check_timeout(timeout)
         if self.accumulator.slow & FORKED or self._closing:
             return
@@ -281,6 +282,8 @@ class ProducerCalls:
         why = f"the producer was closed with timeout={timeout}"
         try:
             with self._guard:
+                if not block_failed:
+                    self._parts.tell_open_transaction()
                 undecided = abort_open(transactions)
             if undecided and transactions is not None:
                 patience_s = self.config.delivery_timeout_ms / 1000 if timeout is None else timeout
@@ -293,7 +296,7 @@ class ProducerCalls:
             raise
         finally:
             self._shut_down(why)
-        self._parts.failures.tell_total(self.config.raise_on_close and complain)
+        self._parts.failures.tell_total(self.config.raise_on_close and raises and not block_failed)
 
 
 def abort_open(transactions: Transactions | None) -> bool:

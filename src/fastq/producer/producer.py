@@ -217,7 +217,7 @@ class Producer(SyncProducerCore, BlockingTransactionCalls, Generic[K, V]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            self._run(self._close(None, complain=kind is None))
+            self._run(self._close(None, block_failed=kind is not None))
         finally:
             self._callbacks_ran(None)
 
@@ -522,7 +522,7 @@ class Producer(SyncProducerCore, BlockingTransactionCalls, Generic[K, V]):
 
     def _close_dropped(self) -> None:
         """The same for one that nobody has any more, in the background thread: there is nobody to raise to."""
-        self._run(self._close(None, complain=False))
+        self._run(self._close(None, raises=False))
         self._callbacks_ran(None)
 
     @holding_last

@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from fastq._native.accumulator import NO_TRANSACTION, Accumulator
-from fastq._native.producer_batch import IN_FLIGHT, PartitionState
+from fastq._native.producer_batch import IN_FLIGHT, OPEN, PartitionState
 from fastq.errors import (
     AbortableTransactionError,
     ConcurrentTransactions,
@@ -126,6 +126,7 @@ class Transactions:
         self._groups: dict[str, Coordinator] = {}
         self.hold = Hold()
         self._due: float | None = None
+        self._records_before = 0  # of those that the accumulator counts, which are not of open batches
         self._forget_transaction()
         accumulator.slow |= NO_TRANSACTION
 
@@ -138,6 +139,16 @@ class Transactions:
         self._commits: list[_Commit] = []
 
     # -- the user's calls -----------------------------------------------------------------------------------------
+
+    @property
+    def records_left(self) -> int:
+        """How many records were sent in a transaction that nobody has ended, or that a fatal error has."""
+        if self.state not in (State.IN_TRANSACTION, State.ABORTABLE_ERROR, State.FATAL_ERROR):
+            return 0
+        return self.accumulator.records_total + self._open_records() - self._records_before
+
+    def _open_records(self) -> int:
+        return sum(len(batch) for batch in list(self.accumulator.incomplete) if batch.state == OPEN)
 
     @property
     def settled(self) -> bool:
@@ -215,6 +226,8 @@ class Transactions:
             self.accumulator.slow &= ~NO_TRANSACTION
         else:
             self.accumulator.slow |= NO_TRANSACTION
+        if state is State.READY:
+            self._records_before = self.accumulator.records_total
         self.wake()
 
     def _fail(self, action: Action, cause: FastqError, hint: str | None = None) -> None:
@@ -243,10 +256,12 @@ class Transactions:
             hint = hint or HINTS.get(code, "Close the producer and make a new one")
             self.error = FatalTransactionError(transactional_id=self.transactional_id, cause=cause, hint=hint)
         self._move(State.FATAL_ERROR)
+        self._records_before -= self._open_records()
         self.accumulator.abort(self.error)
 
     def _drop_unsent(self) -> None:
         """Give the batches that no connection has their fate: they are not sent."""
+        self._records_before -= self._open_records()
         for batch in list(self.accumulator.incomplete):
             if batch.state != IN_FLIGHT:
                 cause = self.error.cause if self.error is not None else batch.last_error

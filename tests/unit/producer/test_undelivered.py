@@ -131,6 +131,72 @@ def test_raise_on_close_of_the_asyncio_producer(strict, shared_broker):
         asyncio.run(main())
 
 
+# -- a transaction that nobody ends
+
+
+@pytest.mark.parametrize("end", ["with", "close", "close at once", "by an error", "after a refusal"])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_an_open_transaction_at_the_end_is_told(make, topic, strict, shared_broker, caplog, asynchronous, end):
+    """Its records are dropped, also those that a broker has: nobody asked for that, but where the block ends by an error."""
+    refuse = {"timestamp_ms": 1} if end == "after a refusal" else {}
+    # Two fill a batch, which goes out; where they are refused all go at once, for nothing is taken after that.
+    options = {"linger_ms": 60_000, "batch_size": 100_000 if refuse else 1500}
+    options.update(transactional_id=f"id-{topic}", raise_on_close=True)
+
+    async def fill(producer):
+        await producer.begin_transaction()
+        for _ in range(3):
+            await producer.send(topic, bytes(600), **refuse)
+        if refuse:
+            await producer.flush(10)
+
+    async def main():
+        async with AsyncProducer(bootstrap_servers=shared_broker.bootstrap_servers, **options) as producer:
+            await fill(producer)
+            if end.startswith("close"):
+                await producer.close(0 if "at once" in end else None)
+            if end == "by an error":
+                raise ZeroDivisionError
+
+    def blocking():
+        with make(**options) as producer:
+            producer.begin_transaction()
+            for _ in range(3):
+                producer.send(topic, bytes(600), **refuse)
+            if refuse:
+                producer.flush(10)
+            if end.startswith("close"):
+                producer.close(0 if "at once" in end else None)
+            if end == "by an error":
+                raise ZeroDivisionError
+
+    expected = ZeroDivisionError if end == "by an error" else UndeliveredRecords
+    with pytest.raises(expected) as caught:
+        asyncio.run(main()) if asynchronous else blocking()
+    if end == "by an error":
+        assert told(caplog) == []
+        return
+    assert caught.value.count == 3
+    (line,) = told(caplog)
+    assert line.startswith("3 records were not delivered: the producer was closed while their transaction was open")
+    assert ("INVALID_TIMESTAMP" in line) == bool(refuse)
+
+
+@pytest.mark.parametrize("ended", ["committed", "aborted", "empty", "before"])
+def test_a_transaction_that_was_ended_leaves_nothing_to_tell(make, topic, caplog, ended):
+    with make(transactional_id=f"id-{topic}", raise_on_close=True) as producer:
+        producer.begin_transaction()
+        if ended != "empty":
+            producer.send(topic, b"x")
+        if ended in ("committed", "before"):
+            producer.commit_transaction()
+        elif ended == "aborted":
+            producer.abort_transaction()
+        if ended == "before":
+            producer.begin_transaction()
+    assert told(caplog) == []
+
+
 # -- a topic that is made anew
 
 
