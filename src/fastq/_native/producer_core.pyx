@@ -16,7 +16,6 @@ from cpython.dict cimport PyDict_CheckExact
 from cpython.list cimport PyList_CheckExact
 from cpython.number cimport PyNumber_Index
 from cpython.object cimport PyObject
-from cpython.pythread cimport PyThread_get_thread_ident
 from cpython.tuple cimport PyTuple_CheckExact
 from libc.stdint cimport INT32_MAX, int32_t, int64_t, uint8_t
 
@@ -35,6 +34,8 @@ from fastq._native.records cimport record_header_size, write_record_header
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.string cimport memcpy
+
+from sys import get_asyncgen_hooks
 
 cdef object record_metadata = None      # fastq.producer.delivery.RecordMetadata, when first needed
 
@@ -462,16 +463,22 @@ cdef extern from *:
 fastq_install_next(<PyTypeObject*>Sent, sent_next)
 
 
+cdef extern from "Python.h":
+    ctypedef struct PyThreadState:
+        PyObject* async_gen_firstiter
+    PyThreadState* PyThreadState_Get() noexcept nogil
+
+
 @cython.auto_pickle(False)
 cdef class AsyncProducerCore(ProducerCore):
-    """The asyncio send. `home` is the thread that ran the producer's loop when that was looked at last: in any other one the loop is
-    looked at again, which a look at every send would make slower."""
+    """The asyncio send. `home` is what the producer's loop has set to hear of asynchronous generators, which each loop sets anew when it
+    begins to run: where this thread has anything else, the loop is looked at again, which a look at every send would make slower."""
 
-    cdef unsigned long home
+    cdef object home
 
     def _at_home(self):
         """The loop that runs in this thread is the producer's."""
-        self.home = PyThread_get_thread_ident()
+        self.home = get_asyncgen_hooks().firstiter
 
     cdef DeliveryBase handle(self, Appended* out, Field* key, Field* value):
         cdef AsyncDelivery delivery = AsyncDelivery.__new__(AsyncDelivery)
@@ -489,7 +496,7 @@ cdef class AsyncProducerCore(ProducerCore):
         cdef AsyncDelivery delivery
         cdef Sent sent
         fastq_look_at(value)
-        if self.accumulator.slow == 0 and self.home == PyThread_get_thread_ident():
+        if self.accumulator.slow == 0 and <PyObject*>self.home == PyThreadState_Get().async_gen_firstiter:
             state = self.topic_state(topic)
             if state is not None:
                 delivery = self.try_enqueue(state, value, key, headers, partition, timestamp_ms, True)

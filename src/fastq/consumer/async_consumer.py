@@ -55,7 +55,8 @@ class AsyncConsumer(ConsumerCalls, Generic[K, V]):
     When the loop is blocked, a native thread sends the heartbeats on plain connections (security_protocol PLAINTEXT, not on
     Windows); with TLS or SASL a loop that is blocked for session_timeout_ms loses its place in the group.
 
-    Thread rule: the thread of the event loop that ran at the first `await`; `wakeup` and `stop` from any, and from signal handlers.
+    Thread rule: the thread of the event loop that ran at the first `await`, and no other loop (WrongEventLoop); `wakeup` and `stop` from
+    any, and from signal handlers.
     """
 
     @overload
@@ -215,6 +216,8 @@ class AsyncConsumer(ConsumerCalls, Generic[K, V]):
         self._check_open()
         if self._driver is None:
             self._driver = AsyncDriver(self._core)
+        else:
+            self._driver.check_loop()
         return self._driver
 
     async def _run(
@@ -301,6 +304,8 @@ class AsyncConsumer(ConsumerCalls, Generic[K, V]):
 
     async def _do(self, steps: Steps[T]) -> T:
         """Run a call to its end."""
+        if self._driver is not None:
+            self._driver.check_loop()  # before a call has begun anything
         try:
             step = next(steps)
             while True:
@@ -423,6 +428,8 @@ class AsyncConsumer(ConsumerCalls, Generic[K, V]):
             if not self._ending.done() and not self._is_listener():
                 await asyncio.wait([self._ending])
             return
+        if self._driver is not None:
+            self._driver.check_loop()
         self._ending = asyncio.get_running_loop().create_future()
         try:
             if self._driver is not None:

@@ -16,7 +16,7 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from fastq.errors import ClientClosed, ForkedClient
+from fastq.errors import ClientClosed, ForkedClient, WrongEventLoop
 from fastq.net.addresses import Endpoint, lookup_in_thread
 from fastq.net.blocking import open_socket
 from fastq.net.connection import Connection, State
@@ -62,6 +62,14 @@ class AsyncDriver:
         if not self._turn_scheduled:
             self._turn_scheduled = True
             self.loop.call_soon(self._turn)
+
+    def check_loop(self) -> None:
+        """Raises WrongEventLoop in another loop than the driver's, where its answers would wake nobody."""
+        running = asyncio._get_running_loop()
+        if running is not None and running is not self.loop:
+            raise WrongEventLoop(
+                "this client belongs to another event loop" + (", which is closed" if self.loop.is_closed() else "")
+            )
 
     def kick_threadsafe(self) -> None:
         """`kick` from another thread."""

@@ -38,7 +38,8 @@ def run_blocking(driver: BlockingDriver, operation: Operation[T], timeout_s: flo
 
 
 async def run_async(driver: AsyncDriver, operation: Operation[T], timeout_s: float) -> T:
-    """Run an operation in the driver's loop. Cancelling the await cancels it."""
+    """Run an operation in the driver's loop. Cancelling the await cancels it. Raises WrongEventLoop in another one."""
+    driver.check_loop()
     future: asyncio.Future[T] = driver.loop.create_future()
 
     def done(result: T | None, error: BaseException | None) -> None:
