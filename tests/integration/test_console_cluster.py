@@ -12,13 +12,15 @@ from urllib.request import urlopen
 
 import pytest
 
-from fastq import Admin, TopicPartition
+from fastq import Admin, Producer, TopicPartition
+from fastq.admin import NewPartitions
 from fastq.testing import Broker, Cluster
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit" / "console"))
 
-from console_served import Browser, Served, becomes
+from console_served import Browser, Served, becomes, events, searched
 
+from fastq.console import tail
 from fastq.console.config import ClusterConfig, ConsoleConfig
 
 pytestmark = pytest.mark.one_node
@@ -42,6 +44,59 @@ def test_moves_leaders_and_a_node_that_is_gone(tmp_path: Path) -> None:
                 assert browser.get("/c/test/topics/orders").status_code == 200
         finally:
             console.close()
+
+
+def test_what_has_no_leader_is_told_and_followed_once_it_has_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tail, "WATCH_S", 0.2)
+    with Cluster(3, tmp_path) as cluster, Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        servers = cluster.bootstrap_servers
+        admin.create_topic("orders", replica_assignments={0: [1], 1: [3]})
+        cluster.wait_in_sync()
+        with Producer(bootstrap_servers=servers) as producer:
+            for partition in (0, 1):
+                producer.send("orders", b"before", partition=partition, timestamp_ms=1)
+        cluster.node(3).kill()
+        console = Served(ConsoleConfig((ClusterConfig("test", {"bootstrap.servers": servers}),), port=0, picture_s=0.0))
+        try:
+            with Browser(console.url) as browser:
+                none = "1 partition (1), which has no leader"
+                assert becomes(lambda: searched(browser, "orders")[1].get("ended") == f"not looked at: {none}")
+                for values in ({}, {"partition": 1}, {"from": "earliest", "limit": 1}):
+                    _, end = searched(browser, "orders", **values)
+                    assert none in end["ended"] and "all was" not in end["ended"], end
+                answer = browser.get("/c/test/topics/orders/records/download")
+                assert answer.status_code == 409 and none in answer.text
+                _followed(browser, cluster, admin, none)
+        finally:
+            console.close()
+
+
+def _followed(browser: Browser, cluster: Cluster, admin: Admin, none: str) -> None:
+    """A tail that began without a partition, and before another was made."""
+    came: set[str] = set()
+    added = returned = False
+    servers = cluster.bootstrap_servers
+    with browser.stream("GET", "/c/test/topics/orders/records/tail") as answer:
+        for name, found in events(answer.iter_lines()):
+            assert name == "tail", found
+            came.update(row["value"]["text"] for row in found["rows"])
+            if not added and found["ready"]:
+                assert found["trouble"] == none
+                admin.create_partitions({"orders": NewPartitions(3, [[2]])}).results()
+                with Producer(bootstrap_servers=servers) as producer:
+                    producer.send("orders", b"added", partition=2).result()
+                added = True
+            elif not returned and "added" in came:
+                cluster.node(3).start()
+                cluster.wait_in_sync()
+                with Producer(bootstrap_servers=servers) as producer:
+                    producer.send("orders", b"returned", partition=1).result()
+                returned = True
+            elif "returned" in came and not found["trouble"]:
+                break
+    assert came == {"added", "returned"}
 
 
 def _moves(browser: Browser, admin: Admin) -> None:

@@ -56,6 +56,8 @@ logger = logging.getLogger("fastq.console")
 
 COOKIE = "fastq_console"
 FORM_BYTES_MAX = 4 << 20
+LOGIN_BYTES_MAX = 4 << 10
+"""Of the forms that anybody may send: a login, and a logout."""
 FORM_FIELDS_MAX = 3_000
 FORM_TIMEOUT_S = 20.0
 HASHES_AT_ONCE = 2
@@ -386,8 +388,10 @@ def set_cookie(console: Console, response: Response, cookie: str, origin: str = 
     )
 
 
-async def read_form(console: Console, request: Request, cookie: str) -> Mapping[str, Sequence[str]]:
-    """The fields of a POST that came from the console's own pages; raises Refused, BadValue."""
+async def read_form(
+    console: Console, request: Request, cookie: str, bytes_max: int = FORM_BYTES_MAX
+) -> Mapping[str, Sequence[str]]:
+    """The fields of a POST that came from the console's own pages, of `bytes_max` at most; raises Refused, BadValue."""
     origin = request.headers.get("origin")
     if origin is not None and _place_of(origin) != request.headers.get("host"):
         raise Refused("This form was sent from another site.")
@@ -397,7 +401,7 @@ async def read_form(console: Console, request: Request, cookie: str) -> Mapping[
         raise BadValue("a form is application/x-www-form-urlencoded")
     body = bytearray()
     try:
-        await asyncio.wait_for(_read(request, body), FORM_TIMEOUT_S)
+        await asyncio.wait_for(_read(request, body, bytes_max), FORM_TIMEOUT_S)
     except asyncio.TimeoutError:
         raise BadValue(f"the form took longer than {FORM_TIMEOUT_S:.0f} s to arrive") from None
     form: dict[str, list[str]] = {}
@@ -419,8 +423,9 @@ async def read_form(console: Console, request: Request, cookie: str) -> Mapping[
     return form
 
 
-async def _read(request: Request, body: bytearray) -> None:
+async def _read(request: Request, body: bytearray, bytes_max: int) -> None:
     async for chunk in request.stream():
+        if len(body) + len(chunk) > bytes_max:
+            body.clear()
+            raise BadValue(f"this form has up to {bytes_max >> 10:,} KiB")
         body += chunk
-        if len(body) > FORM_BYTES_MAX:
-            raise BadValue(f"a form has up to {FORM_BYTES_MAX >> 20} MiB")

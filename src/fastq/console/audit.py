@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -79,4 +79,23 @@ class AuditLog:
 
 
 def _cut(value: Any) -> Any:
-    return value[:TEXT_MAX] if isinstance(value, str) else value
+    """A value of TEXT_MAX characters at most: of lists and tables as many items as fit, and how many are left out."""
+    if isinstance(value, str):
+        return value[:TEXT_MAX]
+    if isinstance(value, Mapping):
+        kept = dict(_fitting((str(name), item) for name, item in value.items()))
+        return {**kept, "…": f"{len(value) - len(kept):,} more"} if len(kept) < len(value) else kept
+    if isinstance(value, list | tuple):
+        items = [item for _, item in _fitting(("", item) for item in value)]
+        return [*items, f"… {len(value) - len(items):,} more"] if len(items) < len(value) else items
+    return value
+
+
+def _fitting(pairs: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, Any]]:
+    left = TEXT_MAX
+    for name, item in pairs:
+        cut = _cut(item)
+        left -= len(name) + len(json.dumps(cut, ensure_ascii=False))
+        if left < 0:
+            return
+        yield name, cut

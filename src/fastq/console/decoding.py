@@ -1,7 +1,8 @@
 """Bytes of records as something to read: JSON, text, what a schema registry knows, else hex.
 
 Rules: what is decoded is a picture of the bytes, cut to TEXT_MAX characters; the bytes themselves go out by a download or into the form
-that sends a record again. JSON deeper than DEPTH_MAX is a text: what writes and compares documents recurses, and indents by depth. The
+that sends a record again. JSON deeper than DEPTH_MAX or larger than JSON_BYTES_MAX is a text, and its note says why no path leads into it:
+what writes and compares documents recurses, and indents by depth. The
 registry is the one of the cluster's configuration, asked in a thread; a schema that cannot be had is a word beside the hex, never an error
 of the page, and is not asked for again with each record. Masks are applied here, before anybody sees or compares anything.
 """
@@ -136,19 +137,40 @@ def decode(data: bytes | None, view: str = "auto") -> Field:
         text = data.decode()
     except UnicodeDecodeError:
         return _hex(data)
-    if view == "auto" and text[:1] in _JSON_STARTS and len(data) <= JSON_BYTES_MAX:
-        try:
-            document = json.loads(text)
-            # Counting is cheap, and what opens few brackets is not deep.
-            if text.count("[") + text.count("{") <= DEPTH_MAX or not _is_deep(document):
-                return Field("json", text, document, True)
-        except (ValueError, RecursionError):
-            pass
+    note = ""
+    if view == "auto" and text.removeprefix(BOM).lstrip(_BLANKS)[:1] in _JSON_STARTS:
+        found = _json(text.removeprefix(BOM), len(data))
+        if isinstance(found, Field):
+            return found
+        note = found
     if any(char < " " and char not in "\t\r\n" for char in text[:1_000]):
         return _hex(data)
-    return Field("text", text)
+    return Field("text", text, note=note)
 
 
+def _json(text: str, size: int) -> Field | str:
+    """The document, or why one that may be JSON is not read as such; empty where it is none."""
+    if size > JSON_BYTES_MAX:
+        return (
+            f"not looked into as JSON: {size:,} bytes, the most is {JSON_BYTES_MAX:,}"
+            if text.lstrip(_BLANKS)[0] in '{["'
+            else ""
+        )
+    deep = f"not looked into as JSON: more than {DEPTH_MAX} levels deep"
+    try:
+        document = json.loads(text)
+    except RecursionError:
+        return deep
+    except ValueError:
+        return ""
+    # Counting is cheap, and what opens few brackets is not deep.
+    if text.count("[") + text.count("{") > DEPTH_MAX and _is_deep(document):
+        return deep
+    return Field("json", text, document, True)
+
+
+BOM, _BLANKS = "\ufeff", " \t\r\n"
+"""What may stand before JSON: the mark that some programs begin a file with, and what JSON takes for blank."""
 _JSON_STARTS = frozenset('{["-0123456789tfn')
 
 
@@ -192,7 +214,7 @@ def _cut(field: Field) -> dict[str, Any]:
     if field.kind == "json" and len(text) <= TEXT_MAX:
         text = json.dumps(field.document, ensure_ascii=False, indent=1)
     if len(text) > TEXT_MAX:
-        note = f"the first {TEXT_MAX:,} of {len(text):,} characters"
+        note = ", ".join(filter(None, [f"the first {TEXT_MAX:,} of {len(text):,} characters", note]))
         text = text[:TEXT_MAX]
     return {"kind": field.kind, "text": text, "note": note}
 

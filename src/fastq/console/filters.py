@@ -1,12 +1,15 @@
 """Which records somebody looks for: a text, or a path into one part, a comparison and a value. Data, never code.
 
 Rules: a text is looked for in keys, values, and names and values of headers; in the bytes where these are what is shown, else in what
-is shown, so that no search finds what a mask hides. A comparison of two numbers is one of numbers, any other of texts.
+is shown, so that no search finds what a mask hides. What is found is a number where JSON says so, or where a key, header or text is
+written as JSON writes one: "007" and "1_000" are texts. Numbers are compared as numbers, all else as texts; "text =" and "text !="
+compare what is written, letter by letter.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +18,9 @@ from fastq.console import paths
 from fastq.console.decoding import Field, Row
 
 PARTS = ("value", "key", "headers")
-COMPARISONS = ("=", "!=", "contains", "<", ">", "exists")
+COMPARISONS = ("=", "!=", "text =", "text !=", "contains", "<", ">", "exists")
+NUMBER_LENGTH_MAX = 40
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 
 
 @dataclass(frozen=True)
@@ -71,8 +76,9 @@ class Filter:
         found = [value for field in fields for value in _found(field, rest)]
         if self.comparison == "exists":
             return bool(found)
-        if self.comparison == "!=":
-            return bool(found) and not any(_compare(value, "=", self.value) for value in found)
+        if self.comparison.endswith("!="):
+            equal = self.comparison.replace("!", "")
+            return bool(found) and not any(_compare(value, equal, self.value) for value in found)
         return any(_compare(value, self.comparison, self.value) for value in found)
 
 
@@ -103,6 +109,8 @@ def _compare(found: Any, comparison: str, wanted: str) -> bool:
     text = _text(found)
     if comparison == "contains":
         return wanted in text
+    if comparison == "text =":
+        return text == wanted
     number, other = _number(found), _number(wanted)
     if number is not None and other is not None:
         return number == other if comparison == "=" else number < other if comparison == "<" else number > other
@@ -114,15 +122,7 @@ def _text(value: Any) -> str:
 
 
 def _number(value: Any) -> float | int | None:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        return None
     if isinstance(value, str):
-        try:
-            return int(value) if len(value) <= 40 else None
-        except ValueError:
-            pass
-        try:
-            return float(value) if len(value) <= 40 else None
-        except ValueError:
-            return None
-    return value
+        match = _NUMBER.fullmatch(value) if len(value) <= NUMBER_LENGTH_MAX else None
+        return None if match is None else float(value) if match[1] or match[2] else int(value)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -1,20 +1,20 @@
 """A bounded walk through a topic: from where, what is looked for, and when it ends.
 
 Rules: a scan ends at the ends that the partitions had when it began, or when it has found `limit` records, or looked at `records_max`,
-or after `seconds_max`: it says which. From `latest`, where not all that fits can be shown, it shows the newest of it: it looks at all of
-its records first, and holds back HELD_BYTES_MAX bytes at most. It reads no further when nobody listens: who closes the generator closes
-the consumer.
+or after `seconds_max`: it says which, and what it has not looked at: partitions without a leader, and from `latest` what lies before the
+last records that it takes. What partitions with few records leave of those, the others have. From `latest`, where not all that fits can be
+shown, it shows the newest of it: it looks at all of its records first, and holds back HELD_BYTES_MAX bytes at most. It reads no further
+when nobody listens: who closes the generator closes the consumer.
 """
 
 from __future__ import annotations
 
 import asyncio
 import heapq
-import math
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastq.admin import OffsetSpec
 from fastq.admin.core import look_up_topics
@@ -24,6 +24,7 @@ from fastq.console.decoding import Decoder, Row
 from fastq.console.filters import Filter
 from fastq.errors import UnknownTopicOrPartition
 from fastq.metadata import TopicPartition
+from fastq.words import counted
 
 STARTS = ("latest", "earliest", "offset", "time")
 LIMIT_MAX, LIMIT_DEFAULT = 1_000, 50
@@ -34,6 +35,8 @@ POLL_S, TELL_S = 0.3, 0.25
 A_POLL = 2_000
 ROWS_AT_ONCE, ROWS_BYTES_AT_ONCE = 50, 1 << 20
 HELD_BYTES_MAX = 32 << 20
+NAMED_MAX = 20
+"""How many partitions are named where something is said of many."""
 TURN_S = 0.02
 """How long records are looked at before other requests have their turn."""
 
@@ -62,9 +65,12 @@ class Plan:
 
 @dataclass
 class Progress:
-    """How far a scan is: `total` are the offsets that it would look at, `ended` why it has ended, empty until then."""
+    """How far a scan is: `total` are the offsets that it would look at, `ended` why it has ended, empty until then. What it does not look
+    at: `before` are the offsets that lie before its places, `leaderless` the partitions that cannot be read."""
 
     total: int = 0
+    before: int = 0
+    leaderless: tuple[int, ...] = ()
     scanned: int = 0
     found: int = 0
     offsets: int = 0
@@ -83,17 +89,21 @@ class Progress:
         }
 
 
-async def offsets_of(cluster: Cluster, plan: Plan, *times: int) -> list[dict[TopicPartition, int]]:
-    """The offsets of some times, of the partitions that have a leader or of the one that is asked for: one look at the topic, and then a
-    request to each leader for each time, however many partitions there are. Raises the first error that stays."""
+class Asked(NamedTuple):
+    """Offsets of partitions, one mapping for each time that was asked about, and the partitions that have no leader to ask."""
+
+    offsets: list[dict[TopicPartition, int]]
+    leaderless: tuple[int, ...]
+
+
+async def offsets_of(cluster: Cluster, plan: Plan, *times: int) -> Asked:
+    """The offsets of some times, of all partitions or of the one that is asked for: one look at the topic, and then a request to each
+    leader for each time, however many partitions there are. Raises the first error that stays."""
     described = await cluster.run(look_up_topics([plan.topic]))
-    partitions = described[plan.topic].result().partitions
-    if plan.partition is None:
-        places = [TopicPartition(plan.topic, part.index) for part in partitions if part.leader is not None]
-    elif plan.partition in [part.index for part in partitions]:
-        places = [TopicPartition(plan.topic, plan.partition)]
-    else:
+    partitions = [part for part in described[plan.topic].result().partitions if plan.partition in (None, part.index)]
+    if not partitions and plan.partition is not None:
         raise UnknownTopicOrPartition(topic=plan.topic, partition=plan.partition)
+    places = [TopicPartition(plan.topic, part.index) for part in partitions if part.leader is not None]
     listed = await cluster.run(
         list_several(
             [dict.fromkeys(places, time) for time in times],
@@ -102,23 +112,45 @@ async def offsets_of(cluster: Cluster, plan: Plan, *times: int) -> list[dict[Top
             known=described,
         )
     )
-    return [{tp: found.offset for tp, found in one.results().items()} for one in listed]
+    return Asked(
+        [{tp: found.offset for tp, found in one.results().items()} for one in listed],
+        tuple(part.index for part in partitions if part.leader is None),
+    )
 
 
-async def bounds(cluster: Cluster, plan: Plan) -> dict[TopicPartition, tuple[int, int]]:
-    """The first and the end offset of each partition that has something to look at."""
+class Bounds(NamedTuple):
+    """The first and the end offset of each partition that has something to look at; `before` and `leaderless` as in `Progress`."""
+
+    places: dict[TopicPartition, tuple[int, int]]
+    before: int
+    leaderless: tuple[int, ...]
+
+
+async def bounds(cluster: Cluster, plan: Plan) -> Bounds:
+    """What a scan looks at."""
     by_time = [plan.place] if plan.start == "time" else []
-    begin, end, *found = await offsets_of(cluster, plan, OffsetSpec.EARLIEST, OffsetSpec.LATEST, *by_time)
-    places = list(end)
+    (first, end, *found), leaderless = await offsets_of(cluster, plan, OffsetSpec.EARLIEST, OffsetSpec.LATEST, *by_time)
+    begin, before = first, 0
     if found:
         begin = {tp: end[tp] if offset < 0 else offset for tp, offset in found[0].items()}
     elif plan.start == "offset":
-        begin = {tp: max(begin[tp], plan.place) for tp in places}
+        begin = {tp: max(first[tp], plan.place) for tp in end}
     elif plan.start == "latest":
         wanted = min(plan.limit, plan.records_max) if plan.takes_all else plan.records_max
-        each = math.ceil(wanted / max(1, len(places)))
-        begin = {tp: max(begin[tp], end[tp] - each) for tp in places}
-    return {tp: (begin[tp], end[tp]) for tp in places if begin[tp] < end[tp]}
+        each = _shares({tp: end[tp] - first[tp] for tp in end}, wanted)
+        begin = {tp: end[tp] - each[tp] for tp in end}
+        before = sum(begin.values()) - sum(first.values())
+    return Bounds({tp: (begin[tp], end[tp]) for tp in end if begin[tp] < end[tp]}, before, leaderless)
+
+
+def _shares(sizes: Mapping[TopicPartition, int], wanted: int) -> dict[TopicPartition, int]:
+    """How many of the last offsets of each partition are looked at, of `wanted` in all: equally many, where there are so many. There is one
+    at least of each, or a record that came to the last of many partitions could never be seen."""
+    shares = {}
+    for left, tp in zip(range(len(sizes), 0, -1), sorted(sizes, key=lambda tp: sizes[tp]), strict=True):
+        shares[tp] = min(sizes[tp], max(1, -(-wanted // left)))
+        wanted -= shares[tp]
+    return shares
 
 
 async def scan(
@@ -127,7 +159,7 @@ async def scan(
     """Rows as they are found, and how far it is, several times a second; the last one has `ended`."""
     began = told = clock()
     progress = Progress()
-    places = await bounds(cluster, plan)
+    places, progress.before, progress.leaderless = await bounds(cluster, plan)
     progress.total = sum(end - begin for begin, end in places.values())
     rows: list[Row] = []
     rows_bytes = 0
@@ -178,7 +210,7 @@ async def scan(
                     yield [], progress
                     told = now
                 await asyncio.sleep(0)  # other requests have their turn
-    progress.ended = progress.ended or "all was looked at"
+    progress.ended = progress.ended or _all(progress)
     if newest is not None:
         rows = newest.rows()
         if len(rows) < progress.found:
@@ -227,12 +259,33 @@ def _left(consumer: Any, ends: dict[TopicPartition, int]) -> int:
 
 
 def _ended(plan: Plan, progress: Progress, left: int, *, is_full: bool) -> str:
-    if is_full:
-        return f"{plan.limit:,} found" if left else "all was looked at"
     if not left:
-        return "all was looked at"
-    if progress.scanned >= plan.records_max:
-        return f"stopped after {plan.records_max:,} records"
-    if progress.seconds >= plan.seconds_max:
-        return f"stopped after {plan.seconds_max:.0f} s"
-    return ""
+        return _all(progress)
+    if is_full:
+        why = f"{plan.limit:,} found"
+    elif progress.scanned >= plan.records_max:
+        why = f"stopped after {plan.records_max:,} records"
+    elif progress.seconds >= plan.seconds_max:
+        why = f"stopped after {plan.seconds_max:.0f} s"
+    else:
+        return ""
+    return "; not looked at: ".join([why, *filter(None, [without_leader(progress.leaderless)])])
+
+
+def _all(progress: Progress) -> str:
+    """What is said of a scan that came to its end: "all" means all that there is."""
+    not_seen = []
+    if progress.before:
+        not_seen.append(f"what lies before these last records, {counted(progress.before, 'offset')}")
+    if progress.leaderless:
+        not_seen.append(without_leader(progress.leaderless))
+    return f"not looked at: {'; '.join(not_seen)}" if not_seen else "all was looked at"
+
+
+def without_leader(partitions: Sequence[int]) -> str:
+    """Which partitions nobody leads, as a phrase; empty for none."""
+    if not partitions:
+        return ""
+    named = ", ".join(map(str, partitions[:NAMED_MAX])) + (" and others" if len(partitions) > NAMED_MAX else "")
+    one = len(partitions) == 1
+    return f"{counted(len(partitions), 'partition')} ({named}), which {'has' if one else 'have'} no leader"

@@ -5,6 +5,7 @@ Rules
   schema nothing is asked any more.
 - Calls block, so none is made in a thread that runs an event loop: LoadingWouldBlock says so, and how to go on. The asyncio
   clients of this package handle it by themselves.
+- A redirect is not followed: where requests and logins go is said by whoever made the client, and by no answer.
 - Of several servers the next one is asked when one cannot be reached or fails (HTTP 5xx). Other answers are final.
 - Passwords and tokens are in no message.
 """
@@ -75,6 +76,13 @@ class RegisteredSchema(NamedTuple):
     schema: Schema
 
 
+class _RedirectsNowhere(urllib.request.HTTPRedirectHandler):
+    """Makes an error of an answer that sends elsewhere."""
+
+    def redirect_request(self, *_answer: Any) -> None:
+        return None
+
+
 class SchemaRegistryClient:
     """One registry, or several servers of it.
 
@@ -105,7 +113,9 @@ class SchemaRegistryClient:
         self._bearer_token = bearer_token
         self._headers = dict(headers or {})
         self._timeout_s, self._retries, self._latest_ttl_s = timeout_s, retries, latest_ttl_s
-        self._ssl_context = ssl_context
+        self._opener = urllib.request.build_opener(
+            urllib.request.HTTPSHandler(context=ssl_context), _RedirectsNowhere()
+        )
         self._lock = threading.RLock()
         self._schemas: dict[tuple[int, str | None], Schema] = {}
         self._ids: dict[tuple[str, Schema], int] = {}
@@ -254,7 +264,7 @@ class SchemaRegistryClient:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(url, data, headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=self._timeout_s, context=self._ssl_context) as response:
+            with self._opener.open(request, timeout=self._timeout_s) as response:
                 return json.loads(response.read(RESPONSE_BYTES_MAX))
         except urllib.error.HTTPError as error:
             with error:
@@ -294,7 +304,9 @@ def _refused(url: str, method: str, error: urllib.error.HTTPError, where: Mappin
         said, code = str(body.get("message", "")), body.get("error_code")
     except (OSError, ValueError, AttributeError):
         pass
+    moved = "It sends elsewhere, which is not followed: give the url that it has now"
     hints = {
+        **dict.fromkeys((301, 302, 303, 307, 308), moved),
         401: "Check basic_auth or bearer_token",
         403: "The login may not do this",
         404: "Is it another registry, or was it deleted? Was the schema registered?",

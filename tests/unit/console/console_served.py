@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import httpx
@@ -88,3 +89,25 @@ class Browser(httpx.Client):
 
     def log_in(self, name: str, password: str) -> httpx.Response:
         return self.submit("/login", "/login", name=name, password=password)
+
+
+def events(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
+    name = ""
+    for line in lines:
+        if line.startswith("event: "):
+            name = line[7:]
+        elif line.startswith("data: "):
+            yield name, json.loads(line[6:])
+
+
+def searched(browser: Browser, topic: str, **values: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The rows of a search, and what it says at its end."""
+    rows: list[dict[str, Any]] = []
+    with browser.stream("GET", f"/c/test/topics/{topic}/records/scan", params=values) as answer:
+        assert answer.status_code == 200, answer.read()
+        for name, data in events(answer.iter_lines()):
+            if name == "rows":
+                rows += data
+            elif name in ("done", "failed"):
+                return rows, data
+    raise AssertionError("the stream has no end")

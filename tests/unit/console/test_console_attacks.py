@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import json
 import logging
@@ -18,11 +19,12 @@ import httpx
 import pytest
 from console_served import Browser, Served, becomes
 
-from fastq import Admin, Producer, TopicPartition
+from fastq import Admin, AsyncProducer, Producer, TopicPartition
 from fastq._native.consume import Record
-from fastq.admin import AsyncAdmin
+from fastq.admin import AsyncAdmin, OffsetSpec
 from fastq.console import clusters, server, tail
-from fastq.console.app import HEADERS, create_app
+from fastq.console.app import HEADERS, LOGIN_BYTES_MAX, create_app
+from fastq.console.audit import AuditLog
 from fastq.console.clusters import Cluster, TooManyReaders
 from fastq.console.config import ClusterConfig, ConsoleConfig
 from fastq.console.decoding import DEPTH_MAX, Decoder, Registry, decode
@@ -225,6 +227,42 @@ def test_a_search_ends_in_time_among_records_that_take_long(
     asyncio.run(check())
 
 
+def test_a_tail_counts_what_retention_takes_before_it_was_read(
+    shared_broker: Broker, make_topic: Callable[..., str]
+) -> None:
+    servers = shared_broker.bootstrap_servers
+    topic = make_topic(servers)
+    place = TopicPartition(topic, 0)
+
+    async def check() -> None:
+        cluster, found = Cluster(ClusterConfig("x", {"bootstrap.servers": servers}), 2.0), {}
+
+        async def start_of(tp: TopicPartition) -> int:
+            return (await cluster.admin.list_offsets({tp: OffsetSpec.EARLIEST}))[tp].result().offset
+
+        async with (
+            cluster.reader(auto_offset_reset="none") as consumer,
+            AsyncProducer(bootstrap_servers=servers) as producer,
+        ):
+            for n in range(10):
+                await producer.send(topic, b"%d" % n)
+            await producer.flush()
+            (await cluster.admin.delete_records({place: 7})).results()
+            followed = tail.Tail(Plan(topic), Decoder(topic, "auto", (), None))
+            followed.add({place: 2})
+            reading = asyncio.create_task(followed.run(consumer, start_of))
+            while followed.seen < 3 and not reading.done():
+                await asyncio.wait([reading], timeout=0.02)
+            found = await followed.take()
+            reading.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await reading
+        await cluster.close()
+        assert (found["gone"], [row["offset"] for row in found["rows"]]) == (5, [7, 8, 9])
+
+    asyncio.run(check())
+
+
 def test_what_waits_for_a_slow_browser_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tail, "WAITING_BYTES_MAX", 1_000)
 
@@ -355,6 +393,53 @@ def test_a_tail_says_when_the_cluster_is_not_heard_of(
     finally:
         os.kill(broker.pid, signal.SIGCONT)
     assert "did not answer" in heard[0]
+
+
+def test_a_login_takes_little_before_it_knows_who_asks(
+    served: Callable[..., Served], users: Users, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any stranger may send one, and hundreds at once: what is too large is refused with its first bytes, what is slow in time."""
+    monkeypatch.setattr("fastq.console.app.FORM_TIMEOUT_S", 0.5)
+    address = urlsplit(served(users=users).url)
+    for path in ("/login", "/logout"):
+        for body, size, status, words in (
+            (b"name=" + b"x" * LOGIN_BYTES_MAX, 4 << 20, b"403", b"up to 4 KiB"),
+            (b"name=x", 100, b"403", b"longer than 0 s"),
+        ):
+            with socket.create_connection((address.hostname or "", address.port or 0), timeout=20) as connection:
+                connection.sendall(
+                    f"POST {path} HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Length: {size}\r\n".encode()
+                    + b"Content-Type: application/x-www-form-urlencoded\r\nConnection: close\r\n\r\n"
+                    + body
+                )
+                answer = b"".join(iter(lambda: connection.recv(65536), b""))
+            assert answer.split()[1] == status and words in answer, (path, answer)
+
+
+def test_forms_that_strangers_send_are_not_kept(served: Callable[..., Served], users: Users) -> None:
+    """A form of megabytes from somebody without a session is not read at all."""
+    with Browser(served(users=users).url) as stranger:
+        answer = stranger.post("/c/test/create-topic", content=b"name=" + b"x" * (3 << 20))
+        assert answer.status_code == 401
+
+
+def test_a_line_of_the_audit_log_is_bounded_whatever_it_is_about(tmp_path: Path) -> None:
+    path = tmp_path / "audit"
+    log = AuditLog(path)
+    on = {
+        "groups": ["g" * 32_000] * 200,
+        "offsets": {f"orders-{n}": n for n in range(20_000)},
+        "moves": {"orders-0": [1, 2], "orders-1": (3,)},
+        "text": "x" * 5_000,
+    }
+    log.write(who="ann", address="", what="reset offsets", cluster="c", on=on, outcome="done")
+    log.close()
+    line = path.read_bytes()
+    found = json.loads(line)["on"]
+    assert len(line) < 4 * 2_200 and found["moves"] == {"orders-0": [1, 2], "orders-1": [3]}
+    assert found["groups"] == ["… 200 more"] and found["text"] == "x" * 2_000
+    kept = len(found["offsets"]) - 1
+    assert kept > 50 and found["offsets"]["…"] == f"{20_000 - kept:,} more" and found["offsets"]["orders-7"] == 7
 
 
 # -- slow clients ------------------------------------------------------------------------------------------------------------

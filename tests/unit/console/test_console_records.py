@@ -6,16 +6,16 @@ import asyncio
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from console_served import Browser, Served
+from console_served import Browser, Served, events, searched
 
 from fastq import Consumer, Producer
 from fastq._native.consume import Record
 from fastq.console import paths
-from fastq.console.decoding import HEX_BYTES_MAX, Decoder, Registry, decode
+from fastq.console.decoding import HEX_BYTES_MAX, JSON_BYTES_MAX, Decoder, Registry, Row, decode
 from fastq.console.filters import Filter
 from fastq.console.masking import MASKED, Mask, masks_of
 from fastq.console.pages.records import time_ms
@@ -23,28 +23,6 @@ from fastq.console.scan import Plan
 from fastq.console.tail import Tail
 from fastq.console.visit import BadValue
 from fastq.testing import Broker
-
-
-def events(lines: Iterator[str]) -> Iterator[tuple[str, Any]]:
-    name = ""
-    for line in lines:
-        if line.startswith("event: "):
-            name = line[7:]
-        elif line.startswith("data: "):
-            yield name, json.loads(line[6:])
-
-
-def searched(browser: Browser, topic: str, **values: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The rows of a search, and what it says at its end."""
-    rows: list[dict[str, Any]] = []
-    with browser.stream("GET", f"/c/test/topics/{topic}/records/scan", params=values) as answer:
-        assert answer.status_code == 200, answer.read()
-        for name, data in events(answer.iter_lines()):
-            if name == "rows":
-                rows += data
-            elif name in ("done", "failed"):
-                return rows, data
-    raise AssertionError("the stream has no end")
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +52,8 @@ def orders(shared_broker: Broker) -> str:
 def test_a_search_is_bounded_and_says_how_it_ended(browser: Browser, orders: str) -> None:
     offsets = lambda rows: [row["offset"] for row in rows]  # noqa: E731
     rows, end = searched(browser, orders, partition=0)
-    assert offsets(rows) == list(range(250, 300)) and end["ended"] == "all was looked at" and end["scanned"] == 50
+    assert offsets(rows) == list(range(250, 300)) and end["scanned"] == 50
+    assert end["ended"] == "not looked at: what lies before these last records, 250 offsets"
     rows, end = searched(browser, orders, partition=0, **{"from": "offset", "at": 7, "limit": 3})
     assert offsets(rows) == [7, 8, 9] and end["ended"] == "3 found"
     rows, end = searched(browser, orders, partition=0, **{"from": "time", "at": 1_000_290, "until": 1_000_292})
@@ -92,7 +71,19 @@ def test_from_the_end_a_search_shows_the_newest_that_fit(browser: Browser, order
     rows, end = searched(browser, orders, partition=0, until="1000004", limit=2)
     assert [row["offset"] for row in rows] == [3, 4]
     rows, end = searched(browser, orders, partition=0, text="t1", limit=3, records=4)
-    assert [row["offset"] for row in rows] == [298] and end["ended"] == "all was looked at"
+    assert [row["offset"] for row in rows] == [298]
+    assert end["ended"] == "not looked at: what lies before these last records, 296 offsets"
+
+
+def test_from_the_end_partitions_with_many_records_have_what_others_leave(browser: Browser, orders: str) -> None:
+    """The first has 300 records and the second 7."""
+    rows, end = searched(browser, orders, text="id", limit=1000, records=100)
+    assert [row["offset"] for row in rows] == list(range(207, 300)) and end["scanned"] == 100
+    assert end["ended"].endswith("207 offsets")
+    rows, _ = searched(browser, orders, limit=20)
+    assert sorted(row["partition"] for row in rows) == [0] * 13 + [1] * 7
+    rows, end = searched(browser, orders, limit=1000)
+    assert len(rows) == 307 and end["ended"] == "all was looked at"
 
 
 def test_a_search_finds_texts_and_values_of_paths(browser: Browser, orders: str) -> None:
@@ -300,6 +291,34 @@ def test_paths_are_data() -> None:
     for when in ("", "yesterday", "1950-01-01", "9" * 30):
         with pytest.raises(BadValue):
             time_ms("at", when)
+
+
+def test_numbers_are_those_of_json_and_texts_can_be_compared_as_texts() -> None:
+    def fits(key: bytes, comparison: str, value: str) -> bool:
+        row = asyncio.run(Decoder("t", "auto", (), None).row(Record("t", 0, 0, key=key)))
+        return Filter(part="key", path=(), comparison=comparison, value=value).fits(row)
+
+    for key in (b"007", b"1_000", "\uff17".encode(), b"+7", b" 7"):
+        assert not fits(key, "=", "7") or key == b" 7", key
+    assert not fits(b"1_000", "=", "1000") and fits(b"1_000", "=", "1_000") and fits(b"007", "=", "007")
+    assert fits(b"7", "=", "7.0") and fits(b"7e0", "=", "7") and not fits(b"7", "!=", "7.0")
+    assert not fits(b"7", "text =", "7.0") and fits(b"7", "text !=", "7.0") and fits(b"7", "text =", "7")
+    assert fits(b"10", ">", "9") and fits(b"007", "<", "7"), "a number and a text are compared as texts"
+
+
+def test_json_begins_behind_what_json_takes_for_blank() -> None:
+    for before in (b" ", b"\n", b"\r\n\t", b"\xef\xbb\xbf", b"\xef\xbb\xbf\n"):
+        found = decode(before + b'{"a": 1}')
+        assert (found.kind, found.document) == ("json", {"a": 1}), before
+    assert decode(b"\xc2\xa0{}").kind == "text" and decode(b"\n").kind == "text"
+    deep = decode(b"\n" + b"[" * 101 + b"]" * 101)
+    assert (deep.kind, deep.note) == ("text", "not looked into as JSON: more than 100 levels deep")
+    assert decode(b"[" * 200_000).note == deep.note and decode(b"[1,").note == ""
+    large = decode(b' {"a": "' + b"x" * JSON_BYTES_MAX + b'"}')
+    assert large.kind == "text" and large.note.startswith("not looked into as JSON: 4,194,3")
+    assert decode(b"text" * JSON_BYTES_MAX).note == ""
+    row = Row(0, 0, 0, decode(None), large, (), 0).to_json()
+    assert row["value"]["note"].startswith("the first 20,000 of") and "not looked into" in row["value"]["note"]
 
 
 def test_what_a_registry_knows_is_decoded() -> None:

@@ -7,6 +7,7 @@ import base64
 import datetime
 import json
 import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, timestamp_pb2
@@ -486,3 +487,26 @@ def test_an_avro_schema_that_is_none_says_so(schema: object) -> None:
     for use in (AvroSerializer, AvroDeserializer):
         with pytest.raises(ValueError, match=r"the Avro schema (cannot be used|is no JSON)"):
             use(client, schema)
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_a_redirect_leads_nowhere(status: int) -> None:
+    """Else a registry could have whoever asks it, the console among them, ask other servers, and be followed with its login."""
+
+    class Moved(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Location", elsewhere.url + self.path)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with SchemaRegistry() as elsewhere, ThreadingHTTPServer(("127.0.0.1", 0), Moved) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        client = SchemaRegistryClient(f"http://127.0.0.1:{server.server_address[1]}", basic_auth=("me", "secret"))
+        with pytest.raises(SchemaRegistryError, match="not followed") as raised:
+            client.subjects()
+        server.shutdown()
+        assert raised.value.status == status and elsewhere.requests == []

@@ -55,14 +55,14 @@ def _form(console: Console, request: Request, cookie: str, status: int, text: st
 
 async def _try(console: Console, request: Request, cookie: str) -> tuple[int, str, str | None]:
     """A status and a sentence, or the cookie of the new session."""
-    from fastq.console.app import read_form
+    from fastq.console.app import LOGIN_BYTES_MAX, read_form
 
     console.user_of(cookie)  # a password is compared with the file of now
     if console.users is None:
         return 404, "Nobody logs in with a password here.", None
     address = _address(request)
     try:
-        form = await read_form(console, request, cookie)
+        form = await read_form(console, request, cookie, LOGIN_BYTES_MAX)
     except (Refused, BadValue) as error:
         return 403, str(error), None
     name, password = (form.get(field, [""])[-1] for field in ("name", "password"))
@@ -146,11 +146,11 @@ async def finish(console: Console, request: Request) -> Response:
 
 async def leave(console: Console, request: Request) -> Response:
     """End the session. The provider's is its own: the page that follows has a link to its end."""
-    from fastq.console.app import COOKIE, error_page, read_form
+    from fastq.console.app import COOKIE, LOGIN_BYTES_MAX, error_page, read_form
 
     cookie = request.cookies.get(COOKIE, "")
     try:
-        await read_form(console, request, cookie)
+        await read_form(console, request, cookie, LOGIN_BYTES_MAX)
     except (Refused, BadValue) as error:
         return error_page(console, request, 403, str(error))
     console.sessions.log_out(cookie)

@@ -34,12 +34,13 @@ from fastq.console.scan import (
     STARTS,
     Plan,
     scan,
+    without_leader,
 )
 from fastq.console.streams import Streamed, begun, event, events
 from fastq.console.tail import follow
 from fastq.console.users import Role
 from fastq.console.visit import BadValue, Refused, Visit
-from fastq.errors import ConnectionTimeout
+from fastq.errors import ConnectionTimeout, LeaderNotAvailable
 from fastq.words import counted, read_time_ms
 
 VALUE_MAX = 1 << 20
@@ -164,6 +165,11 @@ async def _downloaded(visit: Visit, plan: Plan, decoder: Decoder, write: Any) ->
     async with aclosing(scan(visit.cluster, plan, decoder)) as found:  # type: ignore[type-var]
         async for rows, progress in found:
             visit.check_session()
+            if progress.leaderless:  # known before the first part: nobody is to take it for the whole
+                raise LeaderNotAvailable(
+                    f"{without_leader(progress.leaderless)}: nothing was downloaded; choose a partition",
+                    topic=plan.topic,
+                )
             yield head + write(plan.topic, rows)
             head = b""
             if progress.seconds >= plan.seconds_max and progress.offsets < progress.total:

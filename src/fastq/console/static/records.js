@@ -112,7 +112,7 @@
     const tell = (found) => {
       last = found;
       progress.max = Math.max(1, found.total);
-      progress.value = found.ended && found.ended.startsWith("all") ? progress.max : found.done;
+      progress.value = found.ended && found.done >= found.total ? progress.max : found.done;
       told.textContent = count(found.found) + " found in " + count(found.scanned) + " records looked at, of up to " +
         count(found.total) + ", in " + found.seconds + " s" + (found.ended ? ": " + found.ended : " …");
     };
@@ -130,7 +130,8 @@
       while (body.rows.length > ROWS_MAX) body.deleteRow(-1);
       told.textContent = (found.ready ? "Following: " : "Beginning: ") + count(found.seen) + " records came, " + count(found.matched) + " fit, " +
         (found.left_out ? count(found.left_out) + " of them were left out, as the page could not keep up" : "none was left out") +
-        (found.behind ? ", " + count(found.behind) + " are still to be read" : "") + "." +
+        (found.behind ? ", " + count(found.behind) + " are still to be read" : "") +
+        (found.gone ? ", " + count(found.gone) + " offsets were deleted before they were read" : "") + "." +
         (found.trouble ? " What comes now may not be heard of: " + found.trouble : "");
     });
     stream.addEventListener("done", (event) => end(JSON.parse(event.data).ended));
