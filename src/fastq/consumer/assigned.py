@@ -3,7 +3,7 @@
 Rules
 - A partition's answer counts only if its generation is still the one that asked: seek, assign and reset drop the rest.
 - An error of a partition is raised once, by the next call of the user; the partition is then tried again after a pause,
-  or not until a seek when trying again cannot help.
+  or not until a seek when trying again cannot help. One that may pass is not raised: the log tells of it when it lasts (`troubles`).
 Source: Kafka's OffsetsRequestManager and SubscriptionState.
 """
 
@@ -13,6 +13,7 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from fastq.consumer.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ConsumerConfig
 from fastq.consumer.effects import Outgoing
@@ -22,6 +23,7 @@ from fastq.errors import (
     ErrorCode,
     FastqError,
     KafkaError,
+    LeaderNotAvailable,
     OffsetOutOfRange,
     ProtocolError,
     UnsupportedVersion,
@@ -29,6 +31,8 @@ from fastq.errors import (
 )
 from fastq.metadata import ZERO_UUID, ClusterMetadata, TopicPartition
 from fastq.net.backoff import backoff_s
+from fastq.net.diagnosis import no_leader
+from fastq.net.troubles import Troubles
 from fastq.protocol.messages import (
     ListOffsetsResponse,
     OffsetForLeaderEpochRequest,
@@ -57,6 +61,7 @@ class AssignedPartitions:
         self.partitions: dict[TopicPartition, PartitionState] = {}
         self.buffered_bytes = 0
         self.wants_metadata: str | None = None  # why, when a refresh would help
+        self.troubles = Troubles(logger)  # of this consumer: its group's too
         self.made_anew: set[TopicPartition] = (
             set()
         )  # whose topics are others by now, until the group's session has heard of it
@@ -77,6 +82,7 @@ class AssignedPartitions:
             state.generation += 1
             self.buffered_bytes -= state.drop_chunks()
             self._order.remove(state)
+            self.troubles.forget(tp)
         for tp in wanted:
             if tp not in self.partitions:
                 state = PartitionState(tp, self.config.max_partition_fetch_bytes, initial)
@@ -138,11 +144,33 @@ class AssignedPartitions:
         node = self.metadata.nodes.get(node_id)
         return f"node {node_id}" if node is None else str(node)
 
-    def _unanswered(self, what: str, error: FastqError | None) -> None:
+    def _unanswered(self, state: PartitionState, what: str, error: FastqError | None, now: float) -> None:
+        """Nothing was answered about a partition: it is asked for again."""
+        self._no_answer(what, error)
+        self._pause(state, now)
+        if error is None:
+            left_out = ProtocolError(
+                f"{what}: an answer leaves it out", topic=state.tp.topic, partition=state.tp.partition
+            )
+            self.troubles.failed(state.tp, "read", left_out, now)
+
+    def _no_answer(self, what: str, error: FastqError | None) -> None:
         """A request got no answer: it is sent again; but an answer that is rubbish is for the user to know."""
         self.wants_metadata = f"{what}: {error}"
         if isinstance(error, ProtocolError) and not any(isinstance(known, ProtocolError) for known in self._errors):
             self._errors.append(error)
+
+    def _leaderless(self, state: PartitionState, now: float) -> None:
+        """There is nobody to ask about a partition. That it is not there at all is TopicWatch's to say."""
+        self.wants_metadata = f"{state.tp} has no known leader"
+        if self.metadata.partition(*state.tp) is not None:
+            why = partial(no_leader, self.metadata, *state.tp)
+            self.troubles.failed(state.tp, "read", why, now, cause=LeaderNotAvailable)
+
+    def _passing(self, node_id: int, state: PartitionState, code: int, what: str, now: float) -> None:
+        """A broker has answered with what may pass: somebody else leads, or will."""
+        self.wants_metadata = f"{error_for_code(code).name} for {state.tp}"
+        self.troubles.failed(state.tp, "read", partial(self._error, node_id, state, code, what), now, cause=code)
 
     def _report(self, node_id: int, state: PartitionState, code: int, what: str) -> None:
         """Have an error raised, once: the retries that fail alike say nothing new."""
@@ -160,6 +188,9 @@ class AssignedPartitions:
             # A follower may lag: ask the leader.
             state.preferred_replica = -1
             self._refused(state, now)
+            what = f"a follower, which is to be read from, has no offset {offset} (yet)"
+            refused = partial(self._error, node_id, state, ErrorCode.OFFSET_OUT_OF_RANGE, what)
+            self.troubles.failed(state.tp, "read", refused, now, cause=ErrorCode.OFFSET_OUT_OF_RANGE)
             return
         if self.config.auto_offset_reset == "none":
             state.phase = Phase.FAILED
@@ -220,8 +251,7 @@ class AssignedPartitions:
                 state.requested = False
                 answer = answers.get(tp)
                 if answer is None:
-                    self._unanswered(f"no offset for {tp}", error)
-                    self._pause(state, now)
+                    self._unanswered(state, f"no offset for {tp}", error, now)
                 elif answer.error_code != 0:
                     self._reset_error(node_id, state, answer.error_code, now)
                 else:
@@ -247,10 +277,11 @@ class AssignedPartitions:
 
     def _reset_error(self, node_id: int, state: PartitionState, code: int, now: float) -> None:
         self._pause(state, now)
+        what = "its offset could not be learned"
         if code in MOVED:
-            self.wants_metadata = f"{error_for_code(code).name} for {state.tp.topic}-{state.tp.partition}"
-            return
-        self._report(node_id, state, code, "its offset could not be learned")
+            self._passing(node_id, state, code, what, now)
+        else:
+            self._report(node_id, state, code, what)
 
     def _check_leaders(self) -> None:
         """The metadata changed: offsets that were read under an older leader epoch are to be checked."""
@@ -339,8 +370,7 @@ class AssignedPartitions:
                 if answer is None and isinstance(error, UnsupportedVersion):
                     state.phase = Phase.FETCH  # a broker that cannot tell
                 elif answer is None:
-                    self._unanswered(f"{tp} could not be checked against its new leader", error)
-                    self._pause(state, now)
+                    self._unanswered(state, f"{tp} could not be checked against its new leader", error, now)
                 elif answer.error_code != 0:
                     self._reset_error(node_id, state, answer.error_code, now)
                 else:

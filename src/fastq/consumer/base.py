@@ -323,13 +323,16 @@ class ConsumerBase(Interruptible):
     def _query(self, targets: Mapping[TopicPartition, int]) -> OffsetQuery:
         self._check_open()
         self._core.watch_topics({tp.topic for tp in targets})
-        query = OffsetQuery(self._core.metadata, targets, self.config.read_committed)
+        query = OffsetQuery(self._core.metadata, targets, self.config.read_committed, self._fetcher.troubles)
         self._queries.append(query)
         return query
 
     def _timed_out(self, what: str, timeout_s: float) -> FastqError:
-        """The error of a call that did not end in time: what the connections say, if they say anything."""
-        return self._core.last_error or RequestTimedOut(f"{what} did not finish within {timeout_s:.3g} s")
+        """The error of a call that did not end in time: what does not get on, or what the connections say, if they say anything."""
+        late = f"{what} did not finish within {timeout_s:.3g} s"
+        for trouble in self._fetcher.troubles:
+            return RequestTimedOut(late, cause=trouble.why())
+        return self._core.last_error or RequestTimedOut(late)
 
     def _pending_ends(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """The partitions that have not come to their end yet."""

@@ -155,6 +155,7 @@ class ConsumerCalls(Reading):
             yield from self._must_find(lambda: query.finished or None, timeout, "asking for offsets")
         finally:
             self._queries.remove(query)
+            query.end()
         return query.answers(targets)
 
     def _ask_ends(

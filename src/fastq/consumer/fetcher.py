@@ -31,10 +31,12 @@ from fastq.consumer.session import FINAL_EPOCH, FetchSession, Wanted
 from fastq.errors import (
     ErrorCode,
     FastqError,
+    KafkaError,
     error_for_code,
 )
 from fastq.metadata import ClusterMetadata, Node, TopicPartition
 from fastq.net.backoff import backoff_s
+from fastq.net.diagnosis import request_timed_out
 
 logger = logging.getLogger("fastq.consumer")
 
@@ -47,6 +49,8 @@ REPLICA_PATIENCE_S = 2.0
 # A partition may be fetched while it holds less than this many fetches' worth: one is read while the next comes.
 CHUNKS_AHEAD = 2
 NO_LIMIT = 2**63 - 1
+# A fetch that is not answered so long after it should have been waits for a broker that stands still.
+LATE_S = 1.0
 # The first pause after an answer without news that was not waited for; it doubles up to fetch_max_wait_ms.
 QUIET_MS = 10
 
@@ -80,7 +84,7 @@ class Fetcher(AssignedPartitions):
         )
         self.counters: defaultdict[str, int] = defaultdict(int)
         self._sessions: dict[int, FetchSession] = {}
-        self._in_flight: set[int] = set()
+        self._in_flight: dict[int, float] = {}  # nodes, and since when
         self._unreachable: dict[int, float] = {}  # recommended replicas that cannot be sent to, and since when
 
     # -- what is ready
@@ -124,6 +128,10 @@ class Fetcher(AssignedPartitions):
         """Seconds until a partition, or a broker, that is left alone for a while is to be asked again; None when none is."""
         waiting = [state.retry_at - now for state in self.partitions.values() if state.retry_at > now]
         waiting += [session.quiet_until - now for session in self._sessions.values() if session.quiet_until > now]
+        waiting += [
+            late_at - now if (late_at := self._late_at(sent_at)) > now else LATE_S
+            for sent_at in self._in_flight.values()
+        ]
         return min(waiting) if waiting else None
 
     # -- what to send
@@ -133,6 +141,10 @@ class Fetcher(AssignedPartitions):
         if self.metadata.generation != self._generation:
             self._generation = self.metadata.generation
             self._check_leaders()
+        for node_id, sent_at in self._in_flight.items():
+            if now >= self._late_at(sent_at):
+                late = request_timed_out(self._broker(node_id), "Fetch", now - sent_at)
+                self.troubles.failed(node_id, "read from", late, now, name=self._broker(node_id))
         due = [state for state in self.partitions.values() if not (state.requested or state.retry_at > now)]
         if not due:
             return []
@@ -145,7 +157,7 @@ class Fetcher(AssignedPartitions):
                 continue
             node_id = self._node_of(state, now)
             if node_id < 0:
-                self.wants_metadata = f"{state.tp} has no known leader"
+                self._leaderless(state, now)
             elif state.phase is Phase.RESET:
                 if self._may_reset(state):
                     resets[node_id].append(state)
@@ -197,6 +209,10 @@ class Fetcher(AssignedPartitions):
 
     # -- fetching
 
+    def _late_at(self, sent_at: float) -> float:
+        """When the answer to a fetch that was sent then is late."""
+        return sent_at + self.config.fetch_max_wait_ms / 1000 + LATE_S
+
     def _fetch(
         self, node_id: int, states: list[PartitionState], nodes: int, some_full: bool, sent_at: float
     ) -> Outgoing | None:
@@ -219,7 +235,7 @@ class Fetcher(AssignedPartitions):
             state.requested = True
         session = self._sessions.setdefault(node_id, FetchSession())
         self.reserved_bytes += reserved
-        self._in_flight.add(node_id)
+        self._in_flight[node_id] = sent_at
         # While others have something ready, a long poll for these would hold the next fetch of those up.
         wait_ms = 0 if some_full else config.fetch_max_wait_ms
 
@@ -239,7 +255,9 @@ class Fetcher(AssignedPartitions):
             )
 
         def done(response: FetchedResponse | None, error: FastqError | None, now: float) -> None:
-            self._in_flight.discard(node_id)
+            self._in_flight.pop(node_id, None)
+            if self.troubles.open:
+                self.troubles.over(node_id, now)
             self.reserved_bytes -= reserved
             for state, generation, _ in asked:
                 if state.generation == generation:
@@ -272,9 +290,11 @@ class Fetcher(AssignedPartitions):
         """No answer: the session is in doubt, and so is the leader."""
         session.restart()
         self.counters["fetch_errors"] += 1
-        self._unanswered("a fetch failed", error)
+        self._no_answer("a fetch failed", error)
         for state, generation, _ in asked:
             if state.generation == generation:
+                if isinstance(error, KafkaError):  # what is wrong with connections is told where they are made
+                    self.troubles.failed(state.tp, "read", error, now)
                 state.preferred_replica = -1
                 self._pause(state, now)
 
@@ -378,7 +398,10 @@ class Fetcher(AssignedPartitions):
         if part.preferred_read_replica >= 0 and part.preferred_read_replica != node_id:
             known = part.preferred_read_replica in self.metadata.nodes
             if not known:
-                self.wants_metadata = f"node {part.preferred_read_replica}, a replica to fetch from, is not known"
+                what = f"node {part.preferred_read_replica}, a replica to fetch from, is not known"
+                self.wants_metadata = what
+                nobody = partial(self._error, node_id, state, ErrorCode.REPLICA_NOT_AVAILABLE, what)
+                self.troubles.failed(state.tp, "read", nobody, now, cause=ErrorCode.REPLICA_NOT_AVAILABLE)
             if (
                 state.preferred_replica >= 0 or not known
             ):  # one that sends on to another, or to nobody: not round and round
@@ -388,6 +411,8 @@ class Fetcher(AssignedPartitions):
             return
         state.refusals = 0
         state.sought = False
+        if self.troubles.open:
+            self.troubles.over(state.tp, now)
         if part.size_bytes == 0:
             state.reported = 0
             return
@@ -432,10 +457,11 @@ class Fetcher(AssignedPartitions):
             return
         self._pause(state, now)
         state.preferred_replica = -1
+        what = f"the fetch at offset {offset} failed"
         if code in MOVED:
-            self.wants_metadata = f"{error_for_code(code).name} for {state.tp.topic}-{state.tp.partition}"
-            return
-        self._report(node_id, state, code, f"the fetch at offset {offset} failed")
+            self._passing(node_id, state, code, what, now)
+        else:
+            self._report(node_id, state, code, what)
 
     def closing_requests(self, can_send: Callable[[int], bool]) -> list[Outgoing]:
         """Fetches that end the sessions, for a polite close."""

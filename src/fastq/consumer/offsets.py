@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 
 from fastq.consumer.effects import Outgoing
-from fastq.errors import ErrorCode, FastqError, UnknownTopicOrPartition, error_for_code
+from fastq.errors import ErrorCode, FastqError, LeaderNotAvailable, UnknownTopicOrPartition, error_for_code
 from fastq.metadata import ClusterMetadata, TopicPartition
+from fastq.net.diagnosis import no_leader
+from fastq.net.troubles import Troubles
 from fastq.protocol.messages import ListOffsetsRequest, ListOffsetsResponse
 from fastq.values import NamedTuple
 
@@ -73,11 +76,18 @@ class OffsetQuery:
     """Where some points in time lie, in the logs of some partitions.
 
     Invariants: `missing` are the partitions without an answer, each in at most one request on its way. Finished when nothing is
-    missing, or with `error`.
+    missing, or with `error`. What may pass is told of by `troubles` when it lasts.
     """
 
-    def __init__(self, metadata: ClusterMetadata, targets: Mapping[TopicPartition, int], read_committed: bool) -> None:
+    def __init__(
+        self,
+        metadata: ClusterMetadata,
+        targets: Mapping[TopicPartition, int],
+        read_committed: bool,
+        troubles: Troubles,
+    ) -> None:
         self.metadata = metadata
+        self.troubles = troubles
         self.missing = dict(targets)
         self.results: dict[TopicPartition, OffsetAndTimestamp | None] = {}
         self.error: FastqError | None = None
@@ -96,6 +106,11 @@ class OffsetQuery:
         if self.error is not None:
             raise self.error
         return {tp: self.results[tp] for tp in targets}
+
+    def end(self) -> None:
+        """Nobody waits for it any more."""
+        for tp in self.missing:
+            self.troubles.forget((self, tp))
 
     def next_wakeup(self, now: float) -> float | None:
         """Seconds until something is to be tried again."""
@@ -117,7 +132,8 @@ class OffsetQuery:
                         partition=tp.partition,
                     )
                 elif leader is None:
-                    self.wants_metadata = f"{tp.topic}-{tp.partition} has no known leader"
+                    self.wants_metadata = f"{tp} has no known leader"
+                    self._passing(tp, partial(no_leader, self.metadata, *tp), LeaderNotAvailable, now)
                 else:
                     nodes[leader.node_id].append(tp)
         return [self._ask(node_id, tps) for node_id, tps in nodes.items() if can_send(node_id)]
@@ -149,20 +165,27 @@ class OffsetQuery:
         answers = offsets_answered(response)
         for tp in tps:
             answer = answers.get(tp)
-            if answer is None or answer.error_code in MOVED:
-                self._again(now, f"{tp.topic}-{tp.partition} moved")
-            elif answer.error_code != 0:
-                self.error = error_for_code(
-                    answer.error_code,
-                    "its offset could not be learned",
-                    broker=str(self.metadata.nodes.get(node_id, node_id)),
-                    topic=tp.topic,
-                    partition=tp.partition,
-                )
+            code = ErrorCode.UNKNOWN_SERVER_ERROR if answer is None else answer.error_code
+            if answer is None or code in MOVED:
+                self._again(now, f"{tp} moved")
+                self._passing(tp, partial(self._refusal, node_id, tp, code), code, now)
+            elif code != 0:
+                self.error = self._refusal(node_id, tp, code)
             else:
+                self.troubles.over((self, tp), now)
                 del self.missing[tp]
                 found = OffsetAndTimestamp(answer.offset, answer.timestamp, answer.leader_epoch)
                 self.results[tp] = None if answer.offset < 0 else found
+
+    def _passing(
+        self, tp: TopicPartition, error: FastqError | Callable[[], FastqError], cause: object, now: float
+    ) -> None:
+        self.troubles.failed((self, tp), "asked for its offsets", error, now, name=str(tp), cause=cause)
+
+    def _refusal(self, node_id: int, tp: TopicPartition, code: int) -> FastqError:
+        broker = str(self.metadata.nodes.get(node_id, node_id))
+        what = "its offset could not be learned"
+        return error_for_code(code, what, broker=broker, topic=tp.topic, partition=tp.partition)
 
 
 def offsets_of(found: Mapping[TopicPartition, OffsetAndTimestamp | None]) -> dict[TopicPartition, int]:

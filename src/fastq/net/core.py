@@ -284,7 +284,14 @@ class ClientCore(Timers):
 
     def unreachable(self) -> FastqError | None:
         """Why no broker can be asked at the moment; None when one is connected, or when no attempt has failed or taken long."""
-        candidates = self._candidates()
+        return self._why_none(self._candidates())
+
+    def why_not(self, node_id: int) -> FastqError | None:
+        """The same of one broker."""
+        peer = self._peers.get(node_id)
+        return None if peer is None else self._why_none([peer])
+
+    def _why_none(self, candidates: list[Peer]) -> FastqError | None:
         if any(peer.ready_connection is not None for peer in candidates):
             return None
         failed = next((peer.last_error for peer in candidates if peer.last_error is not None), None)

@@ -8,25 +8,30 @@ from __future__ import annotations
 
 import socket
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fastq.errors import (
     ConnectionClosed,
     ConnectionFailed,
     ConnectionRefused,
     ConnectionTimeout,
+    ErrorCode,
     FastqError,
     InvalidRequest,
+    LeaderNotAvailable,
     NameNotResolved,
     NotAKafkaBroker,
     ProtocolError,
     TlsExpected,
     UnsupportedVersion,
+    error_for_code,
 )
 from fastq.protocol.message import NotInVersion
 
 if TYPE_CHECKING:
     import ssl
+
+    from fastq.metadata import ClusterMetadata
 
 _TLS_RECORD_TYPES = (20, 21, 22, 23)
 _NOT_TLS_REASONS = (
@@ -171,6 +176,31 @@ def not_kafka(broker: str, phase: str, head: bytes, detail: str = "") -> Connect
         detail, hint = "an SSH server answered", "This is the port of an SSH server; check host and port"
     shown = f"{detail}: {head[:24]!r}" if head else detail
     return NotAKafkaBroker(broker=broker, phase=phase, cause=shown, hint=hint)
+
+
+def no_leader(metadata: ClusterMetadata, topic: str, partition: int) -> FastqError:
+    """Why there is no broker to ask about a partition, as far as the metadata says."""
+    entry, found = metadata.topic(topic), metadata.partition(topic, partition)
+    where: dict[str, Any] = {"topic": topic, "partition": partition}
+    if found is None:
+        code = entry.error if entry is not None else 0
+        if code:
+            return error_for_code(code, **where)
+        return LeaderNotAvailable(f"no broker has said yet who leads {topic}-{partition}", **where)
+    if found.leader_id >= 0:
+        what = f"is led by node {found.leader_id}, which is not among the brokers that the cluster names"
+    elif found.error not in (0, ErrorCode.LEADER_NOT_AVAILABLE):
+        return error_for_code(found.error, **where)
+    else:
+        away = [node for node in found.replicas if node not in metadata.nodes or node in found.offline_replicas]
+        if len(found.replicas) == 1:
+            where_they_are = f"its only replica is on node {found.replicas[0]}{', which is down' if away else ''}"
+        else:
+            down = f", of which {', '.join(map(str, away))} are down" if away else ""
+            where_they_are = f"its replicas are on nodes {', '.join(map(str, found.replicas))}{down}"
+        what = f"has no leader: {where_they_are}"
+    hint = f"Start the brokers that are down; fastq topics describe {topic} shows where its replicas are"
+    return LeaderNotAvailable(f"{topic}-{partition} {what}", hint=hint, **where)
 
 
 def doubtful_versions(broker: str, missing: list[str]) -> ConnectionFailed:

@@ -2,7 +2,7 @@
 
 Rules of this file:
 - An address has one outage, whichever of its connections notices it (bootstrap, node, the one apart).
-- A cause is said when it is new, another cause at the earliest CHANGE_S after what was said last, the same one again after REPEAT_S.
+- How often a cause is said is decided as for any other trouble (`troubles.py`), but at once.
 - An attempt that has neither come through nor failed after SLOW_S is said too: a time-out takes ten seconds, and nobody waits for so long
   without a word.
 - That a broker closes a connection that was in use is ordinary (it restarts, it is idle): what is said is that no new one can be made, or
@@ -18,28 +18,24 @@ import logging
 
 from fastq.errors import ConnectionTimeout, FastqError
 from fastq.net.addresses import Address
+from fastq.net.troubles import Told
 
 logger = logging.getLogger("fastq.net")
 
 SLOW_S = 0.8
-CHANGE_S = 1.0
-REPEAT_S = 30.0
 SHORT_LIFE_S = 5.0
 SHORT_LIVES = 3
 """So many connections in a row, each closed by the broker within SHORT_LIFE_S, are an outage."""
 
 
-class _Outage:
-    """Of one address. `told` is the cause that the log has; None while it has nothing."""
+class _Outage(Told):
+    """Of one address. `short_lives`: connections in a row that were closed soon after they were ready."""
 
-    __slots__ = ("attempts", "short_lives", "since", "told", "told_at")
+    __slots__ = ("short_lives",)
 
     def __init__(self, since: float) -> None:
-        self.since = since
-        self.attempts = 0
+        super().__init__(since)
         self.short_lives = 0
-        self.told: tuple[object, ...] | None = None
-        self.told_at = 0.0
 
 
 class Outages:
@@ -89,16 +85,17 @@ class Outages:
         outage = self._by_address.get(address)
         if outage is None or outage.short_lives >= SHORT_LIVES:
             return  # whether it lasts is seen in SHORT_LIFE_S; see `lasting`
-        if outage.told is not None:
-            self._take_back(outage, broker, now)
-            outage.told, outage.attempts, outage.since = None, 0, now
+        self._take_back(outage, broker, now)
         if not outage.short_lives:
             del self._by_address[address]
+        elif outage.told:
+            fresh = self._by_address[address] = _Outage(now)
+            fresh.short_lives = outage.short_lives
 
     def lasting(self, address: Address, broker: str, now: float) -> None:
         """A connection has been ready for SHORT_LIFE_S."""
         outage = self._by_address.pop(address, None)
-        if outage is not None and outage.told is not None:
+        if outage is not None:
             self._take_back(outage, broker, now)
 
     def knows(self, address: Address) -> bool:
@@ -108,14 +105,9 @@ class Outages:
     def _tell(self, outage: _Outage, error: FastqError, now: float, note: str) -> None:
         cause = "" if isinstance(error, ConnectionTimeout) else str(getattr(error, "cause", "") or "")
         what = (type(error), getattr(error, "phase", None), cause)
-        if outage.told is not None and now - outage.told_at < (REPEAT_S if what == outage.told else CHANGE_S):
-            return
-        if outage.told is not None and what == outage.told:
-            note += f" (for {now - outage.since:.0f} s now, {outage.attempts} attempts)"
-        if outage.told is None and now - outage.since < self._grace_s:
-            return
-        outage.told, outage.told_at = what, now
-        logger.warning("%s%s", str(error), note)
+        if outage.due(what, now, self._grace_s):
+            logger.warning("%s%s%s", str(error), note, outage.say(what, now))
 
     def _take_back(self, outage: _Outage, broker: str, now: float) -> None:
-        logger.warning("connected to %s, after %.1f s", broker, now - outage.since)
+        if outage.told:
+            logger.warning("connected to %s, after %.1f s", broker, now - outage.since)

@@ -262,7 +262,7 @@ class Parts:
             f"no room for a record within max_block_ms={self.config.max_block_ms}: {pool.used_bytes} of "
             f"buffer_memory={pool.limit_bytes} bytes wait for the brokers in {len(self.accumulator.incomplete)} batches",
             topic=topic,
-            cause=next(refused, self.core.last_error),
+            cause=next(refused, None) or self.sender.why() or self.core.last_error,
             hint="Send less, or raise buffer_memory or max_block_ms",
         )
 

@@ -13,8 +13,6 @@ from fastq.errors import FastqError, UndeliveredRecords
 logger = logging.getLogger("fastq.producer")
 
 EVERY_S = 10.0
-RETRIES_TOLD = 3
-"""Refusals of one batch before they are told: elections and the like pass sooner."""
 KINDS_MAX = 1000
 """Of failures that are told apart; beyond it they share lines."""
 
@@ -37,7 +35,6 @@ class Failures:
     def __init__(self) -> None:
         self.total = 0
         self._kinds: dict[tuple[str | None, int | None, str], _Kind] = {}
-        self._retried: dict[tuple[str, int, str], float] = {}  # when it was told
 
     def note(self, count: int, error: FastqError, now: float) -> None:
         """`count` records of one partition failed, or were refused before they had one."""
@@ -53,16 +50,6 @@ class Failures:
         if now - kind.told_at >= EVERY_S:
             kind.told_at = now
             self._tell(kind)
-
-    def retried(self, topic: str, partition: int, error: FastqError, attempts: int, now: float) -> None:
-        """A broker has refused a batch `attempts` times with what may pass: said from the RETRIES_TOLD-th on, one line in EVERY_S."""
-        key = (topic, partition, type(error).__name__)
-        if attempts < RETRIES_TOLD or now - self._retried.get(key, float("-inf")) < EVERY_S:
-            return
-        if len(self._retried) >= KINDS_MAX:
-            self._retried.clear()
-        self._retried[key] = now
-        logger.warning("%s-%d: a batch was refused %d times, trying on: %s", topic, partition, attempts, error)
 
     def count(self, count: int, error: FastqError) -> None:
         """The same, of what has been told already."""

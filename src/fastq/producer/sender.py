@@ -6,6 +6,7 @@ Rules, after Kafka's Sender:
 - At most `max_in_flight` requests a broker, and batches a partition.
 - A batch gets its sequence when it is drained first (see identity.py) and keeps its order through retries.
 - Every batch is completed exactly once: by its answer, by a fatal error, or by delivery_timeout_ms.
+- What holds batches back for long is told by `troubles`, and is the cause of a time-out.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from fastq.errors import (
     ErrorCode,
     FastqError,
     KafkaError,
+    LeaderNotAvailable,
     ProtocolError,
     UnsupportedVersion,
     error_for_code,
@@ -30,6 +32,8 @@ from fastq.errors import (
 from fastq.metadata import ZERO_UUID
 from fastq.net.backoff import backoff_s
 from fastq.net.core import ClientCore, EncodedRequest
+from fastq.net.diagnosis import no_leader
+from fastq.net.troubles import Troubles
 from fastq.producer.failures import Failures
 from fastq.producer.identity import ProducerIdentity, error_is_retriable
 from fastq.producer.outcomes import in_doubt, leaves_in_doubt, maybe_written
@@ -95,6 +99,7 @@ class Sender:
         self.accumulator = accumulator
         self.settings = settings
         self.transactions = transactions
+        self.troubles = Troubles(logger) if transactions is None else transactions.troubles
         self.identity = ProducerIdentity() if transactions is None else transactions.identity
         if transactions is not None:
             transactions.wake = self._has_work
@@ -215,21 +220,43 @@ class Sender:
                 self._due(batch.created_s + timeout)
                 return
             state = "was never sent" if batch.attempts == 0 else f"was sent {batch.attempts} times"
+            held, cause = self._held_back(batch, now)
             error = DeliveryTimeout(
-                f"{len(batch)} records for {batch.partition.topic.name}-{batch.partition.index} were not acknowledged "
-                f"within delivery_timeout_ms={timeout * 1000:.0f}: the batch {state}",
+                f"{len(batch)} records for {_name(batch.partition)} were not acknowledged "
+                f"within delivery_timeout_ms={timeout * 1000:.0f}: the batch {state}{held}",
                 topic=batch.partition.topic.name,
                 partition=batch.partition.index,
-                cause=batch.last_error,
+                cause=cause,
             )
             self._give_up(batch, error)
             self.work = True
+
+    def _held_back(self, batch: Batch, now: float) -> tuple[str, FastqError | None]:
+        """What has kept a batch from being acknowledged, in words where it is more than its last error, and the cause."""
+        partition, last = batch.partition, batch.last_error
+        if partition.leader_id < 0:
+            trouble = self.troubles.open.get(partition)
+            since = "" if trouble is None else f" for {now - trouble.since:.1f} s"
+            why = no_leader(self.core.metadata, partition.topic.name, partition.index)
+            if last is not None:
+                why = why.with_context(cause=last)
+            return f", and no leader of it has been known{since}", why
+        if last is not None:
+            return "", last
+        if self.settings.idempotent and not self.identity.is_known:
+            return ", as there is no producer id", self.why() or self.core.unreachable()
+        if self.transactions is not None and self.transactions.last_error is not None:
+            return "", self.transactions.last_error
+        return "", self.core.why_not(partition.leader_id)
+
+    def why(self) -> FastqError | None:
+        """What holds batches back, of one of the things that do."""
+        return next((trouble.why() for trouble in self.troubles), None)
 
     def _drain(self, now: float) -> None:
         """Send the first batches of the ready partitions, request by request, until brokers or batches run out."""
         by_node: dict[int, list[PartitionState]] = {}
         ready = self.accumulator.ready
-        leaderless: PartitionState | None = None
         for _ in range(len(ready)):
             partition: PartitionState = ready.popleft()
             partition.in_ready = False
@@ -237,16 +264,20 @@ class Sender:
                 continue
             self.accumulator.mark_ready(partition)
             if partition.leader_id < 0:
-                leaderless = partition
+                self._leaderless(partition, now)
             else:
                 by_node.setdefault(partition.leader_id, []).append(partition)
-        if leaderless is not None:
-            self.core.request_metadata_update(f"no leader for {leaderless.topic.name}-{leaderless.index}")
         for node_id, partitions in by_node.items():
             if self.core.can_send(node_id, now):
                 self._drain_node(node_id, partitions, now)
             else:
                 self._due(now + LOOK_AGAIN_S)
+
+    def _leaderless(self, partition: PartitionState, now: float) -> None:
+        name = _name(partition)
+        self.core.request_metadata_update(f"no leader for {name}")
+        why = partial(no_leader, self.core.metadata, partition.topic.name, partition.index)
+        self.troubles.failed(partition, "written to", why, now, name=name, cause=LeaderNotAvailable)
 
     def _drain_node(self, node_id: int, partitions: list[PartitionState], now: float) -> None:
         in_flight = self.core.in_flight(node_id)
@@ -350,6 +381,7 @@ class Sender:
             return
         if answer is None:  # acks=0: the request has left
             for batch in batches:
+                self._came_through(batch)
                 self.accumulator.complete(batch)
             return
         if answer.throttle_time_ms > 0:
@@ -381,8 +413,13 @@ class Sender:
     def _acknowledge(self, batch: Batch, answer: PartitionAnswer) -> None:
         if self.settings.idempotent and batch.state != DONE:
             self.identity.acknowledged(batch)
+        self._came_through(batch)
         offset = answer.base_offset if answer.error_code == 0 else -1
         self.accumulator.complete(batch, None, offset, answer.log_append_time_ms)
+
+    def _came_through(self, batch: Batch) -> None:
+        if self.troubles.open:
+            self.troubles.over(batch.partition, self.core.clock())
 
     def _refused(self, batch: Batch, answer: PartitionAnswer, whole: ProduceAnswer, label: str) -> None:
         partition = batch.partition
@@ -437,7 +474,7 @@ class Sender:
             self.retries_total += 1
             if isinstance(error, KafkaError):  # what is wrong with connections is told where they are made
                 place = batch.partition
-                self.failures.retried(place.topic.name, place.index, error, batch.attempts, self.core.clock())
+                self.troubles.failed(place, "written to", error, self.core.clock(), name=_name(place))
             logger.debug("%r goes again in %.3f s: %s", batch, pause, error)
             self.accumulator.requeue(batch)
         else:
@@ -508,6 +545,7 @@ class Sender:
             )
         if error is None and answer is not None:
             self._id_failures = 0
+            self.troubles.over(ApiKey.INIT_PRODUCER_ID, self.core.clock())
             self.fatal_error = None
             self.identity.assume(answer.producer_id, answer.producer_epoch)
             return
@@ -517,10 +555,16 @@ class Sender:
             self.settings.retry_backoff_ms, self.settings.retry_backoff_max_ms, self._id_failures, self.core.random
         )
         self._id_retry_at = self.core.clock() + pause
+        if isinstance(error, KafkaError) and error.retriable:
+            self.troubles.failed(ApiKey.INIT_PRODUCER_ID, "had", error, self.core.clock(), name="a producer id")
         if not error.retriable:
             self.fatal_error = error
             for batch in list(self.accumulator.incomplete):
                 self._give_up(batch, error)
+
+
+def _name(partition: PartitionState) -> str:
+    return f"{partition.topic.name}-{partition.index}"
 
 
 def _decompress(codec: int, data: Any) -> bytes:

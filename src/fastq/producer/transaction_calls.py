@@ -130,7 +130,7 @@ class TransactionOperations(ProducerCalls):
             raise TransactionTimeout(
                 f"{call} did not finish within {limit:g} s: {transactions.state.value}{waits}",
                 transactional_id=transactions.transactional_id,
-                cause=transactions.last_error,
+                cause=next((trouble.why() for trouble in transactions.troubles), transactions.last_error),
                 hint=f"Nothing is decided yet: call {call} again to go on waiting",
             )
         transactions.check_outcome()

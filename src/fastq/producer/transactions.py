@@ -24,6 +24,7 @@ from fastq.errors import (
     AbortableTransactionError,
     ConcurrentTransactions,
     ConnectionFailed,
+    CoordinatorNotAvailable,
     ErrorCode,
     FastqError,
     FatalTransactionError,
@@ -39,6 +40,7 @@ from fastq.metadata import GroupMetadata, OffsetAndMetadata, TopicPartition
 from fastq.net.backoff import backoff_s
 from fastq.net.core import ClientCore
 from fastq.net.requests import VersionedRequest
+from fastq.net.troubles import Troubles
 from fastq.producer import transaction_requests as requests
 from fastq.producer.identity import TransactionalIdentity
 from fastq.producer.transaction_hold import Hold
@@ -117,6 +119,7 @@ class Transactions:
         self.state = State.UNINITIALIZED
         self.error: TransactionError | None = None
         self.last_error: FastqError | None = None
+        self.troubles = Troubles(logger)  # of this producer: its batches' too
         self.version = 1
         self.committed_total = self.aborted_total = 0
         self.wake: Callable[[], object] = lambda: None
@@ -483,7 +486,9 @@ class Transactions:
             self._find(coordinator, now)
             return False
         if node_id not in self.core.metadata.nodes:
-            self.core.request_metadata_update(f"the coordinator of {coordinator.key} is on node {node_id}")
+            what = f"its coordinator is on node {node_id}, which is not among the brokers that the cluster names"
+            self.core.request_metadata_update(f"{coordinator.key}: {what}")
+            self._passing(coordinator, CoordinatorNotAvailable(what), False)
         elif self.core.can_send(node_id, now) or self.core.is_connecting(node_id):
             return True
         self._look_again(now + LOOK_AGAIN_S)
@@ -553,6 +558,8 @@ class Transactions:
         errors = [(action_for(code), self._error(coordinator, api, code, **where)) for code, where in answers if code]
         if not errors:
             coordinator.failures, coordinator.retry_at = 0, 0.0
+            if self.troubles.open:
+                self.troubles.over((coordinator, api is ApiKey.FIND_COORDINATOR), self.core.clock())
             return True
         action, error = max(
             errors, key=lambda found: (found[0].value, found[1].code != ErrorCode.OPERATION_NOT_ATTEMPTED)
@@ -561,6 +568,7 @@ class Transactions:
             if action is Action.FIND:
                 coordinator.node_id = None
             self._retry(coordinator, error)
+            self._passing(coordinator, error, api is ApiKey.FIND_COORDINATOR)
         elif action is Action.ABORT and self.state is State.INITIALIZING:
             self._fail(Action.FATAL, error)
         else:
@@ -578,3 +586,10 @@ class Transactions:
         coordinator.retry_at = self.core.clock() + self.pause_s(error, coordinator.failures)
         self.last_error = error
         logger.debug("%s of %s is asked again: %s", coordinator.key_type, coordinator.key, error)
+
+    def _passing(self, coordinator: Coordinator, error: FastqError, in_lookup: bool) -> None:
+        """What is asked again: told when it lasts. A look-up that works says nothing of what is asked of the coordinator then."""
+        kind = "group" if coordinator.key_type == requests.GROUP else "transactional id"
+        name = f"{'the coordinator of ' if in_lookup else ''}{kind} {coordinator.key}"
+        doing = "found" if in_lookup else "served"
+        self.troubles.failed((coordinator, in_lookup), doing, error, self.core.clock(), name=name)

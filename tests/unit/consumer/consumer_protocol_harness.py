@@ -8,7 +8,9 @@ from typing import Any, cast
 
 from fastq.consumer.effects import Outgoing
 from fastq.consumer.group.consumer_protocol import ConsumerProtocolMembership, State
+from fastq.consumer.group.coordinator import Doing
 from fastq.consumer.group.membership import Change, Subscription
+from fastq.errors import FastqError
 from fastq.metadata import ClusterMetadata, TopicPartition
 from fastq.protocol.messages import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse, MetadataResponse
 
@@ -24,6 +26,7 @@ class FakeCoordinator:
         self.node_id = 7
         self.label = "host:9092 (node 7)"
         self.reasons: list[str] = []
+        self.refusals: dict[Doing, FastqError] = {}  # of what has not come through since
 
     def lost(self, now: float, why: str) -> None:
         self.known = False
@@ -31,6 +34,12 @@ class FakeCoordinator:
 
     def worked(self) -> None:
         pass
+
+    def refused(self, doing: Doing, error: FastqError, now: float) -> None:
+        self.refusals[doing] = error
+
+    def came_through(self, doing: Doing, now: float) -> None:
+        self.refusals.pop(doing, None)
 
     def pause_s(self, failures: int) -> float:
         return 0.1 * failures

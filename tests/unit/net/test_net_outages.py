@@ -18,7 +18,8 @@ from fastq import Consumer
 from fastq.errors import ConnectionClosed, ConnectionRefused, FastqError, NameNotResolved, ProtocolError
 from fastq.net import addresses
 from fastq.net.addresses import Address
-from fastq.net.outages import CHANGE_S, REPEAT_S, SHORT_LIFE_S, SLOW_S, Outages
+from fastq.net.outages import SHORT_LIFE_S, SLOW_S, Outages
+from fastq.net.troubles import CHANGE_S, REPEAT_S
 
 HERE = Address("host", 9092)
 REFUSED = ConnectionRefused(broker="host:9092", phase="connect", cause="Connection refused")

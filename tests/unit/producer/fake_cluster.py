@@ -164,6 +164,9 @@ class FakeCore:
     def can_send(self, node, now):
         return self.now >= self.down_until.get(node, 0)
 
+    def why_not(self, node):
+        return ConnectionClosed(broker=f"h:{9000 + node}") if self.now < self.down_until.get(node, 0) else None
+
     def in_flight(self, node):
         return len(self.requests[node])
 

@@ -22,7 +22,7 @@ from fastq._native.wire import DecodeError
 from fastq.consumer.config import ConsumerConfig
 from fastq.consumer.effects import Outgoing
 from fastq.consumer.group.assignors import Assignor, GroupTopics, check_assignment
-from fastq.consumer.group.coordinator import RETRY_ELSEWHERE, RETRY_HERE, Coordinator
+from fastq.consumer.group.coordinator import JOINED, KEPT, RETRY_ELSEWHERE, RETRY_HERE, Coordinator, Doing
 from fastq.consumer.group.membership import (
     NO_GENERATION,
     CanSend,
@@ -62,6 +62,12 @@ JOIN_GRACE_S = 5.0
 UNKNOWN_TOPICS_S = 5.0
 # The member is not in the group any more, with the id, or the generation, that it gave.
 LOST_ID, LOST_GENERATION = ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION
+# A join that is answered so is made again.
+PASSING = (
+    RETRY_ELSEWHERE
+    | RETRY_HERE
+    | {LOST_ID, LOST_GENERATION, ErrorCode.REBALANCE_IN_PROGRESS, ErrorCode.MEMBER_ID_REQUIRED}
+)
 
 
 class State(Enum):
@@ -445,6 +451,8 @@ class ClassicMember:
     def _join_failed(self, api: str, code: int, response: Any, error: FastqError | None, now: float) -> None:
         """Neither JoinGroup nor SyncGroup made this a member of the generation."""
         self.state = State.UNJOINED
+        if code in PASSING:
+            self._passing(JOINED, code, f"{api} was refused", now)
         if response is None:
             if error is not None and not error.retriable:
                 self._error = error
@@ -456,9 +464,7 @@ class ClassicMember:
             self.member_id = response.member_id
         elif code in RETRY_ELSEWHERE:
             self.coordinator.lost(now, ErrorCode(code).name)
-            self._pause(
-                now, ErrorCode(code).name
-            )  # its own: a JoinGroup that works does not make the look-ups after it fewer
+            self._pause(now, ErrorCode(code).name)  # its own: a join that works does not make look-ups after it fewer
         elif code in RETRY_HERE:
             self._pause(now, ErrorCode(code).name)
         elif code in (LOST_ID, LOST_GENERATION):
@@ -471,6 +477,9 @@ class ClassicMember:
         else:
             self._error = group_error(code, f"{api} was refused", self.who, broker=self.coordinator.label)
             self._pause(now, f"{api} was refused")
+
+    def _passing(self, doing: Doing, code: int, what: str, now: float) -> None:
+        self.coordinator.refused(doing, group_error(code, what, self.who, broker=self.coordinator.label), now)
 
     # -- assigning
 
@@ -548,6 +557,7 @@ class ClassicMember:
             self._pause(now, "a malformed assignment")
             return
         self._failures = 0
+        self.coordinator.came_through(JOINED, now)
         self._beat_at, self._beat_answered_at = now + self.config.heartbeat_interval_ms / 1000, now
         self.state, self._target = State.STABLE, frozenset(partitions)
         self.assignors[self._protocol].on_assignment(partitions, self.generation)
@@ -585,6 +595,10 @@ class ClassicMember:
             self.coordinator.lost(now, f"a heartbeat failed: {error}")
             return
         code = response.error_code
+        if code in RETRY_ELSEWHERE or code in RETRY_HERE:
+            self._passing(KEPT, code, "the heartbeat was refused", now)
+        else:
+            self.coordinator.came_through(KEPT, now)
         if code == 0:
             self._beat_answered_at = now
             self.coordinator.worked()

@@ -20,7 +20,7 @@ from functools import partial
 
 from fastq._native.commit_path import decode_commit_response, encode_commit_request
 from fastq.consumer.effects import Outgoing
-from fastq.consumer.group.coordinator import RETRY_ELSEWHERE, Coordinator
+from fastq.consumer.group.coordinator import COMMITTED, LEARNED, RETRY_ELSEWHERE, Coordinator
 from fastq.consumer.group.membership import CanSend, group_error
 from fastq.consumer.group.subscription import by_topic
 from fastq.errors import ErrorCode, FastqError, RequestTimedOut
@@ -150,6 +150,7 @@ class Committer:
         for commit in [commit for commit in waiting if commit.deadline <= now]:
             waiting.remove(commit)
             commit.finish(commit.last_error or self._timed_out(commit))
+            self.coordinator.given_up(COMMITTED)
         coordinator = self.coordinator
         if self._under_way or not waiting or now < self._retry_at or not coordinator.known:
             return []
@@ -206,6 +207,7 @@ class Committer:
         if all_good:
             self._failures = 0
             self.coordinator.worked()
+            self.coordinator.came_through(COMMITTED, now)
         again = []
         for commit in commits:
             if all_good and commit.offsets.keys() <= codes.keys():
@@ -241,6 +243,7 @@ class Committer:
             commit.finish(error)
             return False
         commit.last_error = error
+        self.coordinator.refused(COMMITTED, error, now)
         return True
 
     def _again(self, commits: list[Commit], error: FastqError | None, now: float) -> None:
@@ -353,6 +356,7 @@ class CommittedQuery:
                 place = OffsetAndMetadata(part.committed_offset, part.metadata or "", part.committed_leader_epoch)
                 found[tp] = place if known else None
         self.coordinator.worked()
+        self.coordinator.came_through(LEARNED, now)
         self.results = {tp: found.get(tp) for tp in self.partitions}
 
     def _refused(self, code: int, tp: TopicPartition | None, now: float) -> None:
@@ -368,6 +372,8 @@ class CommittedQuery:
             self.coordinator.lost(now, error.name)
         elif code not in LATER or code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
             self.error = error
+        if self.error is None:
+            self.coordinator.refused(LEARNED, error, now)
         self._again(now)
 
     def _again(self, now: float) -> None:

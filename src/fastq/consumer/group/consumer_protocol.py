@@ -29,7 +29,7 @@ from enum import Enum
 
 from fastq.consumer.config import ConsumerConfig
 from fastq.consumer.effects import Outgoing
-from fastq.consumer.group.coordinator import Coordinator
+from fastq.consumer.group.coordinator import JOINED, KEPT, Coordinator
 from fastq.consumer.group.membership import (
     NO_GENERATION,
     CanSend,
@@ -98,6 +98,7 @@ class Reaction(Enum):
     FATAL = "tells the application, and gives up"
 
 
+_PASSING = {Reaction.FENCED, Reaction.COORDINATOR, Reaction.AGAIN}
 REACTIONS: dict[int, Reaction] = {
     ErrorCode.FENCED_MEMBER_EPOCH: Reaction.FENCED,
     ErrorCode.UNKNOWN_MEMBER_ID: Reaction.FENCED,
@@ -442,6 +443,7 @@ class ConsumerProtocolMembership:
             return
         self._attempts = 0
         self.coordinator.worked()
+        self.coordinator.came_through(KEPT if self.epoch else JOINED, now)
         if response.member_id:
             self.member_id = response.member_id
         self.epoch = response.member_epoch
@@ -512,6 +514,8 @@ class ConsumerProtocolMembership:
         reaction = REACTIONS.get(code, Reaction.AGAIN if error.retriable else Reaction.FATAL)
         logger.debug("group %s, member %s: %s, so it %s", self.group_id, self.member_id, error, reaction.value)
         self._pause(now)
+        if reaction in _PASSING:
+            self.coordinator.refused(KEPT if self.epoch else JOINED, error, now)
         if reaction is Reaction.FENCED:
             self._fenced(error)
         elif reaction is Reaction.COORDINATOR:

@@ -16,7 +16,9 @@ from fastq.errors import ErrorCode, FastqError, ProtocolError
 from fastq.metadata import GroupMetadata, Node
 from fastq.net.backoff import backoff_s
 from fastq.net.coordinators import FIND_COORDINATOR_API, GROUP, coordinator_answers, coordinator_request
+from fastq.net.troubles import Troubles
 from fastq.protocol.messages import FindCoordinatorResponse
+from fastq.values import NamedTuple
 
 logger = logging.getLogger("fastq.consumer")
 
@@ -26,18 +28,34 @@ RETRY_ELSEWHERE = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NO
 RETRY_HERE = frozenset({ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
 
 
+class Doing(NamedTuple):
+    """What a group asks of its coordinator, as the log says that it cannot be had: of what, and a participle."""
+
+    of: str
+    done: str
+
+
+FOUND = Doing("the coordinator of group", "found")
+JOINED = Doing("group", "joined")
+KEPT = Doing("the place in group", "kept")
+TAKEN = Doing("a topic that was assigned in group", "read")
+COMMITTED = Doing("offsets of group", "committed")
+LEARNED = Doing("the committed offsets of group", "learned")
+
+
 class Coordinator:
     """The coordinator of one group, as far as it is known.
 
     Invariants: `node_id` is the id to send to, of the connection apart, or UNKNOWN; one look-up at a time, the next one after
     the back-off. `found_at` is when it became known. `error` is what ended the last look-up for good. Thread rule: under the
-    driver's lock, or in its loop.
+    driver's lock, or in its loop. `troubles` tells of what lasts, the look-up's and what else the group asks of it.
     """
 
     def __init__(
         self,
         group_id: str,
         *,
+        troubles: Troubles,
         any_broker: Callable[[float], int | None],
         separate: Callable[[Node], int],
         backoff_ms: tuple[int, int],
@@ -49,6 +67,7 @@ class Coordinator:
         self.error: FastqError | None = None
         self.retry_at = 0.0
         self.found_at = 0.0
+        self.troubles = troubles
         self._any_broker = any_broker
         self._separate = separate
         self._backoff_ms = backoff_ms
@@ -77,6 +96,20 @@ class Coordinator:
         self.node_id, self.node = UNKNOWN, None
         self._failures += 1
         self.retry_at = max(self.retry_at, now + self.pause_s(self._failures))
+
+    def refused(self, doing: Doing, error: FastqError, now: float) -> None:
+        """What the group asks of it was refused with what may pass: the log says so when that lasts, until `came_through`."""
+        self.troubles.failed((self, doing), doing.done, error, now, name=f"{doing.of} {self.group_id}")
+
+    def came_through(self, doing: Doing, now: float) -> None:
+        """It was not refused this time."""
+        if self.troubles.open:
+            self.troubles.over((self, doing), now)
+
+    def given_up(self, *doings: Doing) -> None:
+        """These are not asked for any more."""
+        for doing in doings:
+            self.troubles.forget((self, doing))
 
     def worked(self) -> None:
         """It answered as a coordinator does."""
@@ -114,6 +147,7 @@ class Coordinator:
             )
             return
         if answer.error_code == 0:
+            self.came_through(FOUND, now)
             self.found_at = now
             self.node = Node(answer.node_id, answer.host, answer.port)
             self.node_id = self._separate(self.node)
@@ -121,7 +155,9 @@ class Coordinator:
             return
         problem = group_error(answer.error_code, answer.error_message or "", GroupMetadata(self.group_id))
         self.lost(now, problem.name)
-        if not problem.retriable:
+        if problem.retriable:
+            self.refused(FOUND, problem, now)
+        else:
             self.error = problem
 
     def take_error(self) -> FastqError | None:

@@ -21,11 +21,11 @@ from fastq.consumer.group.assignors import find_assignors
 from fastq.consumer.group.classic import ClassicMember
 from fastq.consumer.group.commits import Commit, CommittedQuery, Committer, Offsets
 from fastq.consumer.group.consumer_protocol import ConsumerProtocolMembership
-from fastq.consumer.group.coordinator import Coordinator
+from fastq.consumer.group.coordinator import JOINED, KEPT, TAKEN, Coordinator
 from fastq.consumer.group.listener import Callback
 from fastq.consumer.group.membership import CanSend, Change, ChangeKind, Membership, Subscription, group_error
 from fastq.consumer.partition import PartitionState, Phase
-from fastq.errors import ErrorCode, FastqError, UnsupportedVersion
+from fastq.errors import ErrorCode, FastqError, UnknownTopicId, UnsupportedVersion
 from fastq.metadata import ZERO_UUID, GroupMetadata, OffsetAndMetadata, TopicPartition
 from fastq.net.core import ClientCore
 
@@ -126,6 +126,7 @@ class GroupSession:
         self.assignors = find_assignors(config.partition_assignment_strategy)
         self.coordinator = Coordinator(
             config.group_id,
+            troubles=fetcher.troubles,
             any_broker=core.least_loaded,
             separate=core.separate,
             backoff_ms=(config.retry_backoff_ms, config.retry_backoff_max_ms),
@@ -197,6 +198,7 @@ class GroupSession:
     def end_membership(self, reason: str) -> list[Outgoing]:
         """Leave the group, if in it: what to send."""
         member, self.membership = self.membership, None
+        self.coordinator.given_up(JOINED, KEPT, TAKEN)
         self.subscribed, self.pattern, self.callbacks = False, None, {}
         self._subscription = Subscription()
         return [] if member is None else member.leave(reason)
@@ -272,7 +274,7 @@ class GroupSession:
             coordinator.lost(now, "it cannot be connected to")  # another broker may be the coordinator by now
         out = coordinator.requests(now, can_send) if self._needs_coordinator() else []
         if isinstance(self.membership, ConsumerProtocolMembership):
-            self._serve(self.membership)
+            self._serve(self.membership, now)
         if self.subscribed and self.membership is None and coordinator.known and self._refused is None:
             ready = self.pattern is None or self._subscription.topics or self.matching() is not None
             if ready and can_send(coordinator.node_id):
@@ -285,14 +287,17 @@ class GroupSession:
         self._auto_commit(now)
         return out + self.committer.requests(now, can_send)
 
-    def _serve(self, member: ConsumerProtocolMembership) -> None:
+    def _serve(self, member: ConsumerProtocolMembership, now: float) -> None:
         """What a member of the newer protocol needs beside its coordinator."""
         if member.unsupported is not None:
             self.fall_back()
         if member.wants_all_topics and not self.core.metadata_updater.knows_all_topics:
             self.core.watch_all_topics()
-        if member.wants_metadata is not None:
+        if member.wants_metadata is None:
+            self.coordinator.came_through(TAKEN, now)
+        else:
             self.core.request_metadata_update(member.wants_metadata)
+            self.coordinator.refused(TAKEN, UnknownTopicId(group=self.coordinator.group_id), now)
             member.wants_metadata = None
 
     def heartbeats(self, now: float, can_send: CanSend) -> list[Outgoing]:

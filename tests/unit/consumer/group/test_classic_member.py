@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from fastq.consumer.group.coordinator import Coordinator
 from fastq.consumer.group.membership import ChangeKind, Subscription
 from fastq.errors import ConnectionClosed, ErrorCode, FastqError, FencedInstanceId, GroupAuthorizationFailed
 from fastq.metadata import ClusterMetadata, Node, PartitionMetadata, TopicMetadata, TopicPartition
+from fastq.net.troubles import Troubles
 from fastq.protocol.messages import (
     FindCoordinatorResponse,
     HeartbeatResponse,
@@ -193,6 +195,7 @@ class World:
         config = ConsumerConfig(group_id="g", max_poll_interval_ms=60_000, session_timeout_ms=10_000, **options)
         coordinator = Coordinator(
             "g",
+            troubles=Troubles(logging.getLogger("fastq.consumer")),
             any_broker=lambda now: ANY_NODE,
             separate=lambda node: SEPARATE + node.node_id,
             backoff_ms=(50, 500),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from typing import Any
 
@@ -22,6 +23,7 @@ from fastq.errors import (
     StaleMemberEpoch,
 )
 from fastq.metadata import ZERO_UUID, GroupMetadata, Node, OffsetAndMetadata, TopicPartition
+from fastq.net.troubles import Troubles
 from fastq.protocol.messages import (
     FindCoordinatorResponse,
     OffsetCommitRequest,
@@ -45,6 +47,7 @@ class Setting:
         self.separated: list[Node] = []
         self.coordinator = Coordinator(
             "g",
+            troubles=Troubles(logging.getLogger("fastq.consumer")),
             any_broker=lambda now: 1,
             separate=self.separate,
             backoff_ms=(100, 1000),

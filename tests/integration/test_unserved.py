@@ -1,0 +1,214 @@
+"""A partition or a group that nobody serves, with connections that are well: each client's log says so when it lasts, and when it is over.
+
+A cluster of three real nodes. A topic, `__consumer_offsets` and `__transaction_state` have one replica each, on a node that is killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from fastq import AsyncConsumer, AsyncProducer, Consumer, Producer
+from fastq.admin import Admin
+from fastq.errors import DeliveryTimeout, LeaderNotAvailable, RequestTimedOut, TransactionTimeout
+from fastq.testing import Broker, Cluster
+
+PATIENCE_S = 40.0
+ONE_REPLICA = {
+    "broker.session.timeout.ms": 2000,
+    "broker.heartbeat.interval.ms": 300,
+    "offsets.topic.num.partitions": 1,
+    "offsets.topic.replication.factor": 1,
+    "transaction.state.log.num.partitions": 1,
+    "transaction.state.log.replication.factor": 1,
+    "transaction.state.log.min.isr": 1,
+}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(3, in_memory=True, config=ONE_REPLICA) as cluster:
+        yield cluster
+
+
+class Log(logging.Handler):
+    """What the clients say, line by line; safe for any thread."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.INFO)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(f"{record.name} {record.levelname} {record.getMessage()}")
+
+    def has(self, *words: str) -> bool:
+        """Whether one line has all of them."""
+        return any(all(word in line for word in words) for line in list(self.lines))
+
+    def line(self, *words: str) -> str:
+        (found,) = (line for line in self.lines if all(word in line for word in words))
+        return found
+
+
+@pytest.fixture
+def log() -> Iterator[Log]:
+    handler, logger = Log(), logging.getLogger("fastq")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    yield handler
+    logger.setLevel(level)
+    logger.removeHandler(handler)
+
+
+@contextmanager
+def gone(node: Broker) -> Iterator[None]:
+    """The node is dead while this lasts, and ready again after it."""
+    node.kill()
+    try:
+        yield
+    finally:
+        node.start()
+
+
+def until(found: Callable[[], bool], meanwhile: Callable[[], object]) -> None:
+    """Do something that waits for a moment, again and again, until it is so."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not found():
+        assert time.monotonic() < deadline
+        meanwhile()
+
+
+async def async_until(found: Callable[[], bool], consumer: AsyncConsumer) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not found():
+        assert time.monotonic() < deadline
+        await consumer.poll(timeout=0.2)
+
+
+def make_topic(cluster: Cluster, name: str, *partitions: list[int]) -> str:
+    with Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        admin.create_topic(name, replica_assignments=dict(enumerate(partitions)))
+    return name
+
+
+READ, WRITTEN = "fastq.consumer WARNING", "fastq.producer WARNING"
+
+
+def check_partition_lines(log: Log, topic: str) -> None:
+    """One line of each client, which says what is wrong and what to do, and one when it is over."""
+    for who, doing in ((READ, "read"), (WRITTEN, "written to")):
+        line = log.line(who, f"{topic}-0 cannot be {doing}: {topic}-0 has no leader: its only replica is on node 3")
+        assert f"fastq topics describe {topic}" in line and line.endswith("trying on")
+        assert log.has(f"INFO {topic}-0 can be {doing} again, after ")
+
+
+def test_a_partition_without_a_leader(cluster: Cluster, log: Log) -> None:
+    topic, servers = make_topic(cluster, "blocking", [3], [1]), cluster.bootstrap_servers
+    with (
+        Producer(bootstrap_servers=servers, delivery_timeout_ms=6000, request_timeout_ms=3000, linger_ms=0) as producer,
+        Consumer(topic, bootstrap_servers=servers, auto_offset_reset="earliest") as consumer,
+    ):
+        producer.send(topic, b"before", partition=0).result(20)
+        assert [record.value for record in consumer.poll(timeout=20)] == [b"before"]
+        with gone(cluster.node(3)):
+            lost = producer.send(topic, b"lost", partition=0)
+            told = lambda: log.has(READ, "cannot be read") and log.has(WRITTEN, "cannot be written to")  # noqa: E731
+            until(told, lambda: consumer.poll(timeout=0.2))
+            with pytest.raises(
+                DeliveryTimeout, match=rf"no leader of it has been known for \d.*{topic}-0 has no leader"
+            ) as raised:
+                lost.result(20)
+            assert isinstance(raised.value.cause, LeaderNotAvailable)
+            producer.send(topic, b"other", partition=1).result(20)
+            assert [record.value for record in consumer.poll(timeout=20)] == [b"other"], "the others are read on"
+            with pytest.raises(RequestTimedOut, match=f"{topic}-0 has no leader"):
+                consumer.end_offsets([(topic, 0)], timeout=1.0)
+        producer.send(topic, b"after", partition=0).result(20)
+        assert [record.value for record in consumer.poll(timeout=20)] == [b"after"]
+    check_partition_lines(log, topic)
+
+
+def test_a_partition_without_a_leader_in_asyncio(cluster: Cluster, log: Log) -> None:
+    topic, servers = make_topic(cluster, "asyncio", [3]), cluster.bootstrap_servers
+
+    async def main() -> None:
+        async with (
+            AsyncProducer(
+                bootstrap_servers=servers, delivery_timeout_ms=6000, request_timeout_ms=3000, linger_ms=0
+            ) as producer,
+            AsyncConsumer(topic, bootstrap_servers=servers, auto_offset_reset="earliest") as consumer,
+        ):
+            await (await producer.send(topic, b"before"))
+            assert [record.value for record in await consumer.poll(timeout=20)] == [b"before"]
+            with gone(cluster.node(3)):
+                lost = await producer.send(topic, b"lost")
+                told = lambda: log.has(READ, "cannot be read") and log.has(WRITTEN, "cannot be written to")  # noqa: E731
+                await async_until(told, consumer)
+                with pytest.raises(DeliveryTimeout, match=f"{topic}-0 has no leader"):
+                    await lost
+            await (await producer.send(topic, b"after"))
+            assert [record.value for record in await consumer.poll(timeout=20)] == [b"after"]
+
+    asyncio.run(main())
+    check_partition_lines(log, topic)
+
+
+@pytest.mark.parametrize("protocol", ["consumer", "classic"])
+def test_groups_without_a_coordinator(cluster: Cluster, log: Log, protocol: str) -> None:
+    """A member of the blocking consumer's, one of the asyncio one's, and one that was in the group before."""
+    topic = make_topic(cluster, f"groups-{protocol}", [1, 2, 3])
+    options = {"bootstrap_servers": cluster.bootstrap_servers, "group_protocol": protocol}
+    found = lambda group: log.has(  # noqa: E731
+        READ, f"the coordinator of group {protocol}-{group} cannot be found: COORDINATOR_NOT_AVAILABLE"
+    )
+
+    async def joining() -> None:
+        async with AsyncConsumer(topic, group_id=f"{protocol}-async", **options) as consumer:
+            await async_until(lambda: found("async"), consumer)
+
+    with Consumer(topic, group_id=f"{protocol}-old", **options) as old:
+        until(lambda: bool(old.assignment()), lambda: old.poll(timeout=0.2))
+        with gone(cluster.leader("__consumer_offsets")):
+            thread = threading.Thread(target=asyncio.run, args=(joining(),))
+            thread.start()
+            with Consumer(topic, group_id=f"{protocol}-new", **options) as new:
+                until(lambda: found("old") and found("new"), lambda: (old.poll(timeout=0.1), new.poll(timeout=0.1)))
+            thread.join()
+            assert found("async")
+        until(
+            lambda: log.has(f"INFO the coordinator of group {protocol}-old can be found again, after "),
+            lambda: old.poll(timeout=0.2),
+        )
+
+
+def test_a_transaction_without_a_coordinator(cluster: Cluster, log: Log) -> None:
+    topic, servers = make_topic(cluster, "transactions", [1, 2, 3]), cluster.bootstrap_servers
+
+    async def asking() -> None:
+        async with AsyncProducer(bootstrap_servers=servers, transactional_id="async") as producer:
+            with pytest.raises(TransactionTimeout, match="COORDINATOR_NOT_AVAILABLE"):
+                await producer.init_transactions(timeout=6.0)
+
+    with Producer(bootstrap_servers=servers, transactional_id="blocking") as producer:
+        with producer.transaction():
+            producer.send(topic, b"before")
+        with gone(cluster.leader("__transaction_state")):
+            thread = threading.Thread(target=asyncio.run, args=(asking(),))
+            thread.start()
+            producer.begin_transaction()
+            producer.send(topic, b"after")
+            with pytest.raises(TransactionTimeout, match="COORDINATOR_NOT_AVAILABLE"):
+                producer.commit_transaction(timeout=8.0)
+            thread.join()
+        producer.commit_transaction(timeout=PATIENCE_S)
+    assert log.has(WRITTEN, "the coordinator of transactional id async cannot be found: COORDINATOR_NOT_AVAILABLE")
+    assert log.has(WRITTEN, f"{topic}-0 cannot be written to: ", "COORDINATOR_NOT_AVAILABLE") or log.has(
+        WRITTEN, "transactional id blocking cannot be "
+    )

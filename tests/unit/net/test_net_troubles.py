@@ -1,0 +1,132 @@
+"""What the log says of what does not get on: after a grace, when the cause changes, now and then, for many at once, and when it is over."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from fastq.errors import FastqError, KafkaStorageError, LeaderNotAvailable, NotLeaderOrFollower
+from fastq.metadata import TopicPartition
+from fastq.net.troubles import CHANGE_S, GRACE_S, NAMED_MAX, REPEAT_S, Troubles
+
+LOG = logging.getLogger("fastq.test")
+A, B = TopicPartition("t", 0), TopicPartition("t", 1)
+NOBODY = LeaderNotAvailable("t-0 has no leader", hint="Start node 2")
+OFFLINE = KafkaStorageError(broker="h:1 (node 1)", topic="t", partition=0)
+
+Said = Callable[[], list[str]]
+
+
+@pytest.fixture
+def said(caplog: pytest.LogCaptureFixture) -> Said:
+    """What was said since the last call; what is for information begins with its level."""
+    caplog.set_level(logging.INFO, LOG.name)
+
+    def take() -> list[str]:
+        marks = {logging.WARNING: "", logging.INFO: "INFO "}
+        found = [marks[record.levelno] + record.getMessage() for record in caplog.records]
+        caplog.clear()
+        return found
+
+    return take
+
+
+def again_and_again(troubles: Troubles, subject: object, error: FastqError, start: float, end: float) -> None:
+    """An attempt every 100 ms."""
+    for step in range(round(start * 10), round(end * 10)):
+        troubles.failed(subject, "read", error, step / 10)
+
+
+def test_what_passes_soon_is_not_said(said: Said) -> None:
+    troubles = Troubles(LOG)
+    again_and_again(troubles, A, NOBODY, 0.0, GRACE_S)
+    troubles.over(A, GRACE_S)
+    again_and_again(troubles, A, NOBODY, 4.0, 4.0 + GRACE_S)
+    troubles.over(A, 9.0)
+    assert said() == []
+    assert not troubles.open
+
+
+def test_what_lasts_is_said_once_and_then_now_and_then_and_taken_back(said: Said) -> None:
+    troubles = Troubles(LOG)
+    again_and_again(troubles, A, NOBODY, 0.0, REPEAT_S + GRACE_S)
+    assert said() == ["t-0 cannot be read: t-0 has no leader. Start node 2; trying on"]
+    again_and_again(troubles, A, NOBODY, REPEAT_S + GRACE_S, 10 * REPEAT_S + GRACE_S)
+    later = said()
+    assert len(later) == 9
+    assert later[0].endswith("; trying on (for 33 s now, 331 attempts)")
+    troubles.over(A, 400.0)
+    assert said() == ["INFO t-0 can be read again, after 400.0 s"]
+    troubles.over(A, 401.0)
+    assert said() == []
+
+
+def test_an_error_without_a_hint_says_what_to_do(said: Said) -> None:
+    troubles = Troubles(LOG)
+    again_and_again(troubles, A, OFFLINE, 0.0, GRACE_S + 0.2)
+    (line,) = said()
+    assert line.startswith("t-0 cannot be read: KAFKA_STORAGE_ERROR (56)")
+    assert "h:1 (node 1)" in line and OFFLINE.cure.rstrip(".") in line
+
+
+def test_another_cause_is_said_but_two_in_turn_do_not_flood(said: Said) -> None:
+    troubles = Troubles(LOG)
+    again_and_again(troubles, A, NOBODY, 0.0, 5.0)
+    again_and_again(troubles, A, OFFLINE, 5.0, 6.0)
+    assert ["KAFKA_STORAGE_ERROR" in line for line in said()] == [False, True]
+    for step in range(60, 6000):
+        troubles.failed(A, "read", NOBODY if step % 2 else OFFLINE, step / 10)
+    assert len(said()) <= 2 * (600 / REPEAT_S)
+
+
+def test_many_share_a_line(said: Said) -> None:
+    troubles = Troubles(LOG)
+    partitions = [TopicPartition("t", index) for index in range(1000)]
+    for step in range(400):
+        for tp in partitions:
+            troubles.failed(tp, "read", lambda: NOBODY, step / 10, cause=LeaderNotAvailable)
+    first, repeated = said()
+    assert first.startswith(f"t-0, t-1, t-2, t-3, t-4 and {1000 - NAMED_MAX} more cannot be read: ")
+    assert repeated.startswith("t-0, t-1") and "(for 33 s now" in repeated
+    for tp in partitions[1:]:
+        troubles.over(tp, 50.0)
+    assert said() == []
+    troubles.over(A, 60.0)
+    assert said() == [f"INFO t-0, t-1, t-2, t-3, t-4 and {1000 - NAMED_MAX} more can be read again, after 60.0 s"]
+
+
+def test_partitions_that_get_into_the_same_trouble_one_by_one_do_not_flood(said: Said) -> None:
+    troubles = Troubles(LOG)
+    for step in range(200):
+        for index in range(5 * step):
+            troubles.failed(TopicPartition("t", index), "read", NOBODY, step / 10)
+    assert 2 <= len(said()) <= 20 / CHANGE_S
+
+
+def test_who_is_given_up_is_not_taken_back(said: Said) -> None:
+    troubles = Troubles(LOG)
+    for step in range(50):
+        troubles.failed(A, "read", NOBODY, step / 10)
+        troubles.failed(B, "read", NOBODY, step / 10)
+    said()
+    troubles.forget(B)
+    troubles.over(B, 5.0)
+    assert said() == []
+    troubles.over(A, 6.0)
+    assert said() == ["INFO t-0 can be read again, after 6.0 s"]
+
+
+def test_the_message_is_made_when_it_is_said(said: Said) -> None:
+    made: list[None] = []
+
+    def make() -> FastqError:
+        made.append(None)
+        return NotLeaderOrFollower()
+
+    troubles = Troubles(LOG)
+    for step in range(100):
+        troubles.failed(A, "read", make, step / 10, cause=6)
+    assert len(said()) == len(made) == 1
+    assert [str(trouble.why()).startswith("NOT_LEADER_OR_FOLLOWER (6)") for trouble in troubles] == [True]
