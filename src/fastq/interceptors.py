@@ -1,7 +1,7 @@
 """Interceptors: code that sees every record on its way out, and what became of it.
 
-Rules, after Kafka's ProducerInterceptor: they run in the order in which they are given; an exception of one is logged, and
-the record goes on as it was; `on_send` runs in the thread that calls send, before serializers and partitioner;
+Rules, after Kafka's ProducerInterceptor: they run in the order in which they are given; an exception of one is logged, at a
+bounded rate, and the record goes on as it was; `on_send` runs in the thread that calls send, before serializers and partitioner;
 `on_acknowledgement` and `on_delivery` where callbacks run.
 """
 
@@ -11,6 +11,7 @@ import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from fastq.recurring import Recurring, more
 from fastq.values import Value
 
 if TYPE_CHECKING:
@@ -44,17 +45,22 @@ class ProducerInterceptor:
         """The same, with the record as it was after all interceptors; its `headers` are the object that was sent."""
 
 
-def apply_on_send(interceptors: Iterable[ProducerInterceptor], record: ProducerRecord) -> ProducerRecord:
+def apply_on_send(
+    interceptors: Iterable[ProducerInterceptor], record: ProducerRecord, recurring: Recurring
+) -> ProducerRecord:
     """`record` after all interceptors."""
     for interceptor in interceptors:
         try:
             changed = interceptor.on_send(record)
             if isinstance(changed, ProducerRecord):
                 record = changed
-            else:
-                logger.error("interceptor %r answered %r, not a ProducerRecord: ignored", interceptor, changed)
-        except Exception:
-            logger.exception("interceptor %r failed; the record goes on as it was", interceptor)
+            elif (left_out := recurring.due((id(interceptor), "answer"))) is not None:
+                logger.error(
+                    "interceptor %r answered %r, not a ProducerRecord: ignored%s", interceptor, changed, more(left_out)
+                )
+        except Exception as error:
+            message = "interceptor %r failed; the record goes on as it was"
+            recurring.failed(logger, (id(interceptor), "on_send", type(error)), message, interceptor)
     return record
 
 
@@ -63,6 +69,7 @@ def apply_on_acknowledgement(
     record: ProducerRecord,
     metadata: RecordMetadata | None,
     error: BaseException | None,
+    recurring: Recurring,
 ) -> None:
     """Tell all interceptors."""
     for interceptor in interceptors:
@@ -72,5 +79,6 @@ def apply_on_acknowledgement(
             on_delivery = getattr(interceptor, "on_delivery", None)
             if on_delivery is not None:
                 on_delivery(record, metadata, error)
-        except Exception:
-            logger.exception("interceptor %r failed", interceptor)
+        except Exception as failure:
+            subject = (id(interceptor), "on_acknowledgement", type(failure))
+            recurring.failed(logger, subject, "interceptor %r failed", interceptor)

@@ -25,7 +25,7 @@ BROKER = ROOT / "broker" / "fastq_broker"
 
 FLOOR = {"errors", "values", "timeouts", "words", "_native", "compression"}  # bytes and records
 CORE = FLOOR | {"protocol", "net", "settings", "config", "client_options", "metadata"}  # talking to brokers
-USERS = {"serializers", "interceptors", "callbacks"}  # what users plug in
+USERS = {"serializers", "interceptors", "callbacks", "recurring"}  # what users plug in
 
 MAY_IMPORT = {
     "error_codes": set[str](),
@@ -40,7 +40,8 @@ MAY_IMPORT = {
     "compression": FLOOR,
     "callbacks": {"errors"},
     "serializers": {"errors", "callbacks"},
-    "interceptors": {"errors", "values", "callbacks"},
+    "interceptors": {"errors", "values", "callbacks", "recurring"},
+    "recurring": set[str](),
     "schema_registry": {"errors", "lazy"},
     "protocol": FLOOR,
     "metadata": FLOOR | {"protocol"},

@@ -1,7 +1,8 @@
 """What stands between a fetched record and the user: deserializers and interceptors.
 
 Rules: called once a record, in order, deserializers first; a deserializer gets (topic, headers, data) and is not asked about
-null. `on_deserialization_error` says what becomes of a record that one cannot read. What a deserializer has to load first, as a
+null. `on_deserialization_error` says what becomes of a record that one cannot read; those that are left out are said in the log, at a
+bounded rate. What a deserializer has to load first, as a
 schema that is new, is no such error: LoadingWouldBlock comes out where an event loop runs, and the record comes again.
 """
 
@@ -16,6 +17,7 @@ from fastq._native.consume import Record
 from fastq.consumer.config import ConsumerConfig
 from fastq.consumer.deserializers import Deserializer, Headers, TopicDeserializer
 from fastq.errors import DeserializationError, FastqError, LoadingWouldBlock
+from fastq.recurring import LOGGED_CHARACTERS_MAX, Recurring, more
 from fastq.values import NamedTuple
 
 logger = logging.getLogger("fastq.consumer")
@@ -58,6 +60,7 @@ class Hooks:
         self._on_error = config.on_deserialization_error
         self.interceptors: tuple[Any, ...] = config.interceptors
         self.skipped = 0
+        self._recurring = Recurring()  # records that cannot be read, by topic, and what interceptors fail with
         self.missing: LoadingWouldBlock | None = None
         self.not_loaded: FastqError | None = None
         deserializes = self._key is not None or self._value is not None
@@ -83,6 +86,7 @@ class Hooks:
                 return record
             if self._on_error == "skip":
                 self.skipped += 1
+                self._say_skipped(record, part, error)
                 return None
             failure = DeserializationError(
                 f"the {part} of {record.topic}-{record.partition} at offset {record.offset} could not be deserialized: {error!r}",
@@ -96,6 +100,20 @@ class Hooks:
             failure.retriable = isinstance(error, OSError) or (isinstance(error, FastqError) and error.retriable)
             raise failure from error
         return record.replace(key=key, value=value)
+
+    def _say_skipped(self, record: Record, part: str, error: Exception) -> None:
+        left_out = self._recurring.due(record.topic)
+        if left_out is not None:
+            logger.warning(
+                "%s-%d at offset %d is skipped, as on_deserialization_error=skip has it: its %s could not be deserialized: %.*r%s",
+                record.topic,
+                record.partition,
+                record.offset,
+                part,
+                LOGGED_CHARACTERS_MAX,
+                error,
+                more(left_out, " of this topic"),
+            )
 
     @contextlib.contextmanager
     def keeping_originals(self) -> Iterator[Originals]:
@@ -159,8 +177,8 @@ class Hooks:
             for on_idle in told:
                 try:
                     on_idle()
-                except Exception:
-                    logger.exception("interceptor failed in %r", on_idle)
+                except Exception as error:
+                    self._recurring.failed(logger, (id(on_idle), type(error)), "interceptor failed in %r", on_idle)
             return advance(*arguments)
 
         return cast("F", tell_and_advance)
@@ -170,8 +188,9 @@ class Hooks:
         for interceptor in self.interceptors:
             try:
                 answer: Sequence[Record] | None = interceptor.on_consume(records)
-            except Exception:
-                logger.exception("interceptor %r failed in on_consume", interceptor)
+            except Exception as error:
+                message = "interceptor %r failed in on_consume"
+                self._recurring.failed(logger, (id(interceptor), type(error)), message, interceptor)
                 continue
             if answer is not None:
                 records = list(answer)

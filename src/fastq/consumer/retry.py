@@ -12,7 +12,6 @@ import asyncio
 import inspect
 import logging
 import random
-import threading
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from fastq._native.consume import Record
 from fastq.callbacks import check_plain, kind_of, name_of, unfinished
 from fastq.errors import ConfigError, DeserializationError, RecordFailed
 from fastq.net.backoff import backoff_s
+from fastq.recurring import LOGGED_CHARACTERS_MAX, Recurring, more
 from fastq.serializers import Serialized
 from fastq.values import NamedTuple
 
@@ -37,8 +37,6 @@ DEAD_LETTER_HEADERS = (
     "dead-letter.attempts",
 )
 ERROR_MESSAGE_CHARACTERS_MAX = 4096
-LOGGED_CHARACTERS_MAX = 400
-LOG_INTERVAL_S = 10.0
 PLAIN_HINT = (
     "Give a coroutine function to AsyncConsumerPool or call_async; a plain one waits for its work and returns None"
 )
@@ -55,25 +53,18 @@ class DeadLetter(NamedTuple):
 
 
 class SetAsideLog:
-    """Says which records were set aside or skipped: of each topic the first at once, then one in LOG_INTERVAL_S, with how many were left
-    out.
+    """Says which records were set aside or skipped, at a bounded rate for each topic.
 
     Thread rule: any. `clock` is monotonic, in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._said: dict[str, tuple[float, int]] = {}  # by topic: when, and how many were left out since
+        self._recurring = Recurring(clock)
 
     def say(self, record: Record, letter: DeadLetter | None, error: BaseException, attempts: int) -> None:
         """The dead-letter topic has a record; or, without a letter, nobody has it."""
-        with self._lock:
-            now = self._clock()
-            said_at, left_out = self._said.get(record.topic, (now - LOG_INTERVAL_S, 0))
-            due = now - said_at >= LOG_INTERVAL_S
-            self._said[record.topic] = (now, 0) if due else (said_at, left_out + 1)
-        if due:
+        left_out = self._recurring.due(record.topic)
+        if left_out is not None:
             logger.log(
                 logging.ERROR if letter is None else logging.WARNING,
                 "%s-%d at offset %d %s after %d attempts: %.*r%s",
@@ -84,7 +75,7 @@ class SetAsideLog:
                 attempts,
                 LOGGED_CHARACTERS_MAX,
                 error,
-                f" (and {left_out} more of this topic since it was last said)" if left_out else "",
+                more(left_out, " of this topic"),
             )
 
 

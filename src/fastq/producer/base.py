@@ -37,6 +37,7 @@ from fastq.producer.failures import Failures
 from fastq.producer.partitioners import choose_partition
 from fastq.producer.sender import Sender, SenderSettings
 from fastq.producer.transactions import Transactions
+from fastq.recurring import Recurring
 from fastq.serializers import serialize
 from fastq.values import NamedTuple, replace
 
@@ -59,6 +60,7 @@ class Parts:
 
     def __init__(self, config: ProducerConfig) -> None:
         self.config = config
+        self._recurring = Recurring()  # what callbacks and interceptors fail with
         self._told_of_transaction = False  # that it was open at the end, with all its records
         self._told_of_callback = False  # that one was a coroutine function: said once
         batch_bytes, batch_bytes_max = config.batch_bytes
@@ -165,7 +167,7 @@ class Parts:
         headers = kept_headers(record.headers)
         if headers is not record.headers:
             record = replace(record, headers=headers)
-        return apply_on_send(self.config.interceptors, record)
+        return apply_on_send(self.config.interceptors, record, self._recurring)
 
     def prepare(self, record: ProducerRecord, topic: TopicState) -> Prepared:
         """Serialize a record and ask the partitioner. Raises SerializationError, and what a partitioner raises."""
@@ -190,7 +192,7 @@ class Parts:
         """Tell the interceptors what became of a record."""
         error = delivery.exception()  # type: ignore[attr-defined]
         metadata = None if error is not None else delivery.result()  # type: ignore[attr-defined]
-        apply_on_acknowledgement(self.config.interceptors, record, metadata, error)
+        apply_on_acknowledgement(self.config.interceptors, record, metadata, error, self._recurring)
 
     def abandon(self, why: str) -> None:
         """Fail what has no fate yet, at the end of the producer, and say how much that was."""
@@ -215,7 +217,7 @@ class Parts:
 
     def refused(self, record: ProducerRecord, error: BaseException) -> None:
         """Tell the interceptors that a record was not accepted."""
-        apply_on_acknowledgement(self.config.interceptors, record, None, error)
+        apply_on_acknowledgement(self.config.interceptors, record, None, error, self._recurring)
 
     # -- batches --------------------------------------------------------------------------------------------------
 
@@ -229,11 +231,12 @@ class Parts:
                 return
             try:
                 batch.compress(self.compressor)
-            except Exception:
-                logger.exception("compression with %s failed; the batch is sent without", self.config.compression_type)
+            except Exception as error:
+                message = "compression with %s failed; the batch is sent without"
+                self._recurring.failed(logger, ("compression", type(error)), message, self.config.compression_type)
 
     def run_callbacks_of(self, batch: Batch) -> None:
-        """Run the callbacks of a completed batch. An exception in one is logged and stops nothing."""
+        """Run the callbacks of a completed batch. An exception in one is logged, at a bounded rate, and stops nothing."""
         self.run_callbacks(iter(batch.take_callbacks()))
 
     def run_callbacks(self, due: Iterator[tuple[int, Callable[[Any], Any], Any]]) -> None:
@@ -249,8 +252,8 @@ class Parts:
                 if error is not None and not self._told_of_callback:
                     self._told_of_callback = True
                     logger.error("%s", error)
-            except Exception:
-                logger.exception("a delivery callback failed")
+            except Exception as error:
+                self._recurring.failed(logger, ("callback", type(error)), "a delivery callback failed")
 
     # -- errors ---------------------------------------------------------------------------------------------------
 

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from fastq._native.consume import Record
-from fastq.consumer.retry import DEAD_LETTER_HEADERS, LOG_INTERVAL_S, RetryPolicy, SetAsideLog
+from fastq.consumer.retry import DEAD_LETTER_HEADERS, RetryPolicy, SetAsideLog
 from fastq.errors import ConfigError, DeserializationError, FastqError, RecordFailed
+from fastq.recurring import EVERY_S
 from fastq.serializers import json_serializer, serialize
 
 RECORD = Record("orders", 3, 17, 1_700_000_000_000, key=b"key", value=b"value", headers=[("trace", b"1")])
@@ -104,7 +105,7 @@ def test_skips_where_that_is_wanted_and_says_so_at_a_bounded_rate(
     policy = RetryPolicy(attempts=1, skip=True)
     for _ in range(3):
         policy.call(Handler(9), RECORD)
-    now[0] += LOG_INTERVAL_S
+    now[0] += EVERY_S
     policy.call(Handler(9), RECORD)
     told = "orders-3 at offset 17 is skipped after 1 attempts: RuntimeError('no luck')"
     assert [
@@ -125,7 +126,7 @@ def test_what_is_set_aside_is_said_at_a_bounded_rate(
     for _ in range(3):
         policy.call(Handler(9), RECORD, producer)
         asyncio.run(policy.call_async(Handler(9).later, RECORD, asynchronous))
-    now[0] += LOG_INTERVAL_S
+    now[0] += EVERY_S
     asyncio.run(policy.call_async(Handler(9, ValueError("x" * 9999)).later, RECORD, asynchronous))
     first, second = (record for record in caplog.records if record.name == "fastq.consumer")
     assert (first.levelname, second.levelname) == ("WARNING", "WARNING")
@@ -135,7 +136,7 @@ def test_what_is_set_aside_is_said_at_a_bounded_rate(
     assert second.getMessage().endswith(" (and 5 more of this topic since it was last said)")
     caplog.clear()
     producer.send = lambda *_, **__: 1 / 0  # type: ignore[method-assign]  # what it could not write
-    now[0] += LOG_INTERVAL_S
+    now[0] += EVERY_S
     with pytest.raises(ZeroDivisionError):
         policy.call(Handler(9), RECORD, producer)
     assert caplog.records == []
