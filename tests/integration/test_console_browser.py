@@ -112,7 +112,8 @@ def pages() -> list[str]:
     group = quote(GROUP, safe="")
     return [
         "/c/test", "/c/test/topics", "/c/test/topics?q=browser.0&page=2", "/c/test/topics?q=nothing-has-this",
-        f"/c/test/topics/{TOPIC}", "/c/test/new-topic", f"/c/test/topics/{TOPIC}/records", f"/c/test/topics/{TOPIC}/produce",
+        f"/c/test/topics/{TOPIC}", f"/c/test/topics/{TOPIC}/offsets", f"/c/test/topics/{TOPIC}/replicas",
+        f"/c/test/topics/{TOPIC}/settings", "/c/test/new-topic", f"/c/test/topics/{TOPIC}/records", f"/c/test/topics/{TOPIC}/produce",
         f"/c/test/topics/{TOPIC}/produce?partition=0&offset=3", f"/c/test/topics/{TOPIC}/copy",
         "/c/test/groups", f"/c/test/group?id={group}",
         "/c/test/group?id=browser-idle", "/c/test/transactions?hanging=1", f"/c/test/transaction?id={group}",
@@ -164,6 +165,7 @@ def test_a_topic_from_its_making_to_its_end(browser: Chromium, console: str, fil
     browser.until_text("done")
     check(browser, "a result")
     browser.click("main p a")
+    browser.click("a[href$='/settings']")
     browser.until_text("dynamic topic")
     browser.click("a[href$='/produce']")
     browser.until("!!document.querySelector('[name=value]')")
@@ -202,7 +204,7 @@ def test_a_topic_from_its_making_to_its_end(browser: Chromium, console: str, fil
 
 def test_a_search_and_its_stop(browser: Chromium, console: str) -> None:
     browser.go(f"{console}/c/test/topics/{TOPIC}/records")
-    browser.until("document.getElementById('told').textContent.includes('all was looked at')")
+    browser.until("document.getElementById('told').textContent.includes('looked at: ')")
     assert browser.run("document.getElementById('rows').innerText.includes('onerror=alert(1)')")
     browser.press("/")
     assert browser.run("document.activeElement.name") == "text"
@@ -290,7 +292,7 @@ def test_users_masks_and_read_only(browser: Chromium, filled: str, tmp_path: Pat
         browser.screen(*PHONE, phone=True)
         check(browser, "logged in, on a phone")
         browser.go(f"{served.url}c/test/topics/{TOPIC}/records?partition=0")
-        browser.until("document.getElementById('told').textContent.includes('all was looked at')")
+        browser.until("document.getElementById('told').textContent.includes('looked at: ')")
         shown = browser.run("document.getElementById('rows').textContent")
         assert "secret" not in shown and "•••" in shown and "edit and send" not in shown
         assert not browser.run("!!document.querySelector('main form[method=post]')")
@@ -306,8 +308,8 @@ def test_charts_follow_what_goes_on(browser: Chromium, console: str, filled: str
     from urllib.parse import quote
 
     points = "document.querySelector('figure polyline')?.getAttribute('points')?.split(' ').length"
-    browser.go(f"{console}/c/test/topics/{TOPIC}")
-    place = "Math.round(document.querySelector('figure + script + h2').getBoundingClientRect().y)"
+    browser.go(f"{console}/c/test/topics/{TOPIC}/offsets")
+    place = "Math.round(document.body.getBoundingClientRect().height)"
     before = browser.run(place)
     browser.until(f"{points} >= 1")
     assert browser.run(place) == before  # nothing moves away from under a pointer
@@ -326,7 +328,7 @@ def test_charts_follow_what_goes_on(browser: Chromium, console: str, filled: str
 
 def test_records_are_set_aside(browser: Chromium, console: str) -> None:
     browser.go(f"{console}/c/test/topics/{TOPIC}/records")
-    browser.until("document.getElementById('told').textContent.includes('all was looked at')")
+    browser.until("document.getElementById('told').textContent.includes('looked at: ')")
     browser.fill("[name=path]", "$.id")
     browser.fill("[name=value]", "77")
     browser.click("#copy")

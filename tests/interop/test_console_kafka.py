@@ -47,7 +47,10 @@ def test_pages_and_actions(browser: Browser, servers: str, new_topic_name: Calla
     for path, words in (
         (f"/c/test/nodes/{node}", "log.retention"),
         (f"/c/test/topics?q={name}", "1 in all"),
-        (page, "dynamic topic"),
+        (f"{page}/settings", "dynamic topic"),
+        (page, "In sync"),
+        (f"{page}/offsets", "Size of leader"),
+        (f"{page}/replicas", "OnlineReplica"),
         (f"/c/test/group?id={group}", "<dt>Lag</dt><dd>1</dd>"),
         (f"/c/test/groups?q={group}", "Empty"),
         (f"/c/test/transactions?q={group}&hanging=1", "CompleteCommit"),

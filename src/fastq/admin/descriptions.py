@@ -17,17 +17,21 @@ from fastq.protocol import messages as m
 
 def describe_topics(names: Sequence[str]) -> Operation[Outcomes[str, TopicDescription]]:
     """Topics with all that brokers tell of their partitions: DescribeTopicPartitions (KIP-966), before Kafka 3.8 Metadata."""
+
+    def described(left: list[str]) -> Operation[Answers[str, TopicDescription]]:
+        cluster = yield from describe_cluster()
+        return (yield from describe_pages(left, {node.node_id: node for node in cluster.nodes}))
+
     try:
-        outcomes = yield from per_item(names, _describe_pages)
+        outcomes = yield from per_item(names, described)
     except UnsupportedVersion:
         outcomes = yield from look_up_topics(names)
     return outcomes
 
 
-def _describe_pages(names: list[str]) -> Operation[Answers[str, TopicDescription]]:
-    """Page by page, as a page has a bounded number of partitions; the nodes' addresses are told apart from them."""
-    cluster = yield from describe_cluster()
-    nodes = {node.node_id: node for node in cluster.nodes}
+def describe_pages(names: list[str], nodes: Mapping[int, Node]) -> Operation[Answers[str, TopicDescription]]:
+    """Page by page, as a page has a bounded number of partitions. The nodes' addresses are not told with them: a leader that `nodes` lacks
+    is None."""
     answers: dict[str, TopicDescription | FastqError] = {}
     wanted, cursor = sorted(names), None
     while True:

@@ -35,7 +35,14 @@ def test_topics_are_searched_sorted_and_paged(
     assert down.index(f"{stem}.07</a>") < down.index(f"{stem}.00</a>")
     assert "no topic has" in browser.get("/c/test/topics", params={"q": stem + "none"}).text
     page = browser.get(f"/c/test/topics/{stem}.07").text
-    assert page.count("?partition=") == 2 and "cleanup.policy" in page and "default" in page
+    assert page.count("?partition=") == 2
+    settings = browser.get(f"/c/test/topics/{stem}.07/settings").text
+    assert "cleanup.policy" in settings and "default" in settings
+    by_size = browser.get("/c/test/topics", params={"q": stem, "sort": "size", "order": "down"}).text
+    assert names(by_size)[0] == 0 and by_size.index(f"{stem}.00</a>") < by_size.index(f"{stem}.01</a>")
+    assert names(browser.get("/c/test/topics", params={"q": stem, "sort": "size", "order": "up"}).text) == [
+        *range(1, 51)
+    ]
 
 
 def test_a_topic_is_made_changed_cloned_purged_and_deleted(
@@ -67,6 +74,11 @@ def test_a_topic_is_made_changed_cloned_purged_and_deleted(
             assert len(admin.describe_topic(topic).partitions) == 3
             assert becomes(lambda topic=topic: setting(topic, "max.message.bytes").value == "2000")
             assert setting(topic, "retention.ms").value == "1000000"
+        told = " ".join(browser.get(f"{page}/settings").text.split())
+        row = (
+            '<td class="mono">max.message.bytes</td> <td class="mono wrap">2000</td> <td class="mono wrap">1048588</td>'
+        )
+        assert row in told, "the value and what it would be"
         assert browser.submit(page, f"{page}/set-config", key="max.message.bytes", default="1").status_code == 200
         assert becomes(lambda: setting(name, "max.message.bytes").is_default)
         assert browser.submit(page, f"{page}/delete", confirm=name).status_code == 200

@@ -11,6 +11,7 @@ from fastq.console.pages import (
     partitions,
     records,
     resets,
+    topic_parts,
     topics,
     transactions,
 )
@@ -19,6 +20,7 @@ from fastq.console.pages.routes import Routes
 ROUTES: Routes = [
     *overview.ROUTES,
     *topics.ROUTES,
+    *topic_parts.ROUTES,
     *records.ROUTES,
     *copies.ROUTES,
     *groups.ROUTES,

@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from fastq.console.clusters import Cluster
 from fastq.console.pages.routes import CLUSTER, Routes
+from fastq.console.pages.topic_parts import default_of
 from fastq.console.picture import Disk, Picture, disks
 from fastq.console.users import Role
 from fastq.console.visit import BadValue, Visit
@@ -96,9 +97,11 @@ async def node(visit: Visit) -> Response:
         raise BadValue(f"a node's id is a whole number below {2**31:,}, not {text[:40]!r}")
     node_id = int(text)
     resource = ConfigResource.broker(node_id)
-    outcomes = await visit.cluster.admin.describe_configs([resource])
+    outcomes = await visit.cluster.admin.describe_configs([resource], include_synonyms=True)
     configs = sorted(outcomes[resource].result().values(), key=lambda entry: (entry.is_default, entry.name))
-    return visit.page("node.html", node_id=node_id, configs=configs)
+    return visit.page(
+        "node.html", node_id=node_id, configs=configs, defaults={entry.name: default_of(entry) for entry in configs}
+    )
 
 
 ROUTES: Routes = [

@@ -1,33 +1,34 @@
-"""The list of topics, a topic, and what can be done to it.
+"""The list of topics, and what can be done to one.
 
-Rules: the list is searched and sorted by what one Metadata request tells; sizes and ends are asked for the rows that are shown alone. A
-topic's page asks one node what its partitions and its settings are, then each leader once about ends, once about starts and once about
-sizes of the partitions that are shown: nothing is asked of a node twice. What is deleted is named by whoever deletes it.
+Rules: the list is searched and sorted by what one Metadata request tells; sizes and ends are asked for the rows that are shown alone, and
+sizes of all of them where they are sorted by size. What is deleted is named by whoever deletes it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
 
 from fastq.console.pages.routes import CLUSTER, TOPIC, Routes
-from fastq.console.picture import NO_ENDS, Ends, TopicRow, ends_of, leaders_sizes, replica_sizes
+from fastq.console.picture import Sizes, TopicRow, ends_of, replica_sizes
 from fastq.console.users import Role
-from fastq.console.visit import PARTITIONS_PAGE, BadValue, Pager, Refused, Visit
+from fastq.console.visit import BadValue, Pager, Refused, Visit
 from fastq.errors import FastqError
 from fastq.metadata import TopicPartition
 
 if TYPE_CHECKING:
-    from fastq.admin import ConfigEntry, PartitionDescription
+    from fastq.admin import ConfigEntry
 
-SORTS = ("name", "partitions", "replicas", "problems")
+SORTS = ("name", "partitions", "replicas", "problems", "size")
 PARTITIONS_MAX = 100_000
 CONFIG_LINES_MAX = 200
 MEASURED_MAX = 5_000
 """Partitions of the topics shown: of more, sizes and ends are not asked for."""
+SORTED_MAX = 50_000
+"""Partitions whose sizes are asked for to sort topics by them."""
 
 
 async def topic_list(visit: Visit) -> Response:
@@ -41,7 +42,7 @@ async def topic_list(visit: Visit) -> Response:
         for row in picture.topics
         if (internal or not row.is_internal) and wanted in row.name.lower() and visit.user.may_see(row.name)
     ]
-    rows = _sorted(rows, sort, down)
+    rows = _sorted(rows, sort, down, await _all_sizes(visit, rows, picture.node_ids) if sort == "size" else {})
     pager = Pager(visit, rows)
     sizes, records = await _measures(visit, pager.shown, picture.node_ids)
     return visit.page(
@@ -49,11 +50,32 @@ async def topic_list(visit: Visit) -> Response:
     )
 
 
-def _sorted(rows: list[TopicRow], sort: str, down: bool) -> list[TopicRow]:
+async def _all_sizes(visit: Visit, rows: Sequence[TopicRow], nodes: list[int]) -> Mapping[str, int | None]:
+    """Bytes of all replicas of these topics, asked of each node at once."""
+    partitions = sum(row.partitions for row in rows)
+    if partitions > SORTED_MAX:
+        raise BadValue(
+            f"these topics have {partitions:,} partitions: of more than {SORTED_MAX:,} sizes are not compared; look for fewer"
+        )
+    with visit.cluster.alone("a list by size"):
+        return _by_topic(
+            await visit.cluster.run(replica_sizes(nodes, {row.name: range(row.partitions) for row in rows}))
+        )
+
+
+def _by_topic(replicas: Sizes) -> dict[str, int | None]:
+    sizes: dict[str, int | None] = {}
+    for tp, held in replicas.items():
+        sizes[tp.topic] = (sizes.get(tp.topic) or 0) + sum(held.values())
+    return sizes
+
+
+def _sorted(rows: list[TopicRow], sort: str, down: bool, sizes: Mapping[str, int | None]) -> list[TopicRow]:
     """Rows come in the order of their names, which is kept among equal ones."""
     if sort == "name":
         return rows[::-1] if down else rows
-    keys = {
+    keys: dict[str, Callable[[TopicRow], int]] = {
+        "size": lambda row: sizes.get(row.name) or 0,
         "partitions": lambda row: row.partitions,
         "replicas": lambda row: row.replication_factor,
         "problems": lambda row: row.under_replicated + row.leaderless,
@@ -72,66 +94,11 @@ async def _measures(
     replicas, ends = await asyncio.gather(
         visit.cluster.run(replica_sizes(nodes, partitions)), visit.cluster.run(ends_of(leaders))
     )
-    sizes: dict[str, int | None] = {}
-    for tp, held in replicas.items():
-        sizes[tp.topic] = (sizes.get(tp.topic) or 0) + sum(held.values())
     records: dict[str, int | None] = dict.fromkeys(partitions, 0)
     for tp, (start, end) in ends.items():
         known = records[tp.topic]
         records[tp.topic] = None if start is None or end is None or known is None else known + end - start
-    return sizes, records
-
-
-# -- one topic ---------------------------------------------------------------------------------------------------------------
-
-
-async def topic(visit: Visit) -> Response:
-    """Partitions with their replicas and ends, and settings with where they come from."""
-    from fastq.admin import ConfigResource
-
-    cluster, name = visit.cluster, visit.topic
-    described = await cluster.admin.describe_topic(name)
-    pager = Pager(visit, described.partitions, PARTITIONS_PAGE)
-    leaders = {TopicPartition(name, part.index): part.leader.node_id for part in pager.shown if part.leader is not None}
-    led: dict[int, list[int]] = {}
-    for tp, node in leaders.items():
-        led.setdefault(node, []).append(tp.partition)
-    resource = ConfigResource.topic(name)
-    sizes, ends, configs = await asyncio.gather(
-        cluster.run(leaders_sizes(name, led)),
-        cluster.run(ends_of(leaders)),
-        cluster.admin.describe_configs([resource]),
-    )
-    entries = sorted(configs[resource].result().values(), key=lambda entry: entry.name)
-    return visit.page(
-        "topic.html",
-        topic=described,
-        pager=pager,
-        not_preferred=sum(
-            part.leader is not None and part.leader.node_id not in part.replicas[:1] for part in described.partitions
-        ),
-        partitions=_partition_rows(name, pager.shown, sizes, ends),
-        configs=entries,
-        tell_elr=any(part.elr is not None for part in described.partitions),
-    )
-
-
-def _partition_rows(
-    name: str, shown: Sequence[PartitionDescription], sizes: Mapping[int, int], ends: Mapping[TopicPartition, Ends]
-) -> list[dict[str, Any]]:
-    rows = []
-    for part in shown:
-        start, end = ends.get(TopicPartition(name, part.index), NO_ENDS)
-        rows.append(
-            {
-                "part": part,
-                "start": start,
-                "end": end,
-                "size": sizes.get(part.index),
-                "behind": sorted(set(part.replicas) - set(part.isr)),
-            }
-        )
-    return rows
+    return _by_topic(replicas), records
 
 
 # -- what can be done --------------------------------------------------------------------------------------------------------
@@ -251,7 +218,7 @@ async def set_config(visit: Visit) -> Response:
     value = None if visit.flag("default") else visit.text("value", 10_000)
     await visit.cluster.admin.set_config(ConfigResource.topic(name), key, value)
     visit.audit("set config", topic=name, key=key, default=value is None)
-    return visit.result("Set config", [(f"{name}: {key}", None)], visit.url("topics", name))
+    return visit.result("Set config", [(f"{name}: {key}", None)], visit.url("topics", name, "settings"))
 
 
 def _first(errors: Mapping[Any, FastqError]) -> FastqError | None:
@@ -262,7 +229,6 @@ ROUTES: Routes = [
     ("GET", CLUSTER + "/topics", Role.VIEWER, topic_list),
     ("GET", CLUSTER + "/new-topic", Role.ADMIN, new_topic),
     ("POST", CLUSTER + "/create-topic", Role.ADMIN, create),
-    ("GET", TOPIC, Role.VIEWER, topic),
     ("POST", TOPIC + "/clone", Role.ADMIN, clone),
     ("POST", TOPIC + "/delete", Role.ADMIN, delete),
     ("POST", TOPIC + "/purge", Role.ADMIN, purge),
