@@ -1,6 +1,7 @@
 """How many requests a fetcher may send while nothing arrives: counted by a virtual clock, against brokers that hold a fetch back as
 real ones do, and against some that do not."""
 
+import asyncio
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -8,8 +9,10 @@ from typing import Any
 import pytest
 from virtual_time import A, B, VirtualTime
 
+from fastq import AsyncConsumer, Consumer, Producer
 from fastq.consumer.fetcher import FETCH_API
 from fastq.protocol.messages import FetchResponse
+from fastq.testing import Broker
 
 
 def test_a_drained_partition_beside_a_backlogged_one() -> None:
@@ -24,6 +27,50 @@ def test_a_drained_partition_beside_a_backlogged_one() -> None:
     time.run(0.001)
     assert time.sent[sent][1] == FETCH_API
     assert time.drain(A) > 0
+
+
+@pytest.mark.parametrize("grouped", [False, True])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_both_consumers_beside_a_broker(
+    shared_broker: Broker, make_topic: Callable[..., str], asynchronous: bool, grouped: bool
+) -> None:
+    """The same, by what their metrics count. A fetch that went out with each answer would come as often as any other round trip does."""
+    trips, topic = 1000, make_topic(shared_broker.bootstrap_servers, 2)
+    with Producer(bootstrap_servers=shared_broker.bootstrap_servers) as producer:
+        producer.send_many(topic, [bytes(1000)] * 8000, partition=0)
+        producer.send_many(topic, [b"drained"], partition=1)
+    options: dict[str, Any] = {
+        "bootstrap_servers": shared_broker.bootstrap_servers,
+        "auto_offset_reset": "earliest",
+        "prefetch_bytes_max": 2_000_000,
+        **({"group_id": topic} if grouped else {}),
+    }
+
+    def seen(consumer: Any, records: Any) -> bool:
+        """Whether the drained partition is, and the other one is not."""
+        places = consumer.metrics()["partitions"]
+        return len(places) == 2 and places[topic, 1]["position"] == 1 and places[topic, 0]["buffered_bytes"] > 500_000
+
+    async def main() -> tuple[int, int]:
+        async with AsyncConsumer(topic, **options) as consumer:
+            while not seen(consumer, await consumer.poll(max_records=10, timeout=0.1)):
+                pass
+            before = consumer.metrics()["fetches"]
+            for _ in range(trips):
+                await consumer.end_offsets([(topic, 1)])
+            return before, consumer.metrics()["fetches"]
+
+    def blocking() -> tuple[int, int]:
+        with Consumer(topic, **options) as consumer:
+            while not seen(consumer, consumer.poll(max_records=10, timeout=0.1)):
+                pass
+            before = consumer.metrics()["fetches"]
+            for _ in range(trips):
+                consumer.end_offsets([(topic, 1)])
+            return before, consumer.metrics()["fetches"]
+
+    before, after = asyncio.run(main()) if asynchronous else blocking()
+    assert before > 0 and after - before < trips / 10
 
 
 def test_records_of_the_drained_partition_come_soon() -> None:
