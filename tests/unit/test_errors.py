@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import fastq_broker
 import kafka.errors
 import pytest
 
@@ -186,20 +187,36 @@ def test_not_assigned_is_one_error() -> None:
             assert (caught.value.topic, caught.value.partition) == ("t", 0)
 
 
+def sources(*kinds: str) -> list[Path]:
+    """Of both packages, without what is generated."""
+    folders = (Path(errors.__file__).parent, Path(fastq_broker.__file__).parent)
+    found = [path for folder in folders for path in folder.rglob("*.*") if path.suffix in kinds]
+    return [path for path in found if path.parent.name != "messages"]
+
+
 def test_codes_of_errors_come_from_the_table() -> None:
-    """No number stands for a code in the client's sources."""
+    """No number stands for a code in the sources."""
     found = [
         f"{path.name}: {line.strip()}"
-        for path in Path(errors.__file__).parent.rglob("*.py")
-        if path.name != "errors.py" and path.parent.name != "messages"
+        for path in sources(".py", ".pyx")
+        if path.name not in ("errors.py", "error_codes.py")
         for line in path.read_text(encoding="utf-8").splitlines()
-        if re.search(r"(error_code|\.error|\bcode) *(==|!=|in|not in) *[({]?-?[1-9]", line) or "# error code" in line
+        if re.search(r"(error_code|\.error|\bcode) *(==|!=|in|not in) *[({]?(-1\b|[1-9])", line)
+        or "# error code" in line
     ]
     assert found == []
-    header = (Path(errors.__file__).parent / "_native" / "heartbeat.h").read_text(encoding="utf-8")
-    named = dict(re.findall(r"\b([A-Z_]{8,}) = (\d+)", header[header.index("Of fastq.errors.ErrorCode") :]))
-    assert len(named) == 3
-    assert {name: ErrorCode[name] for name in named} == {name: int(number) for name, number in named.items()}
+
+
+def test_codes_that_native_code_names_are_those_of_the_table() -> None:
+    """C has no Python's enumerations: there a name has its number once more."""
+    named = [
+        (path.name, name, int(number))
+        for path in sources(".pyx", ".pxd", ".h")
+        for name, number in re.findall(r"\b([A-Z_]{8,}) *= *(\d+)\b", path.read_text(encoding="utf-8"))
+        if name in ErrorCode.__members__
+    ]
+    assert {file for file, _, _ in named} >= {"heartbeat.h", "batch_validation.pyx"}
+    assert named == [(file, name, int(ErrorCode[name])) for file, name, _ in named]
 
 
 def test_an_unsupported_version_is_a_broker_error_and_a_failed_connection() -> None:

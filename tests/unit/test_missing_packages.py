@@ -43,7 +43,7 @@ def run(script: str, without: tuple[str, ...] = (), *, bare: bool = False) -> An
     """What `script` prints as JSON, in a process that has our sources and not the modules `without`; `bare`: nor any package at all."""
     begin = f"""
 import json, sys
-sys.path[:0] = {[str(ROOT / "src"), str(ROOT / "broker"), str(ROOT / "tests/unit/native"), str(ROOT / "tests/unit/log")]!r}
+sys.path[:0] = {[str(ROOT / part) for part in ("src", "broker", "tests", "tests/unit/native", "tests/unit/log")]!r}
 sys.modules.update(dict.fromkeys({without!r}))
 """
     flags = ["-S", "-I"] if bare else ["-I"]

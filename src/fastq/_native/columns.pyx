@@ -414,13 +414,13 @@ cdef class ConsumerBatch:
     def to_arrow(self, columns=None, *, headers=False):
         """The records as a pyarrow.Table; `arrow()` has the parameters, and serves the libraries that need no pyarrow.
 
-        Raises ImportError, naming the extra, where pyarrow is not installed.
+        Raises ImportError, with what to install, where pyarrow is not installed.
         """
         try:
             from pyarrow import table
         except ImportError:
             raise ImportError(
-                "to_arrow() needs pyarrow: pip install 'fastq-sdk[arrow]'; "
+                "to_arrow() needs pyarrow: pip install pyarrow; "
                 "Polars, pandas and DuckDB take the batch itself, or batch.arrow(), without it"
             ) from None
         return table(self.arrow(columns, headers=headers))

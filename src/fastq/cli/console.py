@@ -20,7 +20,7 @@ DEFAULT_LISTEN = "127.0.0.1:8080"
 def register(commands: Any) -> None:
     parser = Subparsers(commands).add(
         "console",
-        "A web console for clusters (needs pip install fastq-sdk[console]); hash-password makes a hash for --users.",
+        "A web console for clusters (needs pip install starlette uvicorn jinja2); hash-password makes a hash for --users.",
         "fastq console --bootstrap 127.0.0.1:9092 --listen 127.0.0.1:8080",
     )
     parser.add_argument(
@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         from fastq.console.server import run as serve
     except ImportError as error:
-        complain(f"the console needs more packages: pip install fastq-sdk[console] ({error})")
+        complain(f"the console needs more packages: pip install starlette uvicorn jinja2 ({error})")
         return 1
     serve(_config(options), lambda url: print(f"fastq console on {url}", flush=True))
     return 0

@@ -163,9 +163,9 @@ def _without_oidc(error: ImportError) -> str:
     if os.path.basename(sys.executable) == "fastq-python":
         return (
             f"[oidc] needs packages that this one file does not hold ({error}): run the console from an installed fastq "
-            "(pip install 'fastq-sdk[console,console-oidc]'), or without [oidc] and with --users FILE"
+            "(with pip install joserfc httpx), or without [oidc] and with --users FILE"
         )
-    return f"[oidc] needs more packages: pip install 'fastq-sdk[console-oidc]' ({error})"
+    return f"[oidc] needs more packages: pip install joserfc httpx ({error})"
 
 
 def create_app(config: ConsoleConfig) -> Starlette:

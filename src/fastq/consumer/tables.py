@@ -57,7 +57,7 @@ class _Taker:
             from pyarrow import RecordBatchReader  # type: ignore[import-untyped]  # it has no stubs
         except ImportError:
             raise ImportError(
-                "to_arrow() needs pyarrow: pip install 'fastq-sdk[arrow]'; Polars, pandas and DuckDB take this object itself"
+                "to_arrow() needs pyarrow: pip install pyarrow; Polars, pandas and DuckDB take this object itself"
             ) from None
         return RecordBatchReader.from_stream(self).read_all()
 

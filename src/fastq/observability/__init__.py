@@ -4,7 +4,7 @@
     exporter.add("orders", producer)
     exporter.serve("127.0.0.1", 9400)
 
-    producer = Producer(..., interceptors=[TracingProducerInterceptor()])        # needs fastq-sdk[otel]
+    producer = Producer(..., interceptors=[TracingProducerInterceptor()])        # needs the extra otel
     consumer = Consumer(..., interceptors=[TracingConsumerInterceptor()])
 
 Rules: nothing here is imported by the clients, so it costs nothing until it is used. Metrics need no other package.

