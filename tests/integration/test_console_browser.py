@@ -17,7 +17,8 @@ from chromium import Chromium
 
 from fastq import Admin, Consumer, Producer, TopicPartition
 from fastq.admin import NewTopic
-from fastq.testing import Broker
+from fastq.schema_registry import Schema, SchemaRegistryClient
+from fastq.testing import Broker, SchemaRegistry
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit" / "console"))
 
@@ -75,17 +76,36 @@ def filled(shared_broker: Broker) -> Iterator[str]:
             yield servers
 
 
+AVRO = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "int"}]}
+NARROW = {**AVRO, "fields": [{"name": "must", "type": "int"}]}
+WIDER = {**AVRO, "fields": [*AVRO["fields"], {"name": "text", "type": "string", "default": EVIL}]}
+
+
+@pytest.fixture(scope="module")
+def registry() -> Iterator[str]:
+    """A schema registry with two versions of a subject."""
+    with SchemaRegistry() as server:
+        client = SchemaRegistryClient(server.url)
+        for schema in (AVRO, WIDER):
+            client.register("orders-value", Schema(json.dumps(schema)))
+        client.register(EVIL, Schema('"string"'))
+        yield server.url
+
+
 def _served(servers: str, **settings: Any) -> Served:
     cluster = ClusterConfig("test", {"bootstrap.servers": servers})
     return Served(ConsoleConfig(**{"clusters": (cluster,), "port": 0, "picture_s": 0.0, **settings}))
 
 
 @pytest.fixture(scope="module")
-def console(filled: str) -> Iterator[str]:
+def console(filled: str, registry: str) -> Iterator[str]:
     sides = {
         side: {"alias": alias, "bootstrap.servers": filled} for side, alias in (("source", "east"), ("target", "west"))
     }
-    served = _served(filled, mirrors={"east-west": parse_config({**sides, "mirror": {"topics": [TOPIC]}})})
+    cluster = ClusterConfig("test", {"bootstrap.servers": filled}, registry)
+    served = _served(
+        filled, clusters=(cluster,), mirrors={"east-west": parse_config({**sides, "mirror": {"topics": [TOPIC]}})}
+    )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(WatchedMirror, "_asked", lambda _mirror: (MIRRORED, ""))
         yield served.url.rstrip("/")
@@ -117,7 +137,8 @@ def pages() -> list[str]:
         f"/c/test/topics/{TOPIC}/produce?partition=0&offset=3", f"/c/test/topics/{TOPIC}/copy",
         "/c/test/groups", f"/c/test/group?id={group}",
         "/c/test/group?id=browser-idle", "/c/test/transactions?hanging=1", f"/c/test/transaction?id={group}",
-        "/c/test/partitions", "/c/test/partitions/proposal", "/c/test/nodes/1",
+        "/c/test/partitions", "/c/test/partitions/proposal", "/c/test/nodes/1", "/c/test/acls", "/c/test/schemas",
+        "/c/test/schema?id=orders-value", "/c/test/schema?id=orders-value&version=2&with=1",
         f"/c/test/groups/reset?group={group}&group=browser-idle", "/mirrors", "/mirrors/east-west",
     ]  # fmt: skip
 
@@ -268,6 +289,28 @@ def test_the_keyboard_alone_gets_everywhere(browser: Chromium, console: str) -> 
         if reached[-1] == TOPIC:
             break
     assert reached[-1] == TOPIC and browser.run("getComputedStyle(document.activeElement).outlineStyle") != "none"
+
+
+def test_schemas_are_compared_and_checked(browser: Chromium, console: str, registry: str) -> None:
+    browser.go(console + "/c/test/schemas")
+    browser.click("td a[href*='orders-value']")
+    browser.until_text("Versions")
+    browser.choose("[name=with]", "1")
+    browser.click("main form.bar button")
+    browser.until_text("from version 1 to 2")
+    assert browser.run("document.querySelector('.diff ins').textContent.startsWith('+ ')")
+    assert "onerror=alert(1)" in browser.run("document.querySelector('.diff').textContent")
+    client = SchemaRegistryClient(registry)
+    for schema, words in ((AVRO, "it may follow version 2"), (NARROW, "it may not follow version 2")):
+        browser.go(console + "/c/test/schema?id=orders-value")
+        browser.fill("[name=schema]", json.dumps(schema))
+        browser.click("form[action$='/check'] button")
+        browser.until_text(words)
+    browser.go(console + "/c/test/schema?id=orders-value")
+    browser.choose("[name=level]", "FULL")
+    browser.click("form[action$='/level'] button")
+    browser.until_text("orders-value: FULL")
+    assert client.compatibility("orders-value") == "FULL" and client.versions("orders-value") == [1, 2]
 
 
 def test_users_masks_and_read_only(browser: Chromium, filled: str, tmp_path: Path) -> None:

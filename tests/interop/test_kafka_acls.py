@@ -6,7 +6,9 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import apache_kafka
 import pytest
@@ -15,10 +17,15 @@ from mirrors import wait_for
 from fastq.admin import Acl, AclFilter, AclOperation, AclPatternType, AclPermission, AclResourceType, Admin
 from fastq.cli import main
 from fastq.cli.acls import COLUMNS, SUPPORTED
+from fastq.console.config import ClusterConfig, ConsoleConfig
 from fastq.errors import InvalidRequest
 from fastq.mirror.acls import copy_acls
 from fastq.mirror.config import parse_config
 from fastq.testing import Broker
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit" / "console"))
+
+from console_served import Browser, Served
 
 pytestmark = [pytest.mark.one_node, pytest.mark.kafka]
 
@@ -262,3 +269,38 @@ def test_our_command_knows_the_operations_that_kafkas_does(servers: str, tools: 
         _, printed = tools.run(KAFKAS, "--bootstrap-server", servers, *arguments)
         (told,) = re.findall(r"only supports operations \[?([\w, ]+)", printed)
         assert set(told.split(", ")) == {each.upper().replace("-", "_") for each in ("all", *known)}, kind
+
+
+def test_the_console_makes_shows_and_deletes_them(servers: str, admin: Admin) -> None:
+    console = Served(ConsoleConfig((ClusterConfig("test", {"bootstrap.servers": servers}),), port=0, picture_s=0.0))
+    page = "/c/test/acls"
+    fields = {
+        "kind": "TOPIC", "name": "team-", "principal": "User:alice", "operation": "READ", "permission": "ALLOW", "pattern": "PREFIXED",
+    }  # fmt: skip
+    try:
+        with Browser(console.url) as browser:
+            assert "no access control is there yet" in browser.get(page).text
+            for wrong in (
+                {"kind": "ANY"},
+                {"name": ""},
+                {"principal": "alice"},
+                {"operation": "fly"},
+                {"pattern": "MATCH"},
+            ):
+                assert browser.submit(page, f"{page}/create", **{**fields, **wrong}).status_code == 400, wrong
+            assert browser.submit(page, f"{page}/create", **fields).status_code == 200
+            made = Acl(TOPIC, "team-", "User:alice", READ, pattern_type=PREFIXED)
+            other = Acl(TOPIC, "team-", "User:alice", WRITE, DENY, "10.0.0.1")
+            admin.create_acls([other]).results()
+            wait_for(lambda: admin.describe_acls() == sorted([made, other], key=lambda acl: acl.pattern_type))
+            text = browser.get(page, params={"q": "ALICE"}).text
+            assert "and all that begin so" in text and ">deny<" in text and "10.0.0.1" in text
+            assert "no access control has bob" in browser.get(page, params={"q": "bob"}).text
+            assert browser.submit(page, f"{page}/delete", **fields, host="*").status_code == 200
+            wait_for(lambda: admin.describe_acls() == [other])
+            again = browser.submit(page, f"{page}/delete", **fields, host="*")
+            assert again.status_code == 400 and "nothing was deleted" in again.text
+            refused = browser.submit(page, f"{page}/create", **{**fields, "kind": "CLUSTER"})
+            assert refused.status_code == 200 and 'class="bad"' in refused.text, "what Kafka refuses is told"
+    finally:
+        console.close()

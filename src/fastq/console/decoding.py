@@ -15,11 +15,14 @@ import json
 import struct
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastq.console import paths
 from fastq.console.masking import MASKED, Mask
 from fastq.errors import SchemaRegistryError
+
+if TYPE_CHECKING:
+    from fastq.schema_registry import SchemaRegistryClient
 
 TEXT_MAX = 20_000
 HEX_BYTES_MAX = 2_048
@@ -57,6 +60,11 @@ class Registry:
         self._clock = clock
         self._unknown: dict[int | None, tuple[float, str]] = {}
         """Schemas that could not be had, with when to ask again and why not; None: the registry itself does not answer."""
+
+    @property
+    def client(self) -> SchemaRegistryClient:
+        """What the pages of the registry ask, in a thread."""
+        return self._client
 
     async def decode(self, topic: str, data: bytes) -> Field | None:
         """What a frame of Confluent's form holds; None where the bytes are none."""

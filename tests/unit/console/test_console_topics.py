@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 
-from console_served import Browser, becomes
+from console_served import Browser, Served, becomes
 
 from fastq import Admin, Producer
-from fastq.testing import Broker
+from fastq.console.config import ClusterConfig
+from fastq.testing import Broker, SchemaRegistry
 
 
 def test_the_first_page_is_the_cluster_with_its_nodes(browser: Browser) -> None:
@@ -112,3 +113,31 @@ def test_partitions_of_a_large_topic_are_paged(
     assert first.count("?partition=") == 200 and "201 in all, page 1 of 2" in first
     last = browser.get(f"/c/test/topics/{topic}", params={"page": 2}).text
     assert last.count("?partition=") == 1 and "?partition=200" in last
+
+
+def test_what_a_cluster_has_none_of_is_a_sentence(browser: Browser) -> None:
+    """A broker without an authorizer, a console that knows no schema registry."""
+    acls, schemas = browser.get("/c/test/acls"), browser.get("/c/test/schemas")
+    assert acls.status_code == 200 and "has no authorizer" in acls.text and "<form" not in acls.text.split("<main")[1]
+    assert schemas.status_code == 200 and "knows no schema registry" in schemas.text
+    fields = {
+        "kind": "TOPIC", "name": "t", "principal": "User:a", "operation": "READ", "permission": "ALLOW", "pattern": "LITERAL",
+    }  # fmt: skip
+    answer = browser.submit("/c/test/new-topic", "/c/test/acls/create", **fields)
+    assert "authorizer" in answer.text.lower() or "SECURITY_DISABLED" in answer.text
+    for path in ("/c/test/schema?id=x", "/c/test/schema"):
+        assert browser.get(path).status_code == 400
+
+
+def test_schemas_of_a_registry_that_refuses_or_is_gone(served: Callable[..., Served], shared_broker: Broker) -> None:
+    with SchemaRegistry() as registry:
+        cluster = ClusterConfig("test", {"bootstrap.servers": shared_broker.bootstrap_servers}, registry.url)
+        url = served(clusters=(cluster,)).url
+        with Browser(url) as browser:
+            assert "no subject is there yet" in browser.get("/c/test/schemas").text
+            gone = browser.get("/c/test/schema", params={"id": "none/../x"})
+            assert gone.status_code == 409 and "404" in gone.text
+            assert browser.submit("/c/test/new-topic", "/c/test/schema/level", id="x", level="LOW").status_code == 400
+    with Browser(url) as browser:
+        answer = browser.get("/c/test/schemas")
+        assert answer.status_code == 409 and "cannot be reached" in answer.text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fastq.console.pages import (
+    acls,
     charts,
     copies,
     groups,
@@ -11,6 +12,7 @@ from fastq.console.pages import (
     partitions,
     records,
     resets,
+    schemas,
     topic_parts,
     topics,
     transactions,
@@ -28,5 +30,7 @@ ROUTES: Routes = [
     *charts.ROUTES,
     *transactions.ROUTES,
     *partitions.ROUTES,
+    *acls.ROUTES,
+    *schemas.ROUTES,
     *mirrors.ROUTES,
 ]
