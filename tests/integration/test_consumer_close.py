@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -148,3 +150,51 @@ def test_a_close_beside_another_waits_for_its_end(broker: Broker, topic: str, as
 
     asyncio.run(main()) if asynchronous else in_threads()
     assert len(revoked) == 1 and interceptor.closed == 1
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_cell_that_is_run_again_after_an_error_says_what_stands_in_its_way(
+    broker: Broker, topic: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, asynchronous: bool
+) -> None:
+    """The error that was shown last keeps the consumer, which so is not the one that is dropped."""
+    given = options(broker, topic, "consumer", Interceptor())
+    made: list[Any] = []
+
+    class Interrupt(Exception):
+        """As KeyboardInterrupt, which would end the test."""
+
+    async def main() -> None:
+        made.append(AsyncConsumer(topic, **given))
+        while not made[0].assignment():
+            await made[0].poll(timeout=0.1)
+        with pytest.raises(Interrupt) as caught:
+            await interrupted(made[0])
+        monkeypatch.setattr(sys, "last_value", caught.value, raising=False)
+        again: AsyncConsumer[Any, Any] = AsyncConsumer(topic, **given)
+        others = [AsyncConsumer(topic, **{**given, "group_id": "another"})]
+        await made[0].close()
+        others.append(AsyncConsumer(topic, **given))
+        for consumer in (again, *others):
+            await consumer.close()
+
+    async def interrupted(consumer: Any) -> None:
+        raise Interrupt
+
+    def interrupt(consumer: Any) -> None:
+        raise Interrupt
+
+    def blocking() -> None:
+        made.append(Consumer(topic, **given))
+        while not made[0].assignment():
+            made[0].poll(timeout=0.1)
+        with pytest.raises(Interrupt) as caught:
+            interrupt(made[0])
+        monkeypatch.setattr(sys, "last_value", caught.value, raising=False)
+        with Consumer(topic, **given), Consumer(topic, **{**given, "group_id": "another"}):
+            made[0].close()
+            Consumer(topic, **given).close()
+
+    with caplog.at_level(logging.WARNING, "fastq.consumer"):
+        asyncio.run(main()) if asynchronous else blocking()
+    (line,) = (text for text in caplog.messages if "has a member in this process already" in text)
+    assert f"group-{topic}" in line and "records of its 2 partitions" in line

@@ -7,6 +7,7 @@ runs under the driver's lock, or in its loop.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import re
 import time
@@ -33,6 +34,7 @@ from fastq.consumer.group.membership import Change, ChangeKind
 from fastq.consumer.group.session import GroupSession, Place, log_failure
 from fastq.consumer.hooks import Hooks
 from fastq.consumer.interrupts import Interruptible
+from fastq.consumer.left_over import kept_by_the_last_error
 from fastq.consumer.offsets import OffsetQuery
 from fastq.consumer.topic_watch import TopicWatch
 from fastq.consumer.topics import settings_and_topics, topics_and_pattern
@@ -60,6 +62,8 @@ else:  # as in fastq.producer.typed: a default is for type checkers, and typing 
     from typing import TypeVar
 
     K, V = TypeVar("K"), TypeVar("V")
+
+logger = logging.getLogger("fastq.consumer")
 
 FETCH_VERSION_MIN, FETCH_VERSION_MAX = 4, 18
 
@@ -108,6 +112,27 @@ class ConsumerBase(Interruptible):
                 self._closed = True  # nobody gets it, so nobody is to be reminded of close()
                 raise
         _consumers.add(self)
+        if self._group is not None:
+            self._tell_of_left_over()
+
+    def _tell_of_left_over(self) -> None:
+        """Say that an earlier consumer still has a share of the group's partitions, where it is known that nobody reads it any more."""
+        config = self.config
+        for other in kept_by_the_last_error(ConsumerBase):
+            group, theirs = other._group, other.config
+            if (theirs.group_id, theirs.bootstrap_servers) != (config.group_id, config.bootstrap_servers):
+                continue
+            if group is not None and group.membership is not None and not other._closed and not other._asking:
+                logger.warning(
+                    "group %s has a member in this process already, %r, which was open when the last error came (sys.last_value keeps "
+                    "it): records of its %d partitions come to nobody before it is closed, or max_poll_interval_ms=%d is over; use `with "
+                    "%s(...)`, or call its close() before a cell is run again",
+                    config.group_id,
+                    other,
+                    len(other._fetcher.partitions),
+                    theirs.max_poll_interval_ms,
+                    type(other).__name__,
+                )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A consumer pickles as what it was made with: topics and configuration, not its position."""
