@@ -56,7 +56,18 @@ MAY_IMPORT = {
     "admin": CORE | {"lazy"},
     "cli": CORE
     | USERS
-    | {"", "other_clients", "properties", "producer", "consumer", "admin", "testing", "mirror", "console"},
+    | {
+        "",
+        "other_clients",
+        "properties",
+        "producer",
+        "consumer",
+        "admin",
+        "schema_registry",
+        "testing",
+        "mirror",
+        "console",
+    },
     "mirror": CORE | {"", "lazy", "properties", "producer", "consumer", "admin", "observability"},
     "console": CORE | USERS | {"", "lazy", "properties", "producer", "consumer", "admin", "schema_registry", "mirror"},
     "spark": CORE | USERS | {"", "lazy", "producer", "consumer", "admin"},

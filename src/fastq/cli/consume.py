@@ -9,13 +9,11 @@ the last of all, and shows it if it fits.
 from __future__ import annotations
 
 import argparse
-import base64
 import itertools
-import json
 import re
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastq.cli.clients import (
@@ -28,7 +26,7 @@ from fastq.cli.clients import (
     opened_consumer,
 )
 from fastq.cli.consume_filter import milliseconds, parse_filter
-from fastq.cli.consume_format import parse_format
+from fastq.cli.consume_shapes import Shown, Sink, decoder, opened_sink, shower
 from fastq.cli.output import (
     INT64_MAX,
     Subparsers,
@@ -37,7 +35,6 @@ from fastq.cli.output import (
     count,
     nonempty,
     seconds,
-    shown_in_json,
     whole,
 )
 
@@ -92,8 +89,31 @@ def register(commands: Any) -> None:
     parser.add_argument(
         "--isolation", default=Default("read_uncommitted"), choices=["read_uncommitted", "read_committed"]
     )
+    decoding = parser.add_mutually_exclusive_group()
+    decoding.add_argument(
+        "--schema-registry",
+        metavar="URL",
+        help="keys and values that name a schema there (Avro, Protobuf, JSON Schema) as JSON (needs pip install fastq-sdk[schemas])",
+    )
+    decoding.add_argument(
+        "--decode",
+        action="store_true",
+        help="keys and values of Kafka's own topics, such as __consumer_offsets, as JSON",
+    )
     style = parser.add_mutually_exclusive_group()
-    style.add_argument("--json", action="store_true", help="one JSON object a line, with every field")
+    style.add_argument(
+        "--output",
+        default="text",
+        choices=["text", "json", "csv"],
+        help="json: one object a line, with every field; csv: a line of names, and one for each record",
+    )
+    style.add_argument("--json", dest="output", action="store_const", const="json", help="short for --output json")
+    style.add_argument(
+        "--parquet",
+        type=Path,
+        metavar="FILE",
+        help="write the records to a file of Parquet (needs pip install fastq-sdk[arrow])",
+    )
     style.add_argument("--verbose", action="store_true", help="partition, offset, time and key before the value")
     style.add_argument(
         "--format",
@@ -113,7 +133,7 @@ def run(options: argparse.Namespace) -> int:
     from fastq import TopicPartition
 
     _check(options)
-    show, fits = _shower(options), _filters(options)
+    decode, show, fits = decoder(options), shower(options), _filters(options)
     placed = options.start is not None or options.stop is not None or options.tail is not None
     placed = placed or (options.include is not None and options.group is None)
     earliest = options.from_beginning or options.last_of_each_key
@@ -137,7 +157,12 @@ def run(options: argparse.Namespace) -> int:
         records = _records(consumer, options, stops, left)
         if options.last_of_each_key:
             records = _last_of_each_key(records)
-        _write(((record for record in some if fits(record)) for some in records), show, left)
+        sink = opened_sink(options, show)
+        try:
+            shown = ((found for found in map(decode, some) if fits(found.record)) for some in records)
+            _write(shown, sink, left)
+        finally:
+            sink.close()
         if consumer.config.group_id is not None:
             consumer.commit()
     return 0
@@ -165,6 +190,10 @@ def _check(options: argparse.Namespace) -> None:
         raise UsageError("--partition is for one topic")
     if options.group is not None and options.partition is not None:
         raise UsageError("--group and --partition exclude each other: a group divides the partitions itself")
+    if options.group is not None and options.parquet is not None:
+        raise UsageError(
+            "--group and --parquet exclude each other: the file is whole at its end, and a group commits before"
+        )
     for option, text in {"--from": options.start, "--to": options.stop}.items():
         if text is not None:
             milliseconds(text, option)
@@ -229,12 +258,6 @@ def _place(consumer: Consumer, options: argparse.Namespace) -> dict[TopicPartiti
     return {place: ends[place] if (at := found_stops[place]) is None else at.offset for place in places}
 
 
-def _shower(options: argparse.Namespace) -> Callable[[Record], bytes]:
-    if options.format is not None:
-        return parse_format(options.format)
-    return lambda record: _shown(record, options)
-
-
 def _filters(options: argparse.Namespace) -> Callable[[Record], bool]:
     filters = [parse_filter(text) for text in options.filter]
     return lambda record: all(fits(record) for fits in filters)
@@ -296,50 +319,14 @@ def _last_of_each_key(records: Iterable[Iterable[Record]]) -> Iterator[Iterable[
     yield sorted(last.values(), key=lambda record: (record.topic, record.partition, record.offset))
 
 
-def _write(records: Iterable[Iterable[Record]], show: Callable[[Record], bytes], left: _Left) -> None:
+def _write(records: Iterable[Iterable[Shown]], sink: Sink, left: _Left) -> None:
     """Write them, some at a time."""
-    write = sys.stdout.buffer.write
     for some in records:
-        for record in some:
-            write(show(record))
+        for shown in some:
+            sink.write(shown)
             if left.records is not None:
                 left.records -= 1
                 if not left.records:
-                    sys.stdout.flush()
+                    sink.flush()
                     return
-        sys.stdout.flush()
-
-
-def _shown(record: Record, options: argparse.Namespace) -> bytes:
-    encoding = options.encoding
-    if options.json:
-        return json.dumps(as_document(record, encoding), ensure_ascii=False).encode() + b"\n"
-    value = _plain(record.value, encoding, b"null")
-    if options.verbose:
-        head = f"{record.topic}-{record.partition}@{record.offset} {record.timestamp_ms} "
-        return head.encode() + _plain(record.key, encoding, b"null") + b" " + value + b"\n"
-    if options.key_separator is not None:
-        separator: str = options.key_separator
-        return _plain(record.key, encoding, b"") + separator.encode() + value + b"\n"
-    return value + b"\n"
-
-
-def _plain(data: bytes | None, encoding: str, null: bytes) -> bytes:
-    if data is None:
-        return null
-    if encoding == "base64":
-        return base64.b64encode(data)
-    return data if encoding == "auto" else data.decode("utf-8", "replace").encode()
-
-
-def as_document(record: Record, encoding: str = "auto") -> dict[str, Any]:
-    """A record as JSON shows it; see `shown_in_json` for its bytes."""
-    return {
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "timestamp_ms": record.timestamp_ms,
-        "key": shown_in_json(record.key, encoding),
-        "value": shown_in_json(record.value, encoding),
-        "headers": [[key, shown_in_json(value, encoding)] for key, value in record.headers],
-    }
+        sink.flush()

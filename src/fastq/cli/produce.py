@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fastq.cli.clients import Default, add_client_options, opened_producer
 from fastq.cli.output import Progress, Subparsers, UsageError, complain, nonempty, rate, whole
-from fastq.cli.produce_lines import BadLine, Headers, Parsed, line_parser, without_end
+from fastq.cli.produce_lines import BadLine, Headers, Parsed, Schemas, line_parser, without_end
 from fastq.errors import FastqError
 from fastq.words import counted
 
@@ -61,6 +61,7 @@ def register(commands: Any) -> None:
         choices=["utf-8", "base64"],
         help="base64: keys and values of the lines are base64",
     )
+    _add_schema_options(parser)
     parser.add_argument("--rate", type=rate, metavar="PER_SECOND", help="send not more records a second than this")
     parser.add_argument(
         "--dead-letter",
@@ -71,6 +72,50 @@ def register(commands: Any) -> None:
     parser.add_argument("--compression", default=Default("none"), choices=["none", "gzip", "snappy", "lz4", "zstd"])
     parser.add_argument("--acks", default=Default("all"), choices=["0", "1", "all"])
     parser.set_defaults(run=run)
+
+
+def _add_schema_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--schema-registry",
+        metavar="URL",
+        help="lines are JSON that goes out as Avro, Protobuf or by a JSON Schema (needs pip install fastq-sdk[schemas])",
+    )
+    for part in ("value", "key"):
+        schema = parser.add_mutually_exclusive_group()
+        schema.add_argument(
+            f"--{part}-schema",
+            type=Path,
+            metavar="FILE",
+            help=f"register this for {part}s of the topic: .avsc, .json (a JSON Schema) or .desc (descriptors that protoc made)",
+        )
+        schema.add_argument(
+            f"--{part}-subject", metavar="NAME", help=f"{part}s as the latest schema of this subject has it"
+        )
+
+
+def _schemas(options: argparse.Namespace) -> Schemas:
+    """What the options say of schemas; the registry has been asked then. Raises UsageError, FastqError."""
+    given = {
+        part: (getattr(options, f"{part}_schema"), getattr(options, f"{part}_subject")) for part in ("key", "value")
+    }
+    asked = {part: where for part, where in given.items() if where != (None, None)}
+    if options.schema_registry is None:
+        if asked:
+            raise UsageError(f"--{next(iter(asked))}-schema and -subject need --schema-registry URL")
+        return Schemas()
+    if not asked:
+        raise UsageError("--schema-registry needs --value-schema FILE or --value-subject NAME (or --key-...)")
+    from fastq.cli.schemas import opened_registry, schema_writer
+
+    if options.encoding != "utf-8":
+        raise UsageError("--schema-registry and --encoding exclude each other: lines are JSON")
+    registry = opened_registry(options.schema_registry)
+    return Schemas(
+        **{
+            part: schema_writer(registry, options.topic, is_key=part == "key", file=file, subject=subject)
+            for part, (file, subject) in asked.items()
+        }
+    )
 
 
 class _Sent:
@@ -112,7 +157,8 @@ class _Sent:
 
 
 def run(options: argparse.Namespace) -> int:
-    parse, headers = line_parser(options), _headers(options.header)
+    line_parser(options)  # what makes no sense is told before the registry is asked
+    parse, headers = line_parser(options, _schemas(options)), _headers(options.header)
     if options.file is None and sys.stdin is None:
         raise UsageError("standard input is closed: give --file")
     typed = options.file is None and sys.stdin.isatty()

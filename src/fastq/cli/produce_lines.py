@@ -13,9 +13,11 @@ import base64
 import binascii
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from fastq.cli.output import INT32_MAX, INT64_MAX, UsageError
+from fastq.errors import FastqError
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -34,7 +36,17 @@ class Parsed(NamedTuple):
     partition: int | None = None
 
 
-def line_parser(options: argparse.Namespace) -> Callable[[bytes], Parsed]:
+class Schemas(NamedTuple):
+    """What makes bytes of the documents that keys and values are; None where they are bytes themselves."""
+
+    key: Callable[[Any], bytes] | None = None
+    value: Callable[[Any], bytes] | None = None
+
+
+NO_SCHEMAS = Schemas()
+
+
+def line_parser(options: argparse.Namespace, schemas: Schemas = NO_SCHEMAS) -> Callable[[bytes], Parsed]:
     """What makes a record of a line. Raises UsageError for options that make no sense together."""
     splits = {"--key-separator": options.key_separator, "--header-separator": options.header_separator}
     for option, text in splits.items():
@@ -43,7 +55,7 @@ def line_parser(options: argparse.Namespace) -> Callable[[bytes], Parsed]:
     if not options.json:
         if options.keep_partition:
             raise UsageError("--keep-partition needs --json: other lines say no partition")
-        return _Plain(options)
+        return _Plain(options, schemas)
     others = {**splits, "--null-marker": options.null_marker, "--key": options.key}
     given = [option for option, text in others.items() if text is not None]
     if options.encoding != "utf-8":
@@ -52,7 +64,7 @@ def line_parser(options: argparse.Namespace) -> Callable[[bytes], Parsed]:
         raise UsageError(f"--json and {given[0]} exclude each other: JSON says itself what is what")
     if options.keep_partition and options.partition is not None:
         raise UsageError("--keep-partition and --partition exclude each other")
-    return lambda line: _of_json(line, keep_partition=options.keep_partition)
+    return lambda line: _of_json(line, schemas, keep_partition=options.keep_partition)
 
 
 def without_end(line: bytes) -> bytes:
@@ -63,11 +75,15 @@ def without_end(line: bytes) -> bytes:
 class _Plain:
     """[headers, separator,] [key, separator,] value."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: argparse.Namespace, schemas: Schemas) -> None:
         self._key_separator = _bytes(options.key_separator)
         self._header_separator = _bytes(options.header_separator)
         self._key, self._null = _bytes(options.key), _bytes(options.null_marker)
-        self._decoded: Callable[[bytes], bytes] = _of_base64 if options.encoding == "base64" else bytes
+        decoded: Callable[[bytes], bytes] = _of_base64 if options.encoding == "base64" else bytes
+        self._of_key = decoded if schemas.key is None else partial(_of_text, "key", schemas.key)
+        self._of_value = decoded if schemas.value is None else partial(_of_text, "value", schemas.value)
+        if self._key is not None and schemas.key is not None:
+            self._key = self._of_key(self._key)
 
     def __call__(self, line: bytes) -> Parsed:
         headers: Headers = []
@@ -80,8 +96,8 @@ class _Plain:
         if self._key_separator is not None:
             head, found, tail = value.partition(self._key_separator)
             if found:
-                key, value = self._decoded(head), tail
-        return Parsed(None if value == self._null else self._decoded(value), key, headers)
+                key, value = self._of_key(head), tail
+        return Parsed(None if value == self._null else self._of_value(value), key, headers)
 
 
 def _bytes(text: str | None) -> bytes | None:
@@ -110,7 +126,25 @@ def _of_base64(text: bytes) -> bytes:
         raise BadLine(f"no base64 ({error}): {text[:60]!r}") from None
 
 
-def _of_json(line: bytes, *, keep_partition: bool) -> Parsed:
+def _of_text(name: str, write: Callable[[Any], bytes], text: bytes) -> bytes:
+    """What a schema makes of JSON."""
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadLine(f"{name}: JSON is expected with a schema ({error}): {text[:60]!r}") from None
+    return _of_document(name, write, document)
+
+
+def _of_document(name: str, write: Callable[[Any], bytes], document: Any) -> bytes:
+    try:
+        return write(document)
+    except FastqError:  # the registry's, which says nothing of the line
+        raise
+    except Exception as error:  # the formats' libraries have errors of their own
+        raise BadLine(f"{name}: it does not fit its schema: {type(error).__name__} {error}") from None
+
+
+def _of_json(line: bytes, schemas: Schemas, *, keep_partition: bool) -> Parsed:
     try:
         text, errors = line.decode(), "strict"
     except UnicodeDecodeError:  # kcat puts bytes that are no text into its JSON as they are: so they are got back
@@ -122,9 +156,13 @@ def _of_json(line: bytes, *, keep_partition: bool) -> Parsed:
     if not isinstance(document, dict) or not document.keys() & {"value", "payload"}:
         raise BadLine(f'an object with a "value" or a "payload" is expected, not {line[:60]!r}')
     partition = document.get("partition") if keep_partition else None
+
+    def data(name: str, given: Any, write: Callable[[Any], bytes] | None) -> bytes | None:
+        return _data(name, given, errors) if write is None or given is None else _of_document(name, write, given)
+
     return Parsed(
-        _data("value", document.get("value", document.get("payload")), errors),
-        _data("key", document.get("key"), errors),
+        data("value", document.get("value", document.get("payload")), schemas.value),
+        data("key", document.get("key"), schemas.key),
         _json_headers(document.get("headers"), errors),
         _whole("timestamp_ms", document.get("timestamp_ms", document.get("ts")), INT64_MAX),
         _whole("partition", partition, INT32_MAX),

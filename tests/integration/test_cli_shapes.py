@@ -1,0 +1,201 @@
+"""`fastq consume` and `fastq produce`: schemas of a registry, Kafka's own topics decoded, CSV and Parquet."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet  # type: ignore[import-untyped]
+import pytest
+from google.protobuf import descriptor_pb2
+
+from fastq import Admin, Producer, read_topic
+from fastq.cli import main
+from fastq.testing import Broker, SchemaRegistry
+
+AVRO = {
+    "type": "record",
+    "name": "Order",
+    "fields": [
+        {"name": "number", "type": "long"},
+        {"name": "note", "type": ["null", "string"], "default": None},
+        {"name": "raw", "type": ["null", "bytes"], "default": None},
+    ],
+}
+JSON_SCHEMA = {
+    "title": "Order",
+    "type": "object",
+    "properties": {"number": {"type": "integer"}},
+    "required": ["number"],
+}
+
+Run = Callable[..., str]
+
+
+@pytest.fixture
+def registry() -> Iterator[SchemaRegistry]:
+    with SchemaRegistry() as running:
+        yield running
+
+
+@pytest.fixture
+def fastq(shared_broker: Broker, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """What a command prints, to standard output or (with another code than 0) to standard error."""
+    monkeypatch.setenv("FASTQ_BOOTSTRAP", shared_broker.bootstrap_servers)
+
+    def run(*arguments: object, stdin: str = "", code: int = 0) -> str:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        capfd.readouterr()
+        found = main(list(map(str, arguments)))
+        out, error = capfd.readouterr()
+        assert found == code, error
+        return error if code else out
+
+    return run
+
+
+@pytest.fixture
+def topic(shared_broker: Broker, make_topic: Callable[..., str]) -> str:
+    return make_topic(shared_broker.bootstrap_servers, 1)
+
+
+def schema_file(folder: Path, kind: str) -> Path:
+    if kind == "desc":
+        field = {"name": "number", "number": 1, "type": 3, "label": 1, "json_name": "number"}
+        message = descriptor_pb2.DescriptorProto(name="Order", field=[descriptor_pb2.FieldDescriptorProto(**field)])
+        file = descriptor_pb2.FileDescriptorProto(name="order.proto", syntax="proto3", message_type=[message])
+        (folder / "order.desc").write_bytes(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString())
+    else:
+        (folder / f"order.{kind}").write_text(json.dumps(AVRO if kind == "avsc" else JSON_SCHEMA))
+    return folder / f"order.{kind}"
+
+
+@pytest.mark.parametrize("kind", ["avsc", "json", "desc"])
+def test_there_and_back_by_a_schema(
+    fastq: Run, registry: SchemaRegistry, topic: str, new_topic_name: Callable[[], str], kind: str, tmp_path: Path
+) -> None:
+    schema = ["--schema-registry", registry.url, "--value-schema", schema_file(tmp_path, kind)]
+    fastq("produce", topic, *schema, "--key", "k", "--null-marker", "-", stdin='{"number":1}\n{"number": 2}\n-\n')
+    read = ["consume", topic, "--from-beginning", "--exit-at-end", "--schema-registry", registry.url]
+    values = [None if line == "null" else json.loads(line)["number"] for line in fastq(*read).splitlines()]
+    numbers = [1, 2] if kind != "desc" else ["1", "2"]  # as Protobuf has 64 bits in JSON
+    assert values == [*numbers, None]
+    lines = fastq(*read, "--json")
+    assert [json.loads(line)["key"] for line in lines.splitlines()] == ["k"] * 3
+    assert fastq(*read, "--filter", "value.number=2", "--key-separator", ":").startswith('k:{"number":')
+    copy = new_topic_name()
+    by_subject = ["--schema-registry", registry.url, "--value-subject", f"{topic}-value"]
+    fastq("topics", "create", copy, "--partitions", "1")
+    fastq("produce", copy, "--json", *by_subject, stdin=lines)
+    assert fastq("consume", copy, *read[2:], "--json") == lines.replace(topic, copy)
+    told = fastq("produce", topic, *schema, stdin='{"number": "x"}\n', code=2)
+    assert "line 1: value: it does not fit its schema" in told
+    assert "line 1: value: JSON is expected with a schema" in fastq("produce", topic, *schema, stdin="x\n", code=2)
+
+
+def test_bytes_and_texts_by_a_schema(fastq: Run, registry: SchemaRegistry, topic: str, tmp_path: Path) -> None:
+    """Keys too; and what has no frame is shown as it is."""
+    key = tmp_path / "key.avsc"
+    key.write_text('"string"')
+    line = '{"key": "k", "value": {"number": 5, "note": "grün", "raw": {"base64": "AP8="}}}'
+    schemas = ["--value-schema", schema_file(tmp_path, "avsc"), "--key-schema", key]
+    fastq("produce", topic, "--json", "--schema-registry", registry.url, *schemas, stdin=line)
+    fastq("produce", topic, "--key", "plain", stdin="text")
+    read = ["consume", topic, "--from-beginning", "--exit-at-end", "--schema-registry", registry.url, "--json"]
+    first, second = (json.loads(line) for line in fastq(*read).splitlines())
+    assert {"key": first["key"], "value": first["value"]} == json.loads(line)
+    assert (second["key"], second["value"]) == ("plain", "text")
+    assert "-subject need --schema-registry" in fastq("produce", topic, "--value-subject", "s", code=2)
+    assert "needs --value-schema" in fastq("produce", topic, "--schema-registry", registry.url, code=2)
+    wrong = ["produce", topic, "--schema-registry", registry.url]
+    assert "a schema is .avsc" in fastq(*wrong, "--value-schema", "x.proto", code=2)
+    assert "Subject 's' not found" in fastq(*wrong, "--value-subject", "s", code=1)
+    bad = tmp_path / "bad.desc"
+    bad.write_bytes(b"\xff\xff")
+    assert "no set of descriptors" in fastq(*wrong, "--value-schema", bad, code=2)
+    assert "http://host:port" in fastq("consume", topic, "--schema-registry", "x", code=2)
+
+
+def test_a_frame_that_cannot_be_read_ends_with_its_place(
+    fastq: Run, shared_broker: Broker, registry: SchemaRegistry, topic: str, tmp_path: Path
+) -> None:
+    good = ["produce", topic, "--schema-registry", registry.url, "--value-schema", schema_file(tmp_path, "avsc")]
+    fastq(*good, stdin='{"number": 1}\n')
+    with Producer(bootstrap_servers=shared_broker.bootstrap_servers) as producer:
+        producer.send(topic, b"\0\0\0\0\x01\xff")
+    read = ["consume", topic, "--from-beginning", "--exit-at-end", "--schema-registry", registry.url]
+    assert f"{topic}" in (told := fastq(*read, code=1)) and "schema 1 does not fit" in told and "offset 1" in told
+    with Producer(bootstrap_servers=shared_broker.bootstrap_servers) as producer:
+        producer.send(topic, b"\0\0\0\0\x63x")
+    later = ["consume", topic, "--partition", "0", "--offset", "2", "--exit-at-end", "--schema-registry", registry.url]
+    assert "Schema 99 not found" in fastq(*later, code=1)
+
+
+def test_csv_tells_null_from_empty(fastq: Run, shared_broker: Broker, topic: str) -> None:
+    values = [b"plain", b"", None, b'a,"b"\nc', b"\xff", b" x "]
+    with Producer(bootstrap_servers=shared_broker.bootstrap_servers) as producer:
+        for value in values:
+            producer.send(topic, value, key=b"k", headers=[("h", b"1")], timestamp_ms=5)
+    text = fastq("consume", topic, "--from-beginning", "--exit-at-end", "--output", "csv")
+    rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    assert [row["value"] for row in rows] == ["plain", "", "", 'a,"b"\nc', '{"base64": "/w=="}', " x "]
+    assert rows[0] | {"topic": "", "value": ""} == {
+        "topic": "",
+        "partition": "0",
+        "offset": "0",
+        "timestamp_ms": "5",
+        "key": "k",
+        "value": "",
+        "headers": '[["h", "1"]]',
+    }
+    assert f'{topic},0,1,5,k,"",' in text and f"{topic},0,2,5,k,," in text
+
+
+def test_parquet_has_what_read_topic_has(
+    fastq: Run, shared_broker: Broker, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fastq.cli.consume_shapes.ROWS_MAX", 300)
+    with Producer(bootstrap_servers=shared_broker.bootstrap_servers) as producer:
+        producer.send_many(topic, [b"%d" % number for number in range(1000)])
+        producer.send(topic, None, key=b"\xff", headers=[("h", b"1"), ("n", None)])
+    file = tmp_path / "records.parquet"
+    assert fastq("consume", topic, "--from-beginning", "--exit-at-end", "--parquet", file) == ""
+    expected = read_topic(topic, headers=True, bootstrap_servers=shared_broker.bootstrap_servers).to_arrow()
+    found = pyarrow.parquet.read_table(file)
+    assert found.column_names == expected.column_names and found.to_pylist() == expected.to_pylist()
+    assert pyarrow.parquet.ParquetFile(file).num_row_groups == 4
+    some = ["consume", topic, "--from-beginning", "--max-records", "7", "--filter", "value>500"]
+    fastq(*some, "--parquet", file)
+    assert [row["value"] for row in pyarrow.parquet.read_table(file).to_pylist()] == [
+        b"%d" % n for n in range(501, 508)
+    ]
+    assert "exclude each other" in fastq("consume", topic, "--group", "g", "--parquet", file, code=2)
+    assert "no such file or directory" in fastq(
+        "consume", topic, "--exit-at-end", "--parquet", tmp_path / "no" / "x", code=1
+    )
+
+
+@pytest.mark.one_node
+def test_kafkas_own_topics_are_decoded(fastq: Run, shared_broker: Broker, topic: str) -> None:
+    with Admin(bootstrap_servers=shared_broker.bootstrap_servers) as admin:
+        admin.alter_group_offsets(topic, {(topic, 0): 3})
+    with (
+        Producer(bootstrap_servers=shared_broker.bootstrap_servers, transactional_id=topic) as producer,
+        producer.transaction(),
+    ):
+        producer.send(topic, b"x")
+    read = ["--from-beginning", "--exit-at-end", "--decode", "--filter"]
+    mine = f"key.data.group={topic}"
+    (line,) = fastq("consume", "__consumer_offsets", *read, mine, "--filter", f"key.data.topic={topic}").splitlines()
+    document = json.loads(line)
+    assert document["key"] == {"type": 1, "data": {"group": topic, "topic": topic, "partition": 0}}
+    assert document["value"]["data"]["offset"] == 3
+    lines = fastq("consume", "__transaction_state", *read, f"key.data.transactionalId={topic}", "--json").splitlines()
+    states: list[Any] = [json.loads(line)["value"]["data"]["transactionStatus"] for line in lines]
+    assert states[0] == 0 and states[-1] == 4  # empty, complete with a commit
+    assert "--decode knows Kafka's own topics" in fastq("consume", topic, "--decode", code=2)
