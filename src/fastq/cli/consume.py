@@ -92,6 +92,7 @@ def register(commands: Any) -> None:
     decoding = parser.add_mutually_exclusive_group()
     decoding.add_argument(
         "--schema-registry",
+        type=nonempty,
         metavar="URL",
         help="keys and values that name a schema there (Avro, Protobuf, JSON Schema) as JSON (needs pip install fastq-sdk[schemas])",
     )

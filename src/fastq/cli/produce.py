@@ -77,6 +77,7 @@ def register(commands: Any) -> None:
 def _add_schema_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--schema-registry",
+        type=nonempty,
         metavar="URL",
         help="lines are JSON that goes out as Avro, Protobuf or by a JSON Schema (needs pip install fastq-sdk[schemas])",
     )
@@ -89,7 +90,10 @@ def _add_schema_options(parser: argparse.ArgumentParser) -> None:
             help=f"register this for {part}s of the topic: .avsc, .json (a JSON Schema) or .desc (descriptors that protoc made)",
         )
         schema.add_argument(
-            f"--{part}-subject", metavar="NAME", help=f"{part}s as the latest schema of this subject has it"
+            f"--{part}-subject",
+            type=nonempty,
+            metavar="NAME",
+            help=f"{part}s as the latest schema of this subject has it",
         )
 
 

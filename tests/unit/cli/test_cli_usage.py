@@ -384,3 +384,19 @@ def test_files_of_a_log_that_are_none_are_faults(capsys: pytest.CaptureFixture[s
     (tmp_path / name).write_bytes(b"x" * (1 if name.endswith("snapshot") else 24))
     assert main(["dump-log", str(tmp_path / name)]) == 1
     assert f"FAULT {tmp_path / name}: " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("given", "expected"), [([], 30_000), (["--session-timeout", "7000"], 7_000)])
+def test_a_verifying_member_has_the_session_that_kafkas_tool_has(
+    given: list[str], expected: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the facts of the tool: 30 s, where a consumer of either kind has 45."""
+    settings: dict[str, object] = {}
+
+    def opened(*_: object, **found: object) -> object:
+        settings.update(found)
+        raise UsageError("far enough")
+
+    monkeypatch.setattr("fastq.cli.verify.opened_consumer", opened)
+    assert main(["verify", "consume", "--topic", "t", "--group-id", "g", *given]) == 2
+    assert settings["session_timeout_ms"] == expected
