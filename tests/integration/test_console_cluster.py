@@ -13,7 +13,7 @@ from urllib.request import urlopen
 import pytest
 
 from fastq import Admin, Producer, TopicPartition
-from fastq.admin import NewPartitions
+from fastq.admin import ConfigSource, NewPartitions, throttles
 from fastq.testing import Broker, Cluster
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit" / "console"))
@@ -115,9 +115,28 @@ def _moves(browser: Browser, admin: Admin) -> None:
     found = MOVES.search(shown.text)
     assert found and found[1].split() == ["orders:0:3,2"] and "<td>1, 2</td><td>3, 2</td>" in shown.text
     assert admin.describe_topic("orders").partitions[0].replicas == (1, 2)  # nothing has begun
-    assert browser.submit(page, page + "/reassign", moves=found[1]).status_code == 200
+    assert (
+        shown.text.count('class="now"') == shown.text.count('class="then"') == 6
+    )  # two bars of three nodes, before and after
+    assert browser.submit(page, page + "/reassign", moves=found[1], throttle="x").status_code == 400
+    assert browser.submit(page, page + "/reassign", moves=found[1], throttle="1").status_code == 200
     moved = lambda: admin.describe_topic("orders").partitions[0].replicas == (3, 2)  # noqa: E731
     assert becomes(moved) and becomes(lambda: "no partition moves" in browser.get(page).text)
+    assert becomes(lambda: _throttles(admin) == {("1", "1048576"), ("2", "1048576"), ("3", "1048576")})
+    answer = browser.submit(page, page + "/unthrottle")
+    assert answer.status_code == 200 and "topic orders" in answer.text and "broker 3" in answer.text, answer.text
+    assert becomes(lambda: _throttles(admin) == set())
+    assert becomes(lambda: "nothing was to be done" in browser.submit(page, page + "/unthrottle").text)
+
+
+def _throttles(admin: Admin) -> set[tuple[str, str | None]]:
+    """Of which nodes the followers are throttled, and to how much."""
+    found = admin.describe_configs([throttles.broker(node) for node in (1, 2, 3)]).results()
+    return {
+        (resource.name, entries[throttles.FOLLOWER_RATE].value)
+        for resource, entries in found.items()
+        if entries[throttles.FOLLOWER_RATE].source is ConfigSource.DYNAMIC_BROKER_CONFIG
+    }
 
 
 def _leaders(browser: Browser, admin: Admin) -> None:

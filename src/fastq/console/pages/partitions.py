@@ -2,7 +2,8 @@
 
 Rules: the proposal is `fastq.admin.balance`'s, as `fastq partitions rebalance` prints it; it describes all topics, so it is made when
 asked for. Moves that somebody writes are shown as it is. What is begun is what was shown. All of it is about every topic: users of some
-topics see the moves of those, begin none, and elect the leaders of their own.
+topics see the moves of those, begin none, and elect the leaders of their own. A throttle is set before what it is about begins, and taken
+away by a click once nothing moves, whoever has set it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from typing import Any
 
 from starlette.responses import Response
 
+from fastq.admin import ConfigResource
+from fastq.admin.throttles import Changes, alterations, broker, replication_throttles, throttles_of
 from fastq.console.pages.routes import CLUSTER, TOPIC, Routes
 from fastq.console.picture import replica_sizes
 from fastq.console.users import Role
@@ -22,6 +25,11 @@ from fastq.metadata import TopicPartition
 
 MOVES_LENGTH_MAX = 3 << 20
 DESCRIBE_S = 60.0
+DESCRIBED_AT_ONCE = 500
+THROTTLE_MAX = 1 << 20
+"""MiB a second of a node."""
+BARS_MAX = 100
+"""Nodes that the picture of a plan has; the table has all."""
 
 
 async def overview(visit: Visit) -> Response:
@@ -122,7 +130,25 @@ def _shown(visit: Visit, moves: State, before: State, racks: dict[int, str | Non
         for node in sorted(racks)
     ]
     lines = "\n".join(f"{tp.topic}:{tp.partition}:{','.join(map(str, replicas))}" for tp, replicas in moves.items())
-    return visit.page("proposal.html", moves=moves, before=before, nodes=nodes, lines=lines, of_balancer=of_balancer)
+    return visit.page(
+        "proposal.html",
+        moves=moves,
+        before=before,
+        nodes=nodes,
+        lines=lines,
+        of_balancer=of_balancer,
+        bars=_bars(nodes),
+    )
+
+
+def _bars(nodes: list[dict[str, Any]]) -> list[tuple[int, str, str, list[tuple[int, float]]]]:
+    """Of the picture: a node, what is counted in words and as a key, and for now and then the number and its share of the largest."""
+    most = max((number for row in nodes for number in row["held"]), default=0) or 1
+    return [
+        (row["node"], words, kind, [(number, number / most) for number in row[kind]])
+        for row in nodes[:BARS_MAX]
+        for kind, words in (("held", "replicas"), ("led", "led"))
+    ]
 
 
 async def plan(visit: Visit) -> Response:
@@ -156,13 +182,52 @@ async def reassign(visit: Visit) -> Response:
     """Begin the moves of a proposal."""
     visit.check_everywhere("A reassignment")
     moves = _moves(visit)
+    mib = visit.number("throttle", 0, low=1, high=THROTTLE_MAX)
+    if mib:
+        await _throttle(visit, moves, mib << 20)
     outcomes = await visit.cluster.admin.alter_partition_reassignments(moves)
     first: FastqError | None = next(iter(outcomes.errors.values()), None)
-    visit.audit("reassign partitions", first, moves={str(tp): nodes for tp, nodes in moves.items()})
+    visit.audit("reassign partitions", first, throttle_mib=mib, moves={str(tp): nodes for tp, nodes in moves.items()})
     rows: list[tuple[str, Any]] = [
         (f"{tp} to {moves[tp]}", outcome.error or "begun") for tp, outcome in outcomes.items()
     ]
     return visit.result("Reassign partitions", rows, visit.url("partitions"))
+
+
+async def _throttle(visit: Visit, moves: dict[TopicPartition, list[int]], bytes_per_s: int) -> None:
+    admin = visit.cluster.admin
+    described = await admin.describe_topics(sorted({tp.topic for tp in moves}))
+    before = {
+        TopicPartition(name, part.index): part.replicas
+        for name, topic in described.results().items()
+        for part in topic.partitions
+    }
+    unknown = [str(tp) for tp in moves if tp not in before]
+    if unknown:
+        raise BadValue(f"{unknown[0]}: there is no such partition")
+    changes = replication_throttles(before, moves, await admin.list_partition_reassignments(), bytes_per_s)
+    if changes:
+        (await admin.incremental_alter_configs(alterations(changes))).results()
+
+
+async def unthrottle(visit: Visit) -> Response:
+    """Take all throttles of moves away, from brokers and topics, once nothing moves."""
+    visit.check_everywhere("The throttles of moves")
+    admin, found = visit.cluster.admin, Changes()
+    if await admin.list_partition_reassignments():
+        raise Refused("Partitions move still: their throttles go once nothing moves.")
+    with visit.cluster.alone("a look for throttles"):
+        names = sorted(await admin.list_topics(include_internal=True))
+        resources = [broker(node.node_id) for node in (await admin.describe_cluster()).nodes]
+        resources += [ConfigResource.topic(name) for name in names]
+        for place in range(0, len(resources), DESCRIBED_AT_ONCE):
+            some = resources[place : place + DESCRIBED_AT_ONCE]
+            found.update(throttles_of(await admin.describe_configs(some, timeout=DESCRIBE_S)))
+    if found:
+        (await admin.incremental_alter_configs(alterations(found))).results()
+    visit.audit("take throttles away", resources=[f"{one.type.name.lower()} {one.name}" for one in found])
+    rows = [(f"{one.type.name.lower()} {one.name}", None) for one in found]
+    return visit.result("Take throttles away", rows, visit.url("partitions"))
 
 
 def _moves(visit: Visit) -> dict[TopicPartition, list[int]]:
@@ -192,5 +257,6 @@ ROUTES: Routes = [
     ("POST", CLUSTER + "/partitions/plan", Role.ADMIN, plan),
     ("GET", CLUSTER + "/partitions/proposal", Role.ADMIN, proposal),
     ("POST", CLUSTER + "/partitions/reassign", Role.ADMIN, reassign),
+    ("POST", CLUSTER + "/partitions/unthrottle", Role.ADMIN, unthrottle),
     ("POST", CLUSTER + "/partitions/cancel", Role.ADMIN, cancel),
 ]
