@@ -4,14 +4,14 @@ Rules
 - The state changes by `replay` and `end_transaction` alone; the rest makes records or answers questions.
 - An offset of a transaction is pending until the marker says so; of two commits of a partition the one written later wins, also
   where the earlier one was pending longer.
-- Records: key type 1 (0 in old logs), value version 3, or 1 where the client has asked for a retention of its own
-  (`_native/commit_path`).
+- Records: key type 1 (0 in old logs), value version 4, which says the topic's id, or 1 where the client has asked for a retention of its
+  own (`_native/commit_path`).
 Source: OffsetMetadataManager, GroupCoordinatorRecordHelpers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from fastq._native.commit_path import decode_offset_key, decode_offset_value, encode_offset_key
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 
 TopicPartition = tuple[str, int]
 
+NamedId = tuple[str, bytes]
+"""A topic's name and id; the id is zeros where a record did not say it (before version 4, and version 1)."""
+
+NO_ID = bytes(16)
+
 
 class CommittedOffset(NamedTuple):
     """What a group has committed for a partition."""
@@ -33,6 +38,7 @@ class CommittedOffset(NamedTuple):
     commit_timestamp_ms: int = -1
     expire_timestamp_ms: int = -1
     """-1: the broker's retention applies."""
+    topic_id: bytes = NO_ID
     sequence: int = -1
     """Its place among the shard's records."""
 
@@ -84,26 +90,31 @@ class Offsets:
         wanted = known if partitions is None else [item for item in partitions if item in known]
         return [(encode_offset_key(group_id, *item), None) for item in wanted]
 
-    def topics(self) -> set[str]:
+    def topics(self) -> set[NamedId]:
         """The topics of all offsets, pending ones too."""
-        tables: list[Mapping[TopicPartition, object]] = [*self._groups.values(), *self._waiting.values()]
-        return {topic for items in tables for topic, _ in items}
+        return {(item[0], committed.topic_id) for _, item, committed in self._all()}
 
-    def tombstones_of_topics(self, topics: frozenset[str]) -> list[CoordinatorRecord]:
+    def tombstones_of_topics(self, topics: Container[str]) -> list[CoordinatorRecord]:
         """Records that delete all offsets of topics that are gone."""
-        group_ids = dict.fromkeys([*self._groups, *self._waiting])
-        return [
-            record
-            for group_id in group_ids
-            for record in self.tombstones(
-                group_id,
-                {
-                    item
-                    for item in [*self._groups.get(group_id, ()), *self._waiting.get(group_id, ())]
-                    if item[0] in topics
-                },
-            )
-        ]
+        return self._tombstones_where(lambda item, committed: item[0] in topics)
+
+    def tombstones_of_ids(self, topics: Container[NamedId]) -> list[CoordinatorRecord]:
+        """Records that delete all offsets of topics that are gone, and leave those of younger ones of the same names."""
+        return self._tombstones_where(lambda item, committed: (item[0], committed.topic_id) in topics)
+
+    def _tombstones_where(self, gone: Callable[[TopicPartition, CommittedOffset], bool]) -> list[CoordinatorRecord]:
+        found: dict[str, set[TopicPartition]] = {}
+        for group_id, item, committed in self._all():
+            if gone(item, committed):
+                found.setdefault(group_id, set()).add(item)
+        return [record for group_id, items in found.items() for record in self.tombstones(group_id, items)]
+
+    def _all(self) -> Iterator[tuple[str, TopicPartition, CommittedOffset]]:
+        """What is committed, then what is pending."""
+        for table in (self._groups, *self._pending.values()):
+            for group_id, items in table.items():
+                for item, committed in items.items():
+                    yield group_id, item, committed
 
     def expired(
         self, group_id: str, group: Group, now_ms: int, retention_ms: int

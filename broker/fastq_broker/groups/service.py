@@ -1,9 +1,11 @@
 """The group coordinator of a broker: which shard a group is in, and the settings and timers of all shards.
 
 Rules: shards are made by leadership of `__consumer_offsets` (see coordinator.runtime). What is asked of all groups at once (lists,
-expiry, deleted topics) asks the loaded shards. Offsets of a deleted topic go after its deletion is on disk, and are gone from the disk
-before a topic of that name is made: else it would be read from where the older one was left. What is not loaded yet has no
-offsets of topics that are younger than the begin of its load. Source: GroupCoordinatorService.
+expiry, deleted topics) asks the loaded shards. Offsets of a deleted topic go after its deletion is committed: else a topic of that
+name would be read from where the older one was left. What was not loaded then finds them by the topic's id, which an offset is kept
+with: the metadata of who loads is never older than that of whoever wrote, as leadership is given in its order. Offsets without an id
+(value version 1, logs of older brokers) are gone from this node's disk before a topic of that name is made here, and what is not
+loaded yet has none of topics that are younger than the begin of its load. Source: GroupCoordinatorService.
 """
 
 from __future__ import annotations
@@ -23,13 +25,13 @@ from fastq_broker.coordinator import CoordinatorRuntime, ShardContext
 
 from .classic_state import Settings
 from .consumer_change import ConsumerGroupSettings
+from .offsets import NO_ID, NamedId
 from .shard import GroupShard, ShardSettings
 
 if TYPE_CHECKING:
     from fastq.errors import KafkaError
     from fastq_broker.config import BrokerConfig
     from fastq_broker.controller import MetadataDelta, MetadataImage
-    from fastq_broker.controller.image import TopicImage
     from fastq_broker.log import PartitionLog
     from fastq_broker.ports import Ports
 
@@ -216,12 +218,22 @@ class GroupCoordinator:
             self._wait_until_gone(leaving, logs)
             self._forget_left()
 
-    def _gone(self, partition: int, topics: Set[str]) -> Set[str]:
-        """Which of the topics that a partition has just loaded offsets of are no more, or others by now: they were deleted while the broker
-        was down, or this was loading."""
+    def _gone(self, partition: int, topics: Set[NamedId]) -> Set[NamedId]:
+        """Which of the topics that a partition has just loaded offsets of are no more, or others by now: they were deleted while nobody
+        coordinated their groups, or this was loading."""
         now = self._ports.image
         before = self._before_load.pop(partition, now)
-        return {name for name in topics if not _is_same(before.topic(name), now.topic(name))}
+
+        def is_there(name: str, topic_id: bytes) -> bool:
+            found = now.topic(name)
+            if found is None:
+                return False
+            older = before.topic(name)
+            return topic_id == found.topic_id or (
+                topic_id == NO_ID and older is not None and older.topic_id == found.topic_id
+            )
+
+        return {named for named in topics if not is_there(*named)}
 
     def _wait_until_gone(self, leaving: _Leaving, logs: Iterable[PartitionLog]) -> None:
         """Wait until what these logs have by now is on disk."""
@@ -278,10 +290,6 @@ def _not_gone(leaving: _Leaving, topic: str, partition: int) -> KafkaError:
         topic=topic,
         partition=partition,
     )
-
-
-def _is_same(before: TopicImage | None, now: TopicImage | None) -> bool:
-    return before is not None and now is not None and before.topic_id == now.topic_id
 
 
 def shard_settings(config: BrokerConfig) -> ShardSettings:

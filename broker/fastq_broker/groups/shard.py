@@ -34,7 +34,7 @@ from .consumer_groups import ConsumerGroups
 from .consumer_records import RECORD_TYPES as CONSUMER_TYPES
 from .errors import store_error
 from .group import UNKNOWN_MEMBER, Committer, Group
-from .offsets import Offsets, TopicPartition
+from .offsets import NO_ID, NamedId, Offsets, TopicPartition
 
 if TYPE_CHECKING:
     from fastq_broker.coordinator.shard import CoordinatorRecord, ShardContext
@@ -96,13 +96,14 @@ class GroupShard:
         settings: ShardSettings = DEFAULTS,
         image: Callable[[], MetadataImage] = MetadataImage,
         settings_of: Callable[[str], ConsumerGroupSettings] | None = None,
-        gone: Callable[[Set[str]], Set[str]] = lambda topics: frozenset(),
+        gone: Callable[[Set[NamedId]], Set[NamedId]] = lambda topics: frozenset(),
     ) -> None:
         """`image` answers the metadata as it is, `gone` which of the topics that have offsets in the log are no more."""
         self.context = context
         self.settings = settings
         self.groups: dict[str, Group] = {}
         self.offsets = Offsets()
+        self._image = image
         self._gone = gone
         self.consumer = ConsumerGroups(
             self.groups, context, settings.consumer, image, self._became_classic, settings_of
@@ -159,10 +160,11 @@ class GroupShard:
                 self._run(group)
         self.consumer.loaded()
         # Topics may have been deleted while nobody was here to forget their offsets: the broker was down, or this was loading.
-        gone = frozenset(self._gone(self.offsets.topics()))
+        gone = self._gone(self.offsets.topics())
         if gone:
-            logger.info("offsets of topics that are gone are deleted: %s", ", ".join(sorted(gone)[:20]))
-            self.topics_deleted(gone)
+            names = sorted({name for name, _ in gone})
+            logger.info("offsets of topics that are gone are deleted: %s", ", ".join(names[:20]))
+            self._delete_offsets_of_topics(self.offsets.tombstones_of_ids(gone))
 
     def unloaded(self) -> None:
         """Turn away who waits."""
@@ -296,12 +298,15 @@ class GroupShard:
         expires_ms = now_ms + commit.retention_ms if commit.retention_ms >= 0 else -1
         errors: dict[TopicPartition, int] = {}
         records: list[CoordinatorRecord] = []
+        image = self._image()
         for topic, partition, offset, leader_epoch, metadata in commit.offsets:
             if metadata is not None and len(metadata) > self.settings.offset_metadata_bytes_max:
                 errors[topic, partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
                 continue
             errors[topic, partition] = ErrorCode.NONE
-            value = encode_offset_value(offset, leader_epoch, metadata or "", now_ms, expires_ms)
+            found = image.topic(topic)
+            topic_id = NO_ID if found is None else found.topic_id
+            value = encode_offset_value(offset, leader_epoch, metadata or "", now_ms, expires_ms, topic_id)
             records.append((encode_offset_key(commit.group_id, topic, partition), value))
 
         def done(error: KafkaError | None) -> None:
@@ -378,10 +383,12 @@ class GroupShard:
 
     def topics_deleted(self, topics: frozenset[str]) -> bool:
         """Topics are gone, and so are their offsets: a topic that comes under one of these names begins anew. Whether there were any."""
-        records = self.offsets.tombstones_of_topics(topics)
-        if records:
-            self._write(records, "deleting offsets of deleted topics")
-        return bool(records)
+        return self._delete_offsets_of_topics(self.offsets.tombstones_of_topics(topics))
+
+    def _delete_offsets_of_topics(self, tombstones: list[CoordinatorRecord]) -> bool:
+        if tombstones:
+            self._write(tombstones, "deleting offsets of deleted topics")
+        return bool(tombstones)
 
     # --- the world ---
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 
 from fastq.errors import ErrorCode
 from fastq.protocol.messages import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
-from fastq_broker.controller.image import PartitionImage, TopicImage
+from fastq_broker.controller.image import MetadataImage, PartitionImage, TopicImage
 from fastq_broker.controller.topics import INTERNAL_TOPICS, name_problem
 from fastq_broker.handlers import operations
+from fastq_broker.handlers.metadata import offline_replicas
 
 if TYPE_CHECKING:
     from fastq_broker.router import RequestContext
@@ -36,7 +37,6 @@ def handle(context: RequestContext, request: DescribeTopicPartitionsRequest) -> 
             return DescribeTopicPartitionsResponse(topics=[_refused(name) for name in sorted(asked)])
     limit = context.config.max_request_partition_size_limit
     room = max(1, min(limit, request.response_partition_limit))
-    live = {broker.broker_id for broker in image.live_brokers()}
     response = DescribeTopicPartitionsResponse(topics=[])
     for name in sorted(asked or image.topics_by_name):
         if name < first_topic:
@@ -50,7 +50,8 @@ def handle(context: RequestContext, request: DescribeTopicPartitionsRequest) -> 
             response.topics.append(_unknown(name))
             continue
         shown = topic.partitions[start : start + room]
-        response.topics.append(_topic(topic, start, shown, live))
+        parts = [_partition(image, context.listener, *item) for item in enumerate(shown, start)]
+        response.topics.append(_topic(topic, parts))
         room -= len(shown)
         if start + len(shown) < len(topic.partitions):
             response.next_cursor = _cursor(name, start + len(shown))
@@ -72,18 +73,19 @@ def _unknown(name: str) -> Topic:
     return Topic(error_code=error, name=name, is_internal=name in INTERNAL_TOPICS, partitions=[])
 
 
-def _topic(topic: TopicImage, start: int, shown: tuple[PartitionImage, ...], live: set[int]) -> Topic:
+def _topic(topic: TopicImage, partitions: list[Partition]) -> Topic:
     return Topic(
         name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.name in INTERNAL_TOPICS,
-        partitions=[_partition(number, partition, live) for number, partition in enumerate(shown, start)],
+        partitions=partitions,
         topic_authorized_operations=operations.TOPIC,
     )
 
 
-def _partition(number: int, partition: PartitionImage, live: set[int]) -> Partition:
-    available = partition.leader in live
+def _partition(image: MetadataImage, listener: str, number: int, partition: PartitionImage) -> Partition:
+    leader = image.brokers.get(partition.leader)
+    available = leader is not None and not leader.fenced
     return Partition(
         error_code=ErrorCode.NONE if available else ErrorCode.LEADER_NOT_AVAILABLE,
         partition_index=number,
@@ -93,5 +95,5 @@ def _partition(number: int, partition: PartitionImage, live: set[int]) -> Partit
         isr_nodes=list(partition.isr),
         eligible_leader_replicas=list(partition.eligible_leader_replicas),
         last_known_elr=list(partition.last_known_elr),
-        offline_replicas=[replica for replica in partition.replicas if replica not in live],
+        offline_replicas=offline_replicas(image, partition, listener),
     )

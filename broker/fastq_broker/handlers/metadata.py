@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from fastq.errors import ErrorCode
 from fastq.protocol.messages import MetadataRequest, MetadataResponse
 from fastq.protocol.uuid import ZERO_UUID
-from fastq_broker.controller.image import MetadataImage, PartitionImage, TopicImage
+from fastq_broker.controller.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from fastq_broker.controller.storage import METADATA_TOPIC
 from fastq_broker.controller.topics import INTERNAL_TOPICS, CreatedTopic, internal_topic, name_problem
 from fastq_broker.handlers import operations
@@ -146,10 +146,23 @@ def _unknown_name(name: str, failed: Mapping[str, ErrorCode]) -> MetadataRespons
     )
 
 
+def offline_replicas(image: MetadataImage, partition: PartitionImage, listener: str) -> list[int]:
+    """The replicas that a client of a listener is told are offline: their broker is fenced or has no such listener, or their directory has
+    failed (KRaftMetadataCache.isReplicaOffline)."""
+
+    def is_offline(broker: BrokerImage | None) -> bool:
+        if broker is None or broker.fenced or broker.endpoint(listener) is None:
+            return True
+        return not broker.is_online(partition.directory_of(broker.broker_id))
+
+    return [replica for replica in partition.replicas if is_offline(image.brokers.get(replica))]
+
+
 class _View:
     """What one client sees of an image: leaders it can reach on its listener. Made for one request."""
 
     def __init__(self, image: MetadataImage, context: RequestContext) -> None:
+        self.image, self.listener = image, context.listener
         self.live = {broker.broker_id for broker in image.live_brokers()}
         self.reachable = {broker.broker_id for broker in image.live_brokers() if broker.endpoint(context.listener)}
         old = context.api_version < FIRST_VERSION_WITH_LISTENER_ERROR
@@ -181,5 +194,5 @@ class _View:
             leader_epoch=partition.leader_epoch,
             replica_nodes=list(partition.replicas),
             isr_nodes=list(partition.isr),
-            offline_replicas=[replica for replica in partition.replicas if replica not in self.live],
+            offline_replicas=offline_replicas(self.image, partition, self.listener),
         )

@@ -9,7 +9,7 @@ Rules
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 
 from fastq._native.bits cimport MAX_VARINT32, store_i32
 from fastq._native.cursor cimport (
@@ -21,14 +21,26 @@ from fastq._native.cursor cimport (
     put_i16,
     put_i32,
     put_i64,
+    put_uvarint,
     skip_tags,
     take,
     take_count,
     take_i16,
     take_i32,
     take_i64,
+    take_uvarint,
 )
-from fastq._native.texts cimport count_topics, fail, make_room, put_no_tags, put_text, put_topic_id, refuse, take_text
+from fastq._native.texts cimport (
+    TOPIC_ID_BYTES,
+    count_topics,
+    fail,
+    make_room,
+    put_no_tags,
+    put_text,
+    put_topic_id,
+    refuse,
+    take_text,
+)
 
 cdef enum:
     WITH_THROTTLE = 3        # first response version with a throttle time
@@ -38,9 +50,12 @@ cdef enum:
     FLEXIBLE = 8
     TOPIC_IDS = 10
     KEY_TYPE = 1
-    VALUE_VERSION = 3         # as long as the broker's retention applies
+    VALUE_VERSION = 4         # as long as the broker's retention applies; flexible, as none before it
     VALUE_VERSION_WITH_EXPIRY = 1
-    VALUE_VERSION_FLEXIBLE = 4
+    VALUE_WITH_LEADER_EPOCH = 3
+    TAG_TOPIC_ID = 0
+
+cdef bytes NO_TOPIC_ID = bytes(TOPIC_ID_BYTES)
 
 
 # --- what all of them share ---
@@ -326,9 +341,15 @@ def decode_offset_key(bytes key not None):
 
 
 def encode_offset_value(
-    int64_t offset, int32_t leader_epoch, str metadata not None, int64_t commit_timestamp_ms, int64_t expire_timestamp_ms
+    int64_t offset,
+    int32_t leader_epoch,
+    str metadata not None,
+    int64_t commit_timestamp_ms,
+    int64_t expire_timestamp_ms,
+    bytes topic_id not None=NO_TOPIC_ID,
 ):
-    """The value of that record: version 3, or 1 where it has a time of its own to expire at (not -1). Raises EncodeError."""
+    """The value of that record: version 4, or 1, which carries no topic id, where it has a time of its own to expire at (not -1).
+    Raises EncodeError."""
     cdef Output out
     cdef bint expires = expire_timestamp_ms >= 0
     if not output_start(&out, 64):
@@ -338,37 +359,67 @@ def encode_offset_value(
         put_i64(&out, offset)
         if not expires:
             put_i32(&out, leader_epoch)
-        put_text(&out, False, metadata)
-        make_room(&out, 16)
+        put_text(&out, not expires, metadata)
+        make_room(&out, 16 + MAX_VARINT32)
         put_i64(&out, commit_timestamp_ms)
         if expires:
             put_i64(&out, expire_timestamp_ms)
+        elif topic_id == NO_TOPIC_ID:
+            put_no_tags(&out, True)
+        else:
+            put_uvarint(&out, 1)
+            put_uvarint(&out, TAG_TOPIC_ID)
+            put_uvarint(&out, TOPIC_ID_BYTES)
+            put_topic_id(&out, topic_id)
         return PyBytes_FromStringAndSize(<const char*>out.data, out.length)
     finally:
         output_free(&out)
 
 
 def decode_offset_value(bytes value not None):
-    """(offset, leader epoch or -1, metadata, commit timestamp, expire timestamp or -1), of versions 0 to 4. Raises DecodeError."""
+    """(offset, leader epoch or -1, metadata, commit timestamp, expire timestamp or -1, topic id or zeros), of versions 0 to 4.
+    Raises DecodeError."""
     cdef Cursor c
     cdef int16_t version
     cdef int32_t leader_epoch = -1
     cdef int64_t offset, commit_timestamp_ms
     cdef int64_t expire_timestamp_ms = -1
     cdef str metadata
+    cdef bytes topic_id = NO_TOPIC_ID
     c.p = <const uint8_t*>PyBytes_AS_STRING(value)
     c.end = c.p + PyBytes_GET_SIZE(value)
     c.failed = False
     version = take_i16(&c)
-    if not 0 <= version <= VALUE_VERSION_FLEXIBLE:
+    if not 0 <= version <= VALUE_VERSION:
         fail("a version from 0 to 4", 0, f"{version}", "the value of an offset")
     offset = take_i64(&c)
-    if version >= VALUE_VERSION:
+    if version >= VALUE_WITH_LEADER_EPOCH:
         leader_epoch = take_i32(&c)
-    metadata = take_present(&c, version >= VALUE_VERSION_FLEXIBLE)
+    metadata = take_present(&c, version >= VALUE_VERSION)
     commit_timestamp_ms = take_i64(&c)
     if version == VALUE_VERSION_WITH_EXPIRY:
         expire_timestamp_ms = take_i64(&c)
+    if version >= VALUE_VERSION:
+        topic_id = take_topic_id_tag(&c)
     if c.failed:
         fail("a whole value", 0, f"{len(value)} bytes", f"the value of an offset, version {version}")
-    return offset, leader_epoch, metadata, commit_timestamp_ms, expire_timestamp_ms
+    return offset, leader_epoch, metadata, commit_timestamp_ms, expire_timestamp_ms, topic_id
+
+
+cdef bytes take_topic_id_tag(Cursor* c):
+    """The topic id among a value's tagged fields; zeros where it has none."""
+    cdef bytes topic_id = NO_TOPIC_ID
+    cdef uint32_t count = take_uvarint(c)
+    cdef uint32_t tag, size
+    cdef const uint8_t* p
+    while count > 0 and not c.failed:
+        tag = take_uvarint(c)
+        size = take_uvarint(c)
+        p = take(c, size)
+        if tag == TAG_TOPIC_ID and p != NULL:
+            if size != TOPIC_ID_BYTES:
+                c.failed = True
+                break
+            topic_id = PyBytes_FromStringAndSize(<const char*>p, TOPIC_ID_BYTES)
+        count -= 1
+    return topic_id

@@ -18,7 +18,7 @@ DAY_MS = 24 * 3_600_000
 
 
 def offset_record(group_id: str, topic: str, partition: int, committed: CommittedOffset) -> tuple[bytes, bytes]:
-    return encode_offset_key(group_id, topic, partition), encode_offset_value(*committed[:5])
+    return encode_offset_key(group_id, topic, partition), encode_offset_value(*committed[:6])
 
 
 def commit(offsets: Offsets, group_id: str, topic: str, partition: int, offset: int, producer_id: int = -1) -> None:
@@ -28,13 +28,15 @@ def commit(offsets: Offsets, group_id: str, topic: str, partition: int, offset: 
 def test_a_record_is_what_kafka_writes() -> None:
     key, value = offset_record("g", "t", 3, CommittedOffset(5, 2, "m", 1000))
     assert key == bytes.fromhex("000100016700017400000003")
-    assert value == bytes.fromhex("000300000000000000050000000200016d00000000000003e8")
+    assert value == bytes.fromhex("0004000000000000000500000002026d00000000000003e800")
+    _, value = offset_record("g", "t", 3, CommittedOffset(5, 2, "m", 1000, topic_id=b"i" * 16))
+    assert value == bytes.fromhex("0004000000000000000500000002026d00000000000003e8010010" + "69" * 16)
 
 
 def test_a_retention_of_the_clients_own_is_kept_with_the_offset() -> None:
     _, value = offset_record("g", "t", 3, CommittedOffset(5, -1, "m", 1000, 2000))
     assert value == bytes.fromhex("0001000000000000000500016d00000000000003e800000000000007d0")
-    assert decode_offset_value(value) == CommittedOffset(5, -1, "m", 1000, 2000)[:5]
+    assert decode_offset_value(value) == CommittedOffset(5, -1, "m", 1000, 2000)[:6]
 
 
 def test_keys_of_old_logs_are_read_too() -> None:
@@ -82,7 +84,17 @@ def test_tombstones_are_for_what_is_there() -> None:
     commit(offsets, "h", "u", 5, 10)
     assert offsets.tombstones("g", [("t", 0), ("t", 1)]) == [(encode_offset_key("g", "t", 0), None)]
     keys = [key for key, _ in offsets.tombstones_of_topics(frozenset({"u"}))]
-    assert keys == [encode_offset_key("g", "u", 0), encode_offset_key("h", "u", 5)]
+    assert sorted(keys) == [encode_offset_key("g", "u", 0), encode_offset_key("h", "u", 5)]
+
+
+def test_tombstones_of_a_topic_leave_the_offsets_of_a_younger_one_of_its_name() -> None:
+    offsets = Offsets()
+    for group_id, topic_id in (("g", b"o" * 16), ("h", b"y" * 16)):
+        offsets.replay(*offset_record(group_id, "t", 0, CommittedOffset(1, topic_id=topic_id)), -1)
+    offsets.replay(*offset_record("p", "t", 0, CommittedOffset(2, topic_id=b"o" * 16)), 7)
+    assert offsets.topics() == {("t", b"o" * 16), ("t", b"y" * 16)}
+    keys = [key for key, _ in offsets.tombstones_of_ids({("t", b"o" * 16)})]
+    assert keys == [encode_offset_key("g", "t", 0), encode_offset_key("p", "t", 0)]
 
 
 class Model:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from fastq_broker.controller import NewTopic
-from fastq_broker.handlers import metadata
+from fastq_broker.handlers import describe_topic_partitions, metadata
 
-from fastq.protocol.messages import MetadataRequest, PartitionChangeRecord
+from fastq.protocol.messages import DescribeTopicPartitionsRequest, MetadataRequest, PartitionChangeRecord
 from fastq.protocol.uuid import ZERO_UUID
 
 VERSIONS = range(metadata.VERSIONS[0], metadata.VERSIONS[1] + 1)
@@ -155,3 +155,23 @@ def test_authorized_operations_on_request(bench: Any) -> None:
         told = bench.call(metadata, asked, version)
         assert told.cluster_authorized_operations == sum(1 << bit for bit in (5, 7, 8, 9, 10, 11, 12))
         assert told.topics[0].topic_authorized_operations == sum(1 << bit for bit in (3, 4, 5, 6, 7, 8, 10, 11))
+
+
+def test_a_replica_in_a_directory_that_failed_is_offline_and_so_is_one_that_the_listener_does_not_reach(
+    bench: Any,
+) -> None:
+    """What Metadata and DescribeTopicPartitions say alike."""
+    (made,) = bench.controller.create_topics([NewTopic("a", 2)])
+    record = PartitionChangeRecord(partition_id=1, topic_id=made.topic_id, directories=[b"\xff" * 16])
+    bench.controller._commit([record])
+
+    def told(listener: str) -> list[list[int]]:
+        (topic,) = bench.call(metadata, named("a"), 13, listener).topics
+        request = DescribeTopicPartitionsRequest(topics=[DescribeTopicPartitionsRequest.TopicRequest(name="a")])
+        (described,) = bench.call(describe_topic_partitions, request, 0, listener).topics
+        found = [item.offline_replicas for item in topic.partitions]
+        assert [item.offline_replicas for item in described.partitions] == found
+        return found
+
+    assert told("INSIDE") == [[], [1]]
+    assert told("ELSEWHERE") == [[1], [1]]

@@ -242,14 +242,16 @@ def test_keys_and_values_equal_the_generated_messages() -> None:
         assert decode_offset_key(key) == (group_id, (topic, partition))
         offset, leader_epoch, metadata = rng.randint(0, 2**63 - 1), rng.randint(-1, 9), some_text(rng)
         committed_ms, expires_ms = rng.randint(0, 2**40), rng.choice([-1, rng.randint(0, 2**40)])
-        value = encode_offset_value(offset, leader_epoch, metadata, committed_ms, expires_ms)
-        version = 3 if expires_ms < 0 else 1
+        topic_id = rng.choice([bytes(16), rng.randbytes(16)])
+        value = encode_offset_value(offset, leader_epoch, metadata, committed_ms, expires_ms, topic_id)
+        version = 4 if expires_ms < 0 else 1
         message = OffsetCommitValue(
             offset=offset,
-            leader_epoch=leader_epoch if version == 3 else -1,
+            leader_epoch=leader_epoch if version == 4 else -1,
             metadata=metadata,
             commit_timestamp=committed_ms,
             expire_timestamp=expires_ms,
+            topic_id=topic_id if version == 4 else bytes(16),
         )
         assert value == version.to_bytes(2, "big") + encoded(message, version)
 
@@ -267,11 +269,21 @@ def test_values_of_every_version_are_read(version: int) -> None:
         topic_id=topic_id,
     )
     value = version.to_bytes(2, "big") + encoded(message, version)
-    assert decode_offset_value(value) == (5, leader_epoch, "m", 42, expires_ms)
+    assert decode_offset_value(value) == (5, leader_epoch, "m", 42, expires_ms, topic_id)
     assert decode_offset_value(value)[:1] == (OffsetCommitValue.decode(Reader(value, 2), version).offset,)
-    for end in range(10):
+    for end in range(len(value)):
         with pytest.raises(DecodeError):
             decode_offset_value(value[:end])
+
+
+def test_tags_of_a_value_that_are_not_known_are_passed_over_and_a_topic_id_has_sixteen_bytes() -> None:
+    head = encode_offset_value(5, 7, "m", 42, -1)[:-1]
+    topic_id = bytes(range(16))
+    assert decode_offset_value(head + b"\x03\x05\x02ab\x00\x10" + topic_id + b"\x07\x00")[5] == topic_id
+    with pytest.raises(DecodeError):
+        decode_offset_value(head + b"\x01\x00\x0f" + topic_id[:15])
+    with pytest.raises(EncodeError):
+        encode_offset_value(5, 7, "m", 42, -1, topic_id[:15])
 
 
 def test_a_key_that_is_cut_short_is_refused() -> None:
