@@ -96,7 +96,6 @@ LARGER = {
     "tests/integration/test_mirror_same.py": 950,
     "tests/simulation/scenario.py": 700,
     "tests/unit/broker/test_connection.py": 650,
-    "tests/unit/consumer/test_consumer.py": 900,
     "tests/unit/controller/test_controller.py": 820,
     "tests/unit/handlers/test_admin_handlers.py": 720,
     "tests/unit/raft/test_raft_rules.py": 680,
