@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -199,3 +200,49 @@ def test_kafkas_own_topics_are_decoded(fastq: Run, shared_broker: Broker, topic:
     states: list[Any] = [json.loads(line)["value"]["data"]["transactionStatus"] for line in lines]
     assert states[0] == 0 and states[-1] == 4  # empty, complete with a commit
     assert "--decode knows Kafka's own topics" in fastq("consume", topic, "--decode", code=2)
+
+
+def test_places_of_a_file_and_all_groups(fastq: Run, shared_broker: Broker, topic: str, tmp_path: Path) -> None:
+    fastq("produce", topic, stdin="a\nb\nc\n")
+    with Admin(bootstrap_servers=shared_broker.bootstrap_servers) as admin:
+        for group in ("x", "y"):
+            admin.alter_group_offsets(f"{topic}-{group}", {(topic, 0): 1})
+    rows = json.loads(fastq("groups", "describe", "--all-groups", "--json"))
+    assert [(row["group"], row["lag"]) for row in rows if row["topic"] == topic] == [
+        (f"{topic}-x", 2),
+        (f"{topic}-y", 2),
+    ]
+    assert "say which" in fastq("groups", "describe", code=2)
+    file = tmp_path / "places.json"
+    file.write_text(json.dumps({"version": 1, "partitions": [{"topic": topic, "partition": 0, "offset": 2}]}))
+    assert json.loads(fastq("topics", "delete-records", "--file", file, "--json"))[0]["start"] == 2
+    assert "say what" in fastq("topics", "delete-records", code=2)
+    item = {"topic": topic, "partition": 0, "offset": 2}
+    for bad in ([], {}, {"partitions": []}, {"partitions": [{"topic": 1}]}, {"version": 2, "partitions": [item]}):
+        file.write_text(json.dumps(bad))
+        assert f"{file}: " in fastq("topics", "delete-records", "--file", file, code=2)
+    for wrong in ({"partition": "x"}, {"offset": -2}, {"offset": 1.5}, {"topic": 7}):
+        file.write_text(json.dumps({"partitions": [item | wrong]}))
+        assert "expected" in (told := fastq("topics", "delete-records", "--file", file, code=2)) or "no name" in told
+
+
+@pytest.mark.one_node
+def test_a_directorys_disk_and_what_it_is(fastq: Run, shared_broker: Broker, topic: str) -> None:
+    rows = json.loads(fastq("log-dirs", "--topic", topic, "--json"))
+    disks = [row for row in rows if row["partition"] == "(all)"]
+    assert disks and all(0 < row["free"] <= row["total"] for row in disks)
+    assert {row["total"] for row in rows if row["partition"] != "(all)"} == {None}
+    assert "FREE" in fastq("log-dirs", "--topic", topic)
+    from fastq_broker.format import main as theirs
+
+    told = fastq("storage", "info", "--data-dir", shared_broker.data_dir)
+    assert theirs(["info", "--data-dir", str(shared_broker.data_dir)]) == 0 and "cluster.id=" in told
+    assert "required" in _usage("storage", "info") and "/no" in fastq("storage", "info", "--config", "/no", code=2)
+
+
+def _usage(*arguments: str) -> str:
+    """What a parser says of arguments that it does not take."""
+    with pytest.raises(SystemExit) as ended, contextlib.redirect_stderr(io.StringIO()) as told:
+        main(arguments)
+    assert ended.value.code == 2
+    return told.getvalue()

@@ -181,9 +181,12 @@ CASES = {
     "fastq groups describe g": Case(
         found(r"^g +logs +(\d+) +(\d+) +(\d+) +(\d+)"), rows("partition", "committed", "end", "lag")
     ),
+    "fastq groups describe --all-groups": Case(
+        found(r"^g +logs +(\d+) +(\d+) +(\d+) +(\d+)"), rows("partition", "committed", "end", "lag")
+    ),
     "fastq groups reset-offsets g --to-earliest --execute": Case(after=committed, more=((), ())),
     "fastq offsets logs": Case(found(r"^logs:(\d+):(\d+)$"), rows("partition", "offset")),
-    "fastq topics delete-records logs:0:100": Case(after=ends, more=((), ())),
+    "fastq topics delete-records --file FILE": Case(after=ends, more=((), ())),
     "fastq log-dirs": Case(
         lambda text: sorted(
             (log["partition"], log["size"])

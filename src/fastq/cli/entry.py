@@ -37,6 +37,7 @@ from fastq.cli import (
     producers,
     quorum,
     replicas,
+    storage,
     topics,
     transactions,
     verify,
@@ -61,6 +62,7 @@ exit codes:
 COMMANDS = (
     topics, produce, consume, groups, transactions, producers, configs, acls, offsets, log_dirs,
     cluster, api_versions, client_metrics, metadata, quorum, partitions, replicas, mirror, dump_log, perf, verify, console,
+    storage,
 )  # fmt: skip
 
 

@@ -52,7 +52,8 @@ def register(commands: Any) -> None:
     describe = kinds.add(
         "describe", "Partitions of groups with their lag, or members.", "fastq groups describe billing --members"
     )
-    describe.add_argument("groups", type=nonempty, nargs="+", metavar="GROUP")
+    describe.add_argument("groups", type=nonempty, nargs="*", metavar="GROUP")
+    describe.add_argument("--all-groups", action="store_true", help="all consumer groups that there are")
     style = describe.add_mutually_exclusive_group()
     style.add_argument("--members", action="store_true", help="a line a member: host, assignment, epoch")
     style.add_argument("--state", action="store_true", help="a line a group: state, protocol, coordinator")
@@ -151,8 +152,11 @@ def run_list(options: argparse.Namespace) -> int:
 
 
 def run_describe(options: argparse.Namespace) -> int:
+    if bool(options.groups) == options.all_groups:
+        raise UsageError("say which: GROUP, or --all-groups")
     with opened_admin(options) as admin:
-        groups = admin.describe_groups(options.groups).results()
+        named = options.groups or sorted(admin.list_groups(types=["Classic", "Consumer"]))
+        groups = admin.describe_groups(named).results() if named else {}
         if options.state:
             columns = ["group", "type", "state", "protocol", "assignor", "members", "coordinator", "epoch"]
             rows = [_state_row(group) for group in groups.values()]

@@ -90,12 +90,15 @@ def run(options: argparse.Namespace) -> int:
             offline += directory.error is not None
             replicas = sorted(directory.replicas, key=lambda replica: -replica.size_bytes)
             total = sum(replica.size_bytes for replica in replicas)
-            rows.append(_row(broker, directory.path, "(all)", total, None, state, options.json))
+            row = _row(broker, directory.path, "(all)", total, None, state, options.json)
+            for name, size in (("total", directory.total_bytes), ("free", directory.usable_bytes)):
+                row[name] = size if options.json or size is None else shown_bytes(size)
+            rows.append(row)
             for replica in replicas:
                 state = "copy" if replica.is_future else ""
                 name, size, lag = str(replica.topic_partition), replica.size_bytes, replica.offset_lag
                 rows.append(_row(broker, directory.path, name, size, lag, state, options.json))
-    print_records(["broker", "directory", "partition", "bytes", "lag", "state"], rows, options.json)
+    print_records(["broker", "directory", "partition", "bytes", "lag", "total", "free", "state"], rows, options.json)
     return 1 if offline or silent else 0
 
 
@@ -108,6 +111,8 @@ def _row(
         "partition": partition,
         "bytes": size if shape else shown_bytes(size),
         "lag": lag,
+        "total": None,  # of a disk, not of a replica
+        "free": None,
         "state": state,
     }
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fastq.cli.clients import add_client_options, described, opened_admin
@@ -13,11 +15,13 @@ from fastq.cli.output import (
     UsageError,
     add_json_option,
     complain,
+    is_name,
     is_whole,
     key_values,
     nonempty,
     print_json,
     print_records,
+    read_text,
     sent,
     whole,
 )
@@ -106,7 +110,13 @@ def register(commands: Any) -> None:
         "delete-records", "Delete a partition's records before an offset.", "fastq topics delete-records logs:0:5000"
     )
     records.add_argument(
-        "places", type=nonempty, nargs="+", metavar="TOPIC:PARTITION:OFFSET", help="offset -1: all that are there now"
+        "places", type=nonempty, nargs="*", metavar="TOPIC:PARTITION:OFFSET", help="offset -1: all that are there now"
+    )
+    records.add_argument(
+        "--file",
+        type=Path,
+        metavar="FILE",
+        help='such places as JSON, as kafka-delete-records.sh takes it: {"partitions": [{"topic": ..., "partition": ..., "offset": ...}]}',
     )
     records.set_defaults(run=run_delete_records)
 
@@ -322,8 +332,10 @@ def run_delete(options: argparse.Namespace) -> int:
 def run_delete_records(options: argparse.Namespace) -> int:
     from fastq import TopicPartition
 
+    if bool(options.places) == (options.file is not None):
+        raise UsageError("say what: TOPIC:PARTITION:OFFSET, or --file FILE")
     wanted: dict[TopicPartition, int] = {}
-    for place in options.places:
+    for place in options.places or _places_of(options.file):
         parts = place.rsplit(":", 2)
         if (
             len(parts) != 3
@@ -343,6 +355,22 @@ def run_delete_records(options: argparse.Namespace) -> int:
     rows = [{"topic": place.topic, "partition": place.partition, "start": start} for place, start in starts.items()]
     print_records(["topic", "partition", "start"], rows, options.json)
     return 0
+
+
+def _places_of(path: Path) -> list[str]:
+    """TOPIC:PARTITION:OFFSET of each that a file of Kafka's form names. Raises UsageError, OSError."""
+    try:
+        document = json.loads(read_text(path))
+        places = [(each["topic"], each["partition"], each["offset"]) for each in document["partitions"]]
+        if document.get("version", 1) != 1 or not places:
+            raise ValueError("version 1 and a partition are expected")
+    except (ValueError, RecursionError, TypeError, KeyError, AttributeError) as error:
+        raise UsageError(
+            f'{path}: {{"partitions": [{{"topic": "t", "partition": 0, "offset": 1}}]}} is expected ({type(error).__name__} {error})'
+        ) from None
+    if wrong := next((place for place in places if not is_name(place[0])), None):
+        raise UsageError(f"{path}: {wrong[0]!r} is no name of a topic")
+    return [f"{topic}:{partition}:{offset}" for topic, partition, offset in places]
 
 
 def _tell(options: argparse.Namespace, document: dict[str, object], sentence: str) -> None:
