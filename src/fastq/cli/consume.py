@@ -94,7 +94,7 @@ def register(commands: Any) -> None:
         "--schema-registry",
         type=nonempty,
         metavar="URL",
-        help="keys and values that name a schema there (Avro, Protobuf, JSON Schema) as JSON (needs pip install fastq-sdk[schemas])",
+        help="keys and values that name a schema there (Avro, Protobuf, JSON Schema) as JSON (needs fastavro, protobuf or jsonschema)",
     )
     decoding.add_argument(
         "--decode",
@@ -113,7 +113,7 @@ def register(commands: Any) -> None:
         "--parquet",
         type=Path,
         metavar="FILE",
-        help="write the records to a file of Parquet (needs pip install fastq-sdk[arrow])",
+        help="write the records to a file of Parquet (needs pip install pyarrow)",
     )
     style.add_argument("--verbose", action="store_true", help="partition, offset, time and key before the value")
     style.add_argument(

@@ -210,7 +210,7 @@ class ParquetFile:
             import pyarrow  # type: ignore[import-untyped]  # it has no stubs
             import pyarrow.parquet  # type: ignore[import-untyped]
         except ImportError as error:
-            raise UsageError(f"--parquet needs pyarrow: pip install 'fastq-sdk[arrow]' ({error})") from None
+            raise UsageError(f"--parquet needs pyarrow: pip install pyarrow ({error})") from None
         from fastq._native.columns import ConsumerBatch
 
         self._arrow = pyarrow

@@ -79,7 +79,7 @@ def _add_schema_options(parser: argparse.ArgumentParser) -> None:
         "--schema-registry",
         type=nonempty,
         metavar="URL",
-        help="lines are JSON that goes out as Avro, Protobuf or by a JSON Schema (needs pip install fastq-sdk[schemas])",
+        help="lines are JSON that goes out as Avro, Protobuf or by a JSON Schema (needs fastavro, protobuf or jsonschema)",
     )
     for part in ("value", "key"):
         schema = parser.add_mutually_exclusive_group()
