@@ -216,10 +216,13 @@ WORKER = """
 """
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_killed_at_every_step(protocol: str) -> None:
+def test_killed_at_every_step(shared_broker: Broker, topics: tuple[str, str]) -> None:
+    kill_at_every_step(shared_broker, *topics, "classic")
+
+
+def test_killed_at_every_step_as_a_member_of_kip_848() -> None:
     with Broker(config=IMPATIENT, in_memory=True) as broker:
-        kill_at_every_step(broker, *make_topics(broker, "source", "target"), protocol)
+        kill_at_every_step(broker, *make_topics(broker, "source", "target"), "consumer")
 
 
 def kill_at_every_step(broker: Broker, source: str, target: str, protocol: str) -> None:

@@ -17,6 +17,9 @@ def loops(request):
     def run(in_first, in_second):
         first.run_until_complete(in_first())
         if request.param == "closed":
+            for task in asyncio.all_tasks(first):  # connections that are being made
+                task.cancel()
+            first.run_until_complete(asyncio.sleep(0))
             first.close()
         second.run_until_complete(in_second())
         return None if first.is_closed() else first
