@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BROKER = (
     "broker/fastq_broker/metrics.py",
     "broker/fastq_broker/metrics_kafka.py",
+    "broker/fastq_broker/metrics_recent.py",
     "broker/fastq_broker/metrics_topics.py",
 )
 MIRROR = "src/fastq/mirror/metrics.py"

@@ -23,7 +23,9 @@ from fastq.protocol.api import APIS
 
 from .connection import Connection
 from .controller.states import PartitionState, ReplicaState, partition_state, replica_state
+from .groups.classic_group import ClassicGroup
 from .metrics_kafka import tell_all
+from .metrics_recent import Recent, waiting_by_api
 from .metrics_topics import TopicTraffic
 from .router import Deferred, Router
 
@@ -112,23 +114,29 @@ class ApiStats:
 class _Timed:
     """Stands between an answer that comes later and its connection, to count it."""
 
-    __slots__ = ("_begun_s", "_connection", "_started", "_stats")
+    __slots__ = ("_begun_s", "_connection", "_started", "stats")
 
     def __init__(self, connection: Connection, stats: ApiStats, started: float) -> None:
-        self._connection, self._stats, self._started = connection, stats, started
+        self._connection, self.stats, self._started = connection, stats, started
         self._begun_s = perf_counter() - started
         stats.begun.add(self._begun_s)
 
     def complete(self, deferred: Deferred, response: bytes | list[Part] | None) -> None:
-        seconds, stats = perf_counter() - self._started, self._stats
+        seconds, stats = perf_counter() - self._started, self.stats
         stats.answered(seconds, _size(response))
         stats.late.add(seconds)
         stats.waited.add(seconds - self._begun_s)
         self._connection.complete(deferred, response)
 
     def fail(self, reason: str) -> None:
-        self._stats.failed(ErrorCode.UNKNOWN_SERVER_ERROR)
+        self.stats.failed(ErrorCode.UNKNOWN_SERVER_ERROR)
         self._connection.fail(reason)
+
+
+def timed_for(pending: Deferred | None) -> ApiStats | None:
+    """Where the answer that a connection waits for is going to be counted."""
+    timed = None if pending is None else pending.answers_to
+    return timed.stats if isinstance(timed, _Timed) else None
 
 
 class MeteredRouter(Router):
@@ -251,6 +259,7 @@ class BrokerMetrics:
         self._lags_max = lags_max
         self.begun_s = time()
         self.loop_lag = Histogram()
+        self._recent = Recent(LATENCY_BUCKETS_S)
         broker.on_late = self.loop_lag.add
         self.started = False
         """Whether the broker's start is through."""
@@ -280,6 +289,8 @@ class BrokerMetrics:
         self._groups(out)
         self._controller(out)
         tell_all(out, self._broker, self._router.stats, self._router.traffic, self._told_apart())
+        pending = [found for each in self._broker.server.connections if (found := timed_for(each.pending)) is not None]
+        self._recent.tell(out, self._router.stats, waiting_by_api(self._router.stats, pending))
         return out.text()
 
     def _told_apart(self) -> list[Replica]:
@@ -459,6 +470,17 @@ class BrokerMetrics:
                 groups += 1
                 if groups <= GROUPS_MAX:
                     lags += self._lags(group_id, shard.offsets.of_group(group_id))
+        classic = sum(
+            isinstance(group, ClassicGroup)
+            for shard in self._broker.groups.runtime.shards()
+            for group in shard.groups.values()
+        )
+        out.family(
+            "kafka_coordinator_group_groupmetadatamanager_numgroups",
+            "gauge",
+            "Classic groups coordinated here.",
+            classic,
+        )
         by_topic: dict[tuple[str, str], int] = {}
         for group_id, topic, _, lag in lags:
             by_topic[group_id, topic] = by_topic.get((group_id, topic), 0) + lag
@@ -466,7 +488,7 @@ class BrokerMetrics:
         meaning = "Records that a group has not committed yet, by topic."
         for name, *labels in (
             ("fastq_group_lag_records", "group", "topic"),
-            ("kafka_consumer_group_topic_lag", "group_id", "topic_name"),
+            ("kminion_kafka_consumer_group_topic_lag", "group_id", "topic_name"),
         ):
             samples = [(dict(zip(labels, key, strict=True)), lag) for key, lag in sorted(by_topic.items())]
             out.family(name, "gauge", meaning, samples)

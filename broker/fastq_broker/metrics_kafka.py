@@ -5,6 +5,7 @@ Rules
 - A name has the meaning that it has there; what is not known here is not told, rather than told as 0.
 - Everything is read when it is asked for, in one turn of the loop; what takes a walk over all partitions of the cluster is told by the
   active controller alone, by partition and group within the same bounds as elsewhere.
+- What lies within a minute is told by metrics_recent.py.
 Sources: kafka.server.ReplicaManager, KafkaController, BrokerTopicMetrics, RequestChannel; Strimzi's kafka-metrics; kminion.
 """
 
@@ -152,6 +153,10 @@ def _replica_manager(out: Exposition, broker: Broker) -> None:
     if replication is not None:
         out.family(f"{MANAGER}isrshrinks_total", "counter", "Replicas out of sync, by leader.", replication.shrunk)
         out.family(f"{MANAGER}isrexpands_total", "counter", "Replicas back in sync, by leader.", replication.expanded)
+        refused = replication.refused
+        out.family(
+            f"{MANAGER}failedisrupdates_total", "counter", "Changes of ISRs that the controller refused.", refused
+        )
         lag = 0 if broker.cluster is None else broker.cluster.lag_max
         out.family("kafka_server_replicafetchermanager_maxlag", "gauge", "Records that a replica here lacks.", lag)
 
@@ -205,10 +210,10 @@ def _raft(out: Exposition, broker: Broker) -> None:
         return
     quorum = broker.controller.quorum
     for name, meaning, value in (
-        ("currentleader", "The node that leads the metadata quorum; -1 while there is none.", quorum.leader_id),
-        ("currentepoch", "Epoch of the metadata quorum.", quorum.epoch),
-        ("highwatermark", "The metadata log up to where it is committed.", quorum.high_watermark),
-        ("logendoffset", "Where the metadata log of this node ends.", quorum.end_offset),
+        ("current_leader", "The node that leads the metadata quorum; -1 while there is none.", quorum.leader_id),
+        ("current_epoch", "Epoch of the metadata quorum.", quorum.epoch),
+        ("high_watermark", "The metadata log up to where it is committed.", quorum.high_watermark),
+        ("log_end_offset", "Where the metadata log of this node ends.", quorum.end_offset),
     ):
         out.family(RAFT + name, "gauge", meaning, value)
     leadership = quorum.driver.machine.leadership

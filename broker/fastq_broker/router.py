@@ -131,6 +131,11 @@ class Deferred:
         self._connection = connection
         self.attached = True
 
+    @property
+    def answers_to(self) -> Any:
+        """The connection, or what stands between."""
+        return self._connection
+
     def refuse(self, reason: str) -> None:
         """Close the connection instead of answering."""
         if not self.cancelled:

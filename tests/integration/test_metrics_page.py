@@ -15,7 +15,9 @@ from fastq.errors import FastqError
 from fastq.testing import Broker
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "metrics.md"
-CLUSTER_ONLY = re.compile(r"fastq_controller_|kafka_server_replicafetchermanager_|kafka_server_replicamanager_isr")
+CLUSTER_ONLY = re.compile(
+    r"fastq_controller_|kafka_server_replicafetchermanager_|kafka_server_replicamanager_(isr|failedisr)"
+)
 
 
 def told() -> dict[str, tuple[str, str, set[str]]]:

@@ -19,10 +19,42 @@ from fastq_broker.config import BrokerConfig
 from nodes import free_ports, running
 
 from fastq import Admin, Consumer, Producer
+from fastq.mirror.config import parse_config
+from fastq.mirror.metrics import MirrorExporter, families_of
+from fastq.mirror.mirror import Mirror
+from fastq.mirror.report import MirrorStatus
 from fastq.testing import Broker
 
 ROOT = Path(__file__).parents[2]
-NAME = re.compile(r"\b(?:kafka|fastq|process)_[a-z_]+\b")
+NAME = re.compile(r"\b(?:kminion_kafka|kafka|fastq|process)_[a-z_]+\b")
+KAFKA = {
+    "kafka_server_replicamanager": (
+        "underreplicatedpartitions underminisrpartitioncount atminisrpartitioncount offlinereplicacount isrshrinks_total "
+        "isrexpands_total failedisrupdates_total leadercount partitioncount reassigningpartitions"
+    ),
+    "kafka_server_replicafetchermanager": "maxlag",
+    "kafka_controller_kafkacontroller": (
+        "activecontrollercount offlinepartitionscount preferredreplicaimbalancecount activebrokercount fencedbrokercount "
+        "globaltopiccount globalpartitioncount"
+    ),
+    "kafka_server_raftmetrics": "current_leader current_epoch high_watermark log_end_offset",
+    "kafka_server_brokertopicmetrics": (
+        "messagesin_total bytesin_total bytesout_total totalproducerequests_total failedproducerequests_total "
+        "failedfetchrequests_total replicationbytesin_total"
+    ),
+    "kafka_network_requestmetrics": (
+        "requests_total errors_total totaltimems totaltimems_count localtimems remotetimems"
+    ),
+    "kafka_network_socketserver": "networkprocessoravgidle_percent",
+    "kafka_server_kafkarequesthandlerpool": "requesthandleravgidle_percent",
+    "kafka_server_delayedoperationpurgatory": "purgatorysize",
+    "kafka_coordinator_group_groupmetadatamanager": "numgroups",
+    "kafka_log_logmanager": "offlinelogdirectorycount",
+    "kafka_log_log": "size",
+    "kafka_consumergroup": "lag",
+    "kminion_kafka_consumer_group_topic": "lag",
+}
+"""What Strimzi's rules make of the MBeans that dashboards and alerts are about, and kminion's name, as far as it is known here."""
 
 
 def told(url: str) -> set[str]:
@@ -48,7 +80,16 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[set[str]]:
         nodes.ready()
         for at in range(3):
             found |= told(f"http://127.0.0.1:{port + 6 + at}")
-    yield found
+    yield found | of_a_mirror()
+
+
+def of_a_mirror() -> set[str]:
+    """The names that a mirror's process tells."""
+    side = {"bootstrap.servers": "127.0.0.1:1"}
+    document = {"source": {"alias": "A", **side}, "target": {"alias": "B", **side}, "mirror": {"topics": ["t"]}}
+    config = parse_config(document)
+    families = [*families_of(config, MirrorStatus([], {}, None, 1.0)), *MirrorExporter(Mirror(config)).families()]
+    return {family.name for family in families}
 
 
 def test_every_panel_shows_what_there_is(names: set[str]) -> None:
@@ -76,16 +117,29 @@ def test_every_alert_is_about_what_there_is_and_has_a_way_out(names: set[str]) -
         )
 
 
-def test_what_dashboards_for_apache_kafka_ask_for_is_there(names: set[str]) -> None:
-    manager = (
-        "underreplicatedpartitions",
-        "underminisrpartitioncount",
-        "offlinereplicacount",
-        "leadercount",
-        "partitioncount",
+def test_the_alerts_have_the_form_that_prometheus_reads() -> None:
+    """Of YAML one form, in which nothing can be meant otherwise: what is left beside the rules is the frame."""
+    rule = re.compile(
+        r"      - alert: (?P<name>\w+)\n        expr: (?P<expr>[^\n\"'#]*(?:\"[^\n\"]*\"[^\n\"'#]*)*)\n(?:        for: \d+[smh]\n)?"
+        r"        labels: \{severity: (?:warning|critical)\}\n        annotations:\n"
+        r'          summary: "(?P<summary>[^"\\\n]+)"\n          runbook: [\w/.#-]+\n'
     )
-    assert {f"kafka_server_replicamanager_{name}" for name in manager} <= names
-    assert {"kafka_server_replicamanager_isrshrinks_total", "kafka_consumergroup_lag"} <= names
+    text = (ROOT / "ops" / "prometheus-alerts.yml").read_text()
+    rules = [match.groupdict() for match in rule.finditer(text)]
+    assert len(rules) == text.count("- alert:")
+    frame = [line for line in rule.sub("", text).splitlines() if not line.startswith("#")]
+    assert frame == ["groups:", "  - name: fastq", "    rules:", "  - name: fastq-mirror", "    rules:"]
+    for each in rules:
+        assert each["expr"][0].isalpha() and ": " not in each["expr"], each
+        assert each["expr"].count("(") == each["expr"].count(")"), each
+        if by := re.search(r"\bby \(([a-z_, ]+)\)", each["expr"]):  # of the labels, nothing else is left
+            used = set(re.findall(r"\$labels\.(\w+)", each["summary"]))
+            assert used <= set(by[1].split(", ")), each
+
+
+def test_what_dashboards_for_apache_kafka_ask_for_is_there(names: set[str]) -> None:
+    wanted = {f"{of}_{name}" for of, each in KAFKA.items() for name in each.split()}
+    assert wanted - names == set()
 
 
 def instructions(name: str) -> list[tuple[str, str]]:

@@ -80,7 +80,7 @@ class Replication:
         self.follow = follow
         self.ask: Callable[[], None] = lambda: None
         self.alter = AlterPartitions()
-        self.shrunk = self.expanded = 0
+        self.shrunk = self.expanded = self.refused = 0
         """Replicas that have left and joined those in sync, of partitions led here."""
         self.partitions: dict[PartitionKey, SharedPartition] = {}
 
@@ -91,6 +91,7 @@ class Replication:
 
     def answered(self, key: PartitionKey, change: IsrChange, answer: IsrAnswer) -> None:
         """The controller has answered one change (see AlterPartitions.answered)."""
+        self.refused += answer.error_code != 0
         partition = self.partitions.get(key)
         if partition is not None:
             partition.answered(change, answer)

@@ -9,8 +9,10 @@ from typing import Any
 
 from fastq_broker.handlers import delete_records as delete_records_handler
 from fastq_broker.log import LogConfig
+from fastq_broker.replication.partition import IsrAnswer
 from shared_bench import LAG_MS, Bench
 
+from fastq.errors import ErrorCode
 from fastq.protocol.messages import DeleteRecordsRequest
 
 FSYNC = LogConfig(durability="fsync")
@@ -179,6 +181,19 @@ def test_who_falls_behind_goes_and_who_catches_up_joins(tmp_path: Path) -> None:
     bench.settle()
     assert bench.placed.isr == (1, 2)
     assert follower.values() == [b"a"]
+
+
+def test_what_the_controller_refuses_of_an_isr_is_counted(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    leader = bench.nodes[1]
+    bench.settle()
+    leader.produce(b"a", timeout_ms=10 * LAG_MS)
+    bench.loop.pass_time(LAG_MS / 1000 + 1)
+    leader.replication.check()
+    ((key, change),) = (leader.replication.alter.take(int(bench.loop.now * 1000)) or {}).items()
+    assert leader.replication.refused == 0
+    leader.replication.answered(key, change, IsrAnswer(ErrorCode.INVALID_UPDATE_VERSION))
+    assert (leader.replication.refused, leader.replication.shrunk) == (1, 0)
 
 
 def test_records_that_too_few_have_say_so(tmp_path: Path) -> None:
