@@ -7,9 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
@@ -109,6 +114,44 @@ def check_partition_lines(log: Log, topic: str) -> None:
         assert log.has(f"INFO {topic}-0 can be {doing} again, after ")
 
 
+def command(cluster: Cluster, *arguments: str, stdin: bytes = b"") -> tuple[int, bytes, list[str]]:
+    """`fastq` in a process of its own: exit code, output, and lines of the standard error."""
+    ended = subprocess.run(
+        [sys.executable, "-m", "fastq.cli", *arguments, "--bootstrap", cluster.bootstrap_servers],
+        input=stdin,
+        capture_output=True,
+        timeout=PATIENCE_S,
+    )
+    return ended.returncode, ended.stdout, ended.stderr.decode().splitlines()
+
+
+def check_commands(cluster: Cluster, topic: str) -> None:
+    """Commands that get nothing of partition 0, which has no leader, say so and end with 3; of the others they print what there is."""
+    why = f"{topic}-0 has no leader: its only replica is on node 3, which is down"
+    start = ("consume", topic, "--from-beginning")
+    soon = ("--property", "default.api.timeout.ms=4000")
+    wanted: dict[tuple[str, ...], bytes] = {
+        (*start, "--timeout", "2"): b"other\n",
+        (*start, "--timeout", "2", "--exit-at-end"): b"",
+        (*start, "--exit-at-end", *soon): b"",
+        ("consume", topic, "--partition", "0", "--to", "2030-01-01", "--timeout", "2", *soon): b"",
+        ("offsets", topic, *soon): b"",
+    }
+    with ThreadPoolExecutor() as pool:
+        ended = dict(zip(wanted, pool.map(lambda arguments: command(cluster, *arguments), wanted), strict=True))
+    for arguments, (code, out, lines) in ended.items():
+        assert (code, out) == (3, wanted[arguments]), (arguments, lines)
+        assert any(why in line for line in lines), (arguments, lines)
+    code, _, lines = command(
+        cluster,
+        *("produce", topic, "--partition", "0"),
+        *("--property", "delivery.timeout.ms=2500", "--property", "request.timeout.ms=2000"),
+        stdin=b"lost\n",
+    )
+    assert code == 3 and "no leader of it has been known for " in lines[-1] and why in lines[-1], lines
+    assert command(cluster, *start, "--partition", "1", "--exit-at-end")[:2] == (0, b"other\n")
+
+
 def test_a_partition_without_a_leader(cluster: Cluster, log: Log) -> None:
     topic, servers = make_topic(cluster, "blocking", [3], [1]), cluster.bootstrap_servers
     with (
@@ -160,6 +203,16 @@ def test_a_partition_without_a_leader_in_asyncio(cluster: Cluster, log: Log) -> 
     check_partition_lines(log, topic)
 
 
+def test_commands_of_a_partition_without_a_leader(cluster: Cluster) -> None:
+    topic = make_topic(cluster, "commands", [3], [1])
+    assert command(cluster, "produce", topic, "--partition", "1", stdin=b"other\n")[0] == 0
+    node = cluster.node(3)
+    with gone(node), Admin(bootstrap_servers=cluster.node(1).bootstrap_servers) as admin:
+        leaderless = lambda: admin.describe_topic(topic).partitions[0].leader is None  # noqa: E731
+        until(leaderless, lambda: time.sleep(0.05))
+        check_commands(cluster, topic)
+
+
 @pytest.mark.parametrize("protocol", ["consumer", "classic"])
 def test_groups_without_a_coordinator(cluster: Cluster, log: Log, protocol: str) -> None:
     """A member of the blocking consumer's, one of the asyncio one's, and one that was in the group before."""
@@ -182,6 +235,8 @@ def test_groups_without_a_coordinator(cluster: Cluster, log: Log, protocol: str)
                 until(lambda: found("old") and found("new"), lambda: (old.poll(timeout=0.1), new.poll(timeout=0.1)))
             thread.join()
             assert found("async")
+            code, _, lines = command(cluster, "consume", topic, "--group", f"{protocol}-command", "--timeout", "2")
+            assert code == 3 and "COORDINATOR_NOT_AVAILABLE" in lines[-1], lines
         until(
             lambda: log.has(f"INFO the coordinator of group {protocol}-old can be found again, after "),
             lambda: old.poll(timeout=0.2),
@@ -212,3 +267,42 @@ def test_a_transaction_without_a_coordinator(cluster: Cluster, log: Log) -> None
     assert log.has(WRITTEN, f"{topic}-0 cannot be written to: ", "COORDINATOR_NOT_AVAILABLE") or log.has(
         WRITTEN, "transactional id blocking cannot be "
     )
+
+
+@contextmanager
+def frozen(broker: Broker) -> Iterator[None]:
+    """The process stands still while this lasts; its connections stay."""
+    os.kill(broker.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+
+
+def test_a_broker_that_stands_still(fastq_broker: Broker, log: Log) -> None:
+    """No connection breaks for as long as a request may take: that a fetch is not answered is said before."""
+    servers = fastq_broker.bootstrap_servers
+    with Admin(bootstrap_servers=servers) as admin:
+        admin.create_topic("still", 1)
+
+    async def reading() -> None:
+        async with AsyncConsumer("still", bootstrap_servers=servers) as consumer:
+            await consumer.poll(timeout=0.5)
+            both.wait()
+            await async_until(lambda: not going.is_set(), consumer)
+
+    going, both = threading.Event(), threading.Barrier(2)
+    going.set()
+    told = lambda: [line for line in log.lines if line.startswith(f"{READ} {servers} (node ")]  # noqa: E731
+    with Consumer("still", bootstrap_servers=servers) as consumer:
+        consumer.poll(timeout=0.5)
+        thread = threading.Thread(target=asyncio.run, args=(reading(),))
+        thread.start()
+        both.wait()
+        with frozen(fastq_broker):
+            until(lambda: len(told()) == 2, lambda: consumer.poll(timeout=0.2))
+        back = lambda: sum("can be read from again, after " in line for line in list(log.lines)) == 2  # noqa: E731
+        until(back, lambda: consumer.poll(timeout=0.2))
+        going.clear()
+        thread.join()
+    assert all("cannot be read from: the broker did not answer Fetch in time" in line for line in told())

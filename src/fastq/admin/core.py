@@ -36,6 +36,7 @@ from fastq.admin.types import (
 from fastq.errors import ErrorCode, FastqError, KafkaError, UnknownServerError, error_for_code
 from fastq.metadata import Node, TopicPartition, partition_of
 from fastq.net.connection import SOFTWARE_NAME, SOFTWARE_VERSION
+from fastq.net.diagnosis import leaderless
 from fastq.net.operations import ANY, CONTROLLER, Broker, Call, Operation, Retry, Route
 from fastq.net.requests import VersionedRequest
 from fastq.protocol import messages as m
@@ -483,10 +484,8 @@ def _leader_of(tp: TopicPartition, described: Outcomes[str, TopicDescription]) -
             topic=tp.topic,
             partition=tp.partition,
         )
-    leader = partitions[tp.partition].leader
-    if leader is None:
-        return _error(ErrorCode.LEADER_NOT_AVAILABLE, None, topic=tp.topic, partition=tp.partition)
-    return leader
+    found = partitions[tp.partition]
+    return found.leader or leaderless(*tp, found.replicas, found.offline_replicas)
 
 
 def delete_records(

@@ -2,8 +2,8 @@
 
 Rules: what is set by more than one counts in this order: `--property`, options of the command, `--command-config`, `--profile`, what the
 command takes where nobody says anything (a `Default`). A client that reaches no broker within `--connect-timeout` raises why, which ends
-the command with exit code 3; until then the client's own warnings say what it tries. A command that is interrupted waits
-INTERRUPTED_CLOSE_S at most for what its client still has to say to the brokers.
+the command with exit code 3, as does one that nobody serves (`check_served`); until then the warnings of the client say what it tries. A
+command that is interrupted waits INTERRUPTED_CLOSE_S at most for what its client still has to say to the brokers.
 """
 
 from __future__ import annotations
@@ -171,10 +171,12 @@ def reach(driver: BlockingDriver, options: argparse.Namespace) -> None:
         )
 
 
-def check_found(consumer: Consumer) -> None:
-    """Raises which topic or partition is not there, when one is not: that is why nothing came."""
+def check_served(consumer: Consumer) -> None:
+    """Raises why nothing came, when it is not that there is nothing: no broker, no such topic or partition, nobody who serves it or the
+    group."""
+    check_reachable(consumer)
     with consumer._driver.lock:
-        error = consumer._watch.missing(consumer._core.clock(), grace_s=0.0)
+        error = consumer._watch.missing(consumer._core.clock(), grace_s=0.0) or consumer._unserved()
     if error is not None:
         raise error
 

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 from fastq.cli.clients import (
     Default,
     add_client_options,
-    check_found,
-    check_reachable,
+    check_served,
     described,
     opened_admin,
     opened_consumer,
@@ -271,8 +270,11 @@ def _records(
     if stops is not None:
         yield from _up_to(consumer, stops, options)
         return
+    if (options.exit_at_end or options.last_of_each_key) and options.timeout is not None and options.group is None:
+        yield from _up_to(consumer, consumer._call(consumer._find_ends(options.timeout)), options)
+        return
     if options.exit_at_end or options.last_of_each_key:
-        to_end = consumer.read_to_end()
+        to_end = consumer.read_to_end(timeout=options.timeout)
         if options.group is None:
             yield to_end
         else:  # each is done with, and may be committed at any time, when the next is asked for
@@ -282,8 +284,7 @@ def _records(
     while True:
         records = consumer.poll(max_records=500 if left.records is None else min(500, left.records), timeout=wait)
         if not records and options.timeout is not None:
-            check_reachable(consumer)
-            check_found(consumer)
+            check_served(consumer)
             return
         yield records
 
@@ -306,7 +307,7 @@ def _up_to(
         if records:
             came = time.monotonic()
         elif options.timeout is not None and time.monotonic() - came >= options.timeout:
-            check_reachable(consumer)
+            check_served(consumer)
             return
         yield [record for record in records if record.offset < stops[TopicPartition(record.topic, record.partition)]]
 

@@ -42,11 +42,10 @@ from fastq.cli import (
     transactions,
     verify,
 )
+from fastq.cli.codes import READER_GONE, WRONG_USAGE, code_of, is_unreachable
 from fastq.cli.log_lines import warnings_as_lines
 from fastq.cli.output import UsageError, complain, one_line
-from fastq.errors import ConfigError, ConnectionFailed, FastqError, KafkaError
-
-FAILED, WRONG_USAGE, UNREACHABLE, READER_GONE = 1, 2, 3, 141
+from fastq.errors import ConfigError, FastqError
 
 EXAMPLES = """examples:
   fastq topics create logs --partitions 6
@@ -55,8 +54,8 @@ EXAMPLES = """examples:
   fastq perf produce logs --records 1000000
 
 exit codes:
-  0 done, 1 failed, 2 wrong usage, 3 no broker could be reached, 130 interrupted, 141 the reader of the output went away,
-  143 terminated
+  0 done, 1 failed, 2 wrong usage, 3 no broker could be reached, or none serves the partition or the group, 130 interrupted,
+  141 the reader of the output went away, 143 terminated
 """
 
 COMMANDS = (
@@ -149,12 +148,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
             except (OSError, ValueError):  # the interpreter would try it again at its end, and tell in words of its own
                 _leave_stdout()
             text = _words(error)
-            unreachable = isinstance(error, ConnectionFailed) and not isinstance(error, KafkaError)
             if not any(told.startswith(text) for told in lines.told):
                 complain(text)
             elif text not in lines.told:
-                complain("given up, no broker could be reached" if unreachable else text)
-            return UNREACHABLE if unreachable else FAILED
+                complain("given up, no broker could be reached" if is_unreachable(error) else text)
+            return code_of(error)
         return code
 
 

@@ -21,8 +21,8 @@ from fastq.cli import latencies, perf_latency
 from fastq.cli.clients import (
     Default,
     add_client_options,
-    check_found,
     check_reachable,
+    check_served,
     opened_consumer,
     opened_producer,
 )
@@ -285,9 +285,7 @@ def run_consume(options: argparse.Namespace) -> int:
                 else:
                     size += sum(len(value or b"") for value in batch.values)
             if not came:
-                check_reachable(consumer)
-                if not done:
-                    check_found(consumer)
+                check_reachable(consumer) if done else check_served(consumer)
                 break
             done += came
             progress.update(done)

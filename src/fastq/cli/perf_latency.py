@@ -14,7 +14,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from fastq.cli import latencies
-from fastq.cli.clients import Default, add_client_options, check_reachable, opened_consumer, opened_producer
+from fastq.cli.clients import Default, add_client_options, check_served, opened_consumer, opened_producer
 from fastq.cli.latencies import Sample
 from fastq.cli.output import (
     Progress,
@@ -190,7 +190,7 @@ def _came(
     """Numbers of the records of this run that one poll brings, and when. Raises WaitTimeout when none has come for --timeout."""
     left = since + options.timeout - time.perf_counter()
     if left <= 0:
-        check_reachable(consumer)
+        check_served(consumer)
         raise WaitTimeout(
             f"{options.topic}: a record that was sent has not come back within {options.timeout:g} s; "
             "is the topic being deleted, or the broker overloaded?"

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from fastq.cli.clients import Default, add_client_options, opened_producer
+from fastq.cli.codes import code_of
 from fastq.cli.output import Progress, Subparsers, UsageError, complain, nonempty, rate, whole
 from fastq.cli.produce_lines import BadLine, Headers, Parsed, Schemas, line_parser, without_end
 from fastq.errors import FastqError
@@ -189,7 +190,7 @@ def run(options: argparse.Namespace) -> int:
             _tell(sent, options)
     if not sent.count:
         complain("nothing to send: the input has no lines")
-    return 0 if sent.error is None else 1
+    return 0 if sent.error is None else code_of(sent.error)
 
 
 def _headers(pairs: list[str]) -> Headers:

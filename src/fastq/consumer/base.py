@@ -44,6 +44,7 @@ from fastq.errors import (
     FastqError,
     NotAssigned,
     RequestTimedOut,
+    WaitTimeout,
 )
 from fastq.metadata import OffsetAndMetadata, TopicPartition
 from fastq.net.core import ClientCore
@@ -358,6 +359,23 @@ class ConsumerBase(Interruptible):
         for trouble in self._fetcher.troubles:
             return RequestTimedOut(late, cause=trouble.why())
         return self._core.last_error or RequestTimedOut(late)
+
+    def _unserved(self) -> FastqError | None:
+        """Why no record comes although brokers can be reached, when it is not that there is none."""
+        core = self._core
+        for trouble in self._fetcher.troubles:
+            return trouble.why()
+        for tp in self._fetcher.partitions:
+            leader = core.metadata.leader(*tp)
+            error = None if leader is None else core.why_not(leader.node_id)
+            if error is not None:
+                return error.with_context(topic=tp.topic, partition=tp.partition)
+        group = self._group
+        if group is None or not group.subscribed or (group.membership is not None and group.membership.generation >= 0):
+            return None
+        coordinator = group.coordinator
+        error = core.why_not(coordinator.node_id) if coordinator.known else None
+        return error or WaitTimeout(f"group {coordinator.group_id} has not been joined", group=coordinator.group_id)
 
     def _pending_ends(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """The partitions that have not come to their end yet."""

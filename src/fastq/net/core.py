@@ -28,6 +28,7 @@ from fastq.net.outages import SHORT_LIFE_S, SLOW_S, Outages
 from fastq.net.peers import NEVER, Close, Connect, Peer, Resolve, broker_id, separate_id
 from fastq.net.requests import Done, EncodedRequest, PendingRequest, VersionedRequest
 from fastq.net.timers import Timer, Timers
+from fastq.net.troubles import Troubles
 from fastq.protocol.api import ApiKey, api_name
 from fastq.protocol.message import Message
 from fastq.protocol.negotiation import BrokerVersions
@@ -90,6 +91,7 @@ class ClientCore(Timers):
         Timers.__init__(self)
         self._bootstrap = {-1 - i: Peer(-1 - i, address) for i, address in enumerate(config.addresses)}
         self._peers: dict[int, Peer] = dict(self._bootstrap)
+        self.troubles = Troubles(logger)  # of operations; who does more has its own
         self._outages = Outages(0.0 if asks_metadata else NODES_GRACE_S)
         self._bootstrap_addresses = frozenset(config.addresses)
         self._asks_metadata = asks_metadata

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastq.errors import (
@@ -193,14 +194,23 @@ def no_leader(metadata: ClusterMetadata, topic: str, partition: int) -> FastqErr
         return error_for_code(found.error, **where)
     else:
         away = [node for node in found.replicas if node not in metadata.nodes or node in found.offline_replicas]
-        if len(found.replicas) == 1:
-            where_they_are = f"its only replica is on node {found.replicas[0]}{', which is down' if away else ''}"
-        else:
-            down = f", of which {', '.join(map(str, away))} are down" if away else ""
-            where_they_are = f"its replicas are on nodes {', '.join(map(str, found.replicas))}{down}"
-        what = f"has no leader: {where_they_are}"
-    hint = f"Start the brokers that are down; fastq topics describe {topic} shows where its replicas are"
-    return LeaderNotAvailable(f"{topic}-{partition} {what}", hint=hint, **where)
+        return leaderless(topic, partition, found.replicas, away)
+    return LeaderNotAvailable(f"{topic}-{partition} {what}", hint="Look at the log of that broker", **where)
+
+
+def leaderless(topic: str, partition: int, replicas: Sequence[int], away: Sequence[int]) -> FastqError:
+    """The cluster says that nobody leads a partition; `away` are those of its replicas that are on no broker that runs."""
+    if len(replicas) == 1:
+        what = f"its only replica is on node {replicas[0]}{', which is down' if away else ''}"
+    else:
+        down = f", of which {', '.join(map(str, away))} are down" if away else ""
+        what = f"its replicas are on nodes {', '.join(map(str, replicas))}{down}"
+    return LeaderNotAvailable(
+        f"{topic}-{partition} has no leader: {what}",
+        topic=topic,
+        partition=partition,
+        hint=f"Start the brokers that are down; fastq topics describe {topic} shows where its replicas are",
+    )
 
 
 def doubtful_versions(broker: str, missing: list[str]) -> ConnectionFailed:

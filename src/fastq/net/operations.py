@@ -30,10 +30,11 @@ from fastq.errors import (
     UnknownTopicOrPartition,
     error_for_code,
 )
-from fastq.metadata import Node
+from fastq.metadata import Node, TopicPartition
 from fastq.net.backoff import backoff_s
 from fastq.net.coordinators import GROUP, TRANSACTION, coordinator_answers, coordinator_request
 from fastq.net.core import ClientCore, Timer
+from fastq.net.diagnosis import no_leader
 from fastq.net.requests import EncodedRequest, VersionedRequest
 from fastq.protocol import messages as m
 from fastq.protocol.api import ApiKey
@@ -239,6 +240,9 @@ class _CallRun:
             known = core.metadata.topic(route.topic)
             if known is not None and known.error == UnknownTopicOrPartition.code:
                 self._operation.last_error = UnknownTopicOrPartition(topic=route.topic, partition=route.partition)
+            elif known is not None:
+                error = no_leader(core.metadata, route.topic, route.partition)
+                self._operation.held_up(error, str(TopicPartition(route.topic, route.partition)), "asked about")
         core.request_metadata_update(f"looking for {route}")
         return None
 
@@ -337,9 +341,14 @@ class OperationRun(Generic[T]):
         for index, call in enumerate(calls):
             _CallRun(self, call, collect(index)).attempt(now)
 
+    def held_up(self, error: FastqError, name: str, doing: str) -> None:
+        """Nobody can answer now: it is tried again, and the log says so when that lasts."""
+        self.last_error = error
+        self.core.troubles.failed(self, doing, error, self.core.clock(), name=name)
+
     def _retry(self, effect: Retry, now: float) -> None:
         config = self.core.config
-        self.last_error = effect.error
+        self.held_up(effect.error, "a request", "answered")
         self._retries += 1
         pause = backoff_s(config.retry_backoff_ms, config.retry_backoff_max_ms, self._retries, self.core.random)
         if self._retries > config.retries or now + pause >= self.deadline:
@@ -358,9 +367,12 @@ class OperationRun(Generic[T]):
     def _finish(self, result: T | None, error: BaseException | None) -> None:
         if not self.done:
             self.done = True
+            if error is None:
+                self.core.troubles.over(self, self.core.clock())
             self._clean_up()
             self._on_done(result, error)
 
     def _clean_up(self) -> None:
         self._timer.cancel()
+        self.core.troubles.forget(self)
         self.core.on_close.pop(self, None)
