@@ -97,7 +97,6 @@ LARGER = {
     "tests/simulation/scenario.py": 700,
     "tests/unit/broker/test_connection.py": 650,
     "tests/unit/controller/test_controller.py": 820,
-    "tests/unit/handlers/test_admin_handlers.py": 720,
     "tests/unit/raft/test_raft_rules.py": 680,
 }  # none grows above this, and none comes to it; tests are here until somebody splits them
 
