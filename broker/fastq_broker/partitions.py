@@ -3,7 +3,8 @@
 Rules
 - A change is committed when it is heard of, so what is done to files follows at once: a deleted topic's go, settings by which retention
   or compaction deletes come into force. A loss of power brings nothing back without its records.
-- The logs of a topic that the metadata does not know are left alone, and named at the start.
+- The logs of a topic that the metadata does not know are left alone, and named at the start. Those of a partition that was given to other
+  nodes while this one was down go then, as they do while it runs: the topic id on disk has to be the metadata's.
 - A log that may lie in a directory that this node had and that is not here, or cannot be read, is not made anew: its partition is not
   served until the directory is back, or the topic is deleted.
 """
@@ -98,6 +99,7 @@ class Partitions:
             self._follow_topic(image, topic)
             if number % ATTACHED_PER_TURN == 0:
                 await asyncio.sleep(0)
+        self._give_up_moved(image)
         self._name_unknown(image)
 
     def _find_missing(self, image: MetadataImage) -> None:
@@ -128,12 +130,39 @@ class Partitions:
         elif missing:
             self._controller.forget_directories()
 
+    def _give_up_moved(self, image: MetadataImage) -> None:
+        """Delete the logs of partitions that were given to other nodes while this one was down."""
+        moved = [log for key, log in self._logs.logs.items() if self._is_elsewhere(image, *key, log)]
+        if moved:
+            logger.info(
+                "%d logs are of partitions that were given to other nodes, and go: %s",
+                len(moved),
+                _first_of([log.name for log in moved]),
+            )
+        for log in moved:
+            self._delete_log(log.topic, log.partition)
+
+    def _is_elsewhere(self, image: MetadataImage, name: str, number: int, log: PartitionLog) -> bool:
+        """Whether this is a log of the topic that the metadata knows by that name, and other nodes have its partition."""
+        topic, partition = image.topic(name), image.partition(name, number)
+        if topic is None or partition is None or self._replicas.node_id in partition.replicas:
+            return False
+        try:
+            return self._logs.id_of(log) == topic.topic_id
+        except OSError as error:
+            logger.warning("%s is not placed here, and stays: its topic id cannot be read: %s", log.path, error)
+            return False
+
     def _name_unknown(self, image: MetadataImage) -> None:
-        unknown = [log.path for (topic, _), log in self._logs.logs.items() if topic not in image.topics_by_name]
+        unknown = [
+            log.path
+            for (topic, number), log in self._logs.logs.items()
+            if (partition := image.partition(topic, number)) is None or self._replicas.node_id not in partition.replicas
+        ]
         if unknown:
             logger.warning(
-                "%d logs are of topics that the metadata does not know, and stay as they are: %s; a deletion that was cut short leaves "
-                "them, or a repair of the metadata: delete their directories when their records are not needed",
+                "%d logs are of topics or topic ids that the metadata does not know, and stay as they are: %s; a deletion that was cut "
+                "short leaves them, or a repair of the metadata: delete their directories when their records are not needed",
                 len(unknown),
                 _first_of(unknown),
             )
@@ -227,10 +256,7 @@ class Partitions:
         self._throttles.forget(replica)
         self._purgatory.changed(replica)
         logger.info("%s is not placed here any more: its log goes", replica.log.name)
-        try:
-            self._logs.delete(replica.topic, replica.partition)
-        except FastqError as error:
-            logger.error("cannot delete %s: %s", replica.log.name, error)
+        self._delete_log(replica.topic, replica.partition)
 
     def _delete(self, topic: TopicImage) -> None:
         """Take a topic's replicas out of use, and have its logs deleted: also those that could not be loaded, which have no replica."""
@@ -239,10 +265,13 @@ class Partitions:
             self._purgatory.changed(replica)
         for number in range(len(topic.partitions)):
             self._elsewhere.discard((topic.topic_id, number))
-            try:
-                self._logs.delete(topic.name, number)
-            except FastqError as error:
-                logger.error("cannot delete %s-%d: %s", topic.name, number, error)
+            self._delete_log(topic.name, number)
+
+    def _delete_log(self, topic: str, number: int) -> None:
+        try:
+            self._logs.delete(topic, number)
+        except FastqError as error:
+            logger.error("cannot delete %s-%d: %s", topic, number, error)
 
     def _apply_config(self, image: MetadataImage, topic: str) -> None:
         """Bring a topic's settings into force."""
