@@ -246,3 +246,19 @@ def _usage(*arguments: str) -> str:
         main(arguments)
     assert ended.value.code == 2
     return told.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ("offsets no-such", "fastq topics list shows those that are there"),
+        ("topics describe no-such", "fastq topics list shows those that are there"),
+        ("configs show --topic no-such", "fastq topics list shows those that are there"),
+        ("configs set --topic no-such retention.ms=1", "fastq topics list shows those that are there"),
+        ("groups describe no-such", "fastq groups list shows those that are there"),
+        ("groups reset-offsets no-such --topic no-such --to-latest", "fastq topics list shows those that are there"),
+        ("topics delete-records {topic}:7:1", "fastq topics describe {topic} shows its partitions"),
+    ],
+)
+def test_an_error_names_the_command_that_helps(fastq: Run, topic: str, command: str, expected: str) -> None:
+    assert expected.format(topic=topic) in fastq(*command.format(topic=topic).split(), code=1)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fastq.cli.log_lines import undelivered_untold
 from fastq.cli.output import key_values, seconds
 from fastq.cli.settings_files import from_file, from_profile
-from fastq.errors import ConnectionTimeout, UnknownTopicOrPartition
+from fastq.errors import ConnectionTimeout, GroupIdNotFound, UnknownTopicOrPartition
 from fastq.net.blocking import BlockingDriver
 from fastq.settings import canonical
 
@@ -99,19 +99,34 @@ def opened_admin(options: argparse.Namespace) -> Iterator[Admin]:
     patience = {"socket_connection_setup_timeout_ms": Default(CONNECTION_SETUP_MS)}
     with Admin(client_settings(options, **patience)) as admin:
         reach(admin._client.driver, options)
-        yield admin
+        with _helped():
+            yield admin
+
+
+@contextlib.contextmanager
+def _helped() -> Iterator[None]:
+    """Of what is named and not there it is told which command shows what is."""
+    try:
+        yield
+    except (UnknownTopicOrPartition, GroupIdNotFound) as error:
+        if error.hint is not None:
+            raise
+        if isinstance(error, GroupIdNotFound):
+            hint = "fastq groups list shows those that are there"
+        elif error.topic is not None and error.partition is not None:
+            hint = f"fastq topics describe {error.topic} shows its partitions"
+        else:
+            hint = "fastq topics list shows those that are there"
+        raise error.with_context(hint=hint) from None
 
 
 def described(admin: Admin, topics: Sequence[str] | None = None) -> dict[str, TopicDescription]:
-    """Topics, or all that there are, Kafka's own too. Of one that is named and not there it is told how to see those that are."""
+    """Topics, or all that there are, Kafka's own too."""
     if topics is None:
         outcomes = admin.describe_topics(list(admin.list_topics(include_internal=True)))
         gone = [name for name, error in outcomes.errors.items() if isinstance(error, UnknownTopicOrPartition)]
         return {name: outcome.result() for name, outcome in outcomes.items() if name not in gone}
-    try:
-        return admin.describe_topics(topics).results()
-    except UnknownTopicOrPartition as error:
-        raise error.with_context(hint="fastq topics list shows those that are there") from None
+    return admin.describe_topics(topics).results()
 
 
 @contextlib.contextmanager
