@@ -11,9 +11,12 @@ import pytest
 from mirrors import configured, records_of, running, wait_for, wait_for_records
 
 from fastq import Admin, Producer, TopicPartition
+from fastq.admin import ConfigResource, ConfigSource
 from fastq.cli import main
+from fastq.mirror import survey
 from fastq.mirror.failover import reversed_config
 from fastq.mirror.mm2 import Checkpoint, Heartbeat, OffsetSync
+from fastq.mirror.same import MIRROR_SOURCE
 from fastq.mirror.state import read_state
 from fastq.mirror.survey import Survey
 from fastq.testing import Broker
@@ -51,6 +54,47 @@ def test_records_configs_and_partitions_arrive_as_they_are(brokers: tuple[Broker
         with Producer(bootstrap_servers=source.bootstrap_servers) as producer:
             producer.send(name, b"in the new one", partition=3)
         wait_for_records(target, f"A.{name}", records_of(source, name))
+
+
+@pytest.mark.parametrize("offsets", ["translated", "same"])
+def test_a_topic_that_comes_later_and_a_config_that_changes_are_followed(
+    brokers: tuple[Broker, Broker], new_topic_name: Any, monkeypatch: pytest.MonkeyPatch, offsets: str
+) -> None:
+    monkeypatch.setattr(survey, "CONFIGS_EVERY", 2)
+    source, target = brokers
+    name, alias = new_topic_name(), f"follows-{offsets}"
+    first, later = f"{name}-first", f"{name}-later"
+    config = configured(brokers, [f"{name}-.*"], alias=alias, offsets=offsets)
+    with (
+        Admin(bootstrap_servers=source.bootstrap_servers) as admin,
+        Admin(bootstrap_servers=target.bootstrap_servers) as there,
+        Producer(bootstrap_servers=source.bootstrap_servers) as producer,
+    ):
+
+        def own(topic: str) -> dict[str, str | None]:
+            resource = ConfigResource.topic(f"{alias}.{topic}")
+            found = there.describe_configs([resource])[resource].result()
+            return {
+                n: e.value
+                for n, e in found.items()
+                if e.source is ConfigSource.DYNAMIC_TOPIC_CONFIG and n != MIRROR_SOURCE
+            }
+
+        admin.create_topic(first, 1, configs={"retention.ms": "100000000"})
+        producer.send(first, b"1", partition=0).result()
+        with running(config):
+            wait_for_records(target, f"{alias}.{first}", records_of(source, first))
+            assert own(first) == {"retention.ms": "100000000"}
+            admin.create_topic(later, 2, configs={"cleanup.policy": "compact"})
+            producer.send(later, b"2", b"k", partition=1).result()
+            wait_for_records(target, f"{alias}.{later}", records_of(source, later))
+            assert own(later) == {"cleanup.policy": "compact"}
+            admin.set_configs(
+                ConfigResource.topic(first), {"retention.ms": "200000000", "max.message.bytes": "2000000"}
+            )
+            wait_for(lambda: own(first) == {"retention.ms": "200000000", "max.message.bytes": "2000000"})
+            admin.set_configs(ConfigResource.topic(first), {"retention.ms": None})
+            wait_for(lambda: own(first) == {"max.message.bytes": "2000000"})
 
 
 def test_a_second_start_goes_on_where_the_first_ended(brokers: tuple[Broker, Broker], new_topic_name: Any) -> None:

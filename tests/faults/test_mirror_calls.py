@@ -1,0 +1,113 @@
+"""A mirror that is refused, or hung up on, in each call that it makes, from its first one on: nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+from mirrors import configured, values_of
+
+from fastq import Admin, Producer
+from fastq.errors import FastqError
+from fastq.mirror import lane, same_lane
+from fastq.mirror.config import MirrorConfig
+from fastq.mirror.mirror import Mirror
+from fastq.testing import Broker
+
+pytestmark = [pytest.mark.one_node, pytest.mark.slow]
+
+WAIT_S = 60.0
+OF_BOTH = {
+    "Metadata": "LEADER_NOT_AVAILABLE",
+    "ListOffsets": "NOT_LEADER_OR_FOLLOWER",
+    "Fetch": "KAFKA_STORAGE_ERROR",
+    "DescribeConfigs": "UNKNOWN_SERVER_ERROR",
+    "OffsetForLeaderEpoch": "NOT_LEADER_OR_FOLLOWER",
+    "OffsetFetch": "COORDINATOR_LOAD_IN_PROGRESS",
+}
+OF_TARGET = {
+    "FindCoordinator": "COORDINATOR_NOT_AVAILABLE",
+    "JoinGroup": "COORDINATOR_LOAD_IN_PROGRESS",
+    "SyncGroup": "REBALANCE_IN_PROGRESS",
+    "Heartbeat": "UNKNOWN_MEMBER_ID",
+    "CreateTopics": "NOT_CONTROLLER",
+    "InitProducerId": "COORDINATOR_LOAD_IN_PROGRESS",
+    "AddPartitionsToTxn": "COORDINATOR_NOT_AVAILABLE",
+    "Produce": "NOT_LEADER_OR_FOLLOWER",
+    "EndTxn": "COORDINATOR_NOT_AVAILABLE",
+    "MirrorAppend": "NOT_LEADER_OR_FOLLOWER",
+}
+
+
+def copied(config: MirrorConfig, done: Callable[[], bool], case: str) -> None:
+    """Run a mirror until it is done; one that ends with an error is started anew, as whoever looks after it does. Nobody else asks the
+    brokers before it has copied something: what is to fail is the mirror's."""
+    records = 0
+    ended: list[BaseException] = []
+
+    def run(mirror: Mirror) -> None:
+        try:
+            mirror.run()
+        except FastqError as error:
+            ended.append(error)
+
+    end = time.monotonic() + WAIT_S
+    while True:
+        mirror = Mirror(config)
+        thread = threading.Thread(target=run, args=(mirror,))
+        thread.start()
+        try:
+            while thread.is_alive() and not (is_done := records + mirror.records > 0 and done()):
+                assert time.monotonic() < end, (case, ended)
+                time.sleep(0.05)
+        finally:
+            mirror.stop()
+            thread.join(WAIT_S)
+            assert not thread.is_alive(), case
+        if is_done:
+            return
+        records += mirror.records
+
+
+def is_there(target: Broker, own: str, of_own: list[bytes], of_all: list[bytes]) -> bool:
+    return values_of(target, f"A.{own}") == of_own and values_of(target, "A.numbers") == of_all
+
+
+@pytest.mark.parametrize("how", ["error", "disconnect"])
+@pytest.mark.parametrize("offsets", ["translated", "same"])
+def test_whatever_call_fails_each_record_arrives_once(monkeypatch: pytest.MonkeyPatch, offsets: str, how: str) -> None:
+    monkeypatch.setattr(lane, "RETRY_S", 0.2)
+    monkeypatch.setattr(same_lane, "RETRY_S", 0.2)
+    quick = {"group.initial.rebalance.delay.ms": 0}
+    sent: list[bytes] = []
+    with Broker(in_memory=True, config=quick) as source, Broker(in_memory=True, config=quick) as target:
+        config = configured(
+            (source, target), ["numbers.*"], offsets=offsets, lanes=1, heartbeat_interval_ms=50, group_interval_ms=50
+        )
+        sides = [(source, OF_BOTH), (target, OF_BOTH | OF_TARGET)]
+        cases = [(broker, api, error) for broker, apis in sides for api, error in apis.items()]
+        with (
+            Admin(bootstrap_servers=source.bootstrap_servers) as admin,
+            Producer(bootstrap_servers=source.bootstrap_servers) as producer,
+        ):
+            admin.create_topic("numbers", 1)
+            for number, (broker, api, error) in enumerate(cases):
+                if offsets == "translated" and api == "MirrorAppend":
+                    continue
+                case = f"{api} of the {'source' if broker is source else 'target'}"
+                topics = [f"numbers{number}", "numbers"]
+                admin.create_topic(topics[0], 1)
+                for topic in topics:
+                    producer.send(topic, b"%d" % number, partition=0).result()
+                sent.append(b"%d" % number)
+                if how == "error":
+                    broker.fail(api, error=error, times=2)
+                else:
+                    broker.disconnect(api, times=2)
+                copied(config, partial(is_there, target, topics[0], [b"%d" % number], sent), case)
+                source.clear_faults()
+                target.clear_faults()
+            assert values_of(target, "A.numbers") == sent
