@@ -181,6 +181,9 @@ generate: $(VENV)/.built $(VENV)/.lint ## write the protocol's messages anew fro
 reference: $(VENV)/.built $(VENV)/.test ## write docs/reference/ anew from the sources
 	@$(PY) tools/generate_reference.py
 
+console-pictures: $(VENV)/.built $(VENV)/.test chromium ## pictures of the console for the documentation; FOLDER=/tmp/x for all pages, to look at
+	@$(PY) tools/console_pictures.py $(FOLDER)
+
 # Without -q, which has --strict see no warning.
 docs: $(VENV)/.docs ## the site of the documentation, in build/site: open build/site/index.html
 	@NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict && echo "open build/site/index.html"

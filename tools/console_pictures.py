@@ -26,7 +26,8 @@ from fastq.admin import NewTopic
 from fastq.errors import FastqError
 from fastq.mirror.config import load_config
 from fastq.mirror.report import status
-from fastq.testing import Broker
+from fastq.schema_registry import Schema, SchemaRegistryClient
+from fastq.testing import Broker, SchemaRegistry
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTED = ROOT / "docs" / "guides" / "console"
@@ -36,7 +37,14 @@ PAGES: dict[str, tuple[str, int, int, tuple[str, ...]]] = {
     "records": ("/c/cluster/topics/orders/records?partition=0&limit=8", 1200, 680, ()),
     "group": ("/c/cluster/group?id=billing", 1000, 560, ()),
     "topics": ("/c/cluster/topics", 1000, 560, ()),
-    "topic": ("/c/cluster/topics/orders", 1000, 1_700, ()),
+    "topic": ("/c/cluster/topics/orders", 1000, 900, ()),
+    "offsets": ("/c/cluster/topics/orders/offsets", 1000, 620, ()),
+    "replicas": ("/c/cluster/topics/orders/replicas", 1000, 560, ()),
+    "settings": ("/c/cluster/topics/orders/settings", 1000, 1_700, ()),
+    "proposal": ("/c/cluster/partitions/proposal", 1000, 700, ()),
+    "schemas": ("/c/cluster/schemas", 1000, 400, ()),
+    "schema": ("/c/cluster/schema?id=orders-value&version=2&with=1", 1000, 900, ()),
+    "acls": ("/c/cluster/acls", 1000, 300, ()),
     "groups": ("/c/cluster/groups", 1000, 560, ()),
     "resets": ("/c/cluster/groups/reset?group=billing&group=shipping", 1000, 700, ()),
     "partitions": ("/c/cluster/partitions", 1000, 700, ()),
@@ -73,13 +81,22 @@ def fill(servers: str) -> None:
         admin.alter_group_offsets("shipping", {TopicPartition("shipments", 0): 0}).results()
 
 
-def settings(folder: Path, servers: str, other: str) -> tuple[Path, Path]:
+def fill_registry(url: str) -> None:
+    """A subject of two versions."""
+    client = SchemaRegistryClient(url)
+    fields: list[dict[str, object]] = [{"name": "id", "type": "long"}, {"name": "total", "type": "double"}]
+    for more in ([], [{"name": "currency", "type": "string", "default": "EUR"}]):
+        order = {"type": "record", "name": "Order", "fields": [*fields, *more]}
+        client.register("orders-value", Schema(json.dumps(order)))
+
+
+def settings(folder: Path, servers: str, other: str, registry: str) -> tuple[Path, Path]:
     """The files of the console and of the mirror."""
     console, mirror = folder / "console.toml", folder / "mirror.toml"
     sides = (("source", "east", servers), ("target", "west", other))
     tables = [f'[{side}]\nalias = "{alias}"\n"bootstrap.servers" = "{where}"\n' for side, alias, where in sides]
     mirror.write_text("".join(tables) + '[mirror]\ntopics = ["orders", "payments"]\n')
-    clusters = f'[clusters.cluster]\nbootstrap = "{servers}"\n'
+    clusters = f'[clusters.cluster]\nbootstrap = "{servers}"\nschema_registry = "{registry}"\n'
     console.write_text(f'{clusters}[mirrors.east-west]\nconfig = "{mirror}"\n')
     return console, mirror
 
@@ -136,7 +153,9 @@ def main() -> None:
         data = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         broker, other = (stack.enter_context(Broker(data / side)) for side in ("east", "west"))
         fill(broker.bootstrap_servers)
-        console, mirror = settings(data, broker.bootstrap_servers, other.bootstrap_servers)
+        registry = stack.enter_context(SchemaRegistry())
+        fill_registry(registry.url)
+        console, mirror = settings(data, broker.bootstrap_servers, other.bootstrap_servers, registry.url)
         stack.enter_context(mirrored(mirror))
         command = [sys.executable, "-m", "fastq", "console", "--listen", "127.0.0.1:0", "--config", str(console)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

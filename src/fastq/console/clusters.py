@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from fastq.admin import AsyncAdmin
 from fastq.console.config import ClusterConfig
+from fastq.console.metrics import Metrics
 from fastq.console.picture import Picture, take_picture
 from fastq.errors import ConfigError
 from fastq.net.operations import Operation
@@ -51,6 +52,7 @@ class Cluster:
         self._taking: asyncio.Task[Picture] | None = None
         self._readers = Counter[str]()
         self._alone: set[str] = set()
+        self.metrics = Metrics(config.metrics) if config.metrics else None
 
     def _settings(self, **own: Any) -> dict[str, Any]:
         """A client's settings; those that were given go before what the console would set."""

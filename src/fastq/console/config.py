@@ -35,6 +35,8 @@ class ClusterConfig:
     name: str
     settings: Mapping[str, Any]
     schema_registry: str | None = None
+    metrics: tuple[str, ...] = ()
+    """The metrics pages of its nodes, for charts."""
 
 
 @dataclass(frozen=True)
@@ -117,8 +119,9 @@ class Loaded(NamedTuple):
 
 
 def load_file(path: Path) -> Loaded:
-    """A TOML file: `[clusters.NAME]` with bootstrap, schema_registry and properties; `[[mask]]` with topics, in and path; `[oidc]`, see
-    `fastq.console.oidc_settings`; `[mirrors.NAME]` with config, the mirror's own file, and reverse. Raises ConfigError with the place."""
+    """A TOML file: `[clusters.NAME]` with bootstrap, schema_registry, metrics and properties; `[[mask]]` with topics, in and path;
+    `[oidc]`, see `fastq.console.oidc_settings`; `[mirrors.NAME]` with config, the mirror's own file, and reverse. Raises ConfigError with
+    the place."""
     parser = toml()
     try:
         document = parser.loads(path.read_text(encoding="utf-8"))
@@ -155,14 +158,19 @@ def _cluster(path: Path, name: str, table: Any) -> ClusterConfig:
     where = f"{path}: [clusters.{name}]"
     if not CLUSTER_NAME.fullmatch(name):
         raise ConfigError(f"{where}: a name has up to 64 letters, digits, dots, underscores and dashes")
-    _only(_table(table, where), {"bootstrap", "schema_registry", "properties"}, where)
+    _only(_table(table, where), {"bootstrap", "schema_registry", "metrics", "properties"}, where)
     bootstrap, registry = table.get("bootstrap"), table.get("schema_registry")
     if not isinstance(bootstrap, str):
         raise ConfigError(f'{where}: bootstrap = "HOST:PORT" is missing')
     if registry is not None and not isinstance(registry, str):
         raise ConfigError(f"{where}: schema_registry is a URL in quotes")
+    metrics = table.get("metrics", [])
+    if not isinstance(metrics, list) or not all(
+        isinstance(url, str) and url.startswith(("http://", "https://")) and urlsplit(url).hostname for url in metrics
+    ):
+        raise ConfigError(f'{where}: metrics are the pages of the nodes, as ["http://kafka-1:9404/metrics"]')
     properties = _table(table.get("properties", {}), where)
-    return ClusterConfig(name, {"bootstrap.servers": bootstrap, **properties}, registry)
+    return ClusterConfig(name, {"bootstrap.servers": bootstrap, **properties}, registry, tuple(metrics))
 
 
 def _mask(path: Path, table: Any) -> Mask:

@@ -76,7 +76,7 @@ class RegisteredSchema(NamedTuple):
     schema: Schema
 
 
-class _RedirectsNowhere(urllib.request.HTTPRedirectHandler):
+class RedirectsNowhere(urllib.request.HTTPRedirectHandler):
     """Makes an error of an answer that sends elsewhere."""
 
     def redirect_request(self, *_answer: Any) -> None:
@@ -113,9 +113,7 @@ class SchemaRegistryClient:
         self._bearer_token = bearer_token
         self._headers = dict(headers or {})
         self._timeout_s, self._retries, self._latest_ttl_s = timeout_s, retries, latest_ttl_s
-        self._opener = urllib.request.build_opener(
-            urllib.request.HTTPSHandler(context=ssl_context), _RedirectsNowhere()
-        )
+        self._opener = urllib.request.build_opener(urllib.request.HTTPSHandler(context=ssl_context), RedirectsNowhere())
         self._lock = threading.RLock()
         self._schemas: dict[tuple[int, str | None], Schema] = {}
         self._ids: dict[tuple[str, Schema], int] = {}

@@ -1,7 +1,7 @@
 """The numbers that a page's charts ask for while it is open: JSON of a time, a value, and of how many partitions.
 
 Rules: nothing is kept here; a chart begins with its page. A number costs one ListOffsets to each leader, for a group an OffsetFetch more,
-and is not told of more than MEASURED_MAX partitions.
+and is not told of more than MEASURED_MAX partitions. What nodes tell of themselves comes from their metrics pages.
 """
 
 from __future__ import annotations
@@ -57,6 +57,15 @@ async def lag(visit: Visit) -> Response:
     return _told(sum(lags), len(lags))
 
 
+async def metrics(visit: Visit) -> Response:
+    """Rates and latencies of all nodes together, between the last two looks at their metrics."""
+    found = visit.cluster.metrics
+    if found is None:
+        raise Refused("This console is told of no metrics pages of this cluster.")
+    told = {"time": time.time() * 1000, **await found.told()}
+    return Response(json.dumps(told), media_type="application/json")
+
+
 def _check(partitions: int) -> None:
     if partitions > MEASURED_MAX:
         raise Refused(f"These are {partitions:,} partitions: of more than {MEASURED_MAX:,} no chart is drawn.")
@@ -64,5 +73,6 @@ def _check(partitions: int) -> None:
 
 ROUTES: Routes = [
     ("GET", TOPIC + "/ends", Role.VIEWER, ends),
+    ("GET", CLUSTER + "/metrics", Role.VIEWER, metrics),
     ("GET", CLUSTER + "/group/lag", Role.VIEWER, lag),
 ]

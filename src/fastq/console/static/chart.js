@@ -39,8 +39,10 @@
         // A partition more or less, and a topic that was made anew, are no rate.
         if (last && found.time > last.time && found.of === last.of) points.push(Math.max(0, found.value - last.value) * 1000 / (found.time - last.time));
         last = found;
-      } else {
+      } else if (figure.dataset.field === undefined) {
         points.push(found.value);
+      } else if (found[figure.dataset.field] !== undefined) { // the first look has nothing to be compared with
+        points.push(found[figure.dataset.field]);
       }
       if (points.length > POINTS_MAX) points.shift();
       if (points.length) draw();

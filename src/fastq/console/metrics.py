@@ -1,0 +1,117 @@
+"""What the nodes of a cluster tell of themselves by their metrics pages, for charts: rates and latencies between two looks.
+
+Rules: the addresses come from the console's file of settings alone, never from a request, and no redirect is followed. A page has
+PAGE_BYTES_MAX at most and is there within PAGE_S, or its node is left out, and told. All who have a chart open share one look, LOOK_S old
+at most; the counters of the look before are kept, and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+import urllib.request
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fastq.schema_registry.client import RedirectsNowhere
+
+PAGE_BYTES_MAX, PAGE_S, LOOK_S = 4 << 20, 5.0, 2.0
+APIS = ("Produce", "Fetch")
+SHARE = 0.99
+_LINE = re.compile(
+    r"^(fastq_requests_total|fastq_request_seconds_bucket|fastq_request_bytes_total|fastq_response_bytes_total)\{([^}]*)\} ([0-9.e+]+)$",
+    re.M,
+)
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+
+Counters = dict[tuple[str, str, float], float]
+"""By name, API and, of a histogram, the upper bound in seconds (0: none)."""
+
+
+class Look(NamedTuple):
+    """What was told at a time, in seconds of the clock; `failed` are the addresses that told nothing."""
+
+    at_s: float
+    counters: Counters
+    failed: tuple[str, ...]
+
+
+def read_counters(text: str) -> Counters:
+    """What is charted of a metrics page, of APIS alone."""
+    found: Counters = {}
+    for name, labels, value in _LINE.findall(text):
+        known = dict(_LABEL.findall(labels))
+        if known.get("api") in APIS:
+            found[name, known["api"], float(known.get("le", 0))] = float(value)
+    return found
+
+
+def page_of(url: str) -> Counters:
+    """Ask a node; raises OSError, ValueError."""
+    opener = urllib.request.build_opener(RedirectsNowhere())
+    with opener.open(url, timeout=PAGE_S) as answer:
+        return read_counters(answer.read(PAGE_BYTES_MAX).decode())
+
+
+def charted(before: Look, now: Look) -> dict[str, float]:
+    """Between two looks: requests and bytes a second, and the time in ms that SHARE of the requests took no longer than. A counter that
+    went back is of a node that began anew, and one that is new of a node that answers again: they count from this look on."""
+    seconds = max(0.001, now.at_s - before.at_s)
+    grown = {key: max(0.0, value - before.counters.get(key, value)) for key, value in now.counters.items()}
+    told: dict[str, float] = {}
+    for api in APIS:
+        name = api.lower()
+        told[f"{name}_rate"] = grown.get(("fastq_requests_total", api, 0.0), 0.0) / seconds
+        buckets = {bound: n for (kind, of, bound), n in grown.items() if kind.endswith("_bucket") and of == api}
+        told[f"{name}_ms"] = quantile(buckets) * 1000
+    for kind in ("request", "response"):
+        told[f"{kind}_bytes"] = (
+            sum(n for (name, _, _), n in grown.items() if name == f"fastq_{kind}_bytes_total") / seconds
+        )
+    return told
+
+
+def quantile(buckets: Mapping[float, float], share: float = SHARE) -> float:
+    """The least bound of a histogram, in seconds, that `share` of what came lies within; 0 where nothing came, the largest where it is
+    beyond."""
+    bounds = sorted(buckets)
+    if not bounds or buckets[bounds[-1]] <= 0:
+        return 0.0
+    wanted = share * buckets[bounds[-1]]
+    finite = [bound for bound in bounds if bound != float("inf")]
+    return next((bound for bound in finite if buckets[bound] >= wanted), finite[-1] if finite else 0.0)
+
+
+class Metrics:
+    """The metrics of a cluster's nodes. One event loop; pages are asked in threads."""
+
+    def __init__(self, urls: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
+        self._urls = tuple(urls)
+        self._clock = clock
+        self._before: Look | None = None
+        self._now: Look | None = None
+        self._looking = asyncio.Lock()
+
+    async def told(self) -> dict[str, Any]:
+        """The charted numbers of now; without any at the first look, which has nothing to be compared with."""
+        async with self._looking:
+            if self._now is None or self._clock() - self._now.at_s >= LOOK_S:
+                self._before, self._now = self._now, await self._look()
+        numbers = {} if self._before is None else charted(self._before, self._now)
+        return {**numbers, "failed": list(self._now.failed)}
+
+    async def _look(self) -> Look:
+        pages = await asyncio.gather(*(asyncio.to_thread(page_of, url) for url in self._urls), return_exceptions=True)
+        counters: Counters = defaultdict(float)
+        failed = []
+        for url, page in zip(self._urls, pages, strict=True):
+            if isinstance(page, OSError | ValueError):
+                failed.append(url)
+            elif isinstance(page, BaseException):
+                raise page
+            else:
+                for key, value in page.items():
+                    counters[key] += value
+        return Look(self._clock(), dict(counters), tuple(failed))
