@@ -14,7 +14,7 @@ from typing import Literal
 
 from fastq_broker.log.files import Files, Space
 
-Operation = Literal["open", "write", "truncate", "sync", "rename", "unlink", "read"]
+Operation = Literal["open", "write", "truncate", "sync", "rename", "unlink", "read", "list"]
 
 
 @dataclass
@@ -108,6 +108,10 @@ class FaultyFiles(Files):
         os.rename(source, target)
         if source in self.synced:
             self.synced[target] = self.synced.pop(source)
+
+    def listdir(self, path: str) -> list[str]:  # type: ignore[override]
+        self._check("list", path)
+        return os.listdir(path)
 
     def unlink(self, path: str) -> None:  # type: ignore[override]
         self._check("unlink", path)

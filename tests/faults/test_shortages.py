@@ -242,3 +242,69 @@ def test_a_first_append_that_cannot_read_its_segment_is_refused_as_a_failed_disk
         world.append(b"w")
         world.check()
         assert world.acknowledged[1] == b"w"
+
+
+@pytest.mark.parametrize(("operation", "fully"), [("list", False), ("open", False), ("list", True)])
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENOMEM])
+def test_a_truncation_that_cannot_begin_changes_nothing(
+    tmp_path: Path, operation: Operation, fully: bool, code: int
+) -> None:
+    """Followers truncate at every change of leaders."""
+    world = World(tmp_path, "page-cache")
+    for number in range(20):
+        world.append(b"%d" % number)
+    world.manager.close()
+    world.open()
+    world.log.load()
+    fault = world.files.plan(Fault(operation, code, "t-0"))
+    for _ in range(2):
+        with pytest.raises(KafkaStorageError):
+            world.log.truncate_fully_and_start_at(40) if fully else world.log.truncate_to(7)
+    assert fault.struck and world.log.log_end_offset == 20
+    world.files.heal()
+    world.check()
+    if fully:
+        world.log.truncate_fully_and_start_at(40)
+    else:
+        world.log.truncate_to(7)
+    assert world.log.log_end_offset == (40 if fully else 7) and not world.manager.offline_dirs
+
+
+@pytest.mark.parametrize("code", [errno.ENOMEM, errno.EMFILE])
+def test_a_deletion_that_cannot_rename_is_done_later(tmp_path: Path, code: int) -> None:
+    world = World(tmp_path, "page-cache")
+    world.append(b"v")
+    fault = world.files.plan(Fault("rename", code, "t-0"))
+    assert world.manager.delete("t", 0)
+    world.turn()
+    assert fault.struck > 1 and (tmp_path / "t-0").exists() and not world.manager.offline_dirs
+    world.files.heal()
+    world.turn()
+    assert not (tmp_path / "t-0").exists() and not world.manager.offline_dirs
+
+
+def test_a_topic_that_is_made_again_before_its_deletion_is_done_has_nothing_of_the_old_one(tmp_path: Path) -> None:
+    world = World(tmp_path, "page-cache")
+    world.append(b"old")
+    world.files.plan(Fault("rename", errno.ENOMEM, "t-0", repeat=False))
+    assert world.manager.delete("t", 0)
+    log = world.manager.create("t", 0, bytes(range(16)))
+    assert log.log_end_offset == 0
+    world.turn()
+    world.turn()
+    assert world.manager.logs["t", 0] is log and (tmp_path / "t-0").exists() and not world.manager.offline_dirs
+
+
+@pytest.mark.parametrize("part", ["t-0", ".log"])
+def test_a_sync_that_lacks_a_descriptor_has_not_failed(tmp_path: Path, part: str) -> None:
+    world = World(tmp_path, "fsync")
+    world.append(b"v")
+    for segment in world.log.segments:
+        segment.release()
+    world.files.plan(Fault("open", errno.ENFILE, part))
+    with pytest.raises(KafkaStorageError):
+        world.log.sync_now()
+    world.files.heal()
+    world.log.sync_now()
+    world.check()
+    assert world.log.on_disk_offset == 1

@@ -392,7 +392,9 @@ class LogCleaner:
                 round_.segments = [pair for pair in round_.segments if pair[0].base_offset not in bases]
                 log.replace_segments(old)
         except KafkaError:
-            self._drop(round_)  # the directory is offline, and has said why
+            self._drop(
+                round_
+            )  # which the directory has told: it is offline, or short of something, and another round comes
             return
         if not round_.groups:
             try:

@@ -44,16 +44,29 @@ class BrokenSwap(Exception):
     """A swap file that should be complete and is not: the segments that it stands for may be gone."""
 
 
-def swap_in(log: LogSegments, old: Sequence[Segment]) -> Segment:
-    """Replace consecutive segments by the cleaned one that has the first one's offset; answers it. Raises OSError.
+def begin_swap(files: Files, first: Segment) -> list[str]:
+    """Give the cleaned files beside a segment, its first one, the name of what is to be put in place; answers which there are, by their
+    suffixes. Raises OSError: then they have the names that they had, unless the disk has failed."""
+    path = first.path_of
+    made = [suffix for suffix in FILE_SUFFIXES if os.path.exists(path(suffix) + CLEANED_SUFFIX)]
+    for number, suffix in enumerate(made):
+        try:
+            files.rename(path(suffix) + CLEANED_SUFFIX, path(suffix) + SWAP_SUFFIX)
+        except OSError:
+            for done in reversed(made[:number]):
+                files.rename(path(done) + SWAP_SUFFIX, path(done) + CLEANED_SUFFIX)
+            raise
+    return made
+
+
+def swap_in(log: LogSegments, old: Sequence[Segment], made: Sequence[str]) -> Segment:
+    """Replace consecutive segments by the cleaned one that has the first one's offset, of which `begin_swap` has made these; answers it.
+    Raises OSError.
 
     Names are not synced: until that is done, a loss of power may bring back any step before.
     """
     files, base = log.files, old[0].base_offset
     path = old[0].path_of
-    made = [suffix for suffix in FILE_SUFFIXES if os.path.exists(path(suffix) + CLEANED_SUFFIX)]
-    for suffix in made:
-        files.rename(path(suffix) + CLEANED_SUFFIX, path(suffix) + SWAP_SUFFIX)
     for segment in old:
         # A snapshot is of what lies below its offset, which is right as long as a segment begins there.
         log.remove_files(segment, keep_snapshot=segment.base_offset == base)

@@ -178,12 +178,17 @@ class Files:
         """Make created, renamed and deleted names of a directory last."""
         fd = self.open(path, READ)
         try:
+            self.sync_names(fd)
+        finally:
+            os.close(fd)
+
+    def sync_names(self, fd: int) -> None:
+        """`sync_directory` for one that is open."""
+        try:
             self.sync_data(fd)
         except OSError as error:  # some file systems have no sync of a directory
             if error.errno not in (errno.EINVAL, errno.ENOTSUP):
                 raise
-        finally:
-            os.close(fd)
 
     def sync_filesystem(self, fd: int) -> None:
         """Make everything last that has been written on the file system of this descriptor."""

@@ -52,6 +52,9 @@ class LogIdentity:
     def write_checkpoints(self, log_dir: LogDir, *, wait: bool) -> None:
         raise NotImplementedError
 
+    def retire(self, log: PartitionLog) -> None:
+        raise NotImplementedError
+
     def make_way(self, key: TopicPartition, log_dir: LogDir) -> None:
         """Have nothing of an older log left where a new one of that name is to be made, or moved. Raises KafkaStorageError."""
         for log in [double for double in self._doubles.get(key, ()) if double.dir is log_dir]:
@@ -168,13 +171,36 @@ class LogIdentity:
             logger.warning("%s was removed by somebody: there is nothing to rename any more", log.path)
             renamed = False
         except OSError as error:
-            if is_gone or not is_shortage(error):
+            if not is_shortage(error):
                 raise log.dir.fail(action, log.path, error) from error
+            if is_gone:
+                log.dir.refuse(action, log.path, error)  # which tells it
+                self._retire_later(log)
+                return None
             self._doubles.setdefault(key, []).append(log)  # as it was, under nobody's name: the next attempt finds it
             raise log.dir.refuse(action, log.path, error) from error
         if not is_gone:
             log.abandon()
         return target if renamed else None
+
+    def _retire_later(self, log: PartitionLog) -> None:
+        """At the next tick: until then a log that is made under its name finds it, and sets it aside first."""
+        key = log.topic, log.partition
+        named = (
+            key not in self.logs and os.path.basename(log.path) == f"{log.topic}-{log.partition}"
+        )  # else a copy, or what was moved
+        if named:
+            self._doubles.setdefault(key, []).append(log)
+
+        def again() -> None:
+            if named:
+                others = self._doubles.get(key, [])
+                if log not in others:
+                    return
+                others.remove(log)
+            self.retire(log)
+
+        log.dir.soon(again)
 
     def _rename_log(self, log: PartitionLog, target: str, *, is_gone: bool) -> None:
         """Give a log's directory another name. A longer one may take room: a full disk gets some from a log that `is_gone`, whose records

@@ -15,7 +15,7 @@ from functools import partial
 
 from fastq.errors import ErrorCode, error_for_code
 
-from .cleaner_swap import swap_in
+from .cleaner_swap import begin_swap, swap_in
 from .config import LogConfig
 from .durability import first_segment_from
 from .files import Files, is_full
@@ -99,13 +99,17 @@ class LogSegments(Visibility):
     def replace_segments(self, old: Sequence[Segment]) -> None:
         """Put the cleaned segment that lies beside consecutive closed ones, under the first one's offset, in their place.
 
-        Raises KafkaStorageError.
+        Raises KafkaStorageError: nothing was changed where the directory is online after it.
         """
         first = self.segments.index(old[0])
         if self.segments[first : first + len(old)] != list(old) or old[-1] is self._active:
             raise ValueError(f"{self.name}: compaction has replaced segments that are not there any more")
         try:
-            cleaned = swap_in(self, old)
+            made = begin_swap(self.files, old[0])
+        except OSError as error:
+            raise self.dir.refuse("replacing compacted segments", error.filename or self.path, error) from error
+        try:
+            cleaned = swap_in(self, old, made)
         except OSError as error:
             raise self.dir.fail("replacing compacted segments", error.filename or self.path, error) from error
         self.segments[first : first + len(old)] = [cleaned]

@@ -8,7 +8,6 @@ Source: UnifiedLog, LocalLog.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import random
 import threading
@@ -21,6 +20,7 @@ from fastq.errors import ErrorCode, KafkaError, error_for_code
 from .admission import Admission
 from .config import UNLIMITED, LogConfig, copied
 from .durability import Durability
+from .files import READ, FileHandle
 from .leader_epochs import LeaderEpochs
 from .log_appends import LogAppends
 from .log_dir import LogDir
@@ -30,7 +30,7 @@ from .recovery import UnrecoverableLog, load_log, make_log
 from .scan import CorruptSegment
 from .segment import Segment
 from .stored_batches import RecoveryReport
-from .truncation import truncate_fully, truncate_log
+from .truncation import find_cut, producer_snapshots, truncate_fully, truncate_log
 
 logger = logging.getLogger(__name__)
 
@@ -272,10 +272,15 @@ class PartitionLog(LogReads, LogAppends):
         """Sync the records up to the end in this thread, without the jobs that the flusher has for others. KafkaStorageError when the disk
         fails."""
         end = self.log_end_offset
+        try:  # who lacks a descriptor has not failed to sync
+            handles = [segment.log.handle() for segment in self.segments_from(self.on_disk_offset)]
+            directory = FileHandle(self.files, self.path, READ)
+        except OSError as error:
+            raise self.dir.refuse("opening what is to be synced", error.filename or self.path, error) from error
         try:
-            for segment in self.segments_from(self.on_disk_offset):
-                self.files.sync_data(segment.log.handle().fd)
-            self.files.sync_directory(self.path)
+            for handle in handles:
+                self.files.sync_data(handle.fd)
+            self.files.sync_names(directory.fd)
         except OSError as error:
             raise self.dir.fail("syncing", error.filename or self.path, error) from error
         self.durability.synced(end)
@@ -298,43 +303,56 @@ class PartitionLog(LogReads, LogAppends):
     # -- truncation and closing
 
     def truncate_to(self, offset: int) -> bool:
-        """Remove all records at and above `offset`; False when there are none. Raises KafkaStorageError.
+        """Remove all records at and above `offset`; False when there are none. Raises KafkaStorageError: nothing was changed where the
+        directory is online after it, and it may be tried again.
 
         Leader epochs that begin there go in any case: one that has no record is told to nobody any more.
         """
         if offset >= self.log_end_offset:
+            self._cut_future(offset)
             try:
                 self.epochs.truncate_from_end(offset)
             except OSError as error:
                 raise self.dir.fail("writing leader epochs", self.epochs.path, error) from error
             self.leader_epoch = self.epochs.latest
-            self._cut_future(offset)
             return False
         if offset < self._bases[0]:
             self.truncate_fully_and_start_at(offset)
             return True
+        self._cut_future(offset)
         try:
-            truncate_log(self, offset)
+            cut = find_cut(self, offset)
+        except OSError as error:
+            raise self.dir.refuse("truncating", error.filename or self.path, error) from error
+        try:
+            truncate_log(self, cut)
         except OSError as error:
             raise self.dir.fail("truncating", error.filename or self.path, error) from error
-        self._cut_future(offset)
         self._announce()
         return True
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Remove all records; the log is empty and begins at `offset`. Raises KafkaStorageError."""
+        """Remove all records; the log is empty and begins at `offset`. Raises KafkaStorageError, as `truncate_to` does."""
+        self._cut_future(0)
         try:
-            truncate_fully(self, offset)
+            snapshots = producer_snapshots(self)
+        except OSError as error:
+            raise self.dir.refuse("truncating", error.filename or self.path, error) from error
+        try:
+            truncate_fully(self, offset, snapshots)
         except OSError as error:
             raise self.dir.fail("truncating", error.filename or self.path, error) from error
-        self._cut_future(0)
         self._announce()
 
     def _cut_future(self, offset: int) -> None:
-        """The copy on its way has what this log has. Where its disk fails it is given up, which concerns nobody else."""
+        """The copy on its way has nothing that this log has not: it is cut first. Where its disk fails it is given up, which concerns
+        nobody else. Raises KafkaStorageError at a shortage."""
         if self.future is not None:
-            with contextlib.suppress(KafkaError):
+            try:
                 self.future.truncate_to(offset)
+            except KafkaError:
+                if self.future.dir.offline is None:
+                    raise
 
     # -- another directory
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from .files import Files
 from .recovery import find_end, is_offset_file, start_anew
@@ -24,19 +24,41 @@ if TYPE_CHECKING:
     from .partition_log import PartitionLog
 
 
-def truncate_log(log: PartitionLog, offset: int) -> None:
-    """Remove the records at and above `offset`, which lies within the log's segments. Raises OSError."""
-    segments = list(log.segments)
-    while segments[-1].base_offset > offset or (segments[-1].base_offset == offset and len(segments) > 1):
-        log.remove_files(segments.pop())
-    segment = segments[-1]
+class Cut(NamedTuple):
+    """Where a log is cut: `offset`, how many segments are `kept`, the position in the last of them, and the snapshots of producers
+    that there are."""
+
+    offset: int
+    kept: int
+    position: int
+    snapshots: list[int]
+
+
+def find_cut(log: PartitionLog, offset: int) -> Cut:
+    """Where to cut a log so that the records at and above `offset` go, which lies within its segments. Changes nothing, so that it may be
+    tried again. Raises OSError."""
+    count = len(log.segments)
+    while log.segments[count - 1].base_offset > offset or (log.segments[count - 1].base_offset == offset and count > 1):
+        count -= 1
+    segment = log.segments[count - 1]
     position = segment.index.lookup(offset)
-    handle = segment.log.handle()
-    for bounds in iter_bounds(log.files, handle, position, segment.size):
+    for bounds in iter_bounds(log.files, segment.log.handle(), position, segment.size):
         if bounds.last_offset >= offset:
             position = bounds.position
             break
         position = bounds.end
+    return Cut(offset, count, position, producer_snapshots(log))
+
+
+def truncate_log(log: PartitionLog, cut: Cut) -> None:
+    """Remove what lies behind a cut. Raises OSError: the log is half cut then."""
+    offset, kept, position, snapshots = cut
+    segments = list(log.segments)
+    while len(segments) > kept:
+        gone = segments.pop()
+        log.remove_files(gone)  # with the snapshot of its name
+        snapshots = [snapshot for snapshot in snapshots if snapshot != gone.base_offset]
+    segment = segments[-1]
     segment.forget_indexes(position, offset)
     segment.log.truncate(position)
     segment.forget_aborts(offset)
@@ -44,7 +66,7 @@ def truncate_log(log: PartitionLog, offset: int) -> None:
     if end is None:
         raise OSError(errno.EIO, "the rest of the segment cannot be read", segment.log.path)
     _note_tail(log.files, segment)
-    _finish_truncation(log, segments, end, min(log.log_start_offset, end), min(log.high_watermark, end), end)
+    _finish_truncation(log, segments, end, min(log.log_start_offset, end), min(log.high_watermark, end), end, snapshots)
     log.durability.truncated(end)
 
 
@@ -56,22 +78,33 @@ def _note_tail(files: Files, segment: Segment) -> None:
         segment.note_batch(at, len(data), header.last_offset, header.max_timestamp)
 
 
-def truncate_fully(log: PartitionLog, offset: int) -> None:
-    """Remove all records; the log begins anew at `offset`. Raises OSError."""
+def producer_snapshots(log: PartitionLog) -> list[int]:
+    """The offsets of the snapshots of producers in a log's directory, the lowest first. Raises OSError."""
+    names = log.files.listdir(log.path)
+    return sorted(int(name[: -len(SNAPSHOT_SUFFIX)]) for name in names if is_offset_file(name, SNAPSHOT_SUFFIX))
+
+
+def truncate_fully(log: PartitionLog, offset: int, snapshots: list[int]) -> None:
+    """Remove all records; the log begins anew at `offset`. `snapshots` are those that `producer_snapshots` has found. Raises OSError: the
+    log is half cut then."""
     segments = start_anew(log, log.segments, offset)
     log.epochs.clear()
-    _finish_truncation(log, segments, offset, offset, offset, -1)
+    _finish_truncation(log, segments, offset, offset, offset, -1, snapshots)
     log.durability.emptied(offset)
 
 
 def _finish_truncation(
-    log: PartitionLog, segments: list[Segment], end: int, start: int, watermark: int, snapshots_to: int
+    log: PartitionLog,
+    segments: list[Segment],
+    end: int,
+    start: int,
+    watermark: int,
+    snapshots_to: int,
+    snapshots: list[int],
 ) -> None:
     """Set everything back to `end`; of the producers, what snapshots up to `snapshots_to` and the records after them say."""
     epochs, producers = log.epochs, log.producers
     epochs.truncate_from_end(end)
-    names = log.files.listdir(log.path)
-    snapshots = sorted(int(name[: -len(SNAPSHOT_SUFFIX)]) for name in names if is_offset_file(name, SNAPSHOT_SUFFIX))
     for snapshot in snapshots:
         if snapshot > snapshots_to:
             log.files.remove_if_exists(os.path.join(log.path, f"{snapshot:020d}{SNAPSHOT_SUFFIX}"))

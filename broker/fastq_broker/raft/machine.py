@@ -365,7 +365,7 @@ class RaftMachine(Membership):
         self._deadline = now + self.config.fetch_timeout_s
         self._has_fetched = True
         if answer.diverging is not None:
-            self._cut(answer.diverging)
+            self._cut(link, answer.diverging, now)
         elif answer.snapshot is not None:
             self._receiving = (answer.snapshot, 0)
         else:
@@ -416,7 +416,7 @@ class RaftMachine(Membership):
         if mark > self.high_watermark:
             self._commit(mark)
 
-    def _cut(self, diverging: EpochEnd) -> None:
+    def _cut(self, link: Link, diverging: EpochEnd, now: float) -> None:
         """The leader's log parts from this one: what it does not have goes."""
         mine = self.log.end_of_epoch(diverging.epoch)
         end = min(diverging.end_offset, mine.end_offset)
@@ -426,7 +426,13 @@ class RaftMachine(Membership):
                 f"{self.high_watermark} was committed before"
             )
         logger.info("the metadata log is cut from %d to %d: epoch %d ends there", self.log.end, end, diverging.epoch)
-        self.log.truncate(end)
+        try:
+            self.log.truncate(end)
+        except KafkaStorageError as error:
+            if not passes(error):
+                raise
+            self._wait_for_room(link, error, now)
+            return
         self.history.truncate(end)
 
     def _received(self, link: Link, ask: FetchSnapshot, answer: FetchedSnapshot, now: float) -> None:
@@ -457,8 +463,8 @@ class RaftMachine(Membership):
             logger.error("the snapshot %s of node %d is not whole: %s", ask.snapshot.file_name, self.leader_id, error)
             link.failed, link.until = True, now + self.config.request_timeout_s
             return
-        except OSError as error:
-            if not is_shortage(error):
+        except (KafkaStorageError, OSError) as error:
+            if not (passes(error) if isinstance(error, KafkaStorageError) else is_shortage(error)):
                 raise
             self._wait_for_room(link, error, now)  # it is fetched anew, as the log is the old one
             return

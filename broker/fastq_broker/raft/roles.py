@@ -8,9 +8,10 @@
     Resigned      tells the others, votes no more    -> Unattached in the next epoch
     A higher epoch, whoever speaks of it, makes any of them Follower or Unattached in that epoch.
 
-Rules: a vote, and an epoch, are on disk before anybody hears of them: where a full disk has no room for one, nothing has changed, and
-nothing is said (NoRoom). A start among several says nothing that is not there already, so that it needs none. An observer (a replica that
-is no voter) follows and answers, and never stands for election. Sources: QuorumState and its states; KIP-595, KIP-996.
+Rules: a vote, and an epoch, are on disk before anybody hears of them: where a shortage keeps one from being written (a full disk, no
+descriptor), nothing has changed, and nothing is said (NoRoom). A start among several says nothing that is not there already, so that it
+needs none. An observer (a replica that is no voter) follows and answers, and never stands for election. Sources: QuorumState and its
+states; KIP-595, KIP-996.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from typing import NamedTuple
 
 from fastq.errors import FastqError, KafkaStorageError
 from fastq_broker.log import failures
-from fastq_broker.log.files import is_full, passes
+from fastq_broker.log.files import is_shortage, passes
+from fastq_broker.log.log_dir import advice_for
 from fastq_broker.raft.leader import Leadership
 from fastq_broker.raft.log import RaftLog, VoteStore
 from fastq_broker.raft.log import Vote as Kept
@@ -44,7 +46,8 @@ class RaftFatal(FastqError):
 
 
 class NoRoom(OSError):
-    """A vote or an epoch cannot be written now, as the disk is full. Nothing has changed, so that what led to it may come again."""
+    """A vote or an epoch cannot be written now: the disk is full, or descriptors or memory are short. Nothing has changed, so that what
+    led to it may come again."""
 
 
 class Role(Enum):
@@ -247,22 +250,24 @@ class Roles:
     # -- roles
 
     def _keep(self, epoch: int, leader_id: int, voted: ReplicaKey | None) -> None:
-        """Write down what must not be forgotten, before anything of it is so. Raises NoRoom, other OSError where the disk fails."""
+        """Write down what must not be forgotten, before anything of it is so. Raises NoRoom at a shortage, other
+        OSError where the disk fails."""
         wanted = Kept(epoch, leader_id, voted)
         try:
             self._store.write(wanted)
             self._kept = wanted
         except OSError as error:
-            if not is_full(error):
+            if not is_shortage(error):
                 raise
             if wanted == self._kept:  # as at a start, which is as it was
                 return
             failures.say(
                 logger.error,
                 f"the vote of node {self.config.key.node_id}",
-                "node %d takes no part in elections of its metadata quorum for now: %s; free space on that file system",
+                "node %d takes no part in elections of its metadata quorum for now: %s; %s",
                 self.config.key.node_id,
                 error,
+                advice_for(error),
             )
             raise NoRoom(error.errno, error.strerror, error.filename) from error
 

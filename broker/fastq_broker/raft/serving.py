@@ -96,7 +96,7 @@ class QuorumRouter(Router):
         try:
             return self._answer(request)
         except NoRoom as error:
-            detail = f"this controller has no room to write down what would follow: {error}"
+            detail = f"this controller cannot write down what would follow for now: {error}"
             raise error_for_code(ErrorCode.BROKER_NOT_AVAILABLE, detail) from error
         except (KafkaStorageError, OSError) as error:
             self._quorum.disk_failed(error)

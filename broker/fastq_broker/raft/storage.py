@@ -229,9 +229,19 @@ class DiskLog:
                 size_bytes += len(batch)
         except KafkaError:
             if self.end > begun_at:  # half a change would be committed with the next one
-                self._log.truncate_to(begun_at)
+                self._take_back(begun_at)
             raise
         return size_bytes
+
+    def _take_back(self, end: int) -> None:
+        """Cut off half a change. Raises KafkaStorageError where that cannot be: the directory is offline then, whatever it was."""
+        try:
+            self._log.truncate_to(end)
+        except KafkaError as error:
+            cause = error.__cause__
+            if isinstance(cause, OSError):
+                raise self._log.dir.fail("taking back half a change of the metadata", self._log.path, cause) from error
+            raise
 
     def truncate(self, end: int) -> None:
         self._log.truncate_to(end)
