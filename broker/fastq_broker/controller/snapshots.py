@@ -7,6 +7,7 @@ kept, and the log from the older of them on, so that a damaged one can be steppe
 from __future__ import annotations
 
 import errno
+import logging
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from functools import partial
@@ -20,6 +21,8 @@ from fastq_broker.log.partition_log import PartitionLog
 from fastq_broker.log.retention import apply_retention
 from fastq_broker.raft.messages import SnapshotId
 from fastq_broker.raft.voters import VoterHistory
+
+logger = logging.getLogger(__name__)
 
 RETRY_MS = 10_000
 """A snapshot that a shortage of descriptors, memory or threads has prevented is tried again after this."""
@@ -150,9 +153,14 @@ class SnapshotKeeper:
         directory = Path(self._log.path)
         snapshots = list_snapshots(directory)
         for old in snapshots[:-2]:
-            (directory / old.file_name).unlink(missing_ok=True)
+            try:
+                (directory / old.file_name).unlink(missing_ok=True)
+            except OSError as error:  # it is in nobody's way; the next snapshot tries it again
+                logger.warning("%s cannot be removed: %s", directory / old.file_name, error.strerror or error)
         self._changed()
-        self._log.delete_records_before(snapshots[-2:][0].end_offset)
+        begin = snapshots[-2:][0].end_offset
+        if begin <= self._log.high_watermark:  # what is committed may not be on this node's own disk yet
+            self._log.delete_records_before(begin)
         apply_retention(self._log, now_ms)
 
     def close(self) -> None:

@@ -139,7 +139,8 @@ class Answers(Roles):
             return
         answer = self._look(ask, now)
         if answer is None:
-            self._waiters.append(Waiter(ask, now + ask.wait_s, done))
+            # No follower waits longer: what asks for more may be gone before it is told.
+            self._waiters.append(Waiter(ask, now + min(ask.wait_s, self.config.fetch_timeout_s), done))
         else:
             done(answer)
 

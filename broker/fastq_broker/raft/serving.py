@@ -7,7 +7,8 @@ some; a change of the voters when it is committed. Source: ControllerApis, RaftM
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,6 +25,7 @@ from fastq.protocol.messages import (
     UpdateRaftVoterRequest,
     VoteRequest,
 )
+from fastq_broker.log.files import passes
 from fastq_broker.raft import wire
 from fastq_broker.raft.driver import QuorumDriver
 from fastq_broker.raft.messages import (
@@ -91,16 +93,8 @@ class QuorumRouter(Router):
         )
 
     def _ask(self, context: RequestContext, request: wire.QuorumRequest) -> wire.QuorumResponse:
-        if self._quorum.closed:  # what it has in mind may not be on disk
-            raise error_for_code(ErrorCode.BROKER_NOT_AVAILABLE, "this controller takes no part in its quorum any more")
-        try:
+        with _taking_part(self._quorum):
             return self._answer(request)
-        except NoRoom as error:
-            detail = f"this controller cannot write down what would follow for now: {error}"
-            raise error_for_code(ErrorCode.BROKER_NOT_AVAILABLE, detail) from error
-        except (KafkaStorageError, OSError) as error:
-            self._quorum.disk_failed(error)
-            raise error_for_code(ErrorCode.KAFKA_STORAGE_ERROR, f"this controller cannot write: {error}") from error
 
     def _answer(self, request: wire.QuorumRequest) -> wire.QuorumResponse:
         ask = wire.ask_of(request)
@@ -123,7 +117,8 @@ class QuorumRouter(Router):
         if not isinstance(ask, Fetch):
             return wire.invalid(request)
         answered: asyncio.Future[Fetched] = asyncio.get_running_loop().create_future()
-        self._quorum.machine.fetch(ask, self._quorum.now(), lambda answer: _set(answered, answer))
+        with _taking_part(self._quorum):
+            self._quorum.machine.fetch(ask, self._quorum.now(), lambda answer: _set(answered, answer))
         self._quorum.turn()
         return wire.response_of(request, await answered)
 
@@ -144,14 +139,32 @@ async def change_voters(quorum: QuorumDriver, request: wire.VoterRequest) -> wir
         _set(answered, answer)
 
     ask = wire.voter_ask_of(request)
-    if isinstance(ask, AddVoter):
-        machine.add_voter(ask, now, done)
-    elif isinstance(ask, RemoveVoter):
-        machine.remove_voter(ask, now, done)
-    else:
-        machine.update_voter(ask, now, done)
+    with _taking_part(quorum):
+        if isinstance(ask, AddVoter):
+            machine.add_voter(ask, now, done)
+        elif isinstance(ask, RemoveVoter):
+            machine.remove_voter(ask, now, done)
+        else:
+            machine.update_voter(ask, now, done)
     quorum.turn()
     return wire.voter_response_of(request, await answered)
+
+
+@contextmanager
+def _taking_part(quorum: QuorumDriver) -> Iterator[None]:
+    """Ask the machine of a member that takes part: what one has in mind that does not may not be on disk. KafkaError."""
+    if quorum.closed:
+        raise error_for_code(ErrorCode.BROKER_NOT_AVAILABLE, "this controller takes no part in its quorum any more")
+    try:
+        yield
+    except NoRoom as error:
+        detail = f"this controller cannot write down what would follow for now: {error}"
+        raise error_for_code(ErrorCode.BROKER_NOT_AVAILABLE, detail) from error
+    except (KafkaStorageError, OSError) as error:
+        if isinstance(error, KafkaStorageError) and passes(error):
+            raise
+        quorum.disk_failed(error)
+        raise error_for_code(ErrorCode.KAFKA_STORAGE_ERROR, f"this controller cannot write: {error}") from error
 
 
 def _set(future: asyncio.Future[Any], answer: Any) -> None:

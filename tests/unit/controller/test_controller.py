@@ -473,6 +473,30 @@ def test_old_segments_go_with_the_snapshots(open_controller: Open, tmp_path: Pat
     assert set(open_controller().image.topics_by_name) == set(controller.image.topics_by_name)
 
 
+def test_a_snapshot_that_cannot_be_removed_keeps_no_log(
+    open_controller: Open,
+    tmp_path: Path,
+    clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    controller, unlink = open_controller(), Path.unlink
+
+    def forbidden(path: Path, missing_ok: bool = False) -> None:
+        if path.suffix == ".checkpoint":
+            raise PermissionError(errno.EPERM, "Operation not permitted", str(path))
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", forbidden)
+    made = []
+    for _ in range(4):
+        controller.create_topics([NewTopic(f"t{clock.now}")])
+        clock.now += 100
+        made.append(controller.snapshots.write(controller.image, clock.now))
+    assert controller.quorum.start_offset == made[-2].end_offset and not controller.quorum.offline
+    assert "cannot be removed: Operation not permitted" in caplog.text
+
+
 def test_snapshots_come_with_time_when_there_is_something_new(
     open_controller: Open, tmp_path: Path, clock: Clock
 ) -> None:

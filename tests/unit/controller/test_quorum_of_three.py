@@ -10,11 +10,12 @@ import pytest
 from controllers import Node, active, free_ports
 from fastq_broker.controller import Controller, MetadataError, NewTopic, features
 from fastq_broker.raft.roles import RaftFatal
+from fastq_broker.raft.serving import change_voters
 from raft_members import until
 
 from fastq._native.records import iter_headers
-from fastq.errors import NotController
-from fastq.protocol.messages import RegisterBrokerRecord
+from fastq.errors import KafkaError, NotController
+from fastq.protocol.messages import AddRaftVoterRequest, RegisterBrokerRecord
 
 
 def broker_record(controller: Controller) -> RegisterBrokerRecord:
@@ -229,6 +230,10 @@ def test_one_that_may_not_go_on_says_so(tmp_path: Path, monkeypatch: pytest.Monk
             quorum.driver.turn()
             assert said == ["the leader's log contradicts what is committed here"]
             assert quorum.driver.closed
+            with pytest.raises(
+                KafkaError, match="takes no part in its quorum any more"
+            ):  # as who asks for a vote is told
+                await change_voters(quorum.driver, AddRaftVoterRequest(voter_id=4, voter_directory_id=b"d" * 16))
         finally:
             await node.kill()
 

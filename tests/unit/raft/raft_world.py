@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import heapq
 import itertools
+import os
 import pickle
 from collections.abc import Callable, Iterable, Sequence
 from random import Random
@@ -53,10 +54,11 @@ class Disk:
     """What a log and votes are on. `full`: it has no room for anything."""
 
     full = False
+    code = errno.ENOSPC
 
     def write(self) -> None:
         if self.full:
-            raise OSError(errno.ENOSPC, "No space left on device")
+            raise OSError(self.code, os.strerror(self.code))
 
     def append(self) -> None:
         try:
