@@ -10,6 +10,7 @@ Rules
 from __future__ import annotations
 
 import difflib
+import logging
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,9 @@ from .config_listeners import PREFIX
 from .config_table import BROKER_KEYS
 
 if TYPE_CHECKING:
-    from .controller import MetadataImage
+    from .controller import MetadataDelta, MetadataImage
+
+logger = logging.getLogger(__name__)
 
 _LISTENER_PARTS = ("ssl.", "sasl.", ".sasl.", "principal.builder.class", "connections.max.reauth.ms", "max.connection")
 """What protects of the settings of one listener: beginnings, or with a dot before them anything within."""
@@ -71,6 +74,45 @@ def unprotected(image: MetadataImage, ignored: frozenset[str]) -> list[str]:
 
     Comes before anything is written, so that the directory stays as it is.
     """
+    found = _found(image)
+    refused = [item for item in found if item[0] not in ignored]
+    if refused:
+        whats = "; ".join(f"{what} ({why})" for _, what, why in refused)
+        arguments = " ".join(f"--insecure-ignore {name}" for name, _, _ in refused)
+        raise ConfigError(
+            f"the directory's metadata has what would protect and is not honoured: {whats}. Open it with a broker that honours it (Apache "
+            f"Kafka) and remove it there, or start this one with {arguments} to run without that protection"
+        )
+    return [f"{name} ({what})" for name, what, _ in found]
+
+
+class Watch:
+    """Warns of what would protect and came into the metadata after the start, as another node's controller can write it: once a kind, as it
+    is not honoured and this node goes on. Loop thread only."""
+
+    def __init__(self, image: MetadataImage) -> None:
+        self._image = image
+        self._said = {name for name, _, _ in _found(image)}
+
+    def changed(self, image: MetadataImage, _delta: MetadataDelta) -> None:
+        """Follow a committed change."""
+        before, self._image = self._image, image
+        if image.kept is before.kept and image.configs is before.configs:
+            return
+        for name, what, why in _found(image):
+            if name not in self._said:
+                self._said.add(name)
+                logger.warning(
+                    "the metadata has got what would protect and is not honoured here: %s (%s). Remove it, or take this node out of the "
+                    "cluster; its next start asks for --insecure-ignore %s",
+                    what,
+                    why,
+                    name,
+                )
+
+
+def _found(image: MetadataImage) -> list[tuple[str, str, str]]:
+    """What of the metadata would protect and is not honoured: the name for --insecure-ignore, what it is, and what is missing."""
     counts: dict[str, int] = {}
     for key in image.kept:
         if isinstance(key, tuple) and key[0] in KINDS:
@@ -90,15 +132,7 @@ def unprotected(image: MetadataImage, ignored: frozenset[str]) -> list[str]:
                 for name, text in values.items()
                 if protects(name, _parsed(name, text))
             ]
-    refused = [item for item in found if item[0] not in ignored]
-    if refused:
-        whats = "; ".join(f"{what} ({why})" for _, what, why in refused)
-        arguments = " ".join(f"--insecure-ignore {name}" for name, _, _ in refused)
-        raise ConfigError(
-            f"the directory's metadata has what would protect and is not honoured: {whats}. Open it with a broker that honours it (Apache "
-            f"Kafka) and remove it there, or start this one with {arguments} to run without that protection"
-        )
-    return [f"{name} ({what})" for name, what, _ in found]
+    return found
 
 
 def _parsed(name: str, text: str) -> Value:

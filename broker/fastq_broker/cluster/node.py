@@ -273,11 +273,12 @@ class ClusterNode:
 
     async def caught_up(self) -> None:
         """Wait until the broker is registered and knows all metadata as of then; a controller only has what it has. Raises Halted, and
-        ConfigError for metadata that asks for a protection which is not honoured."""
+        ConfigError for metadata that asks for a protection which is not honoured; what asks for one later is a warning."""
         if self.is_broker:
             await self._caught_up
         controller = self._ports.controller
         controller.unprotected = fail_closed.unprotected(controller.image, self._config.insecure_ignore)
+        controller.subscribe(fail_closed.Watch(controller.image).changed)
 
     async def loaded(self) -> None:
         """Logs are loaded: say so, and wait until the controller takes the fence away. Raises Halted."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from fastq_broker.cluster.node import ClusterNode
 from fastq_broker.config import BrokerConfig
 from fastq_broker.config_keys import ConfigType, ResourceType, Status
 from fastq_broker.config_table import BROKER_KEYS
@@ -179,3 +182,24 @@ def test_a_setting_that_would_protect_cannot_be_altered_into_force(tmp_path: Pat
     assert alter([], "5") == 42
     assert alter([], str(2**31 - 1)) == 0
     assert alter(["max.connection.creation.rate"], "5") == 0
+
+
+def test_a_node_among_others_refuses_what_it_knows_and_warns_once_of_what_comes_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A controller only does not wait for the metadata: what it has not heard of yet at its start comes later too."""
+    known = controller(tmp_path)
+    known.open()
+    node: Any = SimpleNamespace(is_broker=False, _ports=SimpleNamespace(controller=known), _config=known.config)
+    asyncio.run(ClusterNode.caught_up(node))
+    assert known.unprotected == [] and not caplog.records
+    for record in (QUOTA, ACL, SCRAM, DYNAMIC):
+        known._commit([record])
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    names = ("quotas", "acls", "scram", "max.connection.creation.rate")
+    assert [line.rsplit(" ", 1)[1] for line in told] == list(names)
+    known._commit([ClientQuotaRecord(entity=QUOTA.entity, key="consumer_byte_rate", value=1.0)])
+    assert len(caplog.records) == len(told)
+    with pytest.raises(ConfigError, match="--insecure-ignore acls"):
+        asyncio.run(ClusterNode.caught_up(node))
+    known.close()
