@@ -1,7 +1,8 @@
 """The log of the active controller about partitions and replicas that are in another state: one line each, as `key=value`.
 
-Rules: a transition is a line of level DEBUG, and INFO where a partition that was there before loses its leader or has one again: of these
-LINES_MAX a change, and a line with the number of the others. A change of many partitions is told in pieces, one a turn of the loop.
+Rules: they have a logger of their own, `fastq_broker.state_change`, to be switched by its name. A transition is a line of level DEBUG, and
+INFO where a partition that was there before loses its leader or has one again: of these LINES_MAX a change, and a line with the number of
+the others. A change of many partitions is told in pieces, one a turn of the loop.
 Source: Kafka's state-change.log.
 """
 
@@ -19,7 +20,7 @@ from .states import PartitionState, Transition, transitions
 if TYPE_CHECKING:
     from .image import MetadataDelta, MetadataImage
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("fastq_broker.state_change")
 
 LINES_MAX: Final = 20
 PIECE: Final = 200

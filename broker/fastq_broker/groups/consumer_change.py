@@ -156,8 +156,11 @@ class GroupChange:
         for regex in self.draft.regex_counts:
             known = self.draft.regexes.get(regex)
             resolved = self._resolve(regex)
-            due_ms = 0 if known is None else known.timestamp_ms + self._settings.regex_refresh_interval_ms
-            if known is not None and known.topics == resolved.topics and due_ms > self._now_ms:
+            if (
+                known is not None
+                and known.topics == resolved.topics
+                and known.is_fresh(self._now_ms, self._settings.regex_refresh_interval_ms)
+            ):
                 continue
             record = records.regex_record(self.draft.group_id, regex, resolved)
             size = len(record[0]) + len(record[1] or b"")

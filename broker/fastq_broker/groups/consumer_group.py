@@ -39,6 +39,11 @@ class ResolvedRegex(NamedTuple):
     version: int
     timestamp_ms: int
 
+    def is_fresh(self, now_ms: int, interval_ms: int) -> bool:
+        """Whether the look is younger than the interval. A record keeps wall-clock time, and one from the future tells that the clock was
+        set back: that is no look to wait for."""
+        return 0 <= now_ms - self.timestamp_ms < interval_ms
+
 
 @dataclass
 class MemberDeadlines:

@@ -334,8 +334,8 @@ class ConsumerGroups:
         """Whether a pattern was not looked at for so long that it has to be."""
         if not group.regexes:
             return False
-        oldest = min(resolved.timestamp_ms for resolved in group.regexes.values())
-        return self._context.now_ms() - oldest >= self.settings.regex_refresh_interval_ms
+        now_ms, interval_ms = self._context.now_ms(), self.settings.regex_refresh_interval_ms
+        return not all(resolved.is_fresh(now_ms, interval_ms) for resolved in group.regexes.values())
 
     # --- leaving ---
 

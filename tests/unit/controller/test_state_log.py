@@ -27,7 +27,7 @@ def test_a_fence_is_a_line_a_partition_up_to_a_bound(
         for _ in range(partitions // PIECE * 3 + 3):
             await asyncio.sleep(0)
 
-    caplog.set_level(logging.DEBUG, "fastq_broker.controller.state_log")
+    caplog.set_level(logging.DEBUG, "fastq_broker.state_change")
     asyncio.run(scenario())
     loud = [each.getMessage() for each in caplog.records if each.levelno == logging.INFO]
     quiet = [each for each in caplog.records if each.levelno == logging.DEBUG]
