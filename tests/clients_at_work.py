@@ -1,9 +1,10 @@
-"""Clients of two kinds at work over several nodes, whatever happens to those meanwhile, and what must hold of what they saw.
+"""Clients of three kinds at work over several nodes, whatever happens to those meanwhile, and what must hold of what they saw.
 
 Rules
 - All is in one topic, LOG. Senders number their records; readers share a group; each copier copies LOG into a topic of its own,
   partition by partition, and commits what it has read in the transaction that writes it.
-- There is one of ours and one of librdkafka's of each. None is ever made anew: an error that is fatal to a client fails the run.
+- There is one of ours and one of librdkafka's of each, and a sender and a reader of ours in asyncio. None is ever made anew: an error that
+  is fatal to a client fails the run.
 - librdkafka's copier is left out where nodes are fenced: a coordinator that Metadata does not name for a moment is taken down there
   (2.16, its issue 5511), and a TxnOffsetCommit that waits for it may wait for good, whoever the broker is.
 - The end is when everything that is in LOG was read and copied: `finish` waits for that, and `anomalies` says what was wrong.
@@ -11,20 +12,22 @@ Rules
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from typing import Any
 
 import confluent_kafka as ck
 from history import ACKNOWLEDGED, UNKNOWN, History, check
 
-from fastq import Admin, Consumer, FastqError, Producer
+from fastq import Admin, AsyncConsumer, AsyncProducer, Consumer, FastqError, Producer, RecordMetadata
 from fastq.errors import FatalTransactionError
 
 LOG, PARTITIONS = "log", 4
 KINDS = ("ours", "librdkafka")
+SENDERS = (*KINDS, "asyncio")
 PAUSE_S = 0.05
 """Between five records of a sender and the next five."""
 DELIVERY_MS = 60_000
@@ -43,7 +46,7 @@ class ClientsAtWork:
         self.servers, self.copiers = servers, copiers
         self.group = {"auto_offset_reset": "earliest", "group_protocol": group_protocol}
         self.log = History()
-        self.sent: dict[str, list[int]] = {kind: [] for kind in KINDS}
+        self.sent: dict[str, list[int]] = {kind: [] for kind in SENDERS}
         self.failures: list[str] = []
         self.errors: list[str] = []
         """What clients met, and got over."""
@@ -57,9 +60,9 @@ class ClientsAtWork:
                 admin.create_topic(name, PARTITIONS, 3, configs={"min.insync.replicas": "2"})
 
     def start(self) -> None:
-        self._senders = [self._thread(self.send_ours), self._thread(self.send_librdkafka)]
+        self._senders = [self._thread(each) for each in (self.send_ours, self.send_librdkafka, self.send_asyncio)]
         copiers = {"ours": self.copy_ours, "librdkafka": self.copy_librdkafka}
-        work = (self.read_ours, self.read_librdkafka, *(copiers[kind] for kind in self.copiers))
+        work = (self.read_ours, self.read_librdkafka, self.read_asyncio, *(copiers[kind] for kind in self.copiers))
         self._others = [self._thread(each) for each in work]
 
     def _thread(self, work: Callable[[], None]) -> threading.Thread:
@@ -81,7 +84,7 @@ class ClientsAtWork:
     def _numbers(self, kind: str) -> list[int]:
         """The next five."""
         sent = self.sent[kind]
-        fresh = [number * len(KINDS) + KINDS.index(kind) for number in range(len(sent), len(sent) + 5)]
+        fresh = [number * len(SENDERS) + SENDERS.index(kind) for number in range(len(sent), len(sent) + 5)]
         sent += fresh
         return fresh
 
@@ -90,18 +93,38 @@ class ClientsAtWork:
         with Producer(bootstrap_servers=self.servers, acks="all", delivery_timeout_ms=DELIVERY_MS) as producer:
             while not self._no_more.wait(PAUSE_S):
                 kept += [
-                    (number, producer.send(LOG, b"%d" % number, partition=number // 2 % PARTITIONS))
+                    (number, producer.send(LOG, b"%d" % number, partition=number // len(SENDERS) % PARTITIONS))
                     for number in self._numbers("ours")
                 ]
             producer.flush(timeout=DELIVERY_MS / 1000 + 30)
         for number, delivery in kept:
             error = delivery.exception(timeout=1)
-            if error is None:
-                place = delivery.result(1)
-                self.log.sends.append((number, ACKNOWLEDGED, (place.partition, place.offset)))
-            else:
-                self.met("send_ours", error)
-                self.log.sends.append((number, UNKNOWN, None))
+            self._noted("send_ours", number, delivery.result(1) if error is None else error)
+
+    def _noted(self, who: str, number: int, outcome: RecordMetadata | BaseException) -> None:
+        """The fate of a record of ours."""
+        if isinstance(outcome, BaseException):
+            self.met(who, outcome)
+            self.log.sends.append((number, UNKNOWN, None))
+        else:
+            self.log.sends.append((number, ACKNOWLEDGED, (outcome.partition, outcome.offset)))
+
+    def send_asyncio(self) -> None:
+        async def main() -> None:
+            kept: list[tuple[int, Awaitable[RecordMetadata]]] = []
+            async with AsyncProducer(
+                bootstrap_servers=self.servers, acks="all", delivery_timeout_ms=DELIVERY_MS
+            ) as producer:
+                while not self._no_more.is_set():
+                    await asyncio.sleep(PAUSE_S)
+                    for number in self._numbers("asyncio"):
+                        partition = number // len(SENDERS) % PARTITIONS
+                        kept.append((number, await producer.send(LOG, b"%d" % number, partition=partition)))
+                outcomes = await asyncio.gather(*(delivery for _, delivery in kept), return_exceptions=True)
+            for (number, _), outcome in zip(kept, outcomes, strict=True):
+                self._noted("send_asyncio", number, outcome)
+
+        asyncio.run(main())
 
     def send_librdkafka(self) -> None:
         def told(error: ck.KafkaError | None, message: ck.Message) -> None:
@@ -117,7 +140,7 @@ class ClientsAtWork:
         )
         while not self._no_more.wait(PAUSE_S):
             for number in self._numbers("librdkafka"):
-                producer.produce(LOG, b"%d" % number, partition=number // 2 % PARTITIONS, on_delivery=told)
+                producer.produce(LOG, b"%d" % number, partition=number // len(SENDERS) % PARTITIONS, on_delivery=told)
             producer.poll(0)
         assert producer.flush(DELIVERY_MS / 1000 + 30) == 0
 
@@ -143,6 +166,30 @@ class ClientsAtWork:
                     continue
                 name = f"ours/{stretch}"
                 self.log.polls += [(name, one.partition, one.offset, int(one.value or b"")) for one in records]
+
+    def read_asyncio(self) -> None:
+        stretch = 0
+
+        def changed(_: object) -> None:
+            nonlocal stretch
+            stretch += 1
+
+        async def main() -> None:
+            consumer = AsyncConsumer(
+                bootstrap_servers=self.servers, group_id="readers", isolation_level="read_committed", **self.group
+            )
+            consumer.subscribe([LOG], on_assigned=changed, on_revoked=changed, on_lost=changed)
+            async with consumer:
+                while not self._stop.is_set():
+                    try:
+                        records = await consumer.poll(max_records=200, timeout=0.2)
+                    except FastqError as error:
+                        self.met("read_asyncio", error)
+                        continue
+                    name = f"asyncio/{stretch}"
+                    self.log.polls += [(name, one.partition, one.offset, int(one.value or b"")) for one in records]
+
+        asyncio.run(main())
 
     def librdkafka_consumer(self, group_id: str, **settings: Any) -> ck.Consumer:
         named = {name.replace("_", "."): value for name, value in self.group.items()}
@@ -329,8 +376,8 @@ class ClientsAtWork:
         """A sender's records of a partition are in the order in which they were sent."""
         found = []
         for partition, values in _by_partition(self.log.final).items():
-            for at, kind in enumerate(KINDS):
-                own = [value for value in values if value % len(KINDS) == at]
+            for at, kind in enumerate(SENDERS):
+                own = [value for value in values if value % len(SENDERS) == at]
                 found += [
                     f"{kind}: {after} comes after {before} in partition {partition}"
                     for before, after in pairwise(own)
