@@ -123,7 +123,7 @@ simulate: $(VENV)/.built $(VENV)/.test ## whole clusters in one process, on virt
 interop-kafka: $(VENV)/.built $(VENV)/.test java ## Apache Kafka (through Maven): its broker for our client, its tools for our broker
 	@$(PYTEST) tests/interop -n 2 --dist loadfile -m "kafka and not soak" --timeout 600 -o faulthandler_timeout=700
 
-INTEROP_CLUSTER ?= kafka_brokers kafka_controller kafka_quorum kafka_follower mixed_transactions rolling_replacement
+INTEROP_CLUSTER ?= kafka_brokers brokers_under_kafka kafka_controller kafka_quorum kafka_follower mixed_transactions rolling_replacement
 interop-cluster: $(VENV)/.built $(VENV)/.test java ## the share of interop-kafka in which nodes of both are one cluster: quorums, controllers, leaders, followers, rolling replacement
 	@$(PYTEST) $(INTEROP_CLUSTER:%=tests/interop/test_%.py) -n 2 --dist loadfile -m "kafka and not soak" --timeout 600 -o faulthandler_timeout=700
 
