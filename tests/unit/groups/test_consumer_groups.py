@@ -458,35 +458,6 @@ def test_a_pattern_that_is_none(world: World) -> None:
     assert world.groups == {}
 
 
-def test_patterns_are_looked_at_again_after_their_interval() -> None:
-    world = World(regex_refresh_interval_ms=10_000, session_timeout_ms=60_000)
-    world.topics(t=1)
-    world.join("a", None, subscribed_topic_regex="t")
-    size = len(world.log)
-    world.advance(10_000)
-    world.idle("a", 1)
-    world.idle("a", 1)
-    assert len(world.log) == size + 1
-
-
-def test_patterns_are_looked_at_again_when_the_clock_was_set_back() -> None:
-    """Their next look would have come a day late."""
-    world = World(regex_refresh_interval_ms=10_000, session_timeout_ms=60_000)
-    world.topics(t=1)
-    world.join("a", None, subscribed_topic_regex="t")
-    size = len(world.log)
-    world.clock_ms -= 24 * 3_600_000
-    world.idle("a", 1)
-    world.idle("a", 1)
-    assert len(world.log) == size + 1
-    world.clock_ms += 9_999
-    world.idle("a", 1)
-    assert len(world.log) == size + 1
-    world.clock_ms += 1
-    world.idle("a", 1)
-    assert len(world.log) == size + 2
-
-
 # --- commits ---
 
 

@@ -1,4 +1,4 @@
-"""Topic patterns: the same answers as Python's `re` where the two syntaxes agree, RE2's where not, and never slow."""
+"""Topic patterns: the same answers as Python's `re` where the two syntaxes agree, RE2's where not, and never slow; when they are looked at."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 
 import pytest
 from fastq_broker.groups.regex import compile_pattern
+from group_world import World
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -111,3 +112,32 @@ def test_nesting_and_repetition_stay_bounded() -> None:
     assert not compile_pattern("(a|a|aa)*c").matches(name)
     assert compile_pattern("(a?){249}a{249}").matches(name)
     assert compile_pattern("(" * 90 + "a" + ")?" * 90).matches("a")
+
+
+def test_patterns_are_looked_at_again_after_their_interval() -> None:
+    world = World(regex_refresh_interval_ms=10_000, session_timeout_ms=60_000)
+    world.topics(t=1)
+    world.join("a", None, subscribed_topic_regex="t")
+    size = len(world.log)
+    world.advance(10_000)
+    world.idle("a", 1)
+    world.idle("a", 1)
+    assert len(world.log) == size + 1
+
+
+def test_patterns_are_looked_at_again_when_the_clock_was_set_back() -> None:
+    """Their next look would have come a day late."""
+    world = World(regex_refresh_interval_ms=10_000, session_timeout_ms=60_000)
+    world.topics(t=1)
+    world.join("a", None, subscribed_topic_regex="t")
+    size = len(world.log)
+    world.clock_ms -= 24 * 3_600_000
+    world.idle("a", 1)
+    world.idle("a", 1)
+    assert len(world.log) == size + 1
+    world.clock_ms += 9_999
+    world.idle("a", 1)
+    assert len(world.log) == size + 1
+    world.clock_ms += 1
+    world.idle("a", 1)
+    assert len(world.log) == size + 2
