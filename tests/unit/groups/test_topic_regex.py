@@ -1,4 +1,4 @@
-"""Topic patterns: the same answers as Python's `re` where the two syntaxes agree, RE2's where not, and never slow; when they are looked at."""
+"""Topic patterns: as Python's `re` where the two syntaxes agree, as RE2 where not, and never slow; when they are looked at."""
 
 from __future__ import annotations
 
