@@ -469,7 +469,7 @@ class BrokerMetrics:
                 states[group.state_name] = states.get(group.state_name, 0) + 1
                 groups += 1
                 if groups <= GROUPS_MAX:
-                    lags += self._lags(group_id, shard.offsets.of_group(group_id))
+                    lags += self._lags(group_id, shard.committed(group_id))
         classic = sum(
             isinstance(group, ClassicGroup)
             for shard in self._broker.groups.runtime.shards()

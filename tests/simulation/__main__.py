@@ -25,7 +25,8 @@ def main() -> int:
     if os.environ.get("PYTHONHASHSEED") != "0":
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", "simulation", *sys.argv[1:]])
-    from simulation.scenario import faults_of, run_seed, shrink
+    from simulation.faults import faults_of
+    from simulation.scenario import run_seed, shrink
 
     if given.mutation is not None:
         return find(given.mutation, range(given.seed, given.seed + given.seeds))
@@ -56,14 +57,18 @@ def main() -> int:
 
 
 def find(name: str, seeds: range) -> int:
-    """Which seed finds a mistake."""
+    """Which seed finds a mistake, and finds nothing without it."""
     from simulation.mutations import MUTATIONS, mistaken
-    from simulation.scenario import run_seed
+    from simulation.scenario import Outcome, run_seed
+
+    def look(seed: int) -> Outcome | None:
+        with mistaken(each):
+            outcome = run_seed(seed)
+        return None if outcome.problem is None or run_seed(seed).problem is not None else outcome
 
     missed = 0
     for each in MUTATIONS if name == "all" else [name]:
-        with mistaken(each):
-            found = next((outcome for outcome in map(run_seed, seeds) if outcome.problem is not None), None)
+        found = next(filter(None, map(look, seeds)), None)
         missed += found is None
         print(f"{each}: {'not found' if found is None else f'seed {found.seed}: {found.problem}'}", flush=True)
     return 1 if missed else 0

@@ -20,6 +20,12 @@ if TYPE_CHECKING:
     from simulation.transactions import CommittedReader
 
 READ_BYTES = 4 << 20
+MIN_IN_SYNC = 2
+"""min.insync.replicas of all topics."""
+RESIGNS_S = 4.0
+"""A leader of the metadata quorum that no majority reaches has resigned by then: its own time-out, and what was on its way."""
+FENCED_S = 8.0
+"""A broker that is gone is fenced by a controller that has been active for so long: a session, and what a change takes."""
 
 
 class Batch(NamedTuple):
@@ -63,10 +69,21 @@ class Checks:
         self.histories: dict[Any, History] = {}
         self._leaders: dict[int, int] = {}
         self._partition_leaders: dict[tuple[Any, int], int] = {}
-        self._watermarks: dict[tuple[Any, int, int, int], int] = {}
+        self._watermarks: dict[tuple[Any, int, int, int], tuple[int, int]] = {}
+        """High watermark of a leader in an epoch, and how many it had in sync."""
+        self._alone_since: dict[int, float] = {}
+        """Leaders of the metadata quorum that no majority reaches."""
+        self._gone_since: dict[int, float] = {}
+        self._active_since: dict[tuple[int, int], float] = {}
+        """Controllers that can have changes committed, by node and epoch."""
         self._read: dict[tuple[int, int, Any], int] = {}
 
     def look(self) -> None:
+        for node in self.nodes:
+            if node.broker is None:
+                self._gone_since.setdefault(node.node_id, self.world.now)
+            else:
+                self._gone_since.pop(node.node_id, None)
         for node in self.nodes:
             broker = node.broker
             if broker is None or not hasattr(broker.controller, "quorum"):
@@ -83,25 +100,80 @@ class Checks:
             other = self._leaders.setdefault(machine.epoch, node.node_id)
             if other != node.node_id:
                 raise Violation(f"{node} and node-{other} both lead the metadata quorum in epoch {machine.epoch}")
+        self._look_at_majority(node, machine)
+        self._look_at_fences(node, machine)
         self._compare(node, "metadata", quorum._log, machine.high_watermark)
+
+    def _look_at_majority(self, node: Node, machine: Any) -> None:
+        """Check-quorum (KAFKA-15489): who leads without a majority that can fetch does not do so for long."""
+        now = self.world.now
+        leads = machine.role is Role.LEADER and node.host.stands_until <= now
+        if not leads or 2 * (1 + len(self._who_reaches(node))) > len(self._voters):
+            self._alone_since.pop(node.node_id, None)
+        elif now - self._alone_since.setdefault(node.node_id, now) > RESIGNS_S:
+            raise Violation(
+                f"{node} leads the metadata quorum in epoch {machine.epoch}, though for {RESIGNS_S:.0f} s no majority has reached it"
+            )
+
+    def _look_at_fences(self, node: Node, machine: Any) -> None:
+        """A broker that is gone does not stay unfenced (KAFKA-18138)."""
+        now, place = self.world.now, (node.node_id, machine.epoch)
+        others = self._who_reaches(node)
+        whole = 2 * (1 + len(others)) > len(self._voters) and not any(
+            each.full_until > now or each.host.stands_until > now for each in [node, *others]
+        )
+        if machine.role is not Role.LEADER or not whole:
+            self._active_since.pop(place, None)
+            return
+        since = self._active_since.setdefault(place, now)
+        assert node.broker is not None
+        for broker_id, gone_since in self._gone_since.items():
+            known = node.broker.image.brokers.get(broker_id)
+            if now - max(since, gone_since) > FENCED_S and known is not None and not known.fenced:
+                raise Violation(
+                    f"broker {broker_id} is gone since {gone_since:.2f} s, and {node}, the active controller since {since:.2f} s, has "
+                    "not fenced it"
+                )
+
+    @property
+    def _voters(self) -> Sequence[Node]:
+        return [node for node in self.nodes if "controller" in node.roles]
+
+    def _who_reaches(self, leader: Node) -> list[Node]:
+        """The other voters that it has an exchange with, both ways, and that are awake."""
+        here, cut = leader.host.ip, self.world.network.cut
+        return [
+            node
+            for node in self._voters
+            if node is not leader
+            and node.broker is not None
+            and node.host.stands_until <= self.world.now
+            and not {(here, node.host.ip), (node.host.ip, here)} & cut
+        ]
 
     def _look_at_replica(self, node: Node, replica: Any) -> None:
         log, shared = replica.log, replica.shared
         if shared is None or not log.loaded or log.dir.offline is not None:
             return
-        key = replica.topic, replica.partition
+        key = f"{replica.topic}-{replica.partition}", replica.topic_id
         watermark = log.high_watermark
         if shared.machine.leads:
             epoch = replica.leader_epoch
             other = self._partition_leaders.setdefault((key, epoch), node.node_id)
             if other != node.node_id:
-                raise Violation(f"{node} and node-{other} both lead {key} in epoch {epoch}")
+                raise Violation(f"{node} and node-{other} both lead {key[0]} in epoch {epoch}")
             place = key, node.node_id, node.lives, epoch
-            if watermark < self._watermarks.get(place, 0):
+            before, count = self._watermarks.get(place, (0, len(self.nodes)))
+            in_sync = len(shared.machine.isr.committed)
+            if watermark < before:
                 raise Violation(
-                    f"the high watermark of {key} on {node} went from {self._watermarks[place]} back to {watermark} in epoch {epoch}"
+                    f"the high watermark of {key[0]} on {node} went from {before} back to {watermark} in epoch {epoch}"
                 )
-            self._watermarks[place] = watermark
+            if watermark > before and max(in_sync, count) < MIN_IN_SYNC:
+                raise Violation(
+                    f"the high watermark of {key[0]} on {node} went from {before} to {watermark} in epoch {epoch} with {in_sync} in sync"
+                )
+            self._watermarks[place] = watermark, in_sync
             self._look_at_in_sync(node, replica, watermark)
         self._compare(node, key, log, watermark)
 
@@ -139,6 +211,7 @@ class Checks:
             for place in [place for place in self._read if place[0] == node.node_id]:
                 del self._read[place]
         self.look()
+        self._compare_images()
         for key in {(producer.topic, producer.partition): None for producer in producers}:
             ends = {}
             values: dict[int, list[bytes]] = {}
@@ -168,6 +241,20 @@ class Checks:
                     )
         for reader in readers:
             self._account_for_output(reader)
+
+    def _compare_images(self) -> None:
+        """Nodes that have taken in the same metadata, by records, snapshots or both, know the same."""
+        images: dict[int, tuple[Node, Any]] = {}
+        for node in self.nodes:
+            assert node.broker is not None
+            image = node.broker.image
+            other, known = images.setdefault(image.offset, (node, image))
+            for name in image._fields:
+                here, there = getattr(image, name), getattr(known, name)
+                if name != "timestamp_ms" and here != there:
+                    raise Violation(
+                        f"{name} of the metadata up to offset {image.offset} is {here} on {node} and {there} on {other}"
+                    )
 
     def _account_for_output(self, reader: CommittedReader) -> None:
         """The input's records, each once, in order."""

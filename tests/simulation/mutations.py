@@ -8,28 +8,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import inf
 from typing import Any, NamedTuple
 
+from fastq_broker.controller.brokers import Sessions
+from fastq_broker.controller.controller import Controller
 from fastq_broker.controller.elections import PartitionChange
+from fastq_broker.controller.snapshots import SnapshotKeeper
 from fastq_broker.log.producer_state import ProducerState
+from fastq_broker.log.retention import apply_retention
 from fastq_broker.log.visibility import Visibility
 from fastq_broker.raft.answers import Answers
 from fastq_broker.raft.leader import Leadership
+from fastq_broker.raft.machine import RaftMachine
 from fastq_broker.raft.roles import Role
 from fastq_broker.replicas import Replica
-from fastq_broker.replication.fetcher import ReplicaFetcher
+from fastq_broker.replication.alter_partition import AlterPartitions
+from fastq_broker.replication.fetcher import Phase, ReplicaFetcher
 from fastq_broker.replication.isr import Follower
 from fastq_broker.replication.partition import Advanced, Partition
 from fastq_broker.replication.shared import SharedPartition
 
 
 class Mutation(NamedTuple):
-    """`change(original)` makes what `owner` has under `name` instead; `seed` finds it."""
+    """`change(original)` makes what `owner` has under `name` instead; `seed` finds it, and says so with `words`, a regular expression."""
 
     owner: Any
     name: str
     change: Callable[[Any], Any]
     seed: int
+    words: str = ""
 
 
 def _watermark_of_the_leader(original: Any) -> Any:
@@ -130,6 +138,101 @@ def _sleeps_through_records(original: Any) -> Any:
     return wake
 
 
+# -- of "Twelve bugs" of Apache Kafka's own: those that a cluster can be seen to have. KAFKA-14154 and KAFKA-15353 have a world of their own
+# (tests/unit/replication/test_partition_simulation.py), KAFKA-15021 and KAFKA-16157 rules (test_partition.py, test_missing_directory.py).
+
+
+def _never_resigns(original: Any) -> Any:
+    """KAFKA-15489."""
+    return lambda self: inf
+
+
+def _takes_answers_of_before(original: Any) -> Any:
+    """KAFKA-18991: an answer counts, whatever has become of the partition since it was asked for."""
+
+    def fetched(self: ReplicaFetcher, number: int, response: Any, now: float) -> None:
+        known = self._session.known
+        for part in response.partitions:
+            state = self.partitions.get((part.topic_id, part.partition))
+            wanted = known.get((part.topic_id, part.partition))
+            if state is not None and wanted is not None and state.phase is Phase.FETCH:
+                known[part.topic_id, part.partition] = wanted._replace(position=state.position)
+        original(self, number, response, now)
+
+    return fetched
+
+
+def _takes_later_epochs(original: Any) -> Any:
+    """KAFKA-18723."""
+    return staticmethod(lambda part, leader_epoch: part.records[: part.whole_bytes])
+
+
+def _drops_what_failed(original: Any) -> Any:
+    """KAFKA-14154: what the controller of before refused is not asked again."""
+
+    def failed(self: AlterPartitions, now_ms: int) -> None:
+        self._in_flight = {}
+
+    return failed
+
+
+def _asks_again_for_nobody(original: Any) -> Any:
+    """KAFKA-15353."""
+
+    def failed(self: AlterPartitions, now_ms: int) -> None:
+        self._in_flight = {key: change._replace(isr=()) for key, change in self._in_flight.items()}
+        original(self, now_ms)
+
+    return failed
+
+
+def _trims_to_the_end(original: Any) -> Any:
+    """KAFKA-14238: of the metadata log nothing stays but its last segment, whatever the snapshots have."""
+
+    def clean(self: SnapshotKeeper, now_ms: int) -> None:
+        original(self, now_ms)
+        self._log.delete_records_before(self._log.high_watermark)
+        apply_retention(self._log, now_ms)
+
+    return clean
+
+
+def _never_waits_for_the_silent(original: Any) -> Any:
+    """KAFKA-18138: a broker that died while controllers changed has no session that could end."""
+
+    def follow(self: Sessions, image: Any, now_ms: int) -> None:
+        original(self, image, now_ms)
+        for session in self._brokers.values():
+            if not session.was_heard:
+                session.contact_ms = None
+
+    return follow
+
+
+def _keeps_what_was_planned(original: Any) -> Any:
+    """KAFKA-17608: what a controller wrote and nobody committed is not taken back when it loses its lead."""
+
+    def news(self: Controller, told: Any) -> None:
+        before = self.pending
+        original(self, told)
+        if not self._active:
+            self.pending = before
+
+    return news
+
+
+def _refuses_markers_again(original: Any) -> Any:
+    """KAFKA-19999: a marker whose answer was lost is refused as one of the past when it comes again."""
+
+    def check(self: ProducerState, producer_id: int, epoch: int, coordinator_epoch: int, version: int = 0) -> None:
+        entry = self._producers.get(producer_id)
+        if entry is not None and version >= 2 and epoch == entry.epoch:
+            raise self._error(90, "stale")
+        original(self, producer_id, epoch, coordinator_epoch, version)
+
+    return check
+
+
 MUTATIONS = {
     "the leader alone moves the high watermark": Mutation(Partition, "count", _watermark_of_the_leader, 0),
     "acks=all is answered at the append": Mutation(Partition, "acknowledgement", _answered_at_the_append, 0),
@@ -148,6 +251,25 @@ MUTATIONS = {
     "what is not synced counts as kept": Mutation(Visibility, "durable_end", _whole_log, 23),
     "the last stable offset ignores open transactions": Mutation(Visibility, "_stable_offset", _stable_is_committed, 0),
     "a sleeping partition sleeps through records": Mutation(Replica, "wake", _sleeps_through_records, 0),
+    "a leader without a majority stays (KAFKA-15489)": Mutation(RaftMachine, "_quorum_due", _never_resigns, 0),
+    "an answer of before counts (KAFKA-18991)": Mutation(ReplicaFetcher, "fetched", _takes_answers_of_before, 0),
+    "records of later epochs are taken (KAFKA-18723)": Mutation(ReplicaFetcher, "_usable", _takes_later_epochs, 0),
+    "a change of the ISR that failed is dropped (KAFKA-14154)": Mutation(
+        AlterPartitions, "failed", _drops_what_failed, 0
+    ),
+    "a change of the ISR is asked again without members (KAFKA-15353)": Mutation(
+        AlterPartitions, "failed", _asks_again_for_nobody, 0
+    ),
+    "the metadata log goes beyond its snapshots (KAFKA-14238)": Mutation(
+        SnapshotKeeper, "_clean", _trims_to_the_end, 0
+    ),
+    "what was never committed stays planned (KAFKA-17608)": Mutation(Controller, "_news", _keeps_what_was_planned, 0),
+    "who died while controllers changed is not fenced (KAFKA-18138)": Mutation(
+        Sessions, "follow", _never_waits_for_the_silent, 0
+    ),
+    "a marker that comes again is refused (KAFKA-19999)": Mutation(
+        ProducerState, "check_marker", _refuses_markers_again, 0
+    ),
 }
 
 

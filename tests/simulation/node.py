@@ -18,10 +18,12 @@ from typing import Any
 
 from fastq_broker.broker import Broker
 from fastq_broker.config import BrokerConfig
-from fastq_broker.controller.storage import MetaProperties
+from fastq_broker.controller.formatting import one_voter, write_founders
+from fastq_broker.controller.storage import METADATA_DIRECTORY, MetaProperties
 from fastq_broker.descriptors import DescriptorPlan
 from fastq_broker.log.files import FileHandle, Space
 from fastq_broker.log.flusher import Done, ManualFlusher
+from fastq_broker.raft.voters import VoterSet
 from fastq_broker.surroundings import Surroundings
 from forgetful_disk import ForgetfulFiles, inodes_below
 
@@ -227,9 +229,12 @@ class AtOnce(Executor):
 
 
 class Node:
-    """One node of the cluster, through all its lives; the first `count` of them are controllers too."""
+    """One node of the cluster, through all its lives; the first `count` of them are controllers too. `founded`: they are the first voters
+    of a quorum that says in its log who they are, else all have it from their settings."""
 
-    def __init__(self, world: World, network: Network, node_id: int, count: int, root: Path, **settings: str) -> None:
+    def __init__(
+        self, world: World, network: Network, node_id: int, count: int, root: Path, *, founded: bool, **settings: str
+    ) -> None:
         self.world, self.network, self.node_id = world, network, node_id
         self.path = root / f"node-{node_id}"
         self.lives = 0
@@ -242,21 +247,31 @@ class Node:
         self.stopping = False
         self.ended = ""
         """Why it does not run."""
-        voters = ",".join(f"{each}@{ip_of(each)}:{CONTROLLER_PORT}" for each in range(1, count + 1))
+        controllers = range(1, count + 1)
+        ids = {each: random_uuid(world.random_of(f"directory {each}")) for each in (*controllers, node_id)}
         self._settings = {
             **SETTINGS,
             **settings,
             "node.id": str(node_id),
             "log.dirs": str(self.path),
             "listeners": f"PLAINTEXT://{ip_of(node_id)}:{PORT}",
-            "controller.quorum.voters": voters,
         }
+        places = [f"{ip_of(each)}:{CONTROLLER_PORT}" for each in controllers]
+        if founded:
+            self._settings["controller.quorum.bootstrap.servers"] = ",".join(places)
+        else:
+            voters = (f"{each}@{place}" for each, place in zip(controllers, places, strict=True))
+            self._settings["controller.quorum.voters"] = ",".join(voters)
         if node_id <= count:
             self._settings["listeners"] += f",CONTROLLER://{ip_of(node_id)}:{CONTROLLER_PORT}"
         else:
             self._settings["process.roles"] = "broker"
         self.path.mkdir()
-        MetaProperties(CLUSTER, node_id, random_uuid(world.random_of(f"directory {node_id}"))).write(self.path)
+        if founded and node_id <= count:
+            (self.path / METADATA_DIRECTORY).mkdir()
+            first = (one_voter(each, ids[each], "CONTROLLER", ip_of(each), CONTROLLER_PORT) for each in controllers)
+            write_founders(self.path / METADATA_DIRECTORY, VoterSet(first), FIRST_MS)
+        MetaProperties(CLUSTER, node_id, ids[node_id]).write(self.path)
 
     def __str__(self) -> str:
         return f"node-{self.node_id}"
@@ -339,6 +354,11 @@ class Node:
             shutil.rmtree(self.path)
             left.rename(self.path)
             self.disk = None
+
+    @property
+    def roles(self) -> str:
+        """As process.roles has them."""
+        return self._settings["process.roles"]
 
     @property
     def ready(self) -> bool:

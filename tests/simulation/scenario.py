@@ -5,19 +5,14 @@ from __future__ import annotations
 import errno
 import gc
 import logging
-import shutil
-import tempfile
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from math import inf
 from pathlib import Path
-from random import Random
 from typing import Any, NamedTuple
 
 from fastq_broker.controller.image import PartitionImage
-from fastq_broker.log.failures import failures
 from faulty_files import Fault as DiskFault
 from faulty_files import Operation
 
@@ -25,99 +20,33 @@ from fastq.protocol.messages import CreateTopicsRequest
 from simulation.checks import Checks
 from simulation.client import Client, Producer, Reader, Unreachable
 from simulation.consumer_group import ConsumerWorker
+from simulation.faults import FAULTS_S, NODES, Fault, Moment, faults_of, vote_of, watermarks_of
 from simulation.network import Network
 from simulation.node import Node, ip_of
 from simulation.operator import Operator, Places
 from simulation.own_client import OwnConsumer, OwnProducer, lent
+from simulation.renewer import Renewer
+from simulation.story import surroundings
 from simulation.transactions import CommittedReader, Ledger, Worker
 from simulation.world import Violation, World
 
-NODES = 3
 WORKERS = 2
 LOOK_S = 0.02
 """How often the checks look."""
 UP_S, WELL_S = 30.0, 60.0
+TOLD_MAX = 12
+SHORT = {
+    "metadata.log.max.record.bytes.between.snapshots": "1500",
+    "metadata.log.segment.ms": "700",
+    "log.roll.ms": "900",
+}
+"""Settings by which logs have many segments, and the metadata log many snapshots and a start that moves."""
 LATE_S = 3.0
 """A request that nobody waits for any more has been seen to by then."""
 IDLE_S = 5.0
 """Longer than a follower may lag behind."""
 IDLE_DELAY_S = 0.05
 """So that a follower does not have at once what comes then."""
-FAULTS_S = 12.0
-"""How long faults befall a cluster."""
-RELIEF = 0.35
-"""How many of them mend what is cut, or start who is down."""
-KINDS = {
-    "kill": 4,
-    "power": 3,
-    "kill all": 1,
-    "stop": 2,
-    "stand still": 3,
-    "isolate": 3,
-    "isolate from nodes": 3,
-    "one way": 4,
-    "part": 2,
-    "slow": 2,
-    "resets": 2,
-    "clock": 1,
-    "client away": 1,
-    "disk error": 2,
-    "disk full": 1,
-    "restart": 2,
-    "restart at a vote": 2,
-    "power at a commit": 1,
-}
-"""What may befall it, and how often. What comes "at" something waits for that: the others reach one node alone, which votes, is killed and
-started at once; all lose power where something was just committed. A node that lost power lost what was not synced, where the topic's
-records are synced before they are acknowledged; else its process was killed."""
-
-
-class Fault(NamedTuple):
-    """What befalls the cluster at a time; `numbers` say whom, and for how long, drawn once: to leave one out changes no other."""
-
-    at: float
-    kind: str
-    first: int
-    second: int
-    seconds: float
-
-    def __str__(self) -> str:
-        return f"{self.at:.2f} s {self.kind} (node {self.first}, node {self.second}, {self.seconds:.2f} s)"
-
-
-class Moment:
-    """A while after what `look` sees changes; None is nothing seen."""
-
-    def __init__(self, look: Callable[[], Any], delay_s: float) -> None:
-        self._look, self._delay_s = look, delay_s
-        self._seen: Any = None
-        self._at = inf
-
-    def has_come(self, now: float) -> bool:
-        seen = self._look()
-        if seen is not None and self._seen is not None and seen != self._seen and self._at == inf:
-            self._at = now + self._delay_s
-        self._seen = seen
-        return now >= self._at
-
-
-def _vote(node: Node) -> Any:
-    """In which epoch it has voted for another, and for whom."""
-    broker = node.broker
-    if broker is None or not hasattr(broker.controller, "quorum"):
-        return None
-    machine = broker.controller.quorum.driver.machine
-    voted = machine.voted
-    return (-1, None) if voted is None or voted.node_id == node.node_id else (machine.epoch, voted)
-
-
-def _watermarks(node: Node) -> Any:
-    """What it knows of as committed, of the metadata and of all that it leads."""
-    broker = node.broker
-    if broker is None or not hasattr(broker.controller, "quorum"):
-        return None
-    led = [each.log.high_watermark for each in broker.replicas if each.shared is not None and each.shared.machine.leads]
-    return broker.controller.quorum.driver.machine.high_watermark, sum(led)
 
 
 def _is_whole(partition: PartitionImage) -> bool:
@@ -146,14 +75,18 @@ class Cluster:
         self.network = Network(world)
         random = world.random_of("cluster")
         self.durable = random.random() < 0.5
-        """Whether records are on disk before they are acknowledged; only then does power go."""
+        """Whether records are on disk before they are acknowledged. Only then does power go, but for one node at a time."""
         self.moving = random.random() < 0.4
         self._root = root
         self._settings = settings = {"durability": "fsync"} if self.durable else {}
         settings["replica.lag.time.max.ms"] = random.choice(("1000", "3000"))
         size = random.choice(("1000", "1048576"))
         settings |= {"replica.fetch.max.bytes": size, "replica.fetch.response.max.bytes": size}
-        self.nodes = [Node(world, self.network, number, NODES, root, **settings) for number in range(1, NODES + 1)]
+        more = world.random_of("housekeeping")
+        self._founded = more.random() < 0.5
+        if more.random() < 0.5:
+            settings |= SHORT
+        self.nodes = [self._node(number) for number in range(1, NODES + 1)]
         self.checks = Checks(world, self.nodes)
         self.clients: list[Client] = []
         self.producers: list[Producer] = []
@@ -162,6 +95,7 @@ class Cluster:
         self.workers: list[Worker] = []
         self.outputs: list[CommittedReader] = []
         self.own: tuple[OwnProducer, OwnConsumer] | None = None
+        self.renewer: Renewer | None = None
         self._look_at = 0.0
         self._armed: list[Callable[[], bool]] = []
         """What befalls the cluster once something happens: asked after each step until it says that it has."""
@@ -172,6 +106,9 @@ class Cluster:
         self._sync_s = disk_s / 10, disk_s
         for node in self.nodes:
             node.sync_s = self._sync_s
+
+    def _node(self, number: int) -> Node:
+        return Node(self.world, self.network, number, NODES, self._root, founded=self._founded, **self._settings)
 
     def _stepped(self, host: Any) -> None:
         self.network.sweep()
@@ -261,6 +198,12 @@ class Cluster:
             )
         )
 
+    def renew(self) -> None:
+        """Have a topic deleted and made anew again and again."""
+        client = self.client()
+        self.renewer = Renewer(client, self.producers)
+        self.go(client, self.renewer.run())
+
     # -- a node more, and one less
 
     def operate(self, topics: dict[str, int]) -> None:
@@ -273,7 +216,7 @@ class Cluster:
         self.operator.client.host.loop.call_later(random.uniform(0.0, FAULTS_S / 2), self._join)
 
     def _join(self) -> None:
-        node = Node(self.world, self.network, NODES + 1, NODES, self._root, **self._settings)
+        node = self._node(NODES + 1)
         node.sync_s = self._sync_s
         self.nodes.append(node)
         node.start()
@@ -345,7 +288,8 @@ class Cluster:
         elif kind == "client away":
             network.cut |= {(here, client.host.ip), (client.host.ip, here)}
         elif kind == "disk error" and node.disk is not None:
-            operation: Operation = ("sync", "write", "truncate")[fault.second - 1]
+            # What a sync fails for is gone: nothing that was acknowledged, only where that waits for syncs.
+            operation: Operation = ("sync" if self.durable else "write", "write", "truncate")[fault.second - 1]
             node.disk.plan(DiskFault(operation, errno.EIO, passes=int(fault.seconds * 5), repeat=False))
         elif kind == "disk full":
             node.full_until = max(node.full_until, world.now + fault.seconds)
@@ -356,10 +300,12 @@ class Cluster:
             network.cut |= {(one, two), (two, one)}  # both may ask it alone
             node.restart()
             self._armed.append(
-                partial(self._restarts_after, Moment(partial(_vote, node), fault.seconds / 10_000), node)
+                partial(self._restarts_after, Moment(partial(vote_of, node), fault.seconds / 10_000), node)
             )
         elif kind == "power at a commit":
-            self._armed.append(partial(self._power_goes_at, Moment(partial(_watermarks, node), fault.seconds / 1000)))
+            self._armed.append(partial(self._power_goes_at, Moment(partial(watermarks_of, node), fault.seconds / 1000)))
+        elif kind == "power of one":
+            self._armed.append(partial(self._power_of_one_goes, node))
         elif kind == "stop" and node.ready:
             node.stop()
         elif kind == "mend":
@@ -380,6 +326,13 @@ class Cluster:
             self._kill_all()
             return True
         return False
+
+    def _power_of_one_goes(self, node: Node) -> bool:
+        if node.broker is not None and not self.is_well():
+            return False
+        self.world.tell("FAULT", f"{node} has no power, and the others have all that was acknowledged")
+        node.kill(power=True)
+        return True
 
     def _kill_all(self) -> None:
         for each in self.nodes:
@@ -417,6 +370,9 @@ class Cluster:
                 raise Violation(f"{WELL_S} s after the last fault the cluster is not well: {self._what_is_wrong()}")
         if self.operator is not None:
             self._let_go(self.operator)
+        if self.renewer is not None:
+            self.renewer.stopping = True
+            self.until(WELL_S, lambda: self.renewer.ended, f"{self.renewer} still waits: {self.renewer.waits_for}")
         for producer in self.producers:
             producer.stopping = True
         self.until(
@@ -462,8 +418,12 @@ class Cluster:
         found = [f"{node} is down: {node.ended}" for node in self.nodes if not node.ready]
         for node in self.nodes:
             for topic, image in [] if node.broker is None else node.broker.image.topics_by_name.items():
-                found += [f"{topic}-{n} on {node}: {p}" for n, p in enumerate(image.partitions) if not _is_whole(p)]
-        return "; ".join(found)
+                found += [
+                    f"{topic}-{n} on {node}: leader {p.leader}, in sync {p.isr} of {p.replicas}"
+                    for n, p in enumerate(image.partitions)
+                    if not _is_whole(p)
+                ]
+        return "; ".join(found[:TOLD_MAX]) + ("; ..." if len(found) > TOLD_MAX else "")
 
     def _what_workers_do(self) -> str:
         read = {each.partition: len(each.values) for each in self.outputs}
@@ -484,7 +444,8 @@ class Cluster:
     def is_processed(self) -> bool:
         """Whether the group has committed all of its input, and all output is read."""
         for reader in self.outputs:
-            count = sum(len(each.acknowledged) for each in self.producers if each.partition == reader.partition)
+            place = reader.source, reader.partition
+            count = sum(len(each.acknowledged) for each in self.producers if (each.topic, each.partition) == place)
             if len(reader.values) < count or self.ledger.committed.get(reader.partition, 0) < count:
                 return False
         return True
@@ -511,59 +472,11 @@ def _raise(client: Client, task: Any) -> None:
         raise error if isinstance(error, Violation) else Violation(f"{client}: {error!r}") from error
 
 
-class _Log(logging.Handler):
-    """Has the log's lines in the story; an unforeseen error in them is a violation."""
-
-    def __init__(self, world: World, root: str) -> None:
-        super().__init__(logging.INFO)
-        self._world, self._root = world, root
-        self.problem: str | None = None
-
-    def emit(self, record: logging.LogRecord) -> None:
-        import asyncio
-
-        loop: Any = asyncio._get_running_loop()
-        if loop is None or loop.host.dead:
-            return
-        text = record.getMessage().replace(self._root, "")
-        self._world.tell(loop.host, f"{record.levelname[0]} {text}")
-        if record.exc_info and record.exc_info[1] is not None and "simulation" not in text:
-            self.problem = self.problem or f"{loop.host} reports an error: {text}: {record.exc_info[1]!r}"
-
-
-@contextmanager
-def _surroundings(world: World) -> Iterator[tuple[Path, _Log]]:
-    """A directory, and the log's lines in the story."""
-    shared = Path("/dev/shm")
-    root = Path(tempfile.mkdtemp(prefix="fastq-simulation-", dir=shared if shared.is_dir() else None))
-    handler = _Log(world, str(root))
-    loggers = [logging.getLogger("fastq_broker"), logging.getLogger("fastq")]
-    before = [(each.level, each.propagate) for each in loggers]
-    clock, failures._clock = failures._clock, lambda: world.now
-    failures._places.clear()
-    for each in loggers:
-        each.addHandler(handler)
-        each.setLevel(logging.INFO)
-        each.propagate = False
-    gc.disable()  # what a killed process leaves is collected at the end of a seed: no destructor runs in the middle
-    try:
-        yield root, handler
-    finally:
-        for each, (level, propagate) in zip(loggers, before, strict=True):
-            each.removeHandler(handler)
-            each.setLevel(level)
-            each.propagate = propagate
-        failures._clock = clock
-        logging.disable(logging.NOTSET)
-        shutil.rmtree(root, ignore_errors=True)
-        gc.enable()
-
-
 def simulate(seed: int, play: Callable[[Cluster], None]) -> Outcome:
     """One seed, played; what a step of it raises is its problem."""
     world = World(seed)
     problem: str | None = None
-    with _surroundings(world) as (root, log), lent(world):
+    with surroundings(world) as (root, log), lent(world):
         cluster = Cluster(world, root)
         try:
             play(cluster)
@@ -597,23 +510,6 @@ def first_record(cluster: Cluster) -> None:
     cluster.rest()
 
 
-def faults_of(seed: int) -> list[Fault]:
-    """What befalls the cluster of a seed."""
-    random = Random(f"{seed} faults")
-    pace_s = random.choice((0.15, 0.5, 1.5))
-    kinds = list(KINDS)
-    if random.random() < 0.5:  # a few kinds, again and again
-        kinds = random.sample(kinds, 3)
-    at, faults = random.uniform(0.0, 1.0), []
-    while at < FAULTS_S:
-        relief = random.random() < RELIEF
-        kind = random.choice(("mend", "start")) if relief else random.choices(kinds, [KINDS[each] for each in kinds])[0]
-        first, second = random.randrange(1, NODES + 1), random.randrange(1, NODES + 1)
-        faults.append(Fault(round(at, 3), kind, first, second, round(random.uniform(0.05, 4.0), 3)))
-        at += random.uniform(0.0, 2 * pace_s)
-    return faults
-
-
 def live_through(faults: list[Fault], cluster: Cluster) -> None:
     """Clients at work while faults befall the cluster; then none any more, and all is accounted for."""
     cluster.start()
@@ -624,6 +520,8 @@ def live_through(faults: list[Fault], cluster: Cluster) -> None:
     if cluster.transactional:
         cluster.make_topic("out", 2)
         cluster.process("t", "out")
+    if cluster.world.random_of("renewer").random() < 0.4:
+        cluster.renew()
     if cluster.moving:
         cluster.operate({"t": 2, "out": 2} if cluster.transactional else {"t": 2})
     for partition in (0, 0, 1):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 
+from simulation.faults import faults_of
 from simulation.mutations import MUTATIONS, mistaken
-from simulation.scenario import first_record, run_seed, simulate
+from simulation.scenario import first_record, run_seed, shrink, simulate
 
 
 def test_three_brokers_replicate_a_record_and_are_the_same_each_time() -> None:
@@ -47,9 +50,29 @@ def test_a_seed_is_the_same_whatever_texts_hash_to() -> None:
     assert first == second != b""
 
 
+def test_what_fails_is_shrunk_and_told() -> None:
+    name = "a leader without a majority stays (KAFKA-15489)"
+    seed = MUTATIONS[name].seed
+    faults = faults_of(seed)
+    with mistaken(name):
+        fewer, outcome = shrink(seed, faults, tries=8)
+    assert 0 < len(fewer) < len(faults)
+    assert outcome.problem is not None
+    assert any("VIOLATED" in line and outcome.problem in line for line in outcome.story)
+    assert sum(" FAULT " in line for line in outcome.story) >= len(fewer)
+
+
+@cache
+def problem_without_mistakes(seed: int) -> str | None:
+    return run_seed(seed).problem
+
+
 @pytest.mark.soak
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_mistake_in_the_broker_is_found(name: str) -> None:
-    with mistaken(name) as mutation:
+    mutation = MUTATIONS[name]
+    assert problem_without_mistakes(mutation.seed) is None
+    with mistaken(name):
         outcome = run_seed(mutation.seed)
     assert outcome.problem is not None
+    assert re.search(mutation.words, outcome.problem), outcome.problem

@@ -11,7 +11,7 @@ Source: GroupCoordinatorShard.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -34,9 +34,10 @@ from .consumer_groups import ConsumerGroups
 from .consumer_records import RECORD_TYPES as CONSUMER_TYPES
 from .errors import store_error
 from .group import UNKNOWN_MEMBER, Committer, Group
-from .offsets import NO_ID, NamedId, Offsets, TopicPartition
+from .offsets import NO_ID, CommittedOffset, NamedId, Offsets, TopicPartition
 
 if TYPE_CHECKING:
+    from fastq_broker.controller.image import TopicImage
     from fastq_broker.coordinator.shard import CoordinatorRecord, ShardContext
 
 logger = logging.getLogger(__name__)
@@ -324,6 +325,21 @@ class GroupShard:
             transactional=commit.transactional,
         )
 
+    def committed(self, group_id: str) -> Mapping[TopicPartition, CommittedOffset]:
+        """What a group has committed in topics as they are now; not in those of the same names that are gone, whose tombstones may be on
+        their way, or wait until they can be written."""
+        image = self._image()
+        return {
+            item: found
+            for item, found in self.offsets.of_group(group_id).items()
+            if not _is_of_another(found, image.topic(item[0]))
+        }
+
+    def committed_in(self, group_id: str, topic: str, partition: int) -> CommittedOffset | None:
+        """The same of one partition; None when there is none."""
+        found = self.offsets.get(group_id, topic, partition)
+        return None if found is None or _is_of_another(found, self._image().topic(topic)) else found
+
     def fetch_error(self, group_id: str, committer: Committer) -> int:
         """Why a group's offsets may not be read; one that does not exist has none, which is no error."""
         group = self.groups.get(group_id)
@@ -369,9 +385,16 @@ class GroupShard:
         )
 
     def expire_offsets(self) -> int:
-        """Delete offsets whose time is over, and groups that have nothing left; answers how many records that took."""
-        now_ms = self.context.now_ms()
-        count = 0
+        """Delete offsets whose time is over, or whose topic is, and groups that have nothing left; answers how many records that took."""
+        now_ms, image = self.context.now_ms(), self._image()
+        of_others = {
+            (name, topic_id)
+            for name, topic_id in self.offsets.topics()
+            if topic_id != NO_ID and ((found := image.topic(name)) is None or found.topic_id != topic_id)
+        }
+        tombstones = self.offsets.tombstones_of_ids(of_others)  # once more, those that could not be written
+        self._delete_offsets_of_topics(tombstones)
+        count = len(tombstones)
         for group_id, group in list(self.groups.items()):
             records, nothing_left = self.offsets.expired(group_id, group, now_ms, self.settings.offsets_retention_ms)
             if nothing_left and group.is_empty:
@@ -454,3 +477,8 @@ class GroupShard:
         group, key = item
         group.wake(key, now_ms)
         self._run(group)
+
+
+def _is_of_another(committed: CommittedOffset, topic: TopicImage | None) -> bool:
+    """Whether it was committed in a topic that had this one's name before; of what no id is known, nobody can tell."""
+    return topic is not None and committed.topic_id not in (NO_ID, topic.topic_id)

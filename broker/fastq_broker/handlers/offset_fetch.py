@@ -166,7 +166,7 @@ def _fetch(
 def _all_of(context: RequestContext, shard: GroupShard, group_id: str) -> list[Asked]:
     """All partitions that the group has offsets for; with topic ids those of topics that are still there."""
     by_topic: dict[str, list[int]] = {}
-    for topic, partition in shard.offsets.of_group(group_id):
+    for topic, partition in shard.committed(group_id):
         by_topic.setdefault(topic, []).append(partition)
     image = context.image
     asked = []
@@ -184,4 +184,4 @@ def _lookup(
         return NOTHING, ErrorCode.UNKNOWN_TOPIC_ID
     if require_stable and shard.offsets.is_pending(group_id, topic.name, partition):
         return NOTHING, ErrorCode.UNSTABLE_OFFSET_COMMIT
-    return shard.offsets.get(group_id, topic.name, partition) or NOTHING, 0
+    return shard.committed_in(group_id, topic.name, partition) or NOTHING, 0

@@ -2,16 +2,10 @@ import sys
 
 from typing_extensions import Buffer, Self, final
 
+from fastq._native.wire_errors import DecodeError as DecodeError
+from fastq._native.wire_errors import EncodeError as EncodeError
+
 KEPT_BYTES: int
-
-class DecodeError(ValueError):
-    expected: str
-    position: int
-    detail: str
-    within: str
-    def __init__(self, expected: str, position: int, detail: str = "", within: str = "") -> None: ...
-
-class EncodeError(ValueError): ...
 
 @final
 class Reader:

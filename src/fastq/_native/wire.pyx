@@ -12,6 +12,8 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.string cimport memcpy, memmove
 
+from fastq._native.wire_errors import DecodeError, EncodeError
+
 from fastq._native.bits cimport (
     MAX_VARINT32,
     MAX_VARINT64,
@@ -37,36 +39,11 @@ cdef extern from "Python.h":
 cdef enum:
     MAX_STRING = 0x7FFF             # a string's length is an int16, compact or not
     MAX_LENGTH = 0x7FFFFFFE         # of bytes and arrays: one less than an int32, since the compact form adds one
-
     KEPT = 32 * 1024                # a copy of fewer bytes costs less than a buffer more
 
 KEPT_BYTES = KEPT
 
 cdef const uint8_t* EMPTY = b"\0"     # what an empty buffer points to, so that no pointer is NULL
-
-
-class DecodeError(ValueError):
-    """Bytes that are not what the protocol says they are. The one error of every decoder.
-
-    `position` is the offset in the buffer at which the decoder stood, `expected` says what should have been there,
-    `detail` what was found; `within` names the message, when the caller knew it.
-    """
-
-    def __init__(self, expected, position, detail="", within=""):
-        super().__init__(expected, position, detail, within)
-        self.expected = expected
-        self.position = position
-        self.detail = detail
-        self.within = within
-
-    def __str__(self):
-        where = f" in {self.within}" if self.within else ""
-        what = f": {self.detail}" if self.detail else ""
-        return f"expected {self.expected} at byte {self.position}{where}{what}"
-
-
-class EncodeError(ValueError):
-    """A value that the wire cannot carry: out of range, too long, or set in a version that does not have its field."""
 
 
 cdef int fail(Reader reader, str expected, str detail) except -1:

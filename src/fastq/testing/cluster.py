@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from fastq.admin import Admin, ElectionType
+from fastq.errors import UnknownTopicOrPartition
 from fastq.metadata import TopicPartition
 from fastq.protocol.uuid import random_uuid, uuid_to_str
 from fastq.testing import READY_TIMEOUT_S, STOP_TIMEOUT_S, Broker, BrokerFailed, broker_environment, temporary_dir
@@ -196,14 +197,16 @@ class Cluster:
 
     @staticmethod
     def _behind(admin: Admin) -> list[str]:
-        """The partitions some of whose replicas are out of sync."""
-        topics = admin.list_topics(include_internal=True)
-        return [
-            f"{topic}-{partition.index}"
-            for topic, found in admin.describe_topics(list(topics)).results().items()
-            for partition in found.partitions
-            if len(partition.isr) < len(partition.replicas)
-        ]
+        """The partitions some of whose replicas are out of sync, and topics that the node that was asked has not heard of yet."""
+        behind = []
+        for topic, found in admin.describe_topics(list(admin.list_topics(include_internal=True))).items():
+            if isinstance(found.error, UnknownTopicOrPartition):
+                behind.append(topic)
+                continue
+            behind += [
+                f"{topic}-{each.index}" for each in found.result().partitions if len(each.isr) < len(each.replicas)
+            ]
+        return behind
 
     def kill(self) -> None:
         """End all nodes with SIGKILL, as a loss of power would end the machine's processes."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from fastq_broker.groups.shard import GroupShard
 from group_support import OFFSETS_TOPIC, GroupHandlers, HandlerBroker
 
 from fastq.errors import KafkaError, KafkaStorageError
@@ -172,6 +173,31 @@ def test_offsets_of_a_deleted_topic_are_gone(server: HandlerBroker) -> None:
         handlers.broker.controller.settle()
         await handlers.broker.controller.flushed()
         assert await handlers.fetch(9, None) == {("u", 0): (8, 0, "m")}
+
+    server.run(work)
+
+
+def test_offsets_whose_deletion_cannot_be_written_are_not_those_of_the_next_topic(
+    server: HandlerBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fewer replicas in sync than min.insync.replicas: the tombstones of the deleted topic wait for the next expiry."""
+
+    async def work(handlers: GroupHandlers) -> None:
+        groups = handlers.broker.groups
+        handlers.topics("t", "u")
+        await handlers.commit(9, {("t", 0): 7, ("u", 0): 8})
+        with monkeypatch.context() as full:
+            full.setattr(GroupShard, "_write", lambda self, records, what: None)
+            handlers.broker.controller.delete_topics([handlers.topic_id("t")])
+            handlers.broker.controller.settle()
+            await handlers.broker.controller.flushed()
+        handlers.topics("t")
+        assert await handlers.fetch(9, None) == {("u", 0): (8, 0, "m")}
+        assert await handlers.fetch(9, {("t", 0)}) == {("t", 0): (-1, 0, "")}
+        assert groups.expire_offsets() == 1
+        assert groups.expire_offsets() == 0
+        await handlers.commit(9, {("t", 0): 2})
+        assert await handlers.fetch(9, None) == {("t", 0): (2, 0, "m"), ("u", 0): (8, 0, "m")}
 
     server.run(work)
 
