@@ -3,6 +3,7 @@ the directory stays online, and what was acknowledged is there, also after the n
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import random
 from pathlib import Path
@@ -244,7 +245,7 @@ def test_a_first_append_that_cannot_read_its_segment_is_refused_as_a_failed_disk
         assert world.acknowledged[1] == b"w"
 
 
-@pytest.mark.parametrize(("operation", "fully"), [("list", False), ("open", False), ("list", True)])
+@pytest.mark.parametrize(("operation", "fully"), [("list", False), ("open", False), ("list", True), ("open", True)])
 @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENOMEM])
 def test_a_truncation_that_cannot_begin_changes_nothing(
     tmp_path: Path, operation: Operation, fully: bool, code: int
@@ -268,6 +269,19 @@ def test_a_truncation_that_cannot_begin_changes_nothing(
     else:
         world.log.truncate_to(7)
     assert world.log.log_end_offset == (40 if fully else 7) and not world.manager.offline_dirs
+
+
+@pytest.mark.parametrize("passes", range(12))
+def test_a_log_that_begins_anew_is_there_wherever_it_is_stopped(tmp_path: Path, passes: int) -> None:
+    """Without any file of its own it would be taken for one that somebody has removed."""
+    world = World(tmp_path, "page-cache")
+    for number in range(20):
+        world.append(b"%d" % number)
+    for operation in ("open", "rename", "unlink", "write"):
+        world.files.plan(Fault(operation, errno.ENOSPC, "t-0", passes=passes))
+    with contextlib.suppress(KafkaStorageError):
+        world.log.truncate_fully_and_start_at(40)
+    assert list((tmp_path / "t-0").glob("*.log"))
 
 
 @pytest.mark.parametrize("code", [errno.ENOMEM, errno.EMFILE])

@@ -197,7 +197,7 @@ class Checks:
     def _compare(self, node: Node, key: Any, log: Any, watermark: int) -> None:
         history = self.histories.get(key)
         if history is None:
-            history = self.histories[key] = History(str(key))
+            history = self.histories[key] = History(key if isinstance(key, str) else key[0])
         place = node.node_id, node.lives, key
         start = self._read.get(place, 0)
         if watermark > start and log.log_end_offset >= watermark:

@@ -254,7 +254,8 @@ class MetadataDirectory:
             ) from error
 
     def _judge(self, found: Inspection, clean_epoch: int, *, alone: bool) -> Verdict:
-        return judge(found, broker_epoch=clean_epoch, quorum_epoch=self._quorum_epoch, alone=alone)
+        votes = alone or "controller" in self._config.process_roles
+        return judge(found, broker_epoch=clean_epoch, quorum_epoch=self._quorum_epoch, alone=alone, votes=votes)
 
     def plan_repair(self, clean_epoch: int) -> repair.Plan | None:
         """What a repair of the log would do, for one that is not open; None when nothing is to be accepted. OSError;

@@ -297,16 +297,19 @@ class Verdict:
     """Whether the end of the log is gone, and nobody knows how much that was."""
 
 
-def judge(found: Inspection, *, broker_epoch: int, quorum_epoch: int | None, alone: bool) -> Verdict:
+def judge(
+    found: Inspection, *, broker_epoch: int, quorum_epoch: int | None, alone: bool, votes: bool = True
+) -> Verdict:
     """What an inspection means. `broker_epoch`: that of the last clean stop, -1 when it was not clean. `alone`: no other node is in the
-    quorum, so a snapshot was made of this log, and holds what was on disk then; one that was fetched may lie above its end."""
+    quorum, so a snapshot was made of this log, and holds what was on disk then; one that was fetched may lie above its end. `votes`: others
+    may count on what it has; who does not vote, and was stopped between a snapshot that it fetched and the log behind it, fetches on."""
     start = found.snapshot_end
     losses = [str(damage) for damage in found.damages if damage.next_offset is None or damage.next_offset > start]
     begin_at = start if any(damage.offset < start for damage in found.damages) else None
     epoch = found.snapshots[-1].epoch if found.snapshots else 0
     if found.start_offset > start:
         losses.insert(0, _headless(found))
-    behind = quorum_epoch is not None and quorum_epoch > epoch
+    behind = quorum_epoch is not None and quorum_epoch > epoch and votes
     cut = False
     if found.end_offset < start or not found.files:
         begin_at = start if start else None

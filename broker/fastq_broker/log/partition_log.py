@@ -26,7 +26,7 @@ from .log_appends import LogAppends
 from .log_dir import LogDir
 from .log_reads import LogReads
 from .producer_state import ProducerState
-from .recovery import UnrecoverableLog, load_log, make_log
+from .recovery import UnrecoverableLog, first_segment, load_log, make_log
 from .scan import CorruptSegment
 from .segment import Segment
 from .stored_batches import RecoveryReport
@@ -335,11 +335,11 @@ class PartitionLog(LogReads, LogAppends):
         """Remove all records; the log is empty and begins at `offset`. Raises KafkaStorageError, as `truncate_to` does."""
         self._cut_future(0)
         try:
-            snapshots = producer_snapshots(self)
+            snapshots, fresh = producer_snapshots(self), first_segment(self, self.segments, offset)
         except OSError as error:
             raise self.dir.refuse("truncating", error.filename or self.path, error) from error
         try:
-            truncate_fully(self, offset, snapshots)
+            truncate_fully(self, offset, snapshots, fresh)
         except OSError as error:
             raise self.dir.fail("truncating", error.filename or self.path, error) from error
         self._announce()

@@ -53,6 +53,8 @@ from .stored_producers import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
@@ -153,7 +155,7 @@ def load_log(log: PartitionLog) -> RecoveryReport:
     start = max(log.checkpointed_start_offset, segments[0].base_offset)
     if start > end:
         logger.warning("%s: the log start offset %d lies past the end %d: starting anew there", log.path, start, end)
-        segments = start_anew(log, segments, start)
+        segments = start_anew(log, segments, start, first_segment(log, segments, start))
         producers.clear(start)
         end = start
     if epochs_lost:
@@ -469,9 +471,21 @@ def _remove_from(log: PartitionLog, segments: list[Segment], number: int, report
     del segments[number:]
 
 
-def start_anew(log: PartitionLog, segments: list[Segment], start: int) -> list[Segment]:
-    for segment in segments:
-        log.remove_files(segment)
+def first_segment(log: PartitionLog, segments: Sequence[Segment], start: int) -> Segment | None:
+    """The segment that a log begins anew with, made while the others are there: who has no room for it, or is stopped in between, has a log
+    all the same. None where one of them has its name. Raises OSError."""
+    if any(segment.base_offset == start for segment in segments):
+        return None
     fresh = log.make_segment(start, size=0, created_ms=log.clock())
     fresh.create_files()
+    return fresh
+
+
+def start_anew(log: PartitionLog, segments: list[Segment], start: int, fresh: Segment | None) -> list[Segment]:
+    """Remove the segments of a log, which begins anew at `start` with what `first_segment` has made. Raises OSError."""
+    for segment in segments:
+        log.remove_files(segment)
+    if fresh is None:
+        fresh = log.make_segment(start, size=0, created_ms=log.clock())
+        fresh.create_files()
     return [fresh]

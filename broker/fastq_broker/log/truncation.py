@@ -84,10 +84,10 @@ def producer_snapshots(log: PartitionLog) -> list[int]:
     return sorted(int(name[: -len(SNAPSHOT_SUFFIX)]) for name in names if is_offset_file(name, SNAPSHOT_SUFFIX))
 
 
-def truncate_fully(log: PartitionLog, offset: int, snapshots: list[int]) -> None:
-    """Remove all records; the log begins anew at `offset`. `snapshots` are those that `producer_snapshots` has found. Raises OSError: the
-    log is half cut then."""
-    segments = start_anew(log, log.segments, offset)
+def truncate_fully(log: PartitionLog, offset: int, snapshots: list[int], fresh: Segment | None) -> None:
+    """Remove all records; the log begins anew at `offset`. `snapshots` are those that `producer_snapshots` has found, `fresh` what
+    `first_segment` has made. Raises OSError: the log is half cut then."""
+    segments = start_anew(log, log.segments, offset, fresh)
     log.epochs.clear()
     _finish_truncation(log, segments, offset, offset, offset, -1, snapshots)
     log.durability.emptied(offset)

@@ -380,6 +380,16 @@ def test_the_log_of_one_among_others_may_end_below_a_snapshot(cluster: Cluster) 
     assert (verdict.begin_at, verdict.losses) == (cluster.snapshot_end, [])
 
 
+@pytest.mark.parametrize(("votes", "losses"), [(False, 0), (True, 1)])
+def test_who_does_not_vote_may_have_no_log_behind_a_snapshot(cluster: Cluster, votes: bool, losses: int) -> None:
+    """It has fetched the snapshot in an epoch after the snapshot's, and was stopped before its log began there. On what a voter had others
+    may count."""
+    cluster.log().unlink()
+    found = inspect(cluster.meta, stopped_cleanly=False, quorum_epoch=9)
+    verdict = judge(found, broker_epoch=-1, quorum_epoch=9, alone=False, votes=votes)
+    assert (verdict.begin_at, len(verdict.losses)) == (cluster.snapshot_end, losses)
+
+
 def test_a_log_that_is_gone_is_refused_when_more_was_in_it(cluster: Cluster) -> None:
     cluster.open().quorum.close()  # epoch 2 begins behind the snapshot of epoch 1
     cluster.log().unlink()
