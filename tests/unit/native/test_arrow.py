@@ -220,7 +220,7 @@ def test_header_keys_that_are_no_text() -> None:
 def test_pyarrow_missing_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     batch = make(ROWS)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    with pytest.raises(ImportError, match=r"pip install 'fastq-sdk\[arrow\]'"):
+    with pytest.raises(ImportError, match=r"needs pyarrow: pip install pyarrow"):
         batch.to_arrow()
     assert polars.DataFrame(batch.arrow()).height == 5
 

@@ -168,5 +168,5 @@ def test_a_pyspark_of_the_future_is_let_through(bare: pytest.MonkeyPatch) -> Non
 
 def test_no_pyspark_at_all(bare: pytest.MonkeyPatch) -> None:
     bare.setitem(sys.modules, "pyspark", None)
-    with pytest.raises(SparkUnavailable, match=r"PySpark, which is not installed.*fastq-sdk\[spark\]"):
+    with pytest.raises(SparkUnavailable, match=r"PySpark, which is not installed.*pip install pyspark pyarrow"):
         java.session()
