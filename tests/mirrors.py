@@ -17,12 +17,14 @@ from fastq.mirror.mirror import Mirror
 from fastq.mirror.same import MIRROR_SOURCE
 from fastq.mirror.source_reader import SourceReader, Wanted
 from fastq.mirror.target_writer import CUT, Ask, TargetWriter
-from fastq.testing import Broker
+from fastq.testing import Broker, Cluster
 
 WAIT_S = 30.0
 
 
-def configured(brokers: tuple[Broker, Broker], topics: list[str], alias: str = "A", **options: Any) -> MirrorConfig:
+def configured(
+    brokers: tuple[Broker | Cluster, Broker | Cluster], topics: list[str], alias: str = "A", **options: Any
+) -> MirrorConfig:
     source, target = brokers
     return parse_config(
         {
@@ -56,7 +58,7 @@ def running(config: MirrorConfig) -> Iterator[Mirror]:
         raise failed[0]
 
 
-def records_of(broker: Broker, topic: str) -> list[Any]:
+def records_of(broker: Broker | Cluster, topic: str) -> list[Any]:
     """All that is committed in a topic: partition, timestamp, key, value, headers, in the order of each partition."""
     with Consumer(
         topic,
@@ -87,7 +89,7 @@ def wait_for_records(broker: Broker, topic: str, expected: list[Any]) -> None:
     assert records_of(broker, topic) == expected
 
 
-def values_of(broker: Broker, topic: str) -> list[bytes | None]:
+def values_of(broker: Broker | Cluster, topic: str) -> list[bytes | None]:
     """The values that are committed in a topic, partition after partition; none where there is no such topic."""
     with Admin(bootstrap_servers=broker.bootstrap_servers) as admin:
         if topic not in admin.list_topics():

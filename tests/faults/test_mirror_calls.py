@@ -1,4 +1,5 @@
-"""A mirror that is refused, or hung up on, in each call that it makes, from its first one on: nothing is lost or doubled."""
+"""A mirror that is refused, or hung up on, in each call that it makes, from its first one on, and one between clusters whose leaders go
+over to others and are killed: nothing is lost or doubled."""
 
 from __future__ import annotations
 
@@ -8,14 +9,14 @@ from collections.abc import Callable
 from functools import partial
 
 import pytest
-from mirrors import configured, values_of
+from mirrors import configured, running, values_of, wait_for
 
 from fastq import Admin, Producer
 from fastq.errors import FastqError
 from fastq.mirror import lane, same_lane
 from fastq.mirror.config import MirrorConfig
 from fastq.mirror.mirror import Mirror
-from fastq.testing import Broker
+from fastq.testing import Broker, Cluster
 
 pytestmark = [pytest.mark.one_node, pytest.mark.slow]
 
@@ -72,6 +73,14 @@ def copied(config: MirrorConfig, done: Callable[[], bool], case: str) -> None:
         records += mirror.records
 
 
+def coordinate_and_lead(target: Cluster, topic: str) -> None:
+    """Have the node lead the topic that coordinates the transactions which are written there, if any are: its end is that of both."""
+    with Admin(bootstrap_servers=target.bootstrap_servers) as admin:
+        for found in admin.describe_transactions(list(admin.list_transactions())).results().values():
+            while target.leader(topic).node_id != found.coordinator.node_id:
+                target.change_leader(topic)
+
+
 def is_there(target: Broker, own: str, of_own: list[bytes], of_all: list[bytes]) -> bool:
     return values_of(target, f"A.{own}") == of_own and values_of(target, "A.numbers") == of_all
 
@@ -111,3 +120,41 @@ def test_whatever_call_fails_each_record_arrives_once(monkeypatch: pytest.Monkey
                 source.clear_faults()
                 target.clear_faults()
             assert values_of(target, "A.numbers") == sent
+
+
+@pytest.mark.parametrize("offsets", ["translated", "same"])
+def test_between_clusters_whose_leaders_change_and_are_killed_each_record_arrives_once(offsets: str) -> None:
+    quick = {"group.initial.rebalance.delay.ms": 0}
+    with Cluster(3, config=quick) as source, Cluster(3, config=quick) as target:
+        config = configured((source, target), ["numbers"], offsets=offsets, lanes=1, replication_factor=3)
+        sent = 0
+
+        def more(producer: Producer) -> None:
+            nonlocal sent
+            numbers = [b"%d" % number for number in range(sent, sent + 30)]
+            producer.send_many("numbers", numbers, partition=0).result()
+            sent += len(numbers)
+
+        def is_copied() -> bool:
+            return values_of(target, "A.numbers") == [b"%d" % number for number in range(sent)]
+
+        with (
+            Admin(bootstrap_servers=source.bootstrap_servers) as admin,
+            Producer(bootstrap_servers=source.bootstrap_servers) as producer,
+        ):
+            admin.create_topic("numbers", 1, 3)
+            more(producer)
+            copied(config, is_copied, "the first")
+            steps: list[Callable[[], object]] = [
+                lambda: source.change_leader("numbers", 0),
+                lambda: target.change_leader("A.numbers", 0),
+                lambda: coordinate_and_lead(target, "A.numbers"),
+                lambda: source.leader("numbers", 0).kill(),
+                lambda: target.leader("A.numbers", 0).kill(),
+            ]
+            with running(config):
+                for step in steps:
+                    more(producer)
+                    step()
+                    more(producer)
+                    wait_for(is_copied)

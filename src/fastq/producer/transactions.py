@@ -73,16 +73,16 @@ CONCURRENT_ATTEMPTS = 25
 class Coordinator:
     """Where one coordinator is, and whether something is under way there.
 
-    Invariant: at most one request, which may be the look-up of the coordinator itself.
+    Invariant: at most one request, maybe its own look-up. `found_after`: the answers to Metadata there were before `node_id` was known.
     """
 
-    __slots__ = ("busy", "failures", "key", "key_type", "node_id", "retry_at")
+    __slots__ = ("busy", "failures", "found_after", "key", "key_type", "node_id", "retry_at")
 
     def __init__(self, key_type: int, key: str) -> None:
         self.key_type, self.key = key_type, key
         self.node_id: int | None = None
         self.busy = False
-        self.failures = 0
+        self.failures = self.found_after = 0
         self.retry_at = 0.0
 
 
@@ -488,7 +488,11 @@ class Transactions:
         if node_id not in self.core.metadata.nodes:
             what = f"its coordinator is on node {node_id}, which is not among the brokers that the cluster names"
             self.core.request_metadata_update(f"{coordinator.key}: {what}")
-            self._passing(coordinator, CoordinatorNotAvailable(what), False)
+            error = CoordinatorNotAvailable(what)
+            if self.core.metadata_updater.successes > coordinator.found_after:
+                coordinator.node_id = None  # it has left: another one may be it by now
+                self._retry(coordinator, error)
+            self._passing(coordinator, error, False)
         elif self.core.can_send(node_id, now) or self.core.is_connecting(node_id):
             return True
         self._look_again(now + LOOK_AGAIN_S)
@@ -518,6 +522,7 @@ class Transactions:
         if self._judge(coordinator, ApiKey.FIND_COORDINATOR, [(code, context)]):
             # A coordinator that keeps saying that it is none is asked less and less often.
             coordinator.node_id, coordinator.failures = node_id, failures
+            coordinator.found_after = self.core.metadata_updater.successes
             logger.debug("the coordinator of %s is node %d", coordinator.key, node_id)
 
     def _send(

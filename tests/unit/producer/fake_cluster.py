@@ -11,6 +11,7 @@ import itertools
 from collections import deque
 from functools import partial
 from random import Random
+from types import SimpleNamespace
 
 from fastq._native.records import decode_records, read_header, verify_crc
 from fastq._native.wire import Reader, Writer
@@ -109,6 +110,7 @@ class FakeCore:
         self.metadata = ClusterMetadata()
         self.metadata.nodes = {i: Node(i, "h", 9000 + i) for i in range(nodes)}
         self.metadata.generation = 1
+        self.metadata_updater = SimpleNamespace(successes=0)
         self.trouble = trouble  # how often a connection breaks, or a request is refused before anything is written
         self.after_append = after_append  # how often what was written is answered with an error
         self.late = late  # how often a client's time-out ends a connection whose requests the broker handles afterwards
@@ -140,6 +142,7 @@ class FakeCore:
                 name, self.topic_id(name) if self.version >= 13 else bytes(16), tuple(partitions)
             )
         self.metadata.generation += 1
+        self.metadata_updater.successes += 1
 
     def topic_id(self, name):
         return self.topic_ids.get(name, TOPIC_ID)

@@ -238,6 +238,50 @@ def test_the_coordinator_is_waited_for_until_there_is_one():
     assert [api for api, _ in core.calls] == [ApiKey.FIND_COORDINATOR] * 7 + [ApiKey.INIT_PRODUCER_ID]
 
 
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_coordinator_that_left_the_cluster_while_nothing_was_asked_of_it_is_looked_up_again(version):
+    """No request fails then that would say so: the metadata does, which has that broker no more."""
+    core = TransactionCore(transaction_version=version, nodes=3)
+    core.coordinator = 2
+    bench = Bench(core)
+    for value in (b"x", b"y", b"z"):
+        bench.begin()
+        bench.send("t", value)
+        bench.transactions.add_offsets(GROUP, {TopicPartition("in", 0): OffsetAndMetadata(9)})
+        if value == b"y":
+            visible(core)  # what there was before is over
+            bench.deliver()
+            del core.metadata.nodes[2]
+            core.coordinator = 1
+        bench.commit()
+    assert visible(core) == {0: [b"x", b"y", b"z"]}
+
+
+def test_a_coordinator_that_the_metadata_does_not_have_yet_is_waited_for():
+    core = TransactionCore(nodes=3)
+    core.coordinator, joining, publish = 2, core.metadata.nodes.pop(2), core.publish
+
+    def joined():
+        core.metadata.nodes[2] = joining
+        publish()
+
+    core.publish = joined
+    bench = Bench(core)
+    bench.begin()
+    assert [api for api, _ in core.calls] == [ApiKey.FIND_COORDINATOR, ApiKey.INIT_PRODUCER_ID]
+
+
+def test_a_coordinator_that_the_metadata_never_has_is_asked_about_less_and_less_often():
+    core = TransactionCore(nodes=3)
+    core.coordinator, gone = 2, core.metadata.nodes.pop(2)
+    bench = Bench(core)
+    core.at(10, lambda: core.metadata.nodes.update({2: gone}))
+    bench.begin()
+    lookups = [api for api, _ in core.calls].count(ApiKey.FIND_COORDINATOR)
+    assert 1 < lookups < 10 / 0.02
+    assert "node 2, which is not among the brokers" in str(bench.transactions.last_error)
+
+
 def test_old_versions_of_find_coordinator_and_init_producer_id():
     core = TransactionCore(transaction_version=1)
     core.supported = {ApiKey.FIND_COORDINATOR: 1, ApiKey.INIT_PRODUCER_ID: 1}
