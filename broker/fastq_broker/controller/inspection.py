@@ -309,7 +309,9 @@ def judge(
     epoch = found.snapshots[-1].epoch if found.snapshots else 0
     if found.start_offset > start:
         losses.insert(0, _headless(found))
-    behind = quorum_epoch is not None and quorum_epoch > epoch and votes
+    # Of a log that ends below a snapshot, what is missing was never synced, and so counted for nobody else; one that is gone was removed.
+    removed = votes and not found.files
+    behind = quorum_epoch is not None and quorum_epoch > epoch and (alone or removed)
     cut = False
     if found.end_offset < start or not found.files:
         begin_at = start if start else None

@@ -372,11 +372,13 @@ def test_voters_that_the_log_has_lost_are_missed(cluster: Cluster) -> None:
         cluster.open()
 
 
-def test_the_log_of_one_among_others_may_end_below_a_snapshot(cluster: Cluster) -> None:
-    """It has fetched the snapshot, and was stopped before its log began there."""
+@pytest.mark.parametrize("quorum_epoch", [None, 9])
+def test_the_log_of_one_among_others_may_end_below_a_snapshot(cluster: Cluster, quorum_epoch: int | None) -> None:
+    """It has fetched the snapshot, and was stopped before its log began there; or made it of what others had synced, and its own disk failed
+    to, in whatever epoch."""
     cluster.log().write_bytes(b"")
-    found = inspect(cluster.meta, stopped_cleanly=False, quorum_epoch=None)
-    verdict = judge(found, broker_epoch=-1, quorum_epoch=None, alone=False)
+    found = inspect(cluster.meta, stopped_cleanly=False, quorum_epoch=quorum_epoch)
+    verdict = judge(found, broker_epoch=-1, quorum_epoch=quorum_epoch, alone=False)
     assert (verdict.begin_at, verdict.losses) == (cluster.snapshot_end, [])
 
 
