@@ -150,6 +150,27 @@ def test_voters_that_are_fixed_are_not_changed(fastq: Shell) -> None:
         assert "UNSUPPORTED_VERSION" in told and "kraft.version" in told
 
 
+def test_voters_come_and_go_once_that_is_finalized(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fastq, port = Shell(capfd), free_ports(2 * COUNT)
+    with running(tmp_path / "data", port) as nodes:
+        nodes.ready()
+        monkeypatch.setenv("FASTQ_BOOTSTRAP", nodes.servers)
+        raised = ("cluster", "features", "--upgrade", "kraft.version=1")
+        fastq.until(lambda: main([*raised, "--validate-only"]) == 0)  # each voter tells its leader that it can
+        assert "kraft.version" not in {row["feature"] for row in fastq.json("cluster", "features") if row["level"]}
+        assert fastq.json(*raised)["features"] == {"kraft.version": 1}
+        assert {row["feature"]: row["level"] for row in fastq.json("cluster", "features")}["kraft.version"] == 1
+        goes = max({1, 2, 3} - {fastq.json("quorum", "status")["leader"]})
+        stay = sorted({1, 2, 3} - {goes})
+        assert fastq.json("quorum", "remove-controller", str(goes)) == {"removed": goes, "voters": stay}
+    with running(tmp_path / "data", port) as nodes:
+        nodes.ready()
+        fastq.until(lambda: fastq.json("quorum", "status")["voters"] == [1, 2, 3])  # it joins by itself now
+        assert {row["feature"]: row["level"] for row in fastq.json("cluster", "features")}["kraft.version"] == 1
+
+
 def test_partitions_are_moved_with_kafkas_files(fastq: Shell, nodes: Nodes, tmp_path: Path) -> None:
     assert "2 partitions, 2 copies of each" in fastq("topics", "create", "moved", "--replica-assignment", "1:2,2:1")
     fill(nodes, "moved", 2)

@@ -58,6 +58,7 @@ def test_both_say_the_same(tmp_path: Path, capfd: pytest.CaptureFixture[str]) ->
         the_cluster_and_its_features(both)
         the_quorum(both)
         moves_and_elections(both, tmp_path)
+        voters_that_come_and_go(both)
 
 
 def the_cluster_and_its_features(both: Both) -> None:
@@ -104,6 +105,21 @@ def the_quorum(both: Both) -> None:
     assert [(line.split()[0], line.split()[-1].lower()) for line in lines[1:]] == [
         (str(row["node"]), row["status"]) for row in rows
     ]
+
+
+def voters_that_come_and_go(both: Both) -> None:
+    """From kraft.version 1 on, which Kafka's tool finalizes."""
+    raised = ("upgrade", "--feature", "kraft.version=1")
+    assert "kraft.version can be upgraded to 1" in both.kafka("FeatureCommand", *raised, "--dry-run")
+    assert "kraft.version was upgraded to 1" in both.kafka("FeatureCommand", *raised)
+    levels = {row["feature"]: row["level"] for row in both.json("cluster", "features")}
+    assert levels["kraft.version"] == 1
+    goes = max({1, 2, 3} - {both.json("quorum", "status")["leader"]})
+    keys = {row["node"]: row["directory_id"] for row in both.json("quorum", "replication")}
+    removed = ("--controller-id", str(goes), "--controller-directory-id", keys[goes])
+    told = both.kafka("MetadataQuorumCommand", "remove-controller", *removed).split()
+    assert told[:4] == ["Removed", "KRaft", "controller", str(goes)]
+    assert both.json("quorum", "status")["voters"] == sorted({1, 2, 3} - {goes})
 
 
 def moves_and_elections(both: Both, path: Path) -> None:

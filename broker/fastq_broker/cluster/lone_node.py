@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from fastq._native.records import decode_records, iter_headers
 from fastq.errors import ConfigError, FastqError
 from fastq_broker.controller.image import MetadataDelta, MetadataImage
 from fastq_broker.controller.snapshot import Batch, decode_batches, list_snapshots, read_snapshot, replay_batches
@@ -95,6 +96,20 @@ def read_metadata(directory: Path) -> tuple[VoterSet | None, MetadataImage]:
             voters = voters if said is None or said.voters is None else said.voters
     ends = [snapshot.end_offset - 1 for snapshot in snapshots] + [batch.last_offset for batch in batches[-1:]]
     return voters, delta.apply(max(ends, default=-1), 0, 0)
+
+
+def names_voters(directory: Path) -> bool:
+    """Whether a metadata log, or its latest snapshot, names its voters. Its node is not running, and says itself what is damaged there."""
+    with suppress(OSError, ValueError):
+        latest = [directory / snapshot.file_name for snapshot in list_snapshots(directory)[-1:]]
+        for path in (*latest, *directory.glob("*.log")):
+            data = read_file(path)
+            for position, header in iter_headers(data):
+                for record in decode_records(data, position) if header.is_control else ():
+                    said = said_by(record.offset, record.key or b"", record.value or b"")
+                    if said is not None and said.voters is not None:
+                        return True
+    return False
 
 
 def _batches(directory: Path, snapshots: Sequence[SnapshotId]) -> Iterator[Batch]:

@@ -141,14 +141,14 @@ def _root(parsed: argparse.Namespace) -> Path:
 
 
 def has_dynamic_voters(root: Path) -> bool:
-    """Whether the log of this cluster names its voters, as that of a node that began alone does. ConfigError where nothing says so.
+    """Whether the logs of this cluster name its voters, as that of a node that began alone does. ConfigError where nothing says so.
 
     A controller that is to join must never be started as one of a static quorum: two such would elect each other, and begin anew.
     """
     if lone_node.is_there(root):
         return True
     problem: ConfigError | None = None
-    static = False
+    dynamic = static = False
     for directory in root.glob(f"node-[1-9]*/{METADATA_DIRECTORY}"):
         try:
             state = QuorumState.read(directory)
@@ -158,12 +158,15 @@ def has_dynamic_voters(root: Path) -> bool:
         if (directory / SnapshotId(0, 0).file_name).exists():
             return True
         if state is not None:
-            if state.data_version > 0 or not state.voters:
-                return True
-            static = True
-    if problem is not None and not static:
+            if state.data_version > 0 or not state.voters or lone_node.names_voters(directory):
+                dynamic = True
+            else:
+                static = True
+    if problem is not None and not (static or dynamic):
         raise problem
-    return False
+    return (
+        dynamic and not static
+    )  # who lacks the record may lead, and take it back: until all have it those that are configured count
 
 
 def _settings(

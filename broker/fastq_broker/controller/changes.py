@@ -70,6 +70,9 @@ class Changes:
     def settle(self) -> None:
         raise NotImplementedError
 
+    def _check_active(self) -> None:
+        raise NotImplementedError
+
     def _commit(self, records: Sequence[Record], values: Sequence[bytes] | None = None) -> None:
         raise NotImplementedError
 
@@ -111,11 +114,14 @@ class Changes:
     incremental_alter_configs = alter_configs
 
     def update_features(self, updates: Sequence[FeatureUpdate], *, validate_only: bool = False) -> None:
-        """Finalize other levels of features, all of them or none. Raises Refused."""
+        """Finalize other levels of features, all of them or none. Raises Refused; NotController, KafkaStorageError."""
         others = feature_changes.members(self.pending, self.quorum.voters.ids - {self.node_id})
-        records = feature_changes.plan_features(self.node_id, self.pending_features, updates, others)
-        if records and not validate_only:
-            self._commit(records)
+        plan = feature_changes.plan_features(self.node_id, self.pending_features, updates, others)
+        if plan.raises_kraft_version:
+            self._check_active()
+            feature_changes.check_voters(self.quorum.finalize_kraft_version(validate_only=validate_only))
+        if plan.records and not validate_only:
+            self._commit(plan.records)
 
     def alter_quotas(self, changes: Sequence[QuotaChange], *, validate_only: bool = False) -> list[Result]:
         """Take quotas away; to set one is refused, because none is enforced."""

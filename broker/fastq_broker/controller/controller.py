@@ -479,13 +479,7 @@ class Controller(Changes):
 
     def _commit(self, records: Sequence[Record], values: Sequence[bytes] | None = None) -> None:
         """Write a change. The delta is built first: records that do not fit are never written. NotController, KafkaStorageError."""
-        if not self._active:
-            offline = self._directory.log_dir.offline
-            if offline is not None:
-                raise offline.with_traceback(None)
-            if self._unwritten is not None and self.quorum.leads:
-                raise self._unwritten.with_traceback(None)
-            raise NotController(f"node {self.node_id} is not the active controller")
+        self._check_active()
         delta = MetadataDelta(self.pending)
         for record in records:
             delta.replay(record)
@@ -496,6 +490,16 @@ class Controller(Changes):
         self.pending = image
         self._written.append(_Change(self.quorum.end_offset, image, delta))
         self.quorum.drain()
+
+    def _check_active(self) -> None:
+        if self._active:
+            return
+        offline = self._directory.log_dir.offline
+        if offline is not None:
+            raise offline.with_traceback(None)
+        if self._unwritten is not None and self.quorum.leads:
+            raise self._unwritten.with_traceback(None)
+        raise NotController(f"node {self.node_id} is not the active controller")
 
     def _committed(self, high_watermark: int) -> None:
         """Let take effect what is committed: what this node wrote, or what others did."""

@@ -1,7 +1,8 @@
 """What UpdateFeatures writes: checks in Kafka's words, then one record a feature (KIP-584, KIP-778).
 
 Rules: all of a request or nothing. A level is refused that this node does not honour: Kafka would finalize it, and clients would trust it.
-Source: FeatureControlManager.updateFeatures.
+kraft.version is no record of the metadata: the quorum's leader writes it with the voters, and the records say that something was done.
+Source: FeatureControlManager.updateFeatures, LeaderState.maybeAppendUpgradedKRaftVersion.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from fastq.errors import ErrorCode
-from fastq.protocol.messages import FeatureLevelRecord
+from fastq.protocol.messages import FeatureLevelRecord, NoOpRecord
+from fastq_broker.raft.messages import VoterAnswer
 
 from . import features
 from .image import MetadataImage, Record
@@ -31,6 +33,13 @@ class FeatureUpdate(NamedTuple):
     name: str
     level: int
     upgrade_type: int
+
+
+class FeaturePlan(NamedTuple):
+    """What an update writes; `raises_kraft_version`: the quorum's leader writes that before."""
+
+    records: list[Record]
+    raises_kraft_version: bool
 
 
 class Member(NamedTuple):
@@ -59,21 +68,36 @@ def members(image: MetadataImage, voters: Iterable[int]) -> list[Member]:
 
 def plan_features(
     node_id: int, finalized: Mapping[str, int], updates: Iterable[FeatureUpdate], others: Sequence[Member] = ()
-) -> list[Record]:
-    """The records of an update; of a feature that is named twice the last one counts. `others` have to support it too. Raises Refused."""
+) -> FeaturePlan:
+    """What an update writes; of a feature that is named twice the last one counts. `others` have to support it too. Raises Refused."""
     records: list[Record] = []
+    raises_kraft_version = False
     for update in {update.name: update for update in updates}.values():
         current = finalized.get(update.name, 0)
         problem = _problem(node_id, update, current) or _problem_of_others(others, update)
         if problem:
-            raise Refused(
+            raise _refused(
                 ErrorCode.INVALID_UPDATE_VERSION,
-                "The update failed for all features since the following feature had an error: "
                 f"Invalid update version {update.level} for feature {update.name}. {problem}",
             )
-        if update.level != current:
+        if update.level == current:
+            continue
+        if update.name == features.KRAFT_VERSION:
+            raises_kraft_version = True
+            records.append(NoOpRecord())  # who is told the levels knows by the metadata's offset that there are others
+        else:
             records.append(FeatureLevelRecord(name=update.name, feature_level=update.level))
-    return records
+    return FeaturePlan(records, raises_kraft_version)
+
+
+def check_voters(answer: VoterAnswer) -> None:
+    """What the quorum's leader said of a higher kraft.version. Raises Refused."""
+    if answer.error != ErrorCode.NONE:
+        raise _refused(ErrorCode(answer.error), answer.message)
+
+
+def _refused(error: ErrorCode, message: str) -> Refused:
+    return Refused(error, f"The update failed for all features since the following feature had an error: {message}")
 
 
 def _problem_of_others(others: Sequence[Member], update: FeatureUpdate) -> str:
@@ -103,10 +127,10 @@ def _problem(node_id: int, update: FeatureUpdate, current: int) -> str:
         or (level == 0 and name == features.METADATA_VERSION),
         "Can't downgrade the version of this feature without setting the upgrade type to either safe or unsafe downgrade.": down
         and upgrade_type == UPGRADE,
+        "Can't downgrade to a newer version.": level > current and upgrade_type != UPGRADE,
         f"Unsupported {name} downgrade from {current} to {level}. Refusing to perform the requested downgrade because it might delete "
-        "metadata information.": down and name in (features.METADATA_VERSION, features.KRAFT_VERSION),
-        f"Unsupported {name} upgrade from {current} to {level}: format a new directory.": level > current
-        and name == features.KRAFT_VERSION,
+        "metadata information.": down and name == features.METADATA_VERSION,
+        "Can't downgrade the version of this feature.": down and name == features.KRAFT_VERSION,
         f"It is {current} here: {_NOT_SERVED.get(name, '')}.": level != current and name in _NOT_SERVED,
     }
     return next((words for words, is_so in problems.items() if is_so), "")

@@ -23,6 +23,7 @@ from fastq_broker.controller.snapshot import Batch, decode_batches
 from fastq_broker.log.partition_log import PartitionLog
 from fastq_broker.raft.driver import News, QuorumDriver
 from fastq_broker.raft.machine import RaftMachine
+from fastq_broker.raft.messages import VoterAnswer
 from fastq_broker.raft.roles import Became, Committed, RaftConfig, RaftFatal, Role
 from fastq_broker.raft.storage import DiskLog, DiskVotes
 from fastq_broker.raft.voters import VoterHistory, VoterSet
@@ -242,11 +243,26 @@ class MetadataQuorum:
             else:
                 size_bytes = self._machine.append(values)
         except KafkaStorageError:
-            if self.voters.ids != {self._machine.config.key.node_id}:  # another one's disk may have room
-                self._driver.resign()
+            self._hand_over()
             raise
         self._driver.turn()
         return size_bytes
+
+    def _hand_over(self) -> None:
+        """Nothing can be written here: another one's disk may have room."""
+        if self.voters.ids != {self._machine.config.key.node_id}:
+            self._driver.resign()
+
+    def finalize_kraft_version(self, *, validate_only: bool = False) -> VoterAnswer:
+        """Write that kraft.version is 1 and who the voters are, or (`validate_only`) say whether that could be. KafkaStorageError when the
+        disk fails."""
+        try:
+            answer = self._machine.finalize_version(self._driver.now(), validate_only=validate_only)
+        except KafkaStorageError:
+            self._hand_over()
+            raise
+        self._driver.turn()
+        return answer
 
     def drain(self) -> None:
         """Commit what can be, where nobody else drives the disk."""

@@ -53,6 +53,14 @@ class Leadership:
             known = self.others[key] = Progress(key, now)
         return known
 
+    def named(self, voters: VoterSet) -> None:
+        """The log names directories of voters that had none by then: what others of the same nodes do counts for these no more."""
+        for voter in voters:
+            known = self.others.pop(ReplicaKey(voter.key.node_id), None)
+            if known is not None:
+                known.key = voter.key
+                self.others[voter.key] = known
+
     def heard(self, key: ReplicaKey, now: float) -> None:
         """A replica spoke."""
         progress = self._of(key, now)

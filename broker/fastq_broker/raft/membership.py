@@ -42,6 +42,11 @@ class VoterChange:
     offset: int = -1
 
 
+def _can_be_named(voter: Voter | None) -> bool:
+    """Whether what a voter said of itself will do in the log of kraft.version 1: which it can, in a directory of its own."""
+    return voter is not None and voter.versions[0] <= 1 <= voter.versions[1] and voter.key.directory_id != ZERO_UUID
+
+
 class Membership(Answers):
     """The part that changes the voters. Invariant: `change` is there only while this node leads."""
 
@@ -69,8 +74,8 @@ class Membership(Answers):
         if self.history.kraft_version == 0:
             return self._said(
                 ErrorCode.UNSUPPORTED_VERSION,
-                "the voters are those of controller.quorum.voters, for good, as kraft.version is 0; a cluster that is formatted "
-                "with --standalone or --initial-controllers begins at 1, where voters come and go",
+                "the voters are those of controller.quorum.voters, as kraft.version is 0: voters come and go from 1 on, which "
+                "`fastq cluster features --upgrade kraft.version=1` finalizes",
             )
         if self.history.voters_offset >= self.high_watermark:
             return self._said(ErrorCode.REQUEST_TIMED_OUT, "the last change of the voters is not committed: try again")
@@ -203,27 +208,31 @@ class Membership(Answers):
         self.leadership.updated[ask.voter.key.node_id] = ask.voter
         done(self._said(ErrorCode.NONE))
 
-    def finalize_version(self, now: float, done: Done) -> None:
-        """Finalize kraft.version 1: from then on the log has the voters. Never back."""
+    def finalize_version(self, now: float, *, validate_only: bool = False) -> VoterAnswer:
+        """Finalize kraft.version 1: from then on the log has the voters. Never back. Answers once that is written, or why it is not."""
         refusal = self._refuse_change(None)
-        if refusal is None and self.history.kraft_version == 0:
-            assert self.leadership is not None
-            known = {**self.leadership.updated, self.config.key.node_id: self.config.voter}
-            silent = sorted(
-                node_id for node_id in self.voters.ids if node_id not in known or known[node_id].versions[1] < 1
+        if refusal is not None or self.history.kraft_version > 0:
+            return refusal or self._said(ErrorCode.NONE)
+        assert self.leadership is not None
+        if self._known_mark < 0:
+            return self._said(ErrorCode.REQUEST_TIMED_OUT, "the quorum is changing: try again in a moment")
+        known = {**self.leadership.updated, self.config.key.node_id: self.config.voter}
+        unknown = sorted(node_id for node_id in self.voters.ids if not _can_be_named(known.get(node_id)))
+        if unknown:
+            return self._said(
+                ErrorCode.INVALID_UPDATE_VERSION,
+                "Invalid upgrade of kraft.version to KRAFT_VERSION_1 because not all of the voters support it: those of nodes "
+                f"{', '.join(map(str, unknown))} have not told this leader that they do; start or upgrade them",
             )
-            if self.change is not None or self._known_mark < 0:
-                refusal = self._said(ErrorCode.REQUEST_TIMED_OUT, "the quorum is changing: try again in a moment")
-            elif silent:
-                refusal = self._said(
-                    ErrorCode.INVALID_UPDATE_VERSION,
-                    f"voters {', '.join(map(str, silent))} have not said that they can kraft.version 1: start or upgrade them",
-                )
-            else:
-                self.change = VoterChange(now + REMOVE_S, done)
-                self._write(VoterSet(known[node_id] for node_id in sorted(self.voters.ids)), now, kraft_version=1)
-                return
-        done(refusal or self._said(ErrorCode.NONE))
+        answers = [self._said(ErrorCode.NONE)]
+        if not validate_only:
+            voters = VoterSet(known[node_id] for node_id in sorted(self.voters.ids))
+            answers.clear()
+            self.change = VoterChange(now + REMOVE_S, answers.append, when_committed=False)
+            self._write(voters, now, kraft_version=1)
+            if answers[0].error == ErrorCode.NONE:
+                self.leadership.named(voters)
+        return answers[0]
 
     # -- in the log, and committed
 

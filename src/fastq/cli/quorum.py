@@ -48,7 +48,9 @@ NODE_S = 2.0
 """How long each broker is waited for that is asked what it knows."""
 NO_LEADER = "A majority of the controllers must run and reach each other"
 LOOK = "fastq quorum replication lists who is there"
-LEVEL = "fastq cluster features shows kraft.version: voters come and go at level 1 alone"
+LEVEL = (
+    "voters come and go at level 1 of kraft.version alone: fastq cluster features --upgrade kraft.version=1 raises it"
+)
 
 
 def register(commands: Any) -> None:

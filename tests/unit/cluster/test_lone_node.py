@@ -14,7 +14,8 @@ from fastq_broker import __main__ as command
 from fastq_broker.cluster import lone_node, nodes
 from fastq_broker.config import BrokerConfig
 from fastq_broker.controller import Controller, NewTopic
-from fastq_broker.controller.storage import METADATA_DIRECTORY, MetaProperties, QuorumState
+from fastq_broker.controller.feature_changes import UPGRADE, FeatureUpdate
+from fastq_broker.controller.storage import METADATA_DIRECTORY, MetaProperties, QuorumState, format_directories
 from fastq_broker.log.directories import DirectoryLocks
 from fastq_broker.raft.messages import SnapshotId
 
@@ -188,6 +189,29 @@ def test_what_is_no_lone_node_is_refused_as_it_is(tmp_path: Path) -> None:
     refused(static, "whose voters are not in its log")
 
 
+def test_a_node_that_was_formatted_without_voters_in_its_log_may_finalize_that_it_has_them(tmp_path: Path) -> None:
+    format_directories([tmp_path], 1, "a" * 22)
+    (tmp_path / METADATA_DIRECTORY).mkdir()  # as one leaves it whose only voter was configured
+    root = a_lone_node(tmp_path)
+    with pytest.raises(ConfigError, match=r"start it alone and run `fastq cluster features --upgrade kraft.version=1`"):
+        lone_node.move(root)
+    node = opened(root)
+    assert "kraft.version" not in node.finalized_features
+    node.update_features([FeatureUpdate("kraft.version", 1, UPGRADE)], validate_only=True)
+    assert "kraft.version" not in node.finalized_features
+    node.update_features([FeatureUpdate("kraft.version", 1, UPGRADE)])
+    node.settle()
+    assert node.finalized_features["kraft.version"] == 1
+    node.quorum.close()
+    lone_node.move(root)
+    nodes.prepare(root, configs(root))
+    assert configs(root)[0].controller_quorum_voters == {}
+    back = opened(root / "node-1")
+    assert back.finalized_features["kraft.version"] == 1 and back.quorum.voters.ids == {1}
+    assert set(back.image.topics_by_name) == {"logs", "node"}
+    back.quorum.close()
+
+
 def test_a_joined_node_is_no_lone_one_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = a_lone_node(tmp_path)
     voters, image = lone_node.read_metadata(root / METADATA_DIRECTORY)
@@ -233,7 +257,13 @@ def test_whether_voters_are_in_the_log_is_known_or_refused(tmp_path: Path) -> No
     assert not nodes.has_dynamic_voters(tmp_path)
     state(1, data_version=0, voters=(1, 2, 3))
     assert not nodes.has_dynamic_voters(tmp_path)
-    (tmp_path / "node-2" / METADATA_DIRECTORY).mkdir(parents=True)
+    state(2, data_version=1)
+    assert not nodes.has_dynamic_voters(tmp_path), (
+        "kraft.version 1 may not be committed: the log names them, or they are these"
+    )
+    state(1, data_version=1)
+    assert nodes.has_dynamic_voters(tmp_path)
+    state(1, data_version=0, voters=(1, 2, 3))
     (tmp_path / "node-2" / METADATA_DIRECTORY / "quorum-state").write_text("{")
     assert not nodes.has_dynamic_voters(tmp_path), "another one says so"
     state(3, data_version=0, voters=())  # it had nothing of the log yet

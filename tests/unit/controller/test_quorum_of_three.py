@@ -7,15 +7,21 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from controllers import Node, active, free_ports
+from controllers import Cluster, Node, active, free_ports, until_async
 from fastq_broker.controller import Controller, MetadataError, NewTopic, features
+from fastq_broker.controller.storage import MetaProperties
 from fastq_broker.raft.roles import RaftFatal
 from fastq_broker.raft.serving import change_voters
 from raft_members import until
 
 from fastq._native.records import iter_headers
 from fastq.errors import KafkaError, NotController
-from fastq.protocol.messages import AddRaftVoterRequest, RegisterBrokerRecord
+from fastq.protocol.messages import (
+    AddRaftVoterRequest,
+    RegisterBrokerRecord,
+    RemoveRaftVoterRequest,
+    UpdateFeaturesRequest,
+)
 
 
 def broker_record(controller: Controller) -> RegisterBrokerRecord:
@@ -236,5 +242,79 @@ def test_one_that_may_not_go_on_says_so(tmp_path: Path, monkeypatch: pytest.Monk
                 await change_voters(quorum.driver, AddRaftVoterRequest(voter_id=4, voter_directory_id=b"d" * 16))
         finally:
             await node.kill()
+
+    asyncio.run(scenario())
+
+
+def level(name: str, level: int, upgrade_type: int = 1) -> UpdateFeaturesRequest.FeatureUpdateKey:
+    return UpdateFeaturesRequest.FeatureUpdateKey(feature=name, max_version_level=level, upgrade_type=upgrade_type)
+
+
+def test_voters_that_were_configured_come_and_go_from_kraft_version_1_on(tmp_path: Path) -> None:
+    """And all that is still so when everybody was away."""
+
+    async def scenario() -> None:
+        async with Cluster(tmp_path) as cluster:
+            await cluster.register_controllers()
+
+            async def update(*updates: UpdateFeaturesRequest.FeatureUpdateKey, validate_only: bool = False) -> str:
+                request = UpdateFeaturesRequest(feature_updates=list(updates), validate_only=validate_only)
+                response = await cluster.ask(request)
+                assert response.error_code in (0, 95), response.error_message
+                return response.error_message or ""
+
+            def versions() -> list[int]:
+                return [node.controller.quorum.kraft_version for node in cluster.nodes if node.controller is not None]
+
+            def voters() -> list[list[int]]:
+                return [sorted(node.controller.quorum.voters.ids) for node in cluster.nodes if node.controller]
+
+            def remove(number: int) -> RemoveRaftVoterRequest:
+                key = MetaProperties.read(cluster.nodes[number - 1].path)
+                assert key is not None
+                return RemoveRaftVoterRequest(cluster_id=None, voter_id=number, voter_directory_id=key.directory_id)
+
+            async def could_be() -> bool:
+                return not await update(level("kraft.version", 1), validate_only=True)
+
+            await until_async(could_be)  # each voter tells its leader that it can
+            assert (await cluster.ask(remove(3))).error_code == 35
+            assert "only supports versions 0-1" in await update(level("kraft.version", 2))
+            assert "Can't downgrade to a newer version." in await update(level("kraft.version", 1, 2))
+            assert "feature transaction.version" in await update(
+                level("kraft.version", 1), level("transaction.version", 9)
+            )
+            assert versions() == [0, 0, 0]
+            before = (await cluster.image()).offset
+            assert not await update(level("kraft.version", 1), level("group.version", 0, 2))
+            image = await cluster.image()
+            assert image.offset > before and image.features.get("group.version", 0) == 0
+            await until(lambda: versions() == [1, 1, 1])
+            assert "Can't downgrade the version of this feature." in await update(level("kraft.version", 0, 2))
+            for node in cluster.nodes:
+                await node.kill()
+            for node in cluster.nodes:
+                await node.start()
+            leader = await cluster.active()
+            assert versions() == [1, 1, 1] and voters() == [[1, 2, 3]] * 3
+            assert leader.controller is not None
+            assert leader.controller.finalized_features["kraft.version"] == 1
+            other = next(node for node in cluster.nodes if node is not leader)
+            response = await cluster.ask(remove(other.node_id))
+            assert response.error_code == 0, response.error_message
+            rest = sorted({1, 2, 3} - {other.node_id})
+            await until(lambda: voters() == [rest] * 3)
+            key = MetaProperties.read(other.path)
+            assert key is not None
+            joins = AddRaftVoterRequest(
+                cluster_id=None,
+                voter_id=other.node_id,
+                voter_directory_id=key.directory_id,
+                timeout_ms=60_000,
+                listeners=[AddRaftVoterRequest.Listener(name="CONTROLLER", host="127.0.0.1", port=other.port)],
+            )
+            response = await cluster.ask(joins)
+            assert response.error_code == 0, response.error_message
+            await until(lambda: voters() == [[1, 2, 3]] * 3)
 
     asyncio.run(scenario())

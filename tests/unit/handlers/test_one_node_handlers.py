@@ -194,6 +194,18 @@ def test_levels_are_finalized_all_or_none_and_stay(bench: Any, make_bench: Any) 
     assert again.controller.finalized_features["group.version"] == 1
 
 
+def test_a_level_goes_the_way_that_is_asked_for(bench: Any) -> None:
+    def refused(name: str, level: int, how: int) -> str:
+        answer = update(bench, (name, level, how))
+        assert answer.error_code == 95
+        return str(answer.error_message)
+
+    assert update(bench, ("group.version", 0, 2)).error_code == 0
+    assert refused("group.version", 1, 2).endswith("group.version. Can't downgrade to a newer version.")
+    assert refused("kraft.version", 0, 2).endswith("kraft.version. Can't downgrade the version of this feature.")
+    assert update(bench, ("kraft.version", 1, 1)).error_code == 0, "where it is"
+
+
 @pytest.mark.parametrize("name", ["share.version", "streams.version", "eligible.leader.replicas.version"])
 def test_a_level_that_this_node_would_not_honour_is_refused(bench: Any, name: str) -> None:
     before = bench.controller.finalized_features.get(name, 0)

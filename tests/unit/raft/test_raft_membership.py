@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,6 +27,8 @@ from fastq.errors import ErrorCode
 
 D = ReplicaKey(4, b"\x04" * 16)
 NEW = Voter(D, {"CONTROLLER": Endpoint("h", 4)}, (0, 1))
+CONFIGURED = VoterSet(Voter(ReplicaKey(number), {"CONTROLLER": PLACES[number]}) for number in (1, 2, 3))
+"""As controller.quorum.voters names them, without their directories."""
 KNOWN = VoterSet(Voter(key, {"CONTROLLER": PLACES[key.node_id]}, (0, 1)) for key in (ME, B, C))
 T0 = T + 10
 
@@ -231,23 +234,89 @@ def test_voters_that_are_cut_off_with_the_log_are_none() -> None:
     assert setting.log.end == 2 and setting.machine.voters == KNOWN
 
 
-def test_kraft_version_is_finalized_when_all_voters_have_said_that_they_can() -> None:
-    setting = Setting(1, 4)
+def static() -> tuple[Setting, float]:
+    """A leader of epoch 5 whose voters the configuration names, and the time."""
+    setting = Setting(1, 4, voters=CONFIGURED)
     now = setting.lead()
     setting.fetch(offset=3, last_epoch=5)
+    return setting, now
+
+
+def tell(setting: Setting, voter: Voter, now: float) -> None:
     answers: list[VoterAnswer] = []
-    setting.machine.finalize_version(now, answers.append)
-    assert answers[0].error == ErrorCode.INVALID_UPDATE_VERSION and "voters 2, 3 have not said" in answers[0].message
-    for voter in KNOWN:
-        if voter.key != ME:
-            setting.machine.update_voter(UpdateVoter("c", 5, voter), now, answers.append)
-    setting.machine.finalize_version(now, answers.append)
+    setting.machine.update_voter(UpdateVoter("c", 5, voter), now, answers.append)
+    assert [answer.error for answer in answers] == [0]
+
+
+NOT_ALL = "Invalid upgrade of kraft.version to KRAFT_VERSION_1 because not all of the voters support it: those of nodes"
+
+
+@pytest.mark.parametrize("validate_only", [False, True])
+def test_kraft_version_is_finalized_when_all_voters_have_said_that_they_can(validate_only: bool) -> None:
+    setting, now = static()
+    end = setting.log.end
+
+    def finalize() -> VoterAnswer:
+        return setting.machine.finalize_version(now, validate_only=validate_only)
+
+    def refused() -> str:
+        answer = finalize()
+        assert answer.error == ErrorCode.INVALID_UPDATE_VERSION and answer.message.startswith(NOT_ALL)
+        return answer.message[len(NOT_ALL) :].split(" have ")[0]
+
+    second, third = (voter for voter in KNOWN if voter.key != ME)
+    assert refused() == " 2, 3"
+    tell(setting, second, now)
+    assert refused() == " 3"
+    tell(setting, replace(third, versions=(0, 0)), now)
+    assert refused() == " 3"
+    tell(setting, replace(third, key=ReplicaKey(3)), now)
+    assert refused() == " 3", "its directory is not known"
+    tell(setting, third, now)
+    assert setting.log.end == end
+    assert finalize().error == 0
+    if validate_only:
+        assert setting.log.end == end and setting.machine.history.kraft_version == 0
+        return
+    assert (setting.log.entries[-1].kraft_version, setting.log.entries[-1].voters) == (1, KNOWN), "in one batch"
+    assert setting.machine.history.kraft_version == 1 and setting.machine.voters == KNOWN
+    written = setting.log.end
+    assert finalize().error == 0 and setting.log.end == written, "it is at that level"
+    answers: list[VoterAnswer] = []
+    setting.machine.remove_voter(RemoveVoter("c", C), now, answers.append)
+    assert answers.pop().error == ErrorCode.REQUEST_TIMED_OUT, "one change at a time"
+    setting.disk(now)
+    setting.fetch(offset=written, last_epoch=5)
+    setting.machine.remove_voter(RemoveVoter("c", C), now, answers.append)
     setting.disk(now)
     setting.fetch(offset=setting.log.end, last_epoch=5)
-    assert [answer.error for answer in answers[1:]] == [0, 0, 0]
-    assert setting.machine.history.kraft_version == 1 and setting.machine.voters == KNOWN
-    setting.machine.finalize_version(now, answers.append)
-    assert answers[-1].error == 0
+    assert [answer.error for answer in answers] == [0] and setting.machine.voters == KNOWN.without(3)
+
+
+def test_kraft_version_is_finalized_by_a_leader_that_knows_what_is_committed() -> None:
+    setting = Setting(1, 4)
+    setting.follow(5)
+    assert setting.machine.finalize_version(T).error == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    setting = Setting(1, 4)
+    now = setting.lead()
+    assert setting.machine.finalize_version(now).error == ErrorCode.REQUEST_TIMED_OUT
+    assert setting.machine.history.kraft_version == 0
+
+
+def test_once_directories_are_named_another_one_of_a_voters_node_does_not_count_for_it() -> None:
+    setting, now = static()
+    for voter in KNOWN:
+        if voter.key != ME:
+            tell(setting, voter, now)
+    assert setting.machine.finalize_version(now).error == 0
+    setting.disk(now)
+    before = setting.machine.high_watermark
+    for number in (2, 3):
+        other = ReplicaKey(number, b"another-disk----")
+        setting.fetch(replica=other, offset=setting.log.end, last_epoch=5)
+    assert setting.machine.high_watermark == before
+    setting.fetch(replica=B, offset=setting.log.end, last_epoch=5)
+    assert setting.machine.high_watermark == setting.log.end
 
 
 # -- what a controller asks for in its own matter
