@@ -24,7 +24,7 @@ MIN_IN_SYNC = 2
 """min.insync.replicas of all topics."""
 RESIGNS_S = 4.0
 """A leader of the metadata quorum that no majority reaches has resigned by then: its own time-out, and what was on its way."""
-FENCED_S = 8.0
+FENCED_S = 5.5
 """A broker that is gone is fenced by a controller that has been active for so long: a session, and what a change takes."""
 
 
