@@ -12,6 +12,7 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from fastq_broker.controller.storage import METADATA_DIRECTORY, format_directories
 from nodes import COUNT, children, free_ports, running
 
 from fastq import Admin, Consumer, Producer, TopicPartition
@@ -125,6 +126,29 @@ def test_a_node_that_was_alone_becomes_the_first_of_three(tmp_path: Path) -> Non
         code, rest = nodes.end()
         assert (code, rest) == (0, ""), "".join(nodes.log)
         assert not any("Traceback" in line for line in nodes.log), "".join(nodes.log)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_node_whose_only_voter_was_configured_becomes_the_first_of_three_too(tmp_path: Path) -> None:
+    """As the refusal to take it in advises: once its log names it."""
+    root, port = tmp_path / "data", free_ports(2 * COUNT)
+    root.mkdir()
+    format_directories([root], 1, "a" * 22)
+    (root / METADATA_DIRECTORY).mkdir()
+    with Broker(data_dir=root) as alone:
+        here = ["--bootstrap", alone.bootstrap_servers]
+        assert main(["topics", "create", "t", *here]) == 0
+    with running(root, port) as nodes:
+        nodes.says("fastq cluster features --upgrade kraft.version=1")
+    with Broker(data_dir=root) as alone:
+        here = ["--bootstrap", alone.bootstrap_servers]
+        assert main(["cluster", "features", "--upgrade", "kraft.version=1", *here]) == 0
+    with running(root, port) as nodes:
+        nodes.ready()
+        with Admin(bootstrap_servers=nodes.servers) as admin:
+            until(lambda: {voter.node_id for voter in admin.describe_quorum().voters} == {1, 2, 3})
+            assert set(admin.list_topics()) == {"t"}
 
 
 def reading(bootstrap: str) -> Consumer:

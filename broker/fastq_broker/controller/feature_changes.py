@@ -104,7 +104,7 @@ def _problem_of_others(others: Sequence[Member], update: FeatureUpdate) -> str:
     """Who else does not support a level, in words; empty when everybody does. What a node does not name it has at 0."""
     for name, ranges in others:
         if ranges is None:
-            return f"{name} has not registered, so that nobody knows what it supports."
+            return f"{name.lower()} has not registered, and may not support this feature"
         if update.name not in ranges and update.level > 0:
             return f"{name} does not support this feature."
         lowest, highest = ranges.get(update.name, (0, 0))

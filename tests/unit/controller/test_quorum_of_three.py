@@ -255,7 +255,6 @@ def test_voters_that_were_configured_come_and_go_from_kraft_version_1_on(tmp_pat
 
     async def scenario() -> None:
         async with Cluster(tmp_path) as cluster:
-            await cluster.register_controllers()
 
             async def update(*updates: UpdateFeaturesRequest.FeatureUpdateKey, validate_only: bool = False) -> str:
                 request = UpdateFeaturesRequest(feature_updates=list(updates), validate_only=validate_only)
@@ -277,6 +276,8 @@ def test_voters_that_were_configured_come_and_go_from_kraft_version_1_on(tmp_pat
             async def could_be() -> bool:
                 return not await update(level("kraft.version", 1), validate_only=True)
 
+            assert "has not registered, and may not support this feature" in await update(level("kraft.version", 1))
+            await cluster.register_controllers()
             await until_async(could_be)  # each voter tells its leader that it can
             assert (await cluster.ask(remove(3))).error_code == 35
             assert "only supports versions 0-1" in await update(level("kraft.version", 2))
