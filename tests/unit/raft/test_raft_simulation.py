@@ -124,10 +124,25 @@ def change_voters(world: World, rng: Random) -> None:
         one.wipe()
 
 
-def live_through(seed: int, rounds: int, *, joining: bool = False) -> World:
-    """Every kind of trouble in turn; then none any more, and they go on. `joining`: voters come and go, and lose their disks."""
+def finalize(world: World) -> bool:
+    """Have the log name the voters, where they were configured; whether it does."""
+    leader = world.leader
+    if leader is None or leader.machine is None:
+        return False
+    done = leader.machine.finalize_version(world.now).error == 0
+    world.turn(leader)
+    return done
+
+
+def live_through(seed: int, rounds: int, *, joining: bool = False, raising: bool = False) -> World:
+    """Every kind of trouble in turn; then none any more, and they go on. `joining`: voters come and go, and lose their disks; `raising`:
+    so they do once kraft.version is 1, and were configured before."""
     rng = Random(seed)
-    world = World(seed, rng.choice((3, 3, 3, 5)), observers=0 if joining else rng.randrange(2), joining=joining)
+    count = rng.choice((3, 3, 3, 5))
+    if raising:
+        world = World(seed, count, joins=True)
+    else:
+        world = World(seed, count, observers=0 if joining else rng.randrange(2), joining=joining)
     world.loss = rng.choice((0.0, 0.0, 0.02, 0.1))
     world.delay_s = (0.0001, rng.choice((0.002, 0.05, 0.4)))
     world.flush_s = (0.0001, rng.choice((0.002, 0.1, 2.0)))
@@ -163,8 +178,10 @@ def live_through(seed: int, rounds: int, *, joining: bool = False) -> World:
         elif what < 0.45:
             full = rng.choice(members).disk
             full.full = not full.full
-        elif joining and what < 0.53:
+        elif (joining or raising) and what < 0.53:
             change_voters(world, rng)
+        elif raising and what < 0.73:
+            finalize(world)
         for member in members:
             if member.machine is not None and member.machine.role is Role.LEADER:  # who has lost touch, too
                 values = [b"%d of %d" % (number, member.key.node_id)] * rng.randrange(4)
@@ -201,7 +218,19 @@ def test_voters_come_and_go_and_there_is_one_history(seed: int) -> None:
     assert {voter.key for voter in world.leader.machine.voters} == {member.key for member in world.members.values()}
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_voters_that_were_configured_come_and_go_later_and_there_is_one_history(seed: int) -> None:
+    world = live_through(seed, 150, raising=True)
+    assert world.run(30.0, lambda: finalize(world))
+    world.run(30.0)
+    assert world.leader is not None and world.leader.machine is not None
+    keys = {member.key for member in world.members.values()}
+    for member in world.members.values():
+        assert member.machine is not None and member.machine.history.kraft_version == 1
+        assert {voter.key for voter in member.machine.voters} == keys
+
+
 @pytest.mark.soak
 def test_whatever_happens_one_history_for_long() -> None:
     for seed in range(1000, 3000):
-        live_through(seed, 200, joining=seed % 2 == 0)
+        live_through(seed, 200, joining=seed % 3 == 0, raising=seed % 3 == 1)
