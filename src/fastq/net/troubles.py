@@ -54,12 +54,14 @@ class Told:
 
 
 class _Line:
-    """Subjects that were said together. `left` of its `members` are in that trouble still, the others came out of it."""
+    """Subjects that were said together. `left` of its `members` are in that trouble still, the others came out of it, the last one at
+    `over_at`; who is in another line by now, or given up, is no member any more."""
 
-    __slots__ = ("left", "members", "since")
+    __slots__ = ("doing", "left", "members", "over_at", "since")
 
-    def __init__(self, since: float) -> None:
-        self.since = since
+    def __init__(self, doing: str, since: float) -> None:
+        self.doing = doing
+        self.since = self.over_at = since
         self.members: dict[Trouble, None] = {}
         self.left = 0
 
@@ -85,13 +87,6 @@ class Trouble(Told):
         """The error of the last attempt, with what to do about it."""
         error = self.error if isinstance(self.error, FastqError) else self.error()
         return error if error.hint is not None else error.with_context(hint=error.cure)
-
-    def leave(self) -> None:
-        """It is no part of its line any more."""
-        if self.line is not None:
-            self.line.left -= 1
-            del self.line.members[self]
-            self.line = None
 
 
 class Troubles:
@@ -134,18 +129,30 @@ class Troubles:
         if trouble is None or line is None:
             return
         line.left -= 1
-        if not line.left:
-            self._log.info("%s can be %s again, after %.1f s", str(line), trouble.doing, now - line.since)
+        line.over_at = now
+        self._take_back(line)
 
     def forget(self, subject: Hashable) -> None:
         """Nobody tries any more."""
         trouble = self.open.pop(subject, None)
         if trouble is not None:
-            trouble.leave()
+            self._leave(trouble)
 
     def __iter__(self) -> Iterator[Trouble]:
         """Those that last, whether they were said or not."""
         return iter(list(self.open.values()))
+
+    def _leave(self, trouble: Trouble) -> None:
+        """It is no part of its line any more, which may have waited for it alone."""
+        line, trouble.line = trouble.line, None
+        if line is not None:
+            line.left -= 1
+            del line.members[trouble]
+            self._take_back(line)
+
+    def _take_back(self, line: _Line) -> None:
+        if not line.left and line.members:
+            self._log.info("%s can be %s again, after %.1f s", str(line), line.doing, line.over_at - line.since)
 
     def _tell(self, first: Trouble, now: float) -> None:
         cause = first.cause
@@ -154,12 +161,12 @@ class Troubles:
         if len(self._said_at) >= CAUSES_MAX:
             self._said_at.clear()
         self._said_at[cause] = now
-        line, again = _Line(first.since), first.say(cause, now)
+        line, again = _Line(first.doing, first.since), first.say(cause, now)
         others = [other for other in self.open.values() if other.cause == cause and other.due(cause, now, 0.0)]
         for trouble in [first, *others]:
             if trouble is not first:
                 trouble.say(cause, now)
-            trouble.leave()
+            self._leave(trouble)
             trouble.line = line
             line.members[trouble] = None
             line.since = min(line.since, trouble.since)

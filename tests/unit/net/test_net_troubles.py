@@ -118,6 +118,28 @@ def test_who_is_given_up_is_not_taken_back(said: Said) -> None:
     assert said() == ["INFO t-0 can be read again, after 6.0 s"]
 
 
+@pytest.mark.parametrize("how", ["another cause", "said again", "given up"])
+def test_who_came_out_of_it_is_taken_back_also_when_the_others_of_its_line_are_in_another_or_given_up(
+    said: Said, how: str
+) -> None:
+    troubles = Troubles(LOG)
+    for step in range(50):
+        troubles.failed(A, "read", NOBODY, step / 10)
+        troubles.failed(B, "read", NOBODY, step / 10)
+    assert len(said()) == 1
+    troubles.over(A, 5.0)
+    assert said() == []
+    if how == "given up":
+        troubles.forget(B)
+    else:
+        again_and_again(troubles, B, OFFLINE if how == "another cause" else NOBODY, 5.0, 34.0)
+    lines = said()
+    assert lines[0] == "INFO t-0 can be read again, after 5.0 s"
+    assert len(lines) == 1 if how == "given up" else lines[1].startswith("t-1 cannot be read")
+    troubles.over(B, 40.0)
+    assert said() == ([] if how == "given up" else ["INFO t-1 can be read again, after 40.0 s"])
+
+
 def test_the_message_is_made_when_it_is_said(said: Said) -> None:
     made: list[None] = []
 
