@@ -141,10 +141,7 @@ class Fetcher(AssignedPartitions):
         if self.metadata.generation != self._generation:
             self._generation = self.metadata.generation
             self._check_leaders()
-        for node_id, sent_at in self._in_flight.items():
-            if now >= self._late_at(sent_at):
-                late = request_timed_out(self._broker(node_id), "Fetch", now - sent_at)
-                self.troubles.failed(node_id, "read from", late, now, name=self._broker(node_id))
+        self._tell_late(now)
         due = [state for state in self.partitions.values() if not (state.requested or state.retry_at > now)]
         if not due:
             return []
@@ -209,6 +206,18 @@ class Fetcher(AssignedPartitions):
 
     # -- fetching
 
+    def _tell_late(self, now: float) -> None:
+        """Have it known which brokers do not answer, as long as anything is to be read from them."""
+        for node_id, sent_at in self._in_flight.items():
+            if now >= self._late_at(sent_at):
+                late = request_timed_out(self._broker(node_id), "Fetch", now - sent_at)
+                self.troubles.failed(node_id, "read from", late, now, name=self._broker(node_id))
+        for subject in [subject for subject in self.troubles.open if isinstance(subject, int)]:
+            if subject not in self._in_flight and all(
+                self._node_of(state, now) != subject for state in self.partitions.values()
+            ):
+                self.troubles.rest(subject)
+
     def _late_at(self, sent_at: float) -> float:
         """When the answer to a fetch that was sent then is late."""
         return sent_at + self.config.fetch_max_wait_ms / 1000 + LATE_S
@@ -256,7 +265,7 @@ class Fetcher(AssignedPartitions):
 
         def done(response: FetchedResponse | None, error: FastqError | None, now: float) -> None:
             self._in_flight.pop(node_id, None)
-            if self.troubles.open:
+            if self.troubles and error is None:
                 self.troubles.over(node_id, now)
             self.reserved_bytes -= reserved
             for state, generation, _ in asked:

@@ -7,6 +7,7 @@ Rules of this file:
   the earliest CHANGE_S after the line before, and each again after REPEAT_S.
 - Subjects that have the same trouble share a line, and there is one of them in CHANGE_S: a thousand partitions do not flood the log.
 - What was said is taken back, with how long it took, once for all that had a line together.
+- What nobody tries for now is no trouble, and is none that has lasted when it is tried again; what was said of it is taken back then.
 No clock and no I/O but the log: `now` comes in. A message is made only when it is said.
 """
 
@@ -99,6 +100,7 @@ class Troubles:
         self.open: dict[Hashable, Trouble] = {}
         self._log = log
         self._grace_s = grace_s
+        self._resting: dict[Hashable, _Line] = {}  # what is to be taken back of those that nobody tries for now
         self._said_at: dict[Hashable, float] = {}  # by cause, whatever the subject
 
     def failed(
@@ -124,19 +126,33 @@ class Troubles:
 
     def over(self, subject: Hashable, now: float) -> None:
         """It has come through."""
-        trouble = self.open.pop(subject, None)
-        line = None if trouble is None else trouble.line
-        if trouble is None or line is None:
-            return
-        line.left -= 1
-        line.over_at = now
-        self._take_back(line)
+        trouble, line = self.open.pop(subject, None), self._resting.pop(subject, None)
+        if trouble is not None and trouble.line is not None:
+            line = trouble.line
+        if line is not None:
+            line.left -= 1
+            line.over_at = now
+            self._take_back(line)
 
     def forget(self, subject: Hashable) -> None:
         """Nobody tries any more."""
+        self._resting.pop(subject, None)
         trouble = self.open.pop(subject, None)
         if trouble is not None:
             self._leave(trouble)
+
+    def rest(self, subject: Hashable) -> None:
+        """Nobody tries for now."""
+        trouble = self.open.pop(subject, None)
+        if trouble is not None and trouble.line is not None:
+            line = self._resting[subject] = _Line(trouble.line.doing, trouble.since)
+            self._leave(trouble)
+            line.members[trouble] = None
+            line.left = 1
+
+    def __bool__(self) -> bool:
+        """Whether there is anything that may be over."""
+        return bool(self.open or self._resting)
 
     def __iter__(self) -> Iterator[Trouble]:
         """Those that last, whether they were said or not."""

@@ -418,7 +418,7 @@ class Sender:
         self.accumulator.complete(batch, None, offset, answer.log_append_time_ms)
 
     def _came_through(self, batch: Batch) -> None:
-        if self.troubles.open:
+        if self.troubles:
             self.troubles.over(batch.partition, self.core.clock())
 
     def _refused(self, batch: Batch, answer: PartitionAnswer, whole: ProduceAnswer, label: str) -> None:
@@ -496,6 +496,11 @@ class Sender:
         if self.settings.idempotent and batch.state != OPEN:
             self.identity.failed(batch, maybe_written=doubt)
         self.accumulator.complete(batch, error)
+        partition = batch.partition
+        if not (partition.queue or partition.in_flight or partition.open):
+            self.troubles.rest(partition)  # it may be well by the time that there is something for it
+        if not self.accumulator.incomplete:
+            self.troubles.rest(ApiKey.INIT_PRODUCER_ID)
         if self.transactions is not None:
             self.transactions.batch_failed(error)
         else:

@@ -279,6 +279,7 @@ class Transactions:
                         cause=cause,
                     ),
                 )
+                self.troubles.rest(batch.partition)
 
     # -- from the sender ------------------------------------------------------------------------------------------
 
@@ -563,8 +564,7 @@ class Transactions:
         errors = [(action_for(code), self._error(coordinator, api, code, **where)) for code, where in answers if code]
         if not errors:
             coordinator.failures, coordinator.retry_at = 0, 0.0
-            if self.troubles.open:
-                self.troubles.over((coordinator, api is ApiKey.FIND_COORDINATOR), self.core.clock())
+            self.troubles.over((coordinator, api is ApiKey.FIND_COORDINATOR), self.core.clock())
             return True
         action, error = max(
             errors, key=lambda found: (found[0].value, found[1].code != ErrorCode.OPERATION_NOT_ATTEMPTED)

@@ -140,6 +140,36 @@ def test_who_came_out_of_it_is_taken_back_also_when_the_others_of_its_line_are_i
     assert said() == ([] if how == "given up" else ["INFO t-1 can be read again, after 40.0 s"])
 
 
+def test_what_nobody_tries_for_now_is_no_trouble_and_taken_back_when_it_comes_through(said: Said) -> None:
+    troubles = Troubles(LOG)
+    for step in range(50):
+        troubles.failed(A, "read", NOBODY, step / 10)
+        troubles.failed(B, "read", NOBODY, step / 10)
+    said()
+    troubles.over(A, 5.0)
+    troubles.rest(B)
+    assert said() == ["INFO t-0 can be read again, after 5.0 s"], "who rests keeps nobody waiting"
+    assert not list(troubles) and troubles
+    again_and_again(troubles, B, NOBODY, 3600.0, 3600.0 + GRACE_S)
+    assert said() == [], "it has not lasted"
+    troubles.over(B, 3605.0)
+    assert said() == ["INFO t-1 can be read again, after 3605.0 s"]
+    assert not troubles
+
+
+def test_what_rests_and_is_said_anew_is_taken_back_once(said: Said) -> None:
+    troubles = Troubles(LOG)
+    again_and_again(troubles, A, NOBODY, 0.0, 5.0)
+    troubles.rest(A)
+    again_and_again(troubles, A, NOBODY, 3600.0, 3605.0)
+    assert [line.endswith("; trying on") for line in said()] == [True, True]
+    troubles.over(A, 3610.0)
+    assert said() == ["INFO t-0 can be read again, after 10.0 s"]
+    again_and_again(troubles, A, NOBODY, 7200.0, 7202.0)
+    troubles.rest(A)
+    assert not troubles, "there is nothing to take back"
+
+
 def test_the_message_is_made_when_it_is_said(said: Said) -> None:
     made: list[None] = []
 

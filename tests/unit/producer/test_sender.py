@@ -1,6 +1,7 @@
 """The sender against a cluster in memory: nothing lost, nothing twice, nothing out of order, whatever the network does."""
 
 import itertools
+import re
 from random import Random
 
 import pytest
@@ -11,6 +12,7 @@ from fastq._native.producer_core import SyncProducerCore
 from fastq._native.records import read_header
 from fastq.errors import DeliveryTimeout, InvalidTimestamp, MessageTooLarge
 from fastq.producer.sender import Sender, SenderSettings
+from fastq.protocol.messages import InitProducerIdResponse
 
 
 class Bench(SyncProducerCore):
@@ -389,3 +391,32 @@ def test_keyless_records_spread_over_partitions():
     counts = [len(values) for values in values_of(core).values()]
     assert sum(counts) == 4001
     assert min(counts) > 500
+
+
+def test_a_partition_that_nobody_writes_to_any_more_is_no_trouble():
+    """Its records had no time left. That it has not had a leader since is not known when the next ones come, hours later."""
+    core = FakeCore()
+    bench = Bench(core, delivery_timeout_s=10.0)
+    for hour in (0, 1):
+        core.now += hour * 3600.0
+        core.leaders["t", 0] = -1
+        core.publish()
+        late = bench.send("t", b"value")
+        bench.turn()
+        bench.drain()
+        waited = re.search(r"no leader of it has been known for ([0-9.]+) s", str(late.exception()))
+        assert waited is not None and float(waited[1]) <= 11.0
+        core.leaders["t", 0] = 0
+        core.publish()
+        assert bench.sender.why() is None
+
+
+def test_a_producer_id_that_nobody_needs_any_more_is_no_trouble(monkeypatch):
+    core = FakeCore()
+    bench = Bench(core, delivery_timeout_s=10.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(core, "_init_producer_id", lambda: InitProducerIdResponse(error_code=15))
+        late = bench.send("t", b"value")
+        bench.drain()
+    assert "there is no producer id: COORDINATOR_NOT_AVAILABLE (15)" in str(late.exception())
+    assert bench.sender.why() is None

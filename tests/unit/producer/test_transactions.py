@@ -52,6 +52,22 @@ def test_an_aborted_transaction_is_never_seen(version):
     assert bench.accumulator.pool.used_bytes == 0
 
 
+def test_what_kept_an_aborted_transaction_from_its_partition_is_forgotten_with_it():
+    core = TransactionCore()
+    bench = Bench(core)
+    core.leaders["t", 0] = -1
+    core.publish()
+    bench.begin()
+    waiting = bench.send("t", b"waiting")
+    bench.accumulator.close_all()
+    for _ in range(3):
+        bench.turn()
+    assert "has no leader" in str(bench.sender.why())
+    bench.abort()
+    assert isinstance(waiting.exception(), TransactionAborted)
+    assert bench.sender.why() is None
+
+
 def test_version_2_takes_two_requests_a_transaction():
     core = TransactionCore(marker_delay=0)
     bench = Bench(core)

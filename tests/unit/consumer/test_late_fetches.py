@@ -1,0 +1,60 @@
+"""A fetch that is not answered in time: what the log says of the broker, and when it takes that back."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from test_closest_replica import LEADER, World
+
+from fastq.consumer.fetcher import LATE_S
+from fastq.errors import ConnectionClosed, ConnectionTimeout
+from fastq.net.troubles import GRACE_S
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    found = [record.getMessage() for record in caplog.records if " read from" in record.getMessage()]
+    caplog.clear()
+    return found
+
+
+def late(caplog: pytest.LogCaptureFixture) -> tuple[World, list[str]]:
+    """A world whose leader has not answered a fetch for so long that it was said, and what was."""
+    caplog.set_level(logging.INFO, "fastq.consumer")
+    world = World()
+    outgoing = world.ask()
+    for _ in range(10):
+        world.now += (GRACE_S + LATE_S) / 4
+        assert world.ask() is None
+    lines = told(caplog)
+    outgoing.done(None, ConnectionTimeout(broker="h:1", phase="ready"), world.now)
+    world.now += 1.0
+    return world, lines
+
+
+def test_a_broker_whose_fetch_is_given_up_can_not_be_read_from_before_it_has_answered_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world, lines = late(caplog)
+    assert len(lines) == 1 and "cannot be read from: the broker did not answer Fetch in time" in lines[0]
+    outgoing = world.ask()
+    outgoing.done(None, ConnectionClosed(broker="h:1", phase="ready"), world.now)
+    world.now += 1.0
+    assert told(caplog) == []
+    assert world.fetch() == LEADER
+    (line,) = told(caplog)
+    assert "can be read from again, after " in line
+
+
+@pytest.mark.parametrize("how", ["unassigned", "led by another"])
+def test_a_broker_that_nothing_is_read_from_any_more_is_no_trouble(caplog: pytest.LogCaptureFixture, how: str) -> None:
+    world, _ = late(caplog)
+    assert LEADER in world.fetcher.troubles.open
+    if how == "unassigned":
+        world.fetcher.assign([])
+    else:
+        world.log.leader += 1
+        world.metadata.update(world.cluster.metadata())
+    world.ask()
+    assert LEADER not in world.fetcher.troubles.open
+    assert told(caplog) == []
