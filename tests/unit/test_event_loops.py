@@ -98,7 +98,10 @@ def test_an_admin_refuses_its_calls(shared_broker, loops):
     async def elsewhere():
         with pytest.raises(WrongEventLoop, match="another event loop"):
             await admin.list_topics()
+        with pytest.raises(WrongEventLoop, match="another event loop"):
+            await admin.close()  # who waits for an answer would not be woken by its end
 
     home = loops(begin, elsewhere)
     if home is not None:
+        assert home.run_until_complete(admin.list_topics()) is not None, "it is not closed"
         home.run_until_complete(admin.close())

@@ -122,7 +122,10 @@ class AsyncClient:
         return await self.run(single(Call(route, request, versions)), timeout_s)
 
     async def close(self) -> None:
-        """Close all connections; calls under way raise ClientClosed. Idempotent."""
+        """Close all connections; calls under way raise ClientClosed. Idempotent. Raises WrongEventLoop in another one than theirs, which
+        they would not wake."""
+        if self._driver is not None and not self._closed:
+            self._driver.check_loop()
         self._closed = True
         if self._driver is not None:
             self._driver.close()

@@ -223,6 +223,7 @@ def test_a_transport_that_is_not_wanted_any_more_closes_its_descriptor_once(brok
         while loop.time() < deadline and (not taken or client.driver._connects or taken[0].fileno() != -1):  # noqa: ASYNC110  # nothing tells of it
             await asyncio.sleep(0)
         client.driver._closed = False
+        client.driver.loop = loop
         await client.close()
 
     uvloop.run(main())
