@@ -137,6 +137,37 @@ def test_a_frame_that_cannot_be_read_ends_with_its_place(
     assert "Schema 99 not found" in fastq(*later, code=1)
 
 
+@pytest.mark.parametrize("shape", ["text", "json", "csv"])
+def test_half_of_a_surrogate_pair_in_json_stays_its_escape(
+    fastq: Run, registry: SchemaRegistry, topic: str, tmp_path: Path, shape: str, shared_broker: Broker
+) -> None:
+    schema = tmp_path / "any.json"
+    schema.write_text("{}")
+    with_schema = ["--schema-registry", registry.url]
+    fastq("produce", topic, *with_schema, "--value-schema", schema, stdin='"first"\n')
+    with Producer(bootstrap_servers=shared_broker.bootstrap_servers) as producer:
+        producer.send(topic, b'\0\0\0\0\x01"\\ud83d."')
+    read = ["consume", topic, "--from-beginning", "--exit-at-end", "--output", shape]
+    assert "\\ud83d." in fastq(*read, *with_schema).splitlines()[-1]
+
+
+def test_a_schema_that_is_none_and_a_registry_of_a_type_that_is_not_known(
+    fastq: Run, registry: SchemaRegistry, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = tmp_path / "some.json"
+    send = ["produce", topic, "--schema-registry", registry.url, "--value-schema", schema]
+    for text, told in (("[]", "is an object"), ('{"type": "no"}', "cannot be used"), ("", "is no JSON")):
+        schema.write_text(text)
+        assert f"{schema}: " in (error := fastq(*send, code=2)) and told in error
+    schema.write_text("{}")
+    fastq(*send, stdin="1\n")
+    monkeypatch.setattr("fastq.cli.schemas.DESERIALIZERS", {"AVRO": "AvroDeserializer"})
+    read = ["consume", topic, "--from-beginning", "--exit-at-end", "--schema-registry", registry.url]
+    assert "of the type JSON" in fastq(*read, code=2)
+    subject = ["produce", topic, "--schema-registry", registry.url, "--value-subject", f"{topic}-value"]
+    assert "of the type JSON" in fastq(*subject, code=2)
+
+
 def test_csv_tells_null_from_empty(fastq: Run, shared_broker: Broker, topic: str) -> None:
     values = [b"plain", b"", None, b'a,"b"\nc', b"\xff", b" x "]
     with Producer(bootstrap_servers=shared_broker.bootstrap_servers) as producer:
@@ -176,9 +207,9 @@ def test_parquet_has_what_read_topic_has(
         b"%d" % n for n in range(501, 508)
     ]
     assert "exclude each other" in fastq("consume", topic, "--group", "g", "--parquet", file, code=2)
-    assert "no such file or directory" in fastq(
-        "consume", topic, "--exit-at-end", "--parquet", tmp_path / "no" / "x", code=1
-    )
+    nowhere = tmp_path / "no" / "x"
+    told = fastq("consume", topic, "--exit-at-end", "--parquet", nowhere, code=1)
+    assert told == f"fastq: {nowhere}: no such file or directory\n"
 
 
 @pytest.mark.one_node

@@ -93,7 +93,12 @@ def _with(record: Record, key: bytes | None, value: bytes | None) -> Record:
 
 
 def _text(document: Any) -> bytes | None:
-    return None if document is None else json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
+    return None if document is None else _bytes(json.dumps(document, ensure_ascii=False, separators=(",", ":")))
+
+
+def _bytes(text: str) -> bytes:
+    """JSON in UTF-8. Half of a surrogate pair, which JSON may have and UTF-8 cannot, stays the escape that it was."""
+    return text.encode("utf-8", "backslashreplace")
 
 
 # -- showing
@@ -114,7 +119,7 @@ def shower(options: argparse.Namespace) -> Callable[[Shown], bytes]:
 
 
 def _json_line(document: dict[str, Any]) -> bytes:
-    return json.dumps(document, ensure_ascii=False).encode() + b"\n"
+    return _bytes(json.dumps(document, ensure_ascii=False) + "\n")
 
 
 def _plain_line(record: Record, options: argparse.Namespace) -> bytes:
@@ -153,7 +158,7 @@ def as_document(shown: Shown, encoding: str) -> dict[str, Any]:
 
 def csv_line(cells: Any) -> bytes:
     """A line of RFC 4180 that tells what is null from what is empty, as the library's writer does from Python 3.12 on alone."""
-    return ",".join(map(_csv_cell, cells)).encode() + b"\n"
+    return _bytes(",".join(map(_csv_cell, cells)) + "\n")
 
 
 def _csv_cell(value: Any) -> str:
@@ -215,7 +220,8 @@ class ParquetFile:
 
         self._arrow = pyarrow
         self._schema = ConsumerBatch().to_arrow(headers=True).schema
-        self._writer = pyarrow.parquet.ParquetWriter(path, self._schema)
+        self._file = path.open("wb")  # pyarrow's own errors of a path do not name it
+        self._writer = pyarrow.parquet.ParquetWriter(self._file, self._schema)
         self._rows: list[tuple[Any, ...]] = []
         self._bytes = self._count = 0
         self._progress = Progress("records")
@@ -260,7 +266,8 @@ class ParquetFile:
             if self._rows:
                 self._write_rows()
         finally:
-            self._writer.close()
+            with self._file:
+                self._writer.close()
 
 
 def opened_sink(options: argparse.Namespace, show: Callable[[Shown], bytes]) -> Sink:

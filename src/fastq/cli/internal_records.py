@@ -86,6 +86,8 @@ def _coordinator(
 def _versioned(message: type[Message], value: bytes | None) -> Any:
     if value is None:
         return None
+    if len(value) < 2:
+        return _opaque(value, "a value has a version")
     version = int.from_bytes(value[:2], "big", signed=True)
     try:
         data = document(message.decode(Reader(value, 2), version))
@@ -172,6 +174,8 @@ def decode_control(key: bytes | None, value: bytes | None) -> Decoded:
     if kind not in _CONTROLS or value is None:
         return _opaque(key, "no control record that is known"), _opaque(value)
     name, message = _CONTROLS[kind]
+    if len(value) < 2:
+        return None, {"type": name, **_opaque(value, "a value has a version")}
     version = int.from_bytes(value[:2], "big", signed=True)
     # The version stands before a marker's fields, and is the first field of the others.
     reader = Reader(value, 2 if message is EndTxnMarker else 0)

@@ -45,6 +45,11 @@ def _of_format(name: str) -> Any:
         raise UsageError(str(error)) from None
 
 
+def _known_kind(kind: str) -> None:
+    if kind not in DESERIALIZERS:
+        raise UsageError(f"the registry's schema is of the type {kind}; {', '.join(DESERIALIZERS)} are known")
+
+
 # -- out
 
 
@@ -64,6 +69,7 @@ class SchemaReader:
         try:
             kind = self._registry.schema(schema_id).schema_type
             if kind not in self._deserializers:
+                _known_kind(kind)
                 self._deserializers[kind] = _of_format(DESERIALIZERS[kind])(self._registry)
             return True, plain(self._deserializers[kind].deserialize(record.topic, record.headers, data))
         except UsageError:
@@ -112,6 +118,7 @@ def schema_writer(
     more: dict[str, Any] = {"is_key": is_key}
     if subject is not None:
         kind = registry.latest(subject).schema.schema_type
+        _known_kind(kind)
         more |= {"use_latest_version": True, "subject_name_strategy": lambda *_: subject}
     if kind == "PROTOBUF":
         return _protobuf_writer(registry, topic, file, subject, more)

@@ -8,6 +8,7 @@ at most; the counters of the look before are kept, and nothing else.
 from __future__ import annotations
 
 import asyncio
+import http.client
 import re
 import time
 import urllib.request
@@ -26,15 +27,16 @@ _LINE = re.compile(
 )
 _LABEL = re.compile(r'(\w+)="([^"]*)"')
 
-Counters = dict[tuple[str, str, float], float]
-"""By name, API and, of a histogram, the upper bound in seconds (0: none)."""
+Counter = tuple[str, str, float]
+"""Name, API and, of a histogram, the upper bound in seconds (0: none)."""
+Counters = dict[Counter, float]
 
 
 class Look(NamedTuple):
-    """What was told at a time, in seconds of the clock; `failed` are the addresses that told nothing."""
+    """What was told at a time, in seconds of the clock, by address; `failed` are the addresses that told nothing."""
 
     at_s: float
-    counters: Counters
+    counters: Mapping[str, Counters]
     failed: tuple[str, ...]
 
 
@@ -49,17 +51,29 @@ def read_counters(text: str) -> Counters:
 
 
 def page_of(url: str) -> Counters:
-    """Ask a node; raises OSError, ValueError."""
+    """Ask a node; raises OSError, ValueError, HTTPException."""
     opener = urllib.request.build_opener(RedirectsNowhere())
+    until_s = time.monotonic() + PAGE_S
+    page = bytearray()
     with opener.open(url, timeout=PAGE_S) as answer:
-        return read_counters(answer.read(PAGE_BYTES_MAX).decode())
+        while part := answer.read1(PAGE_BYTES_MAX):
+            page += part
+            if len(page) > PAGE_BYTES_MAX:
+                raise ValueError(f"the page has more than {PAGE_BYTES_MAX} bytes")
+            if time.monotonic() > until_s:  # the socket's time-out is of each of its reads
+                raise TimeoutError(f"the page took longer than {PAGE_S} s")
+    return read_counters(page.decode())
 
 
 def charted(before: Look, now: Look) -> dict[str, float]:
     """Between two looks: requests and bytes a second, and the time in ms that SHARE of the requests took no longer than. A counter that
     went back is of a node that began anew, and one that is new of a node that answers again: they count from this look on."""
     seconds = max(0.001, now.at_s - before.at_s)
-    grown = {key: max(0.0, value - before.counters.get(key, value)) for key, value in now.counters.items()}
+    grown: defaultdict[Counter, float] = defaultdict(float)
+    for url, counters in now.counters.items():
+        known = before.counters.get(url, {})
+        for key, value in counters.items():
+            grown[key] += max(0.0, value - known.get(key, value))
     told: dict[str, float] = {}
     for api in APIS:
         name = api.lower()
@@ -104,14 +118,13 @@ class Metrics:
 
     async def _look(self) -> Look:
         pages = await asyncio.gather(*(asyncio.to_thread(page_of, url) for url in self._urls), return_exceptions=True)
-        counters: Counters = defaultdict(float)
+        counters: dict[str, Counters] = {}
         failed = []
         for url, page in zip(self._urls, pages, strict=True):
-            if isinstance(page, OSError | ValueError):
+            if isinstance(page, OSError | ValueError | http.client.HTTPException):
                 failed.append(url)
             elif isinstance(page, BaseException):
                 raise page
             else:
-                for key, value in page.items():
-                    counters[key] += value
-        return Look(self._clock(), dict(counters), tuple(failed))
+                counters[url] = page
+        return Look(self._clock(), counters, tuple(failed))

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import http.client
 import json
 import ssl
 import threading
@@ -60,7 +61,9 @@ class Schema(NamedTuple):
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Schema:
-        """From an answer."""
+        """From an answer. Raises KeyError, TypeError or AttributeError of what is none."""
+        if not isinstance(body["schema"], str):
+            raise TypeError(f"schema is a text, not {body['schema']!r}")
         references = tuple(
             SchemaReference(entry["name"], entry["subject"], entry["version"]) for entry in body.get("references") or ()
         )
@@ -135,10 +138,10 @@ class SchemaRegistryClient:
 
         def ask() -> int:
             query = {"normalize": "true"} if normalize else {}
-            body = self._request(
-                "POST", _path("subjects", subject, "versions"), schema.to_json(), query, subject=subject
+            path = _path("subjects", subject, "versions")
+            return self._request(
+                "POST", path, schema.to_json(), lambda answer: int(answer["id"]), query, subject=subject
             )
-            return int(body["id"])
 
         return self._cached(self._ids, key, ask)
 
@@ -147,9 +150,8 @@ class SchemaRegistryClient:
 
         def ask() -> RegisteredSchema:
             query = {"normalize": "true"} if normalize else {}
-            return _registered(
-                self._request("POST", _path("subjects", subject), schema.to_json(), query, subject=subject)
-            )
+            path = _path("subjects", subject)
+            return self._request("POST", path, schema.to_json(), _registered, query, subject=subject)
 
         return self._cached(self._registered, (subject, schema), ask)
 
@@ -161,9 +163,8 @@ class SchemaRegistryClient:
 
         def ask() -> Schema:
             query = {"format": format} if format else {}
-            return Schema.from_json(
-                self._request("GET", _path("schemas", "ids", str(schema_id)), None, query, schema_id=schema_id)
-            )
+            path = _path("schemas", "ids", str(schema_id))
+            return self._request("GET", path, None, Schema.from_json, query, schema_id=schema_id)
 
         return self._cached(self._schemas, (schema_id, format), ask)
 
@@ -173,7 +174,7 @@ class SchemaRegistryClient:
         def ask() -> RegisteredSchema:
             query = {"format": format} if format else {}
             path = _path("subjects", subject, "versions", str(version))
-            return _registered(self._request("GET", path, None, query, subject=subject))
+            return self._request("GET", path, None, _registered, query, subject=subject)
 
         return self._cached(self._versions, (subject, version), ask)
 
@@ -185,7 +186,7 @@ class SchemaRegistryClient:
 
         def ask() -> tuple[float, RegisteredSchema]:
             path = _path("subjects", subject, "versions", "latest")
-            return time.monotonic(), _registered(self._request("GET", path, None, subject=subject))
+            return time.monotonic(), self._request("GET", path, None, _registered, subject=subject)
 
         self._latest.pop(subject, None)
         return self._cached(self._latest, subject, ask)[1]
@@ -194,27 +195,31 @@ class SchemaRegistryClient:
 
     def subjects(self) -> list[str]:
         """The names of all subjects."""
-        return list(self._request("GET", "/subjects", None))
+        return self._request("GET", "/subjects", None, _list)
 
     def versions(self, subject: str) -> list[int]:
         """The versions of a subject."""
-        return list(self._request("GET", _path("subjects", subject, "versions"), None, subject=subject))
+        return self._request("GET", _path("subjects", subject, "versions"), None, _list, subject=subject)
 
     def compatible(self, subject: str, schema: Schema, version: int | str = "latest") -> bool:
         """Whether a schema may follow a version of a subject, by the subject's compatibility level."""
         path = _path("compatibility", "subjects", subject, "versions", str(version))
-        return bool(self._request("POST", path, schema.to_json(), subject=subject)["is_compatible"])
+        return self._request(
+            "POST", path, schema.to_json(), lambda answer: bool(answer["is_compatible"]), subject=subject
+        )
 
     def compatibility(self, subject: str | None = None) -> str:
         """The compatibility level of a subject, or of all that have none of their own."""
         query = {"defaultToGlobal": "true"} if subject is not None else {}
         path = "/config" if subject is None else _path("config", subject)
-        return str(self._request("GET", path, None, query, subject=subject)["compatibilityLevel"])
+        return self._request(
+            "GET", path, None, lambda answer: str(answer["compatibilityLevel"]), query, subject=subject
+        )
 
     def set_compatibility(self, level: str, subject: str | None = None) -> None:
         """BACKWARD, FORWARD, FULL, each also with _TRANSITIVE, or NONE."""
         path = "/config" if subject is None else _path("config", subject)
-        self._request("PUT", path, {"compatibility": level}, subject=subject)
+        self._request("PUT", path, {"compatibility": level}, lambda answer: None, subject=subject)
 
     def delete_subject(self, subject: str) -> list[int]:
         """Delete all versions of a subject; answers which."""
@@ -224,7 +229,7 @@ class SchemaRegistryClient:
                 for key in [key for key in cache if key[0] == subject]:
                     del cache[key]
             self._latest.pop(subject, None)
-        return list(self._request("DELETE", _path("subjects", subject), None, subject=subject))
+        return self._request("DELETE", _path("subjects", subject), None, _list, subject=subject)
 
     # -- own ------------------------------------------------------------------------------------------------------
 
@@ -239,8 +244,17 @@ class SchemaRegistryClient:
                 value = cache[key] = ask()
             return value
 
-    def _request(self, method: str, path: str, body: Any, query: Mapping[str, str] | None = None, **where: Any) -> Any:
-        _refuse_in_event_loop(self.urls[0], partial(self._request, method, path, body, query, **where))
+    def _request(
+        self,
+        method: str,
+        path: str,
+        body: Any,
+        read: Callable[[Any], T],
+        query: Mapping[str, str] | None = None,
+        **where: Any,
+    ) -> T:
+        """What `read` makes of the answer's JSON; whatever else than JSON of a registry comes is SchemaRegistryError."""
+        _refuse_in_event_loop(self.urls[0], partial(self._request, method, path, body, read, query, **where))
         suffix = path + ("?" + urllib.parse.urlencode(query) if query else "")
         last: SchemaRegistryError | None = None
         for attempt in range(self._retries + 1):
@@ -248,7 +262,7 @@ class SchemaRegistryClient:
                 time.sleep(RETRY_PAUSE_S * 2 ** (attempt - 1))
             for index in range(len(self.urls)):
                 try:
-                    return self._ask(index, method, suffix, body, where)
+                    return self._ask(index, method, suffix, body, read, where)
                 except SchemaRegistryError as error:
                     if not error.retriable:
                         raise
@@ -256,35 +270,36 @@ class SchemaRegistryClient:
         assert last is not None
         raise last
 
-    def _ask(self, index: int, method: str, suffix: str, body: Any, where: Mapping[str, Any]) -> Any:
+    def _ask(
+        self, index: int, method: str, suffix: str, body: Any, read: Callable[[Any], T], where: Mapping[str, Any]
+    ) -> T:
         url = self.urls[index] + suffix
         headers = {"Accept": CONTENT_TYPE, "Content-Type": CONTENT_TYPE, **self._headers, **self._authorization(index)}
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(url, data, headers, method=method)
         try:
             with self._opener.open(request, timeout=self._timeout_s) as response:
-                return json.loads(response.read(RESPONSE_BYTES_MAX))
+                answer = json.loads(response.read(RESPONSE_BYTES_MAX))
         except urllib.error.HTTPError as error:
             with error:
                 raise _refused(url, method, error, where) from None
-        except (OSError, ValueError) as error:  # URLError is an OSError; ValueError: no JSON
-            hint = "Check the url, and that a registry runs there"
+        except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:  # URLError is an OSError
             cause = getattr(error, "reason", error)
-            late = isinstance(cause, TimeoutError)
-            kind = SchemaRegistryTimeout if late else SchemaRegistryError
-            failed = kind(
-                None
-                if late
-                else "the schema registry cannot be reached"
-                if isinstance(error, OSError)
-                else "the answer is not JSON",
-                url=url,
-                cause=cause,
-                hint=hint,
-                **where,
+            if isinstance(cause, TimeoutError):
+                raise _unusable(SchemaRegistryTimeout, None, url, error, where) from error
+            if isinstance(error, OSError):
+                raise _unusable(
+                    SchemaRegistryError, "the schema registry cannot be reached", url, error, where
+                ) from error
+            what = (
+                "the answer is not HTTP" if isinstance(error, http.client.HTTPException) else "the answer is not JSON"
             )
-            failed.retriable = isinstance(error, OSError)
-            raise failed from error
+            raise _unusable(SchemaRegistryError, what, url, error, where) from error
+        try:
+            return read(answer)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            what = "the answer is not what a schema registry says"
+            raise _unusable(SchemaRegistryError, what, url, error, where) from error
 
     def _authorization(self, index: int) -> dict[str, str]:
         login = self._logins[index]
@@ -295,12 +310,22 @@ class SchemaRegistryClient:
         return {}
 
 
+def _unusable(
+    kind: type[SchemaRegistryError], what: str | None, url: str, error: Exception, where: Mapping[str, Any]
+) -> SchemaRegistryError:
+    """The error of no answer, or of one that is none."""
+    cause = getattr(error, "reason", error)
+    failed = kind(what, url=url, cause=cause, hint="Check the url, and that a registry runs there", **where)
+    failed.retriable = isinstance(error, OSError)
+    return failed
+
+
 def _refused(url: str, method: str, error: urllib.error.HTTPError, where: Mapping[str, Any]) -> SchemaRegistryError:
     said, code = "", None
     try:
         body = json.loads(error.read(RESPONSE_BYTES_MAX))
         said, code = str(body.get("message", "")), body.get("error_code")
-    except (OSError, ValueError, AttributeError):
+    except (OSError, http.client.HTTPException, ValueError, RecursionError, AttributeError):
         pass
     moved = "It sends elsewhere, which is not followed: give the url that it has now"
     hints = {
@@ -324,6 +349,12 @@ def _refused(url: str, method: str, error: urllib.error.HTTPError, where: Mappin
 
 def _registered(body: Mapping[str, Any]) -> RegisteredSchema:
     return RegisteredSchema(int(body["id"]), body["subject"], int(body["version"]), Schema.from_json(body))
+
+
+def _list(body: Any) -> list[Any]:
+    if not isinstance(body, list):
+        raise TypeError(f"a list is expected, not {type(body).__name__}")
+    return body
 
 
 def _path(*parts: str) -> str:

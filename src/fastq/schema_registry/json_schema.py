@@ -32,8 +32,8 @@ except ImportError as error:  # the extra is not installed
 
 
 def _validator(registry: SchemaRegistryClient, schema: Schema) -> Any:
-    """A validator of a schema and of those that it builds on."""
-    content = json.loads(schema.text)
+    """A validator of a schema and of those that it builds on. Raises ValueError for a schema that is none."""
+    content = _content(schema)
     resources = [
         (
             name,
@@ -43,9 +43,30 @@ def _validator(registry: SchemaRegistryClient, schema: Schema) -> Any:
         )
         for name, other in referenced(registry, schema).items()
     ]
-    chosen = jsonschema.validators.validator_for(content, default=jsonschema.Draft7Validator)
-    chosen.check_schema(content)
+    try:
+        chosen = jsonschema.validators.validator_for(content, default=jsonschema.Draft7Validator)
+        chosen.check_schema(content)
+    except jsonschema.exceptions.SchemaError as error:
+        raise ValueError(f"the JSON schema cannot be used: {error.message} at {error.json_path}") from None
+    except RecursionError as error:
+        raise ValueError(f"the JSON schema cannot be used: {error}") from None
     return chosen(content, registry=referencing.Registry().with_resources(resources))
+
+
+def _content(schema: Schema) -> Any:
+    """An object, or one of the two schemas that are a word: true and false. Raises ValueError."""
+    try:
+        content = json.loads(schema.text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the JSON schema is no JSON: {error}: {schema.text[:60]!r}") from None
+    if not isinstance(content, dict | bool):
+        raise ValueError(f"a JSON schema is an object, not {schema.text[:60]!r}")
+    return content
+
+
+def _title(schema: Schema) -> Any:
+    content = _content(schema)
+    return content.get("title") if isinstance(content, dict) else None
 
 
 def _check(validator: Any, value: Any) -> None:
@@ -89,7 +110,7 @@ class JsonSchemaSerializer(SchemaSerializer):
         super().__init__(
             registry,
             given,
-            record_name=None if given is None else json.loads(given.text).get("title"),
+            record_name=None if given is None else _title(given),
             is_key=is_key,
             subject_name_strategy=subject_name_strategy,
             auto_register=auto_register,

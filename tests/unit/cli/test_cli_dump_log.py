@@ -115,6 +115,8 @@ def test_what_is_not_known_is_shown(capfd: pytest.CaptureFixture[str], tmp_path:
         (b"\x00\x01\x00", None),
         (None, b"!"),
         (b"k", None),
+        (key, b""),
+        (key, b"\x00"),
     ]
     file.write_bytes(b"".join(batch(at, value, key=key) for at, (key, value) in enumerate(rows)))
     found = [(row["key"], row["value"]) for row in dumped(capfd, file, "--decode")["entries"]]
@@ -127,6 +129,7 @@ def test_what_is_not_known_is_shown(capfd: pytest.CaptureFixture[str], tmp_path:
     assert found[2][1]["version"] == 4 and found[2][1]["base64"] == "AAQ="
     assert found[3][0]["type"] == 1 and found[3][1] is None
     assert found[4][1] == {"base64": "IQ=="} and found[5][0]["base64"] == "aw=="
+    assert found[6][1] == {"base64": "", "undecoded": "a value has a version"} and found[7][1]["base64"] == "AA=="
     for kind in ("metadata", "remote-log"):
         decode = DECODERS[kind].decode
         assert decode(None, b"\x02\x00\x00")[1]["undecoded"].startswith("expected frame version 1")
@@ -135,6 +138,11 @@ def test_what_is_not_known_is_shown(capfd: pytest.CaptureFixture[str], tmp_path:
     unknown = decode_control(encode_control_key(99), b"\x00\x00")
     assert unknown[0]["undecoded"] == "no control record that is known"
     assert decode_control(encode_control_key(2), b"\x00\x00")[1]["type"] == "LEADER_CHANGE"
+    assert decode_control(encode_control_key(1), b"\x00")[1] == {
+        "type": "COMMIT",
+        "base64": "AA==",
+        "undecoded": "a value has a version",
+    }
 
 
 def test_records_of_remote_logs() -> None:

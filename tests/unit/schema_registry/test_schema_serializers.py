@@ -6,6 +6,7 @@ import asyncio
 import base64
 import datetime
 import json
+import socketserver
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -377,7 +378,7 @@ def test_answers_that_are_no_json_and_bad_urls(server, client, monkeypatch):
         SchemaRegistryClient("localhost:8081")
     monkeypatch.setattr(json, "loads", lambda text: (_ for _ in ()).throw(ValueError("no JSON")))
     with pytest.raises(SchemaRegistryError, match="not JSON"):
-        client._ask(0, "GET", "/subjects", None, {})
+        client._ask(0, "GET", "/subjects", None, list, {})
 
 
 def test_the_registry_itself(server, client):
@@ -487,6 +488,50 @@ def test_an_avro_schema_that_is_none_says_so(schema: object) -> None:
     for use in (AvroSerializer, AvroDeserializer):
         with pytest.raises(ValueError, match=r"the Avro schema (cannot be used|is no JSON)"):
             use(client, schema)
+
+
+@pytest.mark.parametrize("schema", ["{no json", "[]", "5", '{"type": "recrd"}', "[" * 100_000])
+def test_a_json_schema_that_is_none_says_so(schema: str) -> None:
+    client = SchemaRegistryClient("http://127.0.0.1:1")
+    for use in (JsonSchemaSerializer, JsonSchemaDeserializer):
+        with pytest.raises(ValueError, match=r"JSON schema (cannot be used|is no JSON|is an object)"):
+            use(client, schema)
+    assert JsonSchemaSerializer(client, "true").serialize is not None, "true is a schema that all values fit"
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        (b"SSH-2.0-OpenSSH_9\r\n", "not HTTP"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n99\r\n{", "not HTTP"),
+        (b"HTTP/1.1 200 OK\r\n\r\n" + b"[" * 100_000, "not JSON"),
+        (b"HTTP/1.1 200 OK\r\n\r\nnull", "not what a schema registry says"),
+        (b'HTTP/1.1 200 OK\r\n\r\n{"id": "x", "schema": 5, "subject": "s", "version": 1}', "not what a schema registry says"),
+    ],
+)  # fmt: skip
+def test_an_answer_of_something_else_is_told_as_that(answer: bytes, told: str) -> None:
+    """Another port than the registry's, or a proxy before it."""
+
+    class Other(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(65_536)
+            self.request.sendall(answer)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Other) as server:
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+        client = SchemaRegistryClient(f"http://127.0.0.1:{server.server_address[1]}", retries=0)
+        asks = (
+            lambda: client.register("s", Schema('"int"')),
+            lambda: client.latest("s"),
+            lambda: client.schema(1),
+            client.subjects,
+            client.compatibility,
+        )
+        for ask in asks:
+            with pytest.raises(SchemaRegistryError, match=told) as raised:
+                ask()
+            assert not raised.value.retriable
+        server.shutdown()
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 308])
