@@ -513,9 +513,10 @@ cdef class Writer:
         PyObject_GetBuffer(value, &buffer, PyBUF_SIMPLE)
         try:
             self.put_length(buffer.len, compact, MAX_LENGTH, "bytes")
-            if buffer.len >= KEPT and self._kept is not None and self._tags == 0:
+            view = memoryview(value) if buffer.len >= KEPT and self._kept is not None and self._tags == 0 else None
+            if view is not None and view.format == "B" and view.ndim == 1:  # what connections send
                 self.check_room(buffer.len)
-                self._kept.append((self._size, value if type(value) is bytes else memoryview(value).cast("B")))
+                self._kept.append((self._size, value if type(value) is bytes else view))
                 self._kept_bytes += buffer.len
             else:
                 memcpy(self.reserve(buffer.len), buffer.buf, buffer.len)

@@ -186,11 +186,18 @@ def reach(driver: BlockingDriver, options: argparse.Namespace) -> None:
         )
 
 
+ANSWER_S = 5.0
+
+
 def check_served(consumer: Consumer) -> None:
     """Raises why nothing came, when it is not that there is nothing: no broker, no such topic or partition, nobody who serves it or the
     group."""
     check_reachable(consumer)
-    with consumer._driver.lock:
+    driver, updater = consumer._driver, consumer._core.metadata_updater
+    with driver.lock:
+        failures = updater.failures
+        # What was asked about the topics may not have been answered within a short --timeout.
+        driver.wait_until(lambda: updater.answered >= updater.requests or updater.failures > failures, ANSWER_S)
         error = consumer._watch.missing(consumer._core.clock(), grace_s=0.0) or consumer._unserved()
     if error is not None:
         raise error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import ctypes
 import pickle
 import struct
 from typing import Any
@@ -387,6 +388,16 @@ def test_large_bytes_stay_where_they_are(parts: list[tuple[int, bool]]) -> None:
         keeping.view()
     keeping.clear()
     assert keeping.getvalue() == b"".join(keeping.buffers()) == b""
+
+
+def test_what_is_no_row_of_bytes_is_copied() -> None:
+    numbers = array.array("H", range(KEPT_BYTES))
+    big_endian = memoryview((ctypes.c_uint16.__ctype_be__ * KEPT_BYTES)(*range(KEPT_BYTES)))
+    for value in (numbers, big_endian, memoryview(bytes(KEPT_BYTES)).cast("B", (2, KEPT_BYTES // 2))):
+        writer = Writer(keep_large=True)
+        writer.write_bytes(value)
+        assert len(writer.buffers()) == 1
+        assert writer.getvalue()[4:] == memoryview(value).tobytes()
 
 
 def test_what_is_kept_counts_for_the_wire_s_bound() -> None:
