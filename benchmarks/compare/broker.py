@@ -32,7 +32,7 @@ from fastq.protocol.messages import ApiVersionsRequest, FetchRequest, ProduceReq
 VALUE = b"v" * 100
 GONE_AT_ONCE = {"file.delete.delay.ms": "0"}
 LOADED_BYTES = 1 << 30
-TOUCHED_TIMES = 3
+TOUCHED_TIMES = 9
 """What is touched before a bulk round, of what the round writes."""
 SETTLE_S = 1.0
 ALIKE_RECORDS = 8_250
