@@ -155,7 +155,7 @@ def measured(target: Broker, count: int, partitions: int, patience_s: float) -> 
 def side(
     source: Broker, count: int, partitions: int, patience_s: float, command: Callable[[str, Path], list[str]]
 ) -> dict[str, float]:
-    touch_memory(4 * count * RECORD_BYTES)
+    touch_memory()
     with tempfile.TemporaryDirectory(prefix="bench-mirror-") as name, Broker(config=QUICK) as target:
         if command is loop_command:
             with Admin(bootstrap_servers=target.bootstrap_servers) as admin:
