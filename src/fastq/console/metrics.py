@@ -16,6 +16,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from fastq.errors import WaitTimeout
 from fastq.schema_registry.client import RedirectsNowhere
 
 PAGE_BYTES_MAX, PAGE_S, LOOK_S = 4 << 20, 5.0, 2.0
@@ -61,7 +62,7 @@ def page_of(url: str) -> Counters:
             if len(page) > PAGE_BYTES_MAX:
                 raise ValueError(f"the page has more than {PAGE_BYTES_MAX} bytes")
             if time.monotonic() > until_s:  # the socket's time-out is of each of its reads
-                raise TimeoutError(f"the page took longer than {PAGE_S} s")
+                raise WaitTimeout(f"the page took longer than {PAGE_S} s")
     return read_counters(page.decode())
 
 
