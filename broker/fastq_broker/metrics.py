@@ -149,6 +149,9 @@ class MeteredRouter(Router):
         self.stats: dict[int, ApiStats] = {}
         self.traffic = TopicTraffic()
 
+    def rejected(self, topic: str, size_bytes: int) -> None:
+        self.traffic.rejected(topic, size_bytes)
+
     def fetched(self, by_id: bool, follower: bool, results: Iterable[PartitionData]) -> None:
         self.traffic.fetched(by_id, follower, results)
 

@@ -185,6 +185,13 @@ def _requests(out: Exposition, stats: Mapping[int, ApiStats], traffic: TopicTraf
 def _controller(out: Exposition, broker: Broker) -> None:
     active = broker.controller.is_active
     out.family(f"{CONTROLLER}activecontrollercount", "gauge", "1 at the active controller; the sum is 1.", int(active))
+    unclean = 0 if broker.cluster is None else broker.cluster.unclean_elections
+    out.family(
+        "kafka_controller_controllerstats_uncleanleaderelections_total",
+        "counter",
+        "Partitions that got a leader which may lack what was committed, as a controller has seen since its start: data may be lost.",
+        unclean,
+    )
     if not active:
         return
     image = broker.controller.image
@@ -216,6 +223,10 @@ def _raft(out: Exposition, broker: Broker) -> None:
         ("log_end_offset", "Where the metadata log of this node ends.", quorum.end_offset),
     ):
         out.family(RAFT + name, "gauge", meaning, value)
+    mean_ms = quorum.commit_times.mean_ms()
+    if mean_ms is not None:
+        meaning = "Milliseconds until a change of the metadata that this node wrote was committed, the mean of the last minute."
+        out.family(f"{RAFT}commit_latency_avg", "gauge", meaning, mean_ms)
     leadership = quorum.driver.machine.leadership
     if leadership is not None:
         lags = [

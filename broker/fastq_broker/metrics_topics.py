@@ -31,10 +31,12 @@ REST: Final = "*"
 class Traffic:
     """Of one topic on this broker, since it started."""
 
-    __slots__ = ("bytes_in", "bytes_out", "records_in", "replication_in", "replication_out")
+    __slots__ = ("bytes_in", "bytes_out", "records_in", "rejected", "replication_in", "replication_out")
 
     def __init__(self) -> None:
-        self.bytes_in = self.records_in = self.bytes_out = self.replication_in = self.replication_out = 0
+        self.bytes_in = self.records_in = self.bytes_out = self.replication_in = self.replication_out = (
+            self.rejected
+        ) = 0
 
     def add(self, other: Traffic) -> None:
         """Take another's figures in."""
@@ -84,6 +86,10 @@ class TopicTraffic:
             if result.records is not None:
                 key = by_id, result.topic, follower
                 counts[key] = counts.get(key, 0) + result.records.size
+
+    def rejected(self, topic: str, size_bytes: int) -> None:
+        """Count a batch that was refused for its size."""
+        self._of(topic).rejected += size_bytes
 
     def look(self, replicas: ReplicaTable) -> None:
         """Bring the figures up to date."""
@@ -162,6 +168,7 @@ def tell_topics(out: Exposition, traffic: TopicTraffic, bytes_in: int, bytes_out
         ("messagesin", "Records of producers", total.records_in, "records_in"),
         ("bytesin", "Bytes of producers", bytes_in, "bytes_in"),
         ("bytesout", "Bytes to consumers", bytes_out, "bytes_out"),
+        ("bytesrejected", "Bytes of producers' batches that were too large", total.rejected, "rejected"),
         ("replicationbytesin", "Bytes from leaders", total.replication_in, "replication_in"),
         ("replicationbytesout", "Bytes to followers", total.replication_out, "replication_out"),
     ):

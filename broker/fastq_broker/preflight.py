@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from .complaints import complain
-from .config_keys import ConfigType, Status
-from .config_table import BROKER_KEYS
+from .config_keys import ConfigKey, ConfigType, Status
+from .config_table import BROKER_KEYS, TARGETS
 from .descriptors import plan_descriptors, raise_limit
 
 if TYPE_CHECKING:
@@ -201,7 +201,8 @@ def kept_in_memory(machine: Machine) -> list[str]:
 
 
 def report(config: BrokerConfig, machine: Machine, origins: Mapping[str, str]) -> Iterator[str]:
-    """Lines: what was set and where, what of it is without effect, and the machine. `origins` say where a key was set."""
+    """Lines: what was set and where, what of it is without effect, what holds besides, and the machine. `origins` say where a key was
+    set."""
     yield "# what was set, and where"
     for name in sorted(config.settings):
         key = BROKER_KEYS.get(name)
@@ -213,10 +214,23 @@ def report(config: BrokerConfig, machine: Machine, origins: Mapping[str, str]) -
         elif key is not None and key.status is Status.MAPPED:
             note = "; another name of a setting"
         yield f"{name}={value}    # {origins.get(name, 'the command line')}{note}"
-    defaults = sum(key.status is Status.DONE and name not in config.settings for name, key in BROKER_KEYS.items())
-    yield f"# {defaults} settings have their defaults: docs/reference/broker-settings.md"
+    yield "# what holds besides"
+    for name, key in sorted(BROKER_KEYS.items()):
+        if key.status is not Status.DONE or name in config.settings:
+            continue
+        older = [old for old, (target, _) in TARGETS.items() if target == name and config.settings.get(old) is not None]
+        said = _held(config, key)
+        yield f"{name}={said}    # {'by ' + ' and '.join(older) if older else 'the default'}"
     yield "# the machine"
     yield from described(machine)
+
+
+def _held(config: BrokerConfig, key: ConfigKey) -> str:
+    """A value that was not set by its own name: its default, or what is made of others (`advertised.listeners`); empty: none."""
+    value = config.get(key.name)
+    if value is None or key.name == "listeners":
+        value = getattr(config, key.attribute, None)
+    return "" if value is None else _text(value if isinstance(value, (tuple, list)) else key.render(value))
 
 
 def described(machine: Machine) -> Iterator[str]:

@@ -261,6 +261,9 @@ class Router:
     def partition_failed(self, api_key: int, code: int) -> None:
         """A partition of a Produce or Fetch was answered with an error: for metrics, where they are on."""
 
+    def rejected(self, topic: str, size_bytes: int) -> None:
+        """A batch of a producer was refused for its size: for metrics, where they are on."""
+
     def fetched(self, by_id: bool, follower: bool, results: Iterable[PartitionData]) -> None:
         """What a fetch is answered with, where `counts_fetches` asks for it."""
 

@@ -19,6 +19,7 @@ from fastq_broker.config import BrokerConfig
 from nodes import free_ports, running
 
 from fastq import Admin, Consumer, Producer
+from fastq.errors import MessageTooLarge
 from fastq.mirror.config import parse_config
 from fastq.mirror.metrics import MirrorExporter, families_of
 from fastq.mirror.mirror import Mirror
@@ -37,10 +38,11 @@ KAFKA = {
         "activecontrollercount offlinepartitionscount preferredreplicaimbalancecount activebrokercount fencedbrokercount "
         "globaltopiccount globalpartitioncount"
     ),
-    "kafka_server_raftmetrics": "current_leader current_epoch high_watermark log_end_offset",
+    "kafka_controller_controllerstats": "uncleanleaderelections_total",
+    "kafka_server_raftmetrics": "current_leader current_epoch high_watermark log_end_offset commit_latency_avg",
     "kafka_server_brokertopicmetrics": (
         "messagesin_total bytesin_total bytesout_total totalproducerequests_total failedproducerequests_total "
-        "failedfetchrequests_total replicationbytesin_total"
+        "failedfetchrequests_total replicationbytesin_total bytesrejected_total"
     ),
     "kafka_network_requestmetrics": (
         "requests_total errors_total totaltimems totaltimems_count localtimems remotetimems"
@@ -69,12 +71,21 @@ def names(tmp_path_factory: pytest.TempPathFactory) -> Iterator[set[str]]:
     found: set[str] = set()
     with Broker(in_memory=True, metrics=True) as broker:
         servers = broker.bootstrap_servers
+        with Admin(bootstrap_servers=servers) as admin:
+            admin.create_topic("small", configs={"max.message.bytes": "1000"})
         with Producer(bootstrap_servers=servers) as producer:
             producer.send("seen", b"value").result(20)
+            with pytest.raises(MessageTooLarge):
+                producer.send("small", b"v" * 2000).result(20)
         with Consumer("seen", bootstrap_servers=servers, group_id="readers", auto_offset_reset="earliest") as consumer:
             assert len(consumer.poll(timeout=20)) == 1
             consumer.commit()
         found |= told(broker.metrics_url)
+        page = urllib.request.urlopen(f"{broker.metrics_url}/metrics", timeout=20).read().decode()
+        rejected = re.findall(
+            r'^kafka_server_brokertopicmetrics_bytesrejected_total(?:\{topic="small"\})? (\d+)$', page, re.MULTILINE
+        )
+        assert len(rejected) == 2 and int(rejected[0]) == int(rejected[1]) > 2000
     port = free_ports(9)
     with running(tmp_path_factory.mktemp("ops"), port, 1000, "--metrics-listen", f"127.0.0.1:{port + 6}") as nodes:
         nodes.ready()

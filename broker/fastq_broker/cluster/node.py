@@ -46,6 +46,7 @@ from fastq_broker.controller import features
 from fastq_broker.controller.cluster_control import ClusterControl
 from fastq_broker.controller.serving import ControllerRouter
 from fastq_broker.controller.state_log import StateLog
+from fastq_broker.controller.states import unclean_elections
 from fastq_broker.log import failures
 from fastq_broker.replication.alter_driver import AlterPartitionDriver
 from fastq_broker.replication.fetcher import ReplicaPartition
@@ -123,6 +124,8 @@ class ClusterNode:
         self.on_halt: Callable[[str], object] = lambda reason: None
         """Hears why this node must end now."""
         self.control: ClusterControl | None = None
+        self.unclean_elections = 0
+        """Partitions that got a leader which may lack what was committed, since this controller started."""
         self.life: LifeDriver[BrokerLifecycle] | None = None
         self.forwarder: Forwarder
         self.marker_sender: MarkerSender
@@ -171,6 +174,7 @@ class ClusterNode:
         controller.quorum.on_fatal = self._left_quorum
         if self._server is not None:
             controller.subscribe(StateLog(controller.image, lambda: controller.is_active, self._loop).changed)
+            controller.subscribe(self._count_elections)
             self.control = ClusterControl(controller)
             self.control.on_term = self._look_for_the_gone
             self._router = ControllerRouter(self._ports, controller, self.control)
@@ -463,6 +467,9 @@ class ClusterNode:
                 self.control.broken(place.node_id, epoch, None)
         except (OSError, asyncio.TimeoutError):
             pass  # that says nothing
+
+    def _count_elections(self, image: MetadataImage, delta: MetadataDelta) -> None:
+        self.unclean_elections += unclean_elections(delta.changed_topics)
 
     # -- whom to follow
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from fastq.errors import FastqError, KafkaError, KafkaStorageError, NotController
 from fastq.protocol.uuid import uuid_to_str
 from fastq_broker.config import BrokerConfig
+from fastq_broker.controller.commit_times import CommitTimes
 from fastq_broker.controller.directory import MetadataDirectory
 from fastq_broker.controller.image import MetadataError
 from fastq_broker.controller.snapshot import Batch, decode_batches
@@ -70,6 +71,7 @@ class MetadataQuorum:
         self.on_fatal: Callable[[str], object] = lambda reason: None
         """Hears why this node has left the quorum for good."""
         self._waiters: deque[tuple[int, Waiter]] = deque()
+        self.commit_times = CommitTimes(monotonic_ms)
         self.disk = DiskLog(log, clock, directory.reserve)
         votes = DiskVotes(
             directory.path,
@@ -245,6 +247,7 @@ class MetadataQuorum:
         except KafkaStorageError:
             self._hand_over()
             raise
+        self.commit_times.written(self.end_offset)
         self._driver.turn()
         return size_bytes
 
@@ -299,10 +302,13 @@ class MetadataQuorum:
             callback(error)
 
     def _news(self, news: News) -> None:
+        if isinstance(news, Became):
+            self.commit_times.forget()
         if isinstance(news, Became) and news.role is not Role.LEADER:
             self._fail(NotController("another node leads the metadata quorum by now"))
         self._on_news(news)
         if not isinstance(news, Committed):
             return
+        self.commit_times.committed(news.high_watermark)
         while self._waiters and self._waiters[0][0] <= news.high_watermark:
             self._waiters.popleft()[1](None)

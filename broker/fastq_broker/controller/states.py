@@ -12,7 +12,7 @@ Source: PartitionStateMachine and ReplicaStateMachine of Kafka's former controll
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import NamedTuple
 
@@ -138,6 +138,19 @@ def _cause(old: MetadataImage, new: MetadataImage, one: PartitionImage | None, o
     if other.leader in one.isr:
         return "elected-from-isr"
     return "elected-from-elr" if other.leader in one.eligible_leader_replicas else "elected-unclean"
+
+
+def unclean_elections(changed: Iterable[tuple[TopicImage | None, TopicImage]]) -> int:
+    """How many partitions of these topics, before and after a change, got a leader that may lack what was committed."""
+    return sum(
+        other.leader not in (NO_LEADER, one.leader)
+        and other.leader not in one.isr
+        and other.leader not in one.eligible_leader_replicas
+        for before, after in changed
+        if before is not None
+        for one, other in zip(before.partitions, after.partitions, strict=False)
+        if one is not other
+    )
 
 
 def _replica_cause(

@@ -19,7 +19,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from fastq._native.produce_path import PartitionResponse, decode_produce, encode_produce_response
-from fastq.errors import ErrorCode, FastqError, KafkaError
+from fastq.errors import ErrorCode, FastqError, KafkaError, MessageTooLarge, RecordListTooLarge
 from fastq.protocol.frames import encode_response
 from fastq.protocol.messages import ProduceResponse
 from fastq.protocol.uuid import uuid_to_str
@@ -112,6 +112,8 @@ def _append_all(
                 transaction_version=transaction_version,
             )
         except Exception as error:
+            if isinstance(error, (MessageTooLarge, RecordListTooLarge)):
+                ports.router.rejected(replica.topic, end - start)
             results.append(_refused(topic, index, error, connection))
             continue
         if replica.answers_later and acks != 0 and (acks == -1 or replica.synchronous):

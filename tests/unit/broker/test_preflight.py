@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from fastq_broker import preflight
 from fastq_broker.config import BrokerConfig
+from fastq_broker.config_keys import Status
+from fastq_broker.config_table import BROKER_KEYS
 from fastq_broker.preflight import Machine, Place
 
 GOOD = Place("/data", "ext4", 100 << 30, 200 << 30, "")
@@ -92,6 +94,11 @@ def test_the_command_tells_where_a_setting_comes_from(tmp_path: Path) -> None:
     assert f"log.retention.hours=5    # {file}; another name of a setting" in lines
     assert "num.partitions=7    # the command line" in lines
     assert any(line.startswith(f"num.io.threads=8    # {file}; without effect: ") for line in lines)
+    assert f"log.retention.ms={5 * 3_600_000}    # by log.retention.hours" in lines
+    assert "log.segment.bytes=1073741824    # the default" in lines
+    assert {line.partition("=")[0] for line in lines} >= {
+        key.name for key in BROKER_KEYS.values() if key.status is Status.DONE
+    }
     assert any(line.startswith("open files: ") for line in lines)
     assert not (tmp_path / "data").exists()
 

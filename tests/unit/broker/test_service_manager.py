@@ -6,7 +6,9 @@ import asyncio
 import configparser
 import os
 import shlex
+import shutil
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -15,6 +17,8 @@ from fastq_broker import service_manager
 from fastq_broker.__main__ import EXIT_BAD_CONFIG, _parser
 from fastq_broker.cluster.nodes import SHUTDOWN_S
 from fastq_broker.service_manager import ServiceManager
+
+UNIT = Path(__file__).parents[3] / "ops" / "fastq-broker.service"
 
 
 class Listener:
@@ -205,10 +209,10 @@ def test_who_is_not_watched_feeds_nobody(tmp_path: Path) -> None:
     listener.close()
 
 
-def test_the_unit_starts_what_there_is() -> None:
+def test_the_unit_starts_what_there_is(tmp_path: Path) -> None:
     unit = configparser.ConfigParser(strict=False, interpolation=None)
     unit.optionxform = str  # type: ignore[assignment, method-assign]
-    unit.read(Path(__file__).parents[3] / "ops" / "fastq-broker.service")
+    unit.read(UNIT)
     service = unit["Service"]
     program, *arguments = shlex.split(service["ExecStart"])
     assert Path(program).name == "fastq-broker"
@@ -220,3 +224,10 @@ def test_the_unit_starts_what_there_is() -> None:
     )  # where a relative log.dirs may be written
     assert float(service["TimeoutStartSec"]) > 2 * service_manager.ASK_S
     assert float(service["TimeoutStopSec"]) >= SHUTDOWN_S
+    if analyze := shutil.which("systemd-analyze"):  # systemd's own word, where it is
+        copy = tmp_path / "fastq-broker.service"
+        copy.write_text(UNIT.read_text().replace(f"ExecStart={program} ", "ExecStart=/bin/true "))
+        done = subprocess.run([analyze, "verify", str(copy)], capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (0, "")
+        hardened = [analyze, "security", "--offline=yes", "--threshold=20", str(copy)]
+        assert subprocess.run(hardened, capture_output=True, timeout=60).returncode == 0, "exposure above 2.0 of 10"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from control_world import Cluster, change_of, directory_id, topic_id
 from fastq_broker.controller import brokers, elections
-from fastq_broker.controller.image import MetadataImage
+from fastq_broker.controller.image import MetadataDelta, MetadataImage
 from fastq_broker.controller.reassignment import plan_reassignments
-from fastq_broker.controller.states import PartitionState, ReplicaState, partition_state, transitions
+from fastq_broker.controller.states import PartitionState, ReplicaState, partition_state, transitions, unclean_elections
 
 from fastq.protocol import messages as m
 
@@ -68,6 +68,8 @@ def test_elections_say_from_where_the_leader_comes() -> None:
         before = cluster.image
         cluster.apply(change_of(leader=2, isr=[2], eligible_leader_replicas=[]))
         assert [found.cause for found in transitions(before, cluster.image)] == [cause]
+        delta = MetadataDelta.between(before, cluster.image)
+        assert unclean_elections(delta.changed_topics) == (cause == "elected-unclean")
 
 
 def test_a_replica_is_new_until_it_is_in_sync() -> None:
