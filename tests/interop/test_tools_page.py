@@ -61,6 +61,7 @@ CLASSES = {
 }
 STORAGE = "tests/interop/test_kafka_storage_tool.py"
 ACLS = "tests/interop/test_kafka_acls.py"
+USERS = "tests/interop/test_kafka_users.py"
 ELSEWHERE = {
     "fastq perf latency logs --records 1000": "tests/integration/test_cli.py::test_perf_latency",
     "fastq verify produce --topic logs --max-messages 1000": "tests/interop/test_kafka_verifiable.py::test_producers",
@@ -78,6 +79,9 @@ ELSEWHERE = {
     "fastq acls add --allow User:alice --consumer --topic logs --group g": f"{ACLS}::test_our_command_makes_what_kafkas_does",
     "fastq acls list --topic logs": f"{ACLS}::test_our_command_lists_and_removes_what_kafkas_does",
     "fastq acls remove --topic logs": f"{ACLS}::test_our_command_lists_and_removes_what_kafkas_does",
+    "fastq configs show --client app": f"{USERS}::test_quotas_of_either_side_are_the_same",
+    "fastq configs set --client app consumer_byte_rate=2048": f"{USERS}::test_quotas_of_either_side_are_the_same",
+    "fastq configs set --user carol SCRAM-SHA-512=[iterations=4096]": f"{USERS}::test_the_command_sets_credentials_and_shows_no_secret",
     "fastq replicas verify logs": "tests/integration/test_cli_cluster.py::test_replicas_are_compared",
 }
 

@@ -1,6 +1,7 @@
 """SCRAM credentials as the metadata has them (KIP-554): no listener asks for one, so none can be set; those of a foreign directory can go.
 
-Rules: checks and their words are ScramControlManager's; a user with one mistake keeps all credentials. No secret is ever told.
+Rules: checks and their words are ScramControlManager's, which takes one change of a user in a request, whatever its mechanism; a user with
+one mistake keeps all credentials. No secret is ever told.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ def plan_scram(
     """A result a user, in the order they are first named, and the records that take credentials away."""
     known = credentials_of(image)
     asked: list[ScramDeletion | ScramUpsertion] = [*deletions, *upsertions]
-    named = Counter((item.user, item.mechanism) for item in asked)
+    named = Counter(item.user for item in asked)
     results: dict[str, Result] = {item.user: Result() for item in asked}
     for item in asked:
         try:
-            _check(item, named[item.user, item.mechanism], known)
+            _check(item, named[item.user], known)
         except Refused as refused:
             results[item.user] = results[item.user].refused(refused)
     records: list[Record] = [

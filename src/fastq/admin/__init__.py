@@ -56,6 +56,15 @@ from fastq.admin.types import (
     TopicDescription,
     TopicListing,
 )
+from fastq.admin.user_types import (
+    ClientQuotaEntity,
+    ClientQuotaFilter,
+    ClientQuotaMatch,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
+)
 from fastq.lazy import lazy_names
 
 if TYPE_CHECKING:
@@ -74,6 +83,9 @@ __all__ = [
     "AlterConfigOp",
     "ApiVersion",
     "AsyncAdmin",
+    "ClientQuotaEntity",
+    "ClientQuotaFilter",
+    "ClientQuotaMatch",
     "ClusterDescription",
     "CommittedOffset",
     "ConfigEntry",
@@ -108,12 +120,16 @@ __all__ = [
     "RaftVoterEndpoint",
     "ReplicaInfo",
     "ResourceType",
+    "ScramCredentialInfo",
+    "ScramMechanism",
     "TopicDescription",
     "TopicListing",
     "TopicPartitionReplica",
     "TransactionDescription",
     "TransactionListing",
     "UpgradeType",
+    "UserScramCredentialDeletion",
+    "UserScramCredentialUpsertion",
 ]
 
 # For type checkers mostly, and it imports the ssl module.

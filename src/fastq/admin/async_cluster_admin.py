@@ -1,5 +1,5 @@
 # Made by tools/generate_async_admin.py: change cluster_admin.py, then `make generate`.
-"""The part of the asyncio admin client that is about the cluster: the metadata quorum, features, leaders, replicas, access controls.
+"""The part of the asyncio admin client that is about the cluster: the quorum, features, leaders, replicas, access controls, users.
 
 Rules of this file: as in `async_admin.py`, which it is a part of: a method builds an operation and runs it, nothing is decided here.
 """
@@ -10,7 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fastq.admin import acls, cluster
+from fastq.admin import users as of_users
 from fastq.admin.acl_types import Acl, AclFilter
+from fastq.admin.arguments import names_of
 from fastq.admin.cluster_types import (
     ElectionType,
     FeatureMetadata,
@@ -21,6 +23,13 @@ from fastq.admin.cluster_types import (
     TopicPartitionReplica,
 )
 from fastq.admin.types import Outcomes
+from fastq.admin.user_types import (
+    ClientQuotaEntity,
+    ClientQuotaFilter,
+    ScramCredentialInfo,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
+)
 from fastq.metadata import TopicPartition
 
 if TYPE_CHECKING:
@@ -170,3 +179,54 @@ class AsyncClusterAdmin:
     ) -> Outcomes[AclFilter, tuple[Acl, ...]]:
         """Delete the access controls that each of some filters names; what each has deleted."""
         return await self._client.run(acls.delete_acls(list(filters)), timeout)
+
+    # -- users and quotas ------------------------------------------------------------------------------------------------
+
+    async def describe_user_scram_credentials(
+        self, users: Sequence[str] | None = None, *, timeout: float | None = None
+    ) -> Outcomes[str, tuple[ScramCredentialInfo, ...]]:
+        """The SCRAM credentials (KIP-554) of some users, or of all that have one (None); never a secret of one.
+
+        The error of a user without any is ResourceNotFound. UnsupportedVersion before Kafka 2.7.
+        """
+        wanted = None if users is None else names_of(users)
+        return await self._client.run(of_users.describe_user_scram_credentials(wanted), timeout)
+
+    async def alter_user_scram_credentials(
+        self,
+        alterations: Sequence[UserScramCredentialUpsertion | UserScramCredentialDeletion],
+        *,
+        timeout: float | None = None,
+    ) -> Outcomes[str, None]:
+        """Set and delete SCRAM credentials (KIP-554); an outcome a user. Mechanisms go one after the other, until a user has an error.
+
+        Passwords are salted and hashed here, some milliseconds each at 4,096 iterations, and go out as that alone. The error of a user is
+        ResourceNotFound where there is nothing to delete, UnacceptableCredential for too many iterations; a fastq broker, which has no
+        listeners with SASL, refuses to set one (UnsupportedVersion).
+        """
+        return await self._client.run(of_users.alter_user_scram_credentials(list(alterations)), timeout)
+
+    async def describe_client_quotas(
+        self, wanted: ClientQuotaFilter | None = None, *, timeout: float | None = None
+    ) -> dict[ClientQuotaEntity, dict[str, float]]:
+        """The quotas (KIP-546) of entities that a filter names (None: all), by the name of each: rates in bytes a second, or per cent.
+
+        UnsupportedVersion before Kafka 2.6.
+        """
+        chosen = ClientQuotaFilter() if wanted is None else wanted
+        return await self._client.run(of_users.describe_client_quotas(chosen), timeout)
+
+    async def alter_client_quotas(
+        self,
+        changes: Mapping[ClientQuotaEntity, Mapping[str, float | None]],
+        *,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> Outcomes[ClientQuotaEntity, None]:
+        """Set quotas (KIP-546), or take them away (None): `{ClientQuotaEntity({"user": "alice"}): {"producer_byte_rate": 1e6}}`.
+
+        An outcome an entity; others of its quotas stay as they are. A fastq broker, which enforces none, refuses to set one
+        (UnsupportedVersion).
+        """
+        operation = of_users.alter_client_quotas(changes, validate_only=validate_only)
+        return await self._client.run(operation, timeout)

@@ -8,9 +8,10 @@ counts; the nonce is a parameter, so that a test can replay an exchange of the R
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Protocol
+from typing import Final, Protocol
 
 ITERATIONS_MIN, ITERATIONS_MAX = 4096, 10_000_000
+HASHES: Final[Mapping[str, str]] = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 
 class SaslError(ValueError):
@@ -53,14 +54,12 @@ class Plain:
 class Scram:
     """SCRAM-SHA-256 and SCRAM-SHA-512, without channel binding."""
 
-    _HASHES: ClassVar[Mapping[str, str]] = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-
     def __init__(self, name: str, username: str, password: str, nonce: str | None = None) -> None:
         import secrets
 
         self.name = name
-        self._hash = self._HASHES[name]
-        self._password = saslprep(password).encode()
+        self._hash = HASHES[name]
+        self._password = saslprep(password)
         user = saslprep(username).replace("=", "=3D").replace(",", "=2C")
         self._nonce = nonce if nonce is not None else secrets.token_urlsafe(24)
         self._bare = f"n={user},r={self._nonce}"
@@ -101,7 +100,7 @@ class Scram:
         if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
             bounds = f"{ITERATIONS_MIN} to {ITERATIONS_MAX}"
             raise SaslError(f"the broker asks for {iterations} iterations, allowed: {bounds}")
-        salted = hashlib.pbkdf2_hmac(self._hash, self._password, salt, iterations)
+        salted = salted_password(self.name, self._password, salt, iterations)
         client_key = hmac.digest(salted, b"Client Key", self._hash)
         stored_key = hashlib.new(self._hash, client_key).digest()
         without_proof = f"c=biws,r={nonce}"
@@ -111,6 +110,13 @@ class Scram:
         server_key = hmac.digest(salted, b"Server Key", self._hash)
         self._server_signature = hmac.digest(server_key, signed, self._hash)
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
+
+
+def salted_password(name: str, password: str, salt: bytes, iterations: int) -> bytes:
+    """What a mechanism of SCRAM makes of a password (RFC 5802's Hi), which is all that a broker has to know of it."""
+    import hashlib
+
+    return hashlib.pbkdf2_hmac(HASHES[name], password.encode(), salt, iterations)
 
 
 def _decode64(text: str) -> bytes:

@@ -216,6 +216,23 @@ def test_a_command_without_its_action_is_one_line(capsys: pytest.CaptureFixture[
         (["offsets", "t", "--at", "\u00b2"], "--at takes earliest"),
         (["groups", "reset-offsets", "g", "--topic", "t", "--to-datetime", "9" * 20], "milliseconds since 1970"),
         (["configs", "show", "--broker", "9" * 20], "the id of a broker"),
+        (["configs", "show", "--broker-logger", "default"], "--broker-logger takes the id of a broker, not"),
+        (["configs", "show"], "give one of --topic"),
+        (["configs", "show", "--topic", "t", "--user", "u"], "give one of --topic"),
+        (["configs", "show", "--user", "u", "--ip", "1.2.3.4"], "give one of --topic"),
+        (["configs", "show", "--user", "u", "--user-defaults"], "--user and --user-defaults are two things"),
+        (
+            ["configs", "set", "--user", "u", "producer_byte_rate=fast"],
+            "producer_byte_rate is a quota, which is a number",
+        ),
+        (
+            ["configs", "set", "--user", "u", "producer_byte_rate=nan"],
+            "producer_byte_rate is a quota, which is a number",
+        ),
+        (["configs", "set", "--client", "c", "SCRAM-SHA-256=[password=x]"], "SCRAM-SHA-256 is of a user"),
+        (["configs", "set", "--user", "u", "--client", "c", "SCRAM-SHA-256="], "SCRAM-SHA-256 is of a user"),
+        (["configs", "set", "--user", "u", "SCRAM-SHA-256=[iterations=1,password=x]"], "4,096 to 10,000,000, got 1"),
+        (["configs", "set", "--user", "u", "SCRAM-SHA-256=x"], "takes [iterations=8192,password=SECRET]"),
         (["topics", "delete-records", "t:99999999999:1"], "TOPIC:PARTITION:OFFSET"),
         (["topics", "delete-records", "t:0:-5"], "TOPIC:PARTITION:OFFSET"),
         (["cluster", "features", "--upgrade", "metadata.version=99999"], "a number of 0 to 32767"),
@@ -229,7 +246,16 @@ def test_wrong_calls(capsys: pytest.CaptureFixture[str], arguments: list[str], w
 PARSED_LATER = {
     *("--profile", "--property", "--command-config", "--bootstrap", "--config", "--file", "--plot", "--to"),
     *("--generate", "--execute", "--verify", "--cancel"),  # files and directories
-    *("--replica-assignment", "--broker", "--brokers", "--at", "--from", "--to-datetime", "--by-duration"),
+    *(
+        "--replica-assignment",
+        "--broker",
+        "--brokers",
+        "--broker-logger",
+        "--at",
+        "--from",
+        "--to-datetime",
+        "--by-duration",
+    ),
     *("controller", "--directory-id", "--listen", "--schema-registry", "--name", "--api"),
     *(
         "--key",
