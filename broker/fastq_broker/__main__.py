@@ -42,6 +42,7 @@ EXIT_OK = 0
 EXIT_CANNOT_START = 1
 EXIT_UNCLEAN = 1
 EXIT_BAD_CONFIG = 2
+EXIT_INTERRUPTED = 130
 EXIT_READER_GONE = 141
 
 logger = logging.getLogger("fastq_broker")
@@ -80,6 +81,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of a command's output has what it wanted
         _leave_stdout()
         return EXIT_READER_GONE
+    except KeyboardInterrupt:  # before a broker, or several, take signals: nothing has begun
+        return EXIT_INTERRUPTED
     except OSError as error:  # what is printed cannot be written: all else is caught where it is done
         _leave_stdout()
         complain(error.strerror or error)

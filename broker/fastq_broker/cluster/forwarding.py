@@ -48,6 +48,7 @@ from fastq.protocol.message import Message
 from fastq.protocol.messages import DefaultPrincipalData, DescribeQuorumRequest, EnvelopeRequest, EnvelopeResponse
 from fastq_broker.cluster.controller_channel import FORWARD_TIMEOUT_S, ControllerChannel, holds_error
 from fastq_broker.error_responses import encode_error, error_response
+from fastq_broker.log import failures
 
 logger = logging.getLogger(__name__)
 
@@ -258,7 +259,7 @@ async def serve_envelope(envelope: EnvelopeRequest, handle: Handle, *, allowed: 
             raise ClusterAuthorizationFailed("to forward requests takes CLUSTER_ACTION on the cluster")
         forwarded = open_envelope(envelope)
     except KafkaError as error:
-        logger.warning("an Envelope is refused: %s", error)
+        failures.say(logger.warning, "an Envelope", "an Envelope is refused: %s", error)
         return EnvelopeResponse(error_code=error.code)
     header = forwarded.header
     try:

@@ -191,7 +191,7 @@ class Supervision:
             return
         if self._stopping:
             node.state = NodeState.ENDED
-            if code != EXIT_OK:
+            if code not in (EXIT_OK, -signal.SIGTERM):  # by the signal itself ends who has not begun to take signals
                 self._fail(EXIT_UNCLEAN)
                 logger.error("%s: %s", plan.name, _how(code))
             return

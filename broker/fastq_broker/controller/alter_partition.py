@@ -19,6 +19,7 @@ from fastq_broker.controller.elections import RECOVERED, RECOVERING, Election, P
 from fastq_broker.controller.image import NO_LEADER_CHANGE, PartitionImage, Record, changed_partition
 from fastq_broker.controller.topics import Refused
 from fastq_broker.controller.view import ControlView, Located
+from fastq_broker.log import failures
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +37,8 @@ def plan_alter_partition(
     try:
         view.check_broker_epoch(request.broker_id, request.broker_epoch)
     except Refused as refused:
-        logger.info("AlterPartition is refused: %s", refused.message)
+        place = f"AlterPartition of broker {request.broker_id}"
+        failures.say(logger.info, place, "AlterPartition is refused: %s", refused.message)
         return AlterPartitionResponse(error_code=refused.error, topics=[]), []
     plan = _Plan(view, request.broker_id, version)
     topics = [
@@ -62,7 +64,8 @@ class _Plan:
         try:
             return self._altered(topic_id, item)
         except Refused as refused:
-            logger.info("AlterPartition of broker %d is refused: %s", self._asker, refused.message)
+            place = f"AlterPartition of broker {self._asker} for {topic_id.hex()}-{item.partition_index}"
+            failures.say(logger.info, place, "AlterPartition of broker %d is refused: %s", self._asker, refused.message)
             return PartitionResponse(partition_index=item.partition_index, error_code=refused.error)
 
     def _altered(self, topic_id: bytes, item: PartitionRequest) -> PartitionResponse:

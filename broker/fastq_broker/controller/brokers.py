@@ -115,6 +115,8 @@ def _check_registration(
     is_live: bool,
 ) -> None:
     broker_id, image = request.broker_id, view.image
+    if broker_id < 0:  # which says everywhere that there is nobody
+        raise Refused(ErrorCode.INVALID_REGISTRATION, f"{broker_id} is no broker's id")
     if request.cluster_id != image.cluster_id:
         raise Refused(
             ErrorCode.INCONSISTENT_CLUSTER_ID,

@@ -179,7 +179,13 @@ class ClusterControl:
             is_live=self._active_term().sessions.is_live(request.broker_id, self._now()) and not self._follows(request),
         )
         if registered.error:
-            logger.warning("the registration of broker %d is refused: %s", request.broker_id, registered.message)
+            failures.say(
+                logger.warning,
+                f"registration of broker {request.broker_id}",
+                "the registration of broker %d is refused: %s",
+                request.broker_id,
+                registered.message,
+            )
         return BrokerRegistrationResponse(error_code=registered.error, broker_epoch=registered.epoch), records
 
     def _follows(self, request: BrokerRegistrationRequest) -> bool:
@@ -234,6 +240,11 @@ class ClusterControl:
 
     def _register_controller(self, request: ControllerRegistrationRequest, version: int) -> Planned:
         """The last registration of an id counts."""
+        if request.controller_id < 0:
+            return ControllerRegistrationResponse(
+                error_code=ErrorCode.INVALID_REGISTRATION,
+                error_message=f"{request.controller_id} is no controller's id",
+            ), []
         if self._view.metadata_version < CONTROLLERS:
             return ControllerRegistrationResponse(
                 error_code=ErrorCode.UNSUPPORTED_VERSION,
@@ -276,6 +287,9 @@ class ClusterControl:
             return
         except KafkaError as error:
             logger.error("the active controller could not do what is due, and tries again: %s", error)
+        except Exception:  # as Kafka's: what fails in it may not fail in another one
+            logger.exception("the active controller fails in what is due by now")
+            self._controller.quorum.renounce()
 
     def _fence_the_silent(self, term: _Term, now_ms: int) -> None:
         """Fence one broker whose session is over: what that does is seen before the next one is. While this process stood still nobody

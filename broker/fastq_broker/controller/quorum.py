@@ -254,7 +254,13 @@ class MetadataQuorum:
     def _hand_over(self) -> None:
         """Nothing can be written here: another one's disk may have room."""
         if self.voters.ids != {self._machine.config.key.node_id}:
-            self._driver.resign()
+            self._driver.resign("cannot write to the metadata log that it leads")
+
+    def renounce(self) -> None:
+        """Lead no more, as what an active controller has to do fails inside. Where nobody else is in the quorum this node leads again after
+        an election time-out, in another epoch. Nothing without a loop."""
+        if self._driver.loop is not None:
+            self._driver.resign("fails in what an active controller does")
 
     def finalize_kraft_version(self, *, validate_only: bool = False) -> VoterAnswer:
         """Write that kraft.version is 1 and who the voters are, or (`validate_only`) say whether that could be. KafkaStorageError when the

@@ -8,9 +8,11 @@ among them. Sources: KafkaRaftClient, LeaderState; KIP-630, KIP-996, KIP-1166.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 
-from fastq.errors import ErrorCode, NotLeaderOrFollower
+from fastq.errors import ErrorCode, KafkaError, NotLeaderOrFollower
+from fastq_broker.log import failures
 from fastq_broker.raft.messages import (
     Answer,
     BeginEpoch,
@@ -23,7 +25,7 @@ from fastq_broker.raft.messages import (
     SnapshotId,
     Vote,
 )
-from fastq_broker.raft.roles import NOBODY, Role, Roles, Waiter
+from fastq_broker.raft.roles import LAST_EPOCH, NOBODY, Role, Roles, Waiter
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +40,7 @@ class Answers(Roles):
         if not self._same_cluster(ask.cluster_id):
             return self._answer(ErrorCode.INCONSISTENT_CLUSTER_ID)
         too_late = ask.last_epoch > ask.epoch if ask.pre else ask.last_epoch >= ask.epoch
-        if ask.end_offset < 0 or ask.last_epoch < 0 or ask.candidate.node_id < 0 or too_late:
+        if ask.end_offset < 0 or ask.last_epoch < 0 or ask.candidate.node_id < 0 or too_late or ask.epoch >= LAST_EPOCH:
             return self._answer(ErrorCode.INVALID_REQUEST)
         if ask.epoch < self.epoch:
             return self._answer(ErrorCode.FENCED_LEADER_EPOCH)
@@ -89,7 +91,7 @@ class Answers(Roles):
             if place is None:
                 backoff_s = most
             else:
-                backoff_s = 0.0 if place == 0 else min(most, most / (1 << (count - 1)) * (1 << (place - 1)))
+                backoff_s = 0.0 if place == 0 else math.ldexp(most, place - count)
             self._deadline = now + backoff_s
         return self._answer(ErrorCode.NONE)
 
@@ -97,12 +99,14 @@ class Answers(Roles):
         """Why somebody's word that it leads, or led, does not count."""
         if not self._same_cluster(ask.cluster_id):
             return self._answer(ErrorCode.INCONSISTENT_CLUSTER_ID)
-        if ask.leader_id < 0 or ask.leader_id == self.config.key.node_id:
+        if ask.leader_id < 0 or ask.leader_id == self.config.key.node_id or ask.epoch >= LAST_EPOCH:
             return self._answer(ErrorCode.INVALID_REQUEST)
         if ask.epoch < self.epoch:
             return self._answer(ErrorCode.FENCED_LEADER_EPOCH)
         if ask.epoch == self.epoch and self.leader_id not in (NOBODY, ask.leader_id):
-            logger.error(
+            failures.say(
+                logger.error,
+                f"node {ask.leader_id} leads too",
                 "node %d says that it leads epoch %d, which node %d leads: one of them has another's data directory",
                 ask.leader_id,
                 ask.epoch,
@@ -168,15 +172,23 @@ class Answers(Roles):
             end = log.end_of_epoch(ask.last_epoch)
             if end.epoch != ask.last_epoch or end.end_offset < ask.offset:
                 return self._fetched(ErrorCode.NONE, diverging=end)
-        self.leadership.has(ask.replica, ask.offset, log.end, now)
+        self.leadership.has(ask.replica, ask.offset, log.end, now, voter=self.voters.has(ask.replica))
         self._advance(now)
         if self.role is not Role.LEADER:
             return self._fetched(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if ask.offset < log.end:
-            return self._fetched(ErrorCode.NONE, records=log.read(ask.offset, ask.bytes_max))
+            return self._records(ask)
         if self._known_mark > ask.high_watermark or ask.wait_s <= 0:
             return self._fetched(ErrorCode.NONE)
         return None
+
+    def _records(self, ask: Fetch) -> Fetched:
+        """What is asked for. Where it cannot be read that is said to who asks, and to nobody else who waits."""
+        try:
+            records = self.log.read(ask.offset, min(max(ask.bytes_max, 0), self.config.fetch_bytes_max))
+        except KafkaError as error:
+            return self._fetched(error.code)
+        return self._fetched(ErrorCode.NONE, records=records)
 
     def _snapshot_for(self, ask: Fetch) -> SnapshotId | None:
         """The snapshot that is to be had before what is asked for."""
@@ -194,6 +206,8 @@ class Answers(Roles):
     def fetch_snapshot(self, ask: FetchSnapshot, now: float) -> FetchedSnapshot:
         """A replica asks for a piece of a snapshot."""
         error = self._refuse_fetch(ask.cluster_id, ask.epoch)
+        if error is None and ask.bytes_max < 0:
+            error = ErrorCode.INVALID_REQUEST
         if error is not None:
             return self._fetched_snapshot(error)
         size = self.log.snapshot_size(ask.snapshot)
@@ -202,7 +216,7 @@ class Answers(Roles):
         if not 0 <= ask.position < size:
             return self._fetched_snapshot(ErrorCode.POSITION_OUT_OF_RANGE)
         assert self.leadership is not None
-        self.leadership.heard(ask.replica, now)
+        self.leadership.heard(ask.replica, now, voter=self.voters.has(ask.replica))
         data = self.log.read_snapshot(ask.snapshot, ask.position, min(ask.bytes_max, self.config.fetch_bytes_max))
         return self._fetched_snapshot(
             ErrorCode.NONE, snapshot=ask.snapshot, size=size, position=ask.position, data=data
@@ -223,9 +237,7 @@ class Answers(Roles):
         for waiter in waiting:
             expired = now is not None and waiter.until <= now
             if waiter.ask.offset < self.log.end:
-                waiter.done(
-                    self._fetched(ErrorCode.NONE, records=self.log.read(waiter.ask.offset, waiter.ask.bytes_max))
-                )
+                waiter.done(self._records(waiter.ask))
             elif expired or self._known_mark > waiter.ask.high_watermark:
                 waiter.done(self._fetched(ErrorCode.NONE))
             else:

@@ -85,13 +85,11 @@ class QuorumDriver:
         if self._network is not None:
             self._network[1].close()
 
-    def resign(self) -> None:
-        """Lead no more: what a leader has to write cannot be written here."""
+    def resign(self, reason: str) -> None:
+        """Lead no more, because of what cannot be done here (a verb and the rest)."""
         if self.machine.role is Role.LEADER:
             logger.error(
-                "node %d cannot write to the metadata log that it leads: it resigns from epoch %d",
-                self.machine.config.key.node_id,
-                self.machine.epoch,
+                "node %d %s: it resigns from epoch %d", self.machine.config.key.node_id, reason, self.machine.epoch
             )
             self.machine.resign(self.machine.epoch, self.now())
             self._turns.soon()
@@ -115,6 +113,10 @@ class QuorumDriver:
             if self.loop is None:
                 raise  # nobody else is in the quorum: who asked for it hears of it
             self.disk_failed(error)
+        except Exception as error:
+            if self.loop is None:
+                raise
+            self._failed_inside(error)
 
     def _tell(self, news: News) -> None:
         """Have the news heard. Where what is committed cannot be followed this node goes, since it would lack it for good; one that leads
@@ -127,9 +129,24 @@ class QuorumDriver:
             if self.loop is None:
                 raise
             logger.exception("node %d cannot follow its metadata quorum", self.machine.config.key.node_id)
-            self._leaving = RaftFatal(f"what is committed cannot be followed: {error}")
-            self.machine.stop(self.now())
-            self.turn()
+            self._leave(RaftFatal(f"what is committed cannot be followed: {error}"))
+
+    def _failed_inside(self, error: Exception) -> None:
+        """The machine did not get through what it had to do: nobody knows what of it is done, so that it must not go on."""
+        logger.error(
+            "node %d fails in what it does for its metadata quorum", self.machine.config.key.node_id, exc_info=error
+        )
+        reason = RaftFatal(f"it fails inside, in epoch {self.machine.epoch}, by {error!r}: restart this node")
+        if self._leaving is None:
+            self._leave(reason)
+        else:
+            self._fatal(reason)
+
+    def _leave(self, reason: RaftFatal) -> None:
+        """Go, once the others know that this node leads no more."""
+        self._leaving = reason
+        self.machine.stop(self.now())
+        self._turns.soon()
 
     def _fatal(self, error: RaftFatal) -> None:
         logger.critical("this node leaves its metadata quorum: %s", error)
@@ -202,6 +219,9 @@ class QuorumDriver:
             return
         except (KafkaStorageError, OSError) as problem:
             self.disk_failed(problem)
+            return
+        except Exception as problem:
+            self._failed_inside(problem)
             return
         self.turn()
 

@@ -1,6 +1,7 @@
 """What a leader knows of the others: how far they are, and when they were heard.
 
-Rules: only what a replica asks for moves it, as it asks for what is behind its disk's end. Source: LeaderState.
+Rules: only what a replica asks for moves it, as it asks for what is behind its disk's end. Who has no node id (a reader that is no
+replica) is answered, and not known; of those that are no voters only so many. Source: LeaderState.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from fastq_broker.raft.voters import ReplicaKey, Voter, VoterSet
 
 OBSERVED_S = 300.0
 """How long an observer that is silent is known."""
+OBSERVERS_MAX = 10_000
+"""More than that are answered, and not known until others are silent: anybody can call himself one."""
 
 
 @dataclass
@@ -39,9 +42,9 @@ class Leadership:
         self.updated: dict[int, Voter] = {}  # what voters have said of themselves, while the log has no place for it
         self.others: dict[ReplicaKey, Progress] = {key: Progress(key, now) for key in voters}
 
-    def _of(self, key: ReplicaKey, now: float) -> Progress | None:
-        """What is known of a replica that speaks."""
-        if key.is_of(self.me):
+    def _of(self, key: ReplicaKey, now: float, voter: bool) -> Progress | None:
+        """What is known of a replica that speaks; None for one that is not to be known."""
+        if key.is_of(self.me) or key.node_id < 0:
             return None
         known = self.others.get(key)
         if known is None:
@@ -50,6 +53,8 @@ class Leadership:
         if known is None:
             for old in [other for other in self.others.values() if now - other.heard_at > OBSERVED_S]:
                 del self.others[old.key]
+            if not voter and len(self.others) >= OBSERVERS_MAX:
+                return None
             known = self.others[key] = Progress(key, now)
         return known
 
@@ -61,15 +66,15 @@ class Leadership:
                 known.key = voter.key
                 self.others[voter.key] = known
 
-    def heard(self, key: ReplicaKey, now: float) -> None:
-        """A replica spoke."""
-        progress = self._of(key, now)
+    def heard(self, key: ReplicaKey, now: float, *, voter: bool = True) -> None:
+        """A replica spoke, which is a `voter` or an observer."""
+        progress = self._of(key, now, voter)
         if progress is not None:
             progress.heard_at = now
 
-    def has(self, key: ReplicaKey, end: int, log_end: int, now: float) -> None:
-        """A replica has all below `end`, of a log that ends at `log_end`."""
-        progress = self._of(key, now)
+    def has(self, key: ReplicaKey, end: int, log_end: int, now: float, *, voter: bool = True) -> None:
+        """A replica, a `voter` or an observer, has all below `end`, of a log that ends at `log_end`."""
+        progress = self._of(key, now, voter)
         if progress is None:
             return
         if end >= log_end:
@@ -115,7 +120,7 @@ class Leadership:
 
     def told(self, key: ReplicaKey, now: float) -> None:
         """A voter is being told who leads."""
-        progress = self._of(key, now)
+        progress = self._of(key, now, True)
         assert progress is not None
         progress.told_at = now
 

@@ -86,7 +86,7 @@ class RaftLog(Protocol):
         """Take away everything from `end` on."""
 
     def read(self, offset: int, bytes_max: int) -> bytes:
-        """Whole batches from `offset` on, one at least where there is one."""
+        """Whole batches from `offset` on, one at least where there is one. KafkaError where it cannot be read."""
 
     def flush(self) -> None:
         """Begin to bring everything to disk; `durable_end` rises when it is there."""
@@ -94,10 +94,10 @@ class RaftLog(Protocol):
     # -- snapshots
 
     def snapshot_size(self, snapshot: SnapshotId) -> int:
-        """Bytes of a snapshot that is there; -1 of another."""
+        """Bytes of a snapshot that is there; -1 of another. KafkaStorageError where that cannot be found out."""
 
     def read_snapshot(self, snapshot: SnapshotId, position: int, bytes_max: int) -> bytes:
-        """A piece of it."""
+        """A piece of it. KafkaStorageError where it cannot be read."""
 
     def receive_snapshot(self, snapshot: SnapshotId, position: int, data: bytes) -> None:
         """A piece of one that is fetched; position 0 begins it anew. OSError where it cannot be written: the same piece may come again."""

@@ -87,12 +87,16 @@ class Membership(Answers):
         """Make a replica a voter that has caught up: `done` has the answer."""
         key = ask.voter.key
         refusal = self._refuse_change(ask.cluster_id)
-        if refusal is None and (key.directory_id == ZERO_UUID or self.config.listener not in ask.voter.endpoints):
-            what = (
-                "its directory id"
-                if key.directory_id == ZERO_UUID
-                else f"an endpoint of listener {self.config.listener}"
-            )
+        what = (
+            "a node id"
+            if key.node_id < 0
+            else "its directory id"
+            if key.directory_id == ZERO_UUID
+            else f"an endpoint of listener {self.config.listener}"
+            if self.config.listener not in ask.voter.endpoints
+            else ""
+        )
+        if refusal is None and what:
             refusal = self._said(ErrorCode.INVALID_REQUEST, f"voter {key.node_id} cannot be added without {what}")
         refusal = refusal or self._refuse_now()
         if refusal is None and key.node_id in self.voters.ids:

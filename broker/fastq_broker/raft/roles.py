@@ -37,6 +37,8 @@ logger = logging.getLogger(__name__)
 
 NOBODY = -1
 NEVER = float("inf")
+LAST_EPOCH = 2**31 - 1
+"""None comes after it in the messages: what speaks of it is no leader, and no candidate."""
 FIRST_SHARE = 0.1
 """Of an election time-out: how long a member that starts without a leader waits before it asks who would vote for it."""
 
@@ -327,6 +329,8 @@ class Roles:
     def _stand(self, now: float, epoch: int | None = None) -> None:
         """Stand for election: in the next epoch, or in the one in which this replica had voted for itself."""
         epoch = self.epoch if epoch is None else epoch
+        if epoch >= LAST_EPOCH:
+            raise RaftFatal(f"no epoch comes after {self.epoch}: something spoke of epochs that never were")
         self._keep(epoch, NOBODY, self.config.key)
         self.granted, self.refused = {self.config.key.node_id}, set()
         self.voted = self.config.key

@@ -30,10 +30,12 @@ from fastq_broker.raft import wire
 from fastq_broker.raft.driver import QuorumDriver
 from fastq_broker.raft.messages import (
     AddVoter,
+    Answer,
     BeginEpoch,
     EndEpoch,
     Fetch,
     Fetched,
+    FetchedSnapshot,
     FetchSnapshot,
     RemoveVoter,
     Vote,
@@ -94,23 +96,24 @@ class QuorumRouter(Router):
 
     def _ask(self, context: RequestContext, request: wire.QuorumRequest) -> wire.QuorumResponse:
         with _taking_part(self._quorum):
-            return self._answer(request)
+            return self._answer(request, context.api_version)
 
-    def _answer(self, request: wire.QuorumRequest) -> wire.QuorumResponse:
+    def _answer(self, request: wire.QuorumRequest, version: int) -> wire.QuorumResponse:
         ask = wire.ask_of(request)
         machine, now = self._quorum.machine, self._quorum.now()
+        answer: Answer | FetchedSnapshot
         if isinstance(ask, Vote):
-            response = wire.response_of(request, machine.vote(ask, now))
+            answer = machine.vote(ask, now)
         elif isinstance(ask, BeginEpoch):
-            response = wire.response_of(request, machine.begin_epoch(ask, now))
+            answer = machine.begin_epoch(ask, now)
         elif isinstance(ask, EndEpoch):
-            response = wire.response_of(request, machine.end_epoch(ask, now))
+            answer = machine.end_epoch(ask, now)
         elif isinstance(ask, FetchSnapshot):
-            response = wire.response_of(request, machine.fetch_snapshot(ask, now))
+            answer = machine.fetch_snapshot(ask, now)
         else:
-            response = wire.invalid(request)
+            return wire.invalid(request)
         self._quorum.turn()
-        return response
+        return wire.response_of(request, answer, version)
 
     async def _fetch(self, context: RequestContext, request: FetchRequest) -> wire.QuorumResponse:
         ask = wire.ask_of(request)
@@ -120,7 +123,7 @@ class QuorumRouter(Router):
         with _taking_part(self._quorum):
             self._quorum.machine.fetch(ask, self._quorum.now(), lambda answer: _set(answered, answer))
         self._quorum.turn()
-        return wire.response_of(request, await answered)
+        return wire.response_of(request, await answered, context.api_version)
 
     async def _voters(self, context: RequestContext, request: wire.VoterRequest) -> wire.VoterResponse:
         return await change_voters(self._quorum, request)

@@ -247,7 +247,10 @@ class DiskLog:
         self._log.truncate_to(end)
 
     def read(self, offset: int, bytes_max: int) -> bytes:
-        return bytes(self._log.read(offset, bytes_max).read())
+        try:
+            return bytes(self._log.read(offset, bytes_max).read())
+        except OSError as error:
+            raise self._log.dir.refuse("reading", self._log.path, error) from error
 
     def flush(self) -> None:
         """Nothing: in `fsync` durability each append asks for it."""
@@ -257,11 +260,25 @@ class DiskLog:
     def snapshot_size(self, snapshot: SnapshotId) -> int:
         if snapshot not in self._snapshots:
             return -1
-        return (self._directory / snapshot.file_name).stat().st_size
+        path = self._directory / snapshot.file_name
+        try:
+            return path.stat().st_size
+        except FileNotFoundError:
+            logger.error(
+                "%s is gone, and was not removed by this node: it is served from the others that there are", path
+            )
+            self.snapshots_changed()
+            return -1
+        except OSError as error:
+            raise self._log.dir.refuse("reading", str(path), error) from error
 
     def read_snapshot(self, snapshot: SnapshotId, position: int, bytes_max: int) -> bytes:
-        with (self._directory / snapshot.file_name).open("rb") as file:
-            return os.pread(file.fileno(), bytes_max, position)
+        path = self._directory / snapshot.file_name
+        try:
+            with path.open("rb") as file:
+                return os.pread(file.fileno(), bytes_max, position)
+        except OSError as error:
+            raise self._log.dir.refuse("reading", str(path), error) from error
 
     def receive_snapshot(self, snapshot: SnapshotId, position: int, data: bytes) -> None:
         part = self._part(snapshot)

@@ -318,14 +318,14 @@ def _response_class(request: QuorumRequest) -> Any:
     }[type(request)]
 
 
-def response_of(request: QuorumRequest, answer: Answer | Fetched | FetchedSnapshot) -> QuorumResponse:
-    """What to send for an answer."""
+def response_of(request: QuorumRequest, answer: Answer | Fetched | FetchedSnapshot, version: int) -> QuorumResponse:
+    """What to send for an answer to a request of this version. 0 does not say where the leader is."""
     kind = _response_class(request)
     if answer.error == ErrorCode.INCONSISTENT_CLUSTER_ID:
         refused: QuorumResponse = kind(error_code=answer.error)
         return refused
     nodes = []
-    if answer.endpoint is not None and answer.leader_id >= 0:
+    if answer.endpoint is not None and answer.leader_id >= 0 and version > 0:
         nodes = [kind.NodeEndpoint(node_id=answer.leader_id, host=answer.endpoint.host, port=answer.endpoint.port)]
     if isinstance(answer, Fetched):
         topic = FetchResponse.FetchableTopicResponse(

@@ -35,3 +35,17 @@ def test_wrong_arguments_are_one_line(capsys: pytest.CaptureFixture[str], argume
     told = capsys.readouterr()
     assert (code, told.out) == (2, "") and words in told.err
     assert told.err.startswith("fastq-broker") and told.err.count("\n") == 1 and len(told.err) < 2300, told.err
+
+
+@pytest.mark.parametrize("arguments", [["--nodes", "3"], ["repair"], ["format"], ["--data-dir", "d"]])
+def test_an_interrupt_before_anything_has_begun_ends_it_without_a_word(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    def interrupted(*_given: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fastq_broker.__main__._parser", interrupted)
+    monkeypatch.setattr("fastq_broker.repair.main", interrupted)
+    monkeypatch.setattr("fastq_broker.format.main", interrupted)
+    assert main(arguments) == 130
+    assert capsys.readouterr() == ("", "")

@@ -222,6 +222,17 @@ def test_a_node_that_ends_by_itself_during_the_stop_is_not_started_again() -> No
     assert supervision.poll(6.0) == [Finished(0)]
 
 
+def test_who_is_stopped_before_it_takes_signals_ends_by_the_signal_and_well() -> None:
+    """A Ctrl-C while the nodes load their modules is no failure of theirs."""
+    supervision = started()
+    supervision.signalled(signal.SIGINT)
+    supervision.poll(0.0)
+    for plan in (THREE, TWO, ONE):
+        supervision.ended(plan, -TERM, 0.5)
+        effects = supervision.poll(0.5)
+    assert effects[-1] == Finished(0)
+
+
 def test_a_hang_up_is_passed_on_to_those_that_are_ready() -> None:
     supervision = all_ready()
     supervision.ended(TWO, 1, 0.0)

@@ -10,6 +10,7 @@ import pytest
 from controllers import CLUSTER, Cluster, Node, SimulatedBroker, ask
 from fastq_broker.cluster.controller_channel import holds_error
 from fastq_broker.cluster.forwarding import ClientRequest, Principal, wrap
+from fastq_broker.controller import brokers as plans_of_brokers
 from fastq_broker.controller.records import PRODUCER_ID_BLOCK
 from raft_members import until
 
@@ -294,5 +295,52 @@ def test_without_a_majority_nothing_is_done_and_nobody_is_told_so(tmp_path: Path
             assert controller is not None and not left.is_active
             assert controller.pending is controller.image and "t" not in controller.image.topics_by_name
             assert not controller.image.brokers[11].fenced
+
+    run(scenario())
+
+
+def test_an_active_controller_that_fails_inside_is_none_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It would fence nobody, and nobody would know."""
+
+    async def scenario() -> None:
+        async with Cluster(tmp_path, broker_session_timeout_ms=800) as cluster:
+            broker = SimulatedBroker(11, cluster)
+            await broker.run()
+            first = await cluster.active()
+            assert first.controller is not None
+            epoch, failed = first.controller.epoch, list[int]()
+            plans = plans_of_brokers.plan_fence
+
+            def fails_once(view: Any, broker_id: int) -> Any:
+                if not failed:
+                    failed.append(broker_id)
+                    raise IndexError("a mistake")
+                return plans(view, broker_id)
+
+            monkeypatch.setattr(plans_of_brokers, "plan_fence", fails_once)
+            broker.kill()
+            await until(lambda: bool(failed))
+            await until(lambda: any(node.is_active and node.image.brokers[11].fenced for node in cluster.nodes))
+            assert (await cluster.active()).image.epoch > epoch
+
+    run(scenario())
+    said = [record for record in caplog.records if record.exc_info]
+    assert [record.message for record in said] == ["the active controller fails in what is due by now"]
+    assert any(
+        "fails in what an active controller does: it resigns from epoch" in each.message for each in caplog.records
+    )
+
+
+@pytest.mark.parametrize("number", [-1, -9000])
+def test_nobody_is_registered_under_an_id_that_means_nobody(tmp_path: Path, number: int) -> None:
+    async def scenario() -> None:
+        async with Cluster(tmp_path) as cluster:
+            assert (await SimulatedBroker(number, cluster).register()).error_code == ErrorCode.INVALID_REGISTRATION
+            request = m.ControllerRegistrationRequest(controller_id=number, incarnation_id=b"i" * 16)
+            assert (await cluster.ask(request)).error_code == ErrorCode.INVALID_REGISTRATION
+            image = await cluster.image()
+            assert not image.brokers and not list(image.controllers())
 
     run(scenario())

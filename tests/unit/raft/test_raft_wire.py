@@ -98,7 +98,7 @@ def test_older_versions_say_less() -> None:
 def test_answers_arrive_as_they_were_given(ask: Ask) -> None:
     request = wire.request_of(ask)
     for answer in ANSWERS[type(ask)]:
-        response = wire.response_of(request, answer)
+        response = wire.response_of(request, answer, versions(request)[-1])
         assert wire.answer_of(again(response, max(versions(response)))) == answer
 
 
@@ -106,7 +106,7 @@ def test_answers_arrive_as_they_were_given(ask: Ask) -> None:
 def test_what_concerns_every_partition_is_said_at_the_top(ask: Ask) -> None:
     request = wire.request_of(ask)
     for response in (
-        wire.response_of(request, Answer(ErrorCode.INCONSISTENT_CLUSTER_ID, -1, -1)),
+        wire.response_of(request, Answer(ErrorCode.INCONSISTENT_CLUSTER_ID, -1, -1), 1),
         wire.invalid(request),
     ):
         newest = again(response, max(versions(response)))
