@@ -12,17 +12,19 @@ Rules
 - Where the leader sees another history it says so in its answer, and nothing else of that answer counts. Epochs that only one of the two
   has are cut off one after the other, a fetch for each.
 - Batches of a later epoch than the fetch's are not taken: they belong to a leader that this node has not heard of.
-- An error costs its partition a pause, a lost request costs the fetcher one. Pauses end with a new leader epoch.
+- An error costs its partition a pause, a lost request costs the fetcher one. Pauses end with a new leader epoch. A fetch that goes out
+  meanwhile waits at its leader no longer than until the first pause is over: Kafka's holds who has paused up for replica.fetch.wait.max.ms.
 Sources: AbstractFetcherThread, ReplicaFetcherThread, RemoteLeaderEndPoint; KIP-101, KIP-227, KIP-279, KIP-595, KIP-903.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from fastq._native.fetch import FetchedPartition, FetchedResponse
 from fastq._native.records import iter_headers, read_header, verify_crc
@@ -31,6 +33,7 @@ from fastq.errors import CorruptMessage, ErrorCode, InvalidRecord, KafkaStorageE
 from fastq_broker.log.files import passes
 from fastq_broker.replication.fetcher_session import FetchPlan, FollowerSession, Key, Position, Wanted
 from fastq_broker.replication.follower_log import FollowerLog
+from fastq_broker.replication.follower_quota import FollowerQuota, NoQuota
 
 logger = logging.getLogger(__name__)
 
@@ -99,26 +102,6 @@ class Followed:
         self.cut_to = -1
 
 
-class FollowerQuota(Protocol):
-    """Replication quotas, on the follower's side. Replicas that are in sync are never throttled."""
-
-    def throttled(self) -> Collection[Key]:
-        """What is not to be fetched now: empty while the quota is not exceeded."""
-
-    def record(self, key: Key, size_bytes: int) -> None:
-        """Bytes of a partition that have come."""
-
-
-class NoQuota:
-    """Nothing is throttled."""
-
-    def throttled(self) -> Collection[Key]:
-        return ()
-
-    def record(self, key: Key, size_bytes: int) -> None:
-        pass
-
-
 @dataclass(frozen=True, kw_only=True)
 class FetcherConfig:
     """Who follows, and Kafka's `replica.fetch.wait.max.ms`, `.min.bytes`, `.max.bytes`, `.response.max.bytes`, `.backoff.ms`."""
@@ -132,10 +115,11 @@ class FetcherConfig:
 
 
 class SendFetch(NamedTuple):
-    """Fetch; `fetched` or `failed` with this number."""
+    """Fetch; `fetched` or `failed` with this number. `wait_ms`: how long the leader may wait for records."""
 
     number: int
     plan: FetchPlan
+    wait_ms: int
 
 
 class SendListOffsets(NamedTuple):
@@ -323,7 +307,12 @@ class ReplicaFetcher:
         self._changed.clear()
         self._throttle_at = now + self.config.backoff_s
         if plan is not None:
-            self._effects.append(SendFetch(self._send(None), plan))
+            self._effects.append(SendFetch(self._send(None), plan, self._wait_ms(now)))
+
+    def _wait_ms(self, now: float) -> int:
+        """How long the leader may wait for records: whose pause is over then is not to wait for those that nobody writes to."""
+        pauses_s = (self.partitions[key].retry_at - now for key in self._waiting)
+        return math.ceil(min(self.config.wait_ms, 1000 * min(pauses_s, default=NEVER)))
 
     def _wanted(self, key: Key, throttled: Collection[Key]) -> Wanted | None:
         state = self.partitions.get(key)

@@ -28,7 +28,6 @@ from fastq_broker.replication.fetcher import (
     AwaitDurable,
     Effect,
     FetcherConfig,
-    FollowerQuota,
     ReplicaFetcher,
     ReplicaPartition,
     SendFetch,
@@ -36,6 +35,7 @@ from fastq_broker.replication.fetcher import (
 from fastq_broker.replication.fetcher_session import Key
 from fastq_broker.replication.fetcher_wire import fetch_request, list_offsets_request
 from fastq_broker.replication.follower_log import FollowerLog
+from fastq_broker.replication.follower_quota import FollowerQuota
 from fastq_broker.surroundings import Surroundings
 from fastq_broker.turns import Turns
 

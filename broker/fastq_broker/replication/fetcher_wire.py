@@ -52,7 +52,7 @@ def fetch_request(effect: SendFetch, config: FetcherConfig, metadata_version: in
             )
         )
     request = FetchRequest(
-        max_wait_ms=config.wait_ms,
+        max_wait_ms=effect.wait_ms,
         min_bytes=config.min_bytes,
         max_bytes=config.response_bytes_max,
         session_id=plan.session_id,

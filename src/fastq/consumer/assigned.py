@@ -42,6 +42,8 @@ from fastq.protocol.messages import (
 logger = logging.getLogger("fastq.consumer")
 
 LEADER_EPOCH_API = 23
+MOVED_BACKOFF_MS = 20
+"""The first pause where a leader that was named refuses: it hears of its office a moment later than others."""
 
 
 class AssignedPartitions:
@@ -129,7 +131,15 @@ class AssignedPartitions:
     def _pause(self, state: PartitionState, now: float) -> None:
         """Leave a partition alone for a while."""
         state.attempts += 1
-        state.retry_at = now + self._backoff_s(state.attempts)
+        state.retry_at = now + self._pause_s(state)
+
+    def _pause_s(self, state: PartitionState) -> float:
+        """How long one that has failed is left alone. Of another leader it is not known that it refuses."""
+        if not state.moves:
+            return self._backoff_s(state.attempts)
+        config = self.config
+        first_ms = min(config.retry_backoff_ms, MOVED_BACKOFF_MS)
+        return backoff_s(first_ms, config.retry_backoff_max_ms, max(state.attempts, state.moves) - 1, self._random)
 
     def _refused(self, state: PartitionState, now: float) -> None:
         """An offset is not to be had where it was asked for: the first time it is asked for elsewhere at once, then after pauses. What
@@ -283,8 +293,9 @@ class AssignedPartitions:
         else:
             self._report(node_id, state, code, what)
 
-    def _check_leaders(self) -> None:
-        """The metadata changed: offsets that were read under an older leader epoch are to be checked."""
+    def _check_leaders(self, now: float) -> None:
+        """The metadata changed: offsets that were read under an older leader epoch are to be checked, and a pause that an older leader
+        was the reason of is over."""
         anew: dict[str, dict[int, int]] = {}
         for state in self.partitions.values():
             topic = self.metadata.topic(state.tp.topic)
@@ -301,6 +312,9 @@ class AssignedPartitions:
                 state.generation += 1
             state.leader_epoch = found.leader_epoch
             state.preferred_replica = -1
+            if state.attempts and not state.refusals:
+                state.moves += 1
+                state.retry_at = min(state.retry_at, now + self._pause_s(state))
         for name, read in anew.items():
             logger.warning(
                 "%s was deleted and made anew, after these partitions of it were read up to these offsets: %s; going on at the beginning "

@@ -140,7 +140,7 @@ class Fetcher(AssignedPartitions):
         """Requests to send now. `can_send(node_id)` says whether that broker is ready for one."""
         if self.metadata.generation != self._generation:
             self._generation = self.metadata.generation
-            self._check_leaders()
+            self._check_leaders(now)
         self._tell_late(now)
         due = [state for state in self.partitions.values() if not (state.requested or state.retry_at > now)]
         if not due:
@@ -400,7 +400,7 @@ class Fetcher(AssignedPartitions):
     def _take(self, node_id: int, state: PartitionState, offset: int, part: FetchedPartition, now: float) -> None:
         """Keep what came for a partition, and move its fetch offset behind it."""
         config = self.config
-        state.attempts = 0
+        state.attempts = state.moves = 0
         state.high_watermark = part.high_watermark
         state.last_stable_offset = part.last_stable_offset
         state.log_start_offset = part.log_start_offset

@@ -39,6 +39,7 @@ class PartitionState:
         "last_stable_offset",
         "leader_epoch",
         "log_start_offset",
+        "moves",
         "offset_epoch",
         "paused",
         "phase",
@@ -71,6 +72,7 @@ class PartitionState:
         self.requested = False  # a request about it is on its way
         self.retry_at = 0.0
         self.attempts = 0
+        self.moves = 0  # how often another leader was found while it had failed, since a fetch worked
         self.refusals = 0  # how often an offset was refused since a fetch worked, or the user moved on
         self.sought = False  # fetch_offset is a number that the user gave, and no fetch worked there yet
         self.quiet_offset = -1  # of the last fetch that brought no news although its broker did not wait
@@ -113,6 +115,7 @@ class PartitionState:
         self.requested = False
         self.retry_at = 0.0
         self.attempts = 0
+        self.moves = 0
         self.refusals = 0
         self.sought = False
         self.quiet_offset = -1

@@ -5,6 +5,7 @@ Rules, after Kafka's Sender:
 - A request holds at most one batch of a partition, and never more than max_request_size, unless one batch alone does.
 - At most `max_in_flight` requests a broker, and batches a partition.
 - A batch gets its sequence when it is drained first (see identity.py) and keeps its order through retries.
+- Who is told that somebody else leads sends there at once (KIP-951, KAFKA-15415); if that does not help, after pauses that begin small.
 - Every batch is completed exactly once: by its answer, by a fatal error, or by delivery_timeout_ms.
 - What holds batches back for long is told by `troubles`, and is the cause of a time-out.
 """
@@ -58,6 +59,8 @@ DECOMPRESSED_BYTES_MAX = 2**31 - 1
 ZSTD = int(compression.Codec.ZSTD)
 ZSTD_VERSION = 7
 """Of Produce: the first that may carry it."""
+MOVED_BACKOFF_MS = 20
+"""The first pause where a leader that was named refuses: it hears of its office a moment later than others."""
 LOOK_AGAIN_S = 0.02
 """When to ask again for a broker that cannot take a request: nobody announces the end of a back-off."""
 
@@ -109,6 +112,7 @@ class Sender:
         self.errors_total = 0
         self.fatal_error: FastqError | None = None
         self._lost_partitions: set[PartitionState] = set()  # of topics that were made anew with fewer
+        self._moved: set[PartitionState] = set()  # that have another leader, and nothing came through yet
         self._generation = -1
         self._id_requested = False
         self._id_retry_at = 0.0
@@ -161,7 +165,12 @@ class Sender:
         for partition in topic.gone:
             partition.leader_id = -1
         for partition, entry in zip(topic.partitions, known.partitions, strict=False):
+            moved = entry.leader_id not in (-1, partition.leader_id)
             partition.leader_id, partition.leader_epoch = entry.leader_id, entry.leader_epoch
+            if moved and (partition.queue or partition.in_flight):
+                self._moved.add(partition)
+                for batch in partition.queue:
+                    batch.retry_at_s = min(batch.retry_at_s, self.core.clock() + self._pause_s(batch))
         topic.available = [partition for partition in topic.partitions if partition.leader_id >= 0]
 
     def _made_anew(self, topic: TopicState) -> None:
@@ -418,6 +427,7 @@ class Sender:
         self.accumulator.complete(batch, None, offset, answer.log_append_time_ms)
 
     def _came_through(self, batch: Batch) -> None:
+        self._moved.discard(batch.partition)
         if self.troubles:
             self.troubles.over(batch.partition, self.core.clock())
 
@@ -436,10 +446,10 @@ class Sender:
             self._split(batch)
             return
         if error.refresh_metadata:
-            if answer.leader_id >= 0:
-                self.core.metadata.update_leader(
-                    partition.topic.name, partition.index, answer.leader_id, answer.leader_epoch, whole.nodes
-                )
+            if answer.leader_id >= 0 and self.core.metadata.update_leader(
+                partition.topic.name, partition.index, answer.leader_id, answer.leader_epoch, whole.nodes
+            ):
+                self._follow_metadata()
             self.core.request_metadata_update(f"{error.name} for {partition.topic.name}-{partition.index}")
         self._settle(batch, error, answer.log_start_offset)
 
@@ -463,13 +473,7 @@ class Sender:
             self._give_up(batch, self._no_such_partition(batch.partition))
             return
         if batch.attempts <= self.settings.retries and self._may_retry(batch, error, log_start_offset):
-            settings = self.settings
-            if self.transactions is not None:
-                pause = self.transactions.pause_s(error, batch.attempts)
-            else:
-                pause = backoff_s(
-                    settings.retry_backoff_ms, settings.retry_backoff_max_ms, batch.attempts, self.core.random
-                )
+            pause = self._pause_s(batch)
             batch.retry_at_s = self.core.clock() + pause
             self.retries_total += 1
             if isinstance(error, KafkaError):  # what is wrong with connections is told where they are made
@@ -480,6 +484,16 @@ class Sender:
         else:
             self.accumulator.requeue(batch)
             self._give_up(batch, error)
+
+    def _pause_s(self, batch: Batch) -> float:
+        """How long a batch waits after its last attempt. Of another leader it is not known that it refuses."""
+        settings, error = self.settings, batch.last_error
+        if batch.partition in self._moved:
+            first_ms = min(settings.retry_backoff_ms, MOVED_BACKOFF_MS)
+            return backoff_s(first_ms, settings.retry_backoff_max_ms, batch.attempts - 1, self.core.random)
+        if self.transactions is not None and error is not None:
+            return self.transactions.pause_s(error, batch.attempts)
+        return backoff_s(settings.retry_backoff_ms, settings.retry_backoff_max_ms, batch.attempts, self.core.random)
 
     def _may_retry(self, batch: Batch, error: FastqError, log_start_offset: int) -> bool:
         if isinstance(error, KafkaError) and not isinstance(error, UnsupportedVersion):

@@ -131,6 +131,7 @@ class FakeCluster:
         self.session_ids = iter(range(1, 1_000_000))
         self.rng = rng
         self.full_fetches = self.incremental_fetches = 0
+        self.names_leaders = False  # whether who leads no more says who does (KIP-951)
         self.bad_topics: dict[str, int] = {}
         self.remade: dict[str, int] = {}
 
@@ -334,9 +335,12 @@ class FakeCluster:
         if code == 0 and not log.start <= ask.fetch_offset <= log.end:
             code = OFFSET_OUT_OF_RANGE
         if code:
-            return FetchResponse.PartitionData(
+            part = FetchResponse.PartitionData(
                 partition_index=tp.partition, error_code=code, high_watermark=-1, records=b"", aborted_transactions=None
             )
+            if code == NOT_LEADER and self.names_leaders:
+                part.current_leader = FetchResponse.LeaderIdAndEpoch(leader_id=log.leader, leader_epoch=log.epoch)
+            return part
         data = log.read(ask.fetch_offset, bytes_max, self.rng) if bytes_max > 0 else b""
         aborted = [
             FetchResponse.AbortedTransaction(producer_id=pid, first_offset=first)

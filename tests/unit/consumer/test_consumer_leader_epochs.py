@@ -2,6 +2,8 @@
 
 import logging
 import random
+from itertools import pairwise
+from typing import Any
 
 import pytest
 from virtual_time import A, B, VirtualTime
@@ -175,3 +177,47 @@ def test_a_number_that_was_sought_is_of_the_topic_that_is_there(policy: str, off
         time.run(1.0)
     assert time.fetcher.take_error() is None
     assert time.drain(A) == 4 - offset
+
+
+def moving(**options: Any) -> VirtualTime:
+    """Two brokers, and one partition that has been read from the first."""
+    time = VirtualTime(retry_backoff_ms=10_000, retry_backoff_max_ms=10_000, **options)
+    time.cluster.nodes[2] = ("127.0.0.1", 9002)
+    time.metadata.update(time.cluster.metadata())
+    time.fetcher.assign([A])
+    time.fill(A, 1)
+    time.run(1.0)
+    assert time.drain(A) == 1
+    return time
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["in the answer", "in the metadata"])
+def test_a_new_leader_is_asked_without_a_pause(named: bool) -> None:
+    time = moving()
+    time.cluster.names_leaders = named
+    time.logs[0].leader, time.logs[0].epoch = 2, 1
+    time.fill(A, 1)
+    time.run(0.51)  # the poll on its way
+    if not named:
+        time.metadata.update(time.cluster.metadata())
+        time.run(0.01)
+    assert time.drain(A) == 1
+
+
+def test_leaders_that_refuse_are_asked_in_moderation() -> None:
+    """Each names the other, in a newer epoch each time."""
+    time = moving()
+    time.cluster.names_leaders = True
+    refusals: list[float] = []
+    log, original = time.logs[0], time._send
+
+    def send(out: Any) -> None:
+        log.leader, log.epoch = 3 - out.node_id, log.epoch + 1
+        refusals.append(time.now)
+        original(out)
+
+    time._send = send  # type: ignore[method-assign]
+    time.run(60.0)
+    pauses = [after - before for before, after in pairwise(refusals)]
+    assert 5 < len(pauses) < 20
+    assert pauses[-1] > 5

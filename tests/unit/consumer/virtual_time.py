@@ -17,7 +17,8 @@ BATCH_BYTES = 400
 
 
 class VirtualTime:
-    """One fetcher and one broker; the clock jumps to whatever comes next. `patient`: the broker waits as long as it is asked to."""
+    """One fetcher and one broker, unless a test adds some; the clock jumps to whatever comes next. `patient`: the broker waits as long as
+    it is asked to."""
 
     def __init__(self, *, patient: bool = True, **options: Any) -> None:
         self.cluster = FakeCluster((1,))
@@ -66,13 +67,13 @@ class VirtualTime:
         if out.api_key == FETCH_API:
             version = 13
             request = FetchRequest.from_bytes(out.build(version), version)
-            response = self.cluster.handle(1, request, version)
+            response = self.cluster.handle(out.node_id, request, version)
             if self.patient and not response.responses:
                 wait_s = request.max_wait_ms / 1000
             assert isinstance(response, FetchResponse)
             response = out.decode(bytearray(response.to_bytes(version)), version)
         else:
-            response = self.cluster.handle(1, out.build(version), version)
+            response = self.cluster.handle(out.node_id, out.build(version), version)
         self.flying.append((self.now + 0.0002 + wait_s, out, response))
 
     def drain(self, tp: TopicPartition) -> int:

@@ -119,6 +119,7 @@ class FakeCore:
         self.logs = {}
         self.leaders = {}
         self.refuse = deque()  # error codes for the next batches
+        self.names_leaders = False  # whether who leads no more says who does (KIP-951)
         self.updates = 0
         self.down_until = {}
         self.requests = {node: [] for node in self.metadata.nodes}
@@ -275,15 +276,17 @@ class FakeCore:
             partitions = []
             for part in data.partition_data:
                 error, offset = self._append(node, name, part, data.topic_id if encoded.version >= 13 else None)
-                partitions.append(
-                    ProduceResponse.PartitionProduceResponse(
-                        index=part.index,
-                        error_code=error,
-                        base_offset=offset,
-                        log_append_time_ms=-1,
-                        log_start_offset=0,
-                    )
+                answer = ProduceResponse.PartitionProduceResponse(
+                    index=part.index,
+                    error_code=error,
+                    base_offset=offset,
+                    log_append_time_ms=-1,
+                    log_start_offset=0,
                 )
+                if error == 6 and self.names_leaders:
+                    leader = self.leaders[name, part.index]
+                    answer.current_leader = ProduceResponse.LeaderIdAndEpoch(leader_id=leader, leader_epoch=1)
+                partitions.append(answer)
             kwargs = {"topic_id": data.topic_id} if encoded.version >= 13 else {"name": name}
             topics.append(ProduceResponse.TopicProduceResponse(partition_responses=partitions, **kwargs))
         writer = Writer()

@@ -318,6 +318,41 @@ def test_a_new_leader_in_the_answer_is_followed():
     assert core.updates > 0
 
 
+@pytest.mark.parametrize("named", [True, False], ids=["in the answer", "in the metadata"])
+def test_a_new_leader_is_sent_to_without_a_pause(named):
+    core = FakeCore(topics={"t": 1}, nodes=2)
+    core.names_leaders = named
+    bench = Bench(core, retry_backoff_ms=10_000, retry_backoff_max_ms=10_000)
+    bench.send("t", b"before")
+    bench.drain()
+    core.leaders["t", 0] = 1
+    for i in range(3):
+        bench.send("t", b"%d" % i)
+        bench.accumulator.close_all()
+        bench.turn(0.0)  # several are on their way when it moves
+    began = core.now
+    bench.drain()
+    assert values_of(core)[0] == [b"before", b"0", b"1", b"2"]
+    assert core.now - began < 1
+
+
+def test_a_new_leader_that_has_not_heard_of_it_is_asked_again_soon_then_later():
+    core = FakeCore(topics={"t": 1}, nodes=2)
+    bench = Bench(core, retry_backoff_ms=10_000, retry_backoff_max_ms=10_000)
+    core.leaders["t", 0] = 1
+    core.refuse.extend([6] * 5)
+    pauses = {}
+    delivery = bench.send("t", b"x")
+    bench.accumulator.close_all()
+    while not delivery.done():
+        bench.turn()
+        for batch in bench.accumulator.incomplete:
+            if batch.retry_at_s > core.now:
+                pauses.setdefault(batch.attempts, batch.retry_at_s - core.now)
+    assert delivery.result().offset == 0
+    assert [pauses[attempts] for attempts in range(2, 7)] == pytest.approx([0.02, 0.04, 0.08, 0.16, 0.32], rel=0.21)
+
+
 def test_acks_zero_completes_without_an_answer():
     core = FakeCore()
     bench = Bench(core, acks=0, idempotent=False)

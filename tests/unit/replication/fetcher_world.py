@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 from fastq_broker.replication.fetcher import (
     AwaitDurable,
     FetcherConfig,
-    FollowerQuota,
     ReplicaFetcher,
     ReplicaPartition,
     SendFetch,
@@ -21,6 +20,7 @@ from fastq_broker.replication.fetcher import (
 )
 from fastq_broker.replication.fetcher_wire import fetch_request, list_offsets_request
 from fastq_broker.replication.follower_log import FollowerLog
+from fastq_broker.replication.follower_quota import FollowerQuota
 
 from fastq._native.records import build_batch, iter_headers, verify_crc
 from fastq._native.wire import Reader, Writer

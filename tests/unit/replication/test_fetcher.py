@@ -307,6 +307,24 @@ class TestErrors:
         follower.step()
         assert mine.log_end_offset == 1
 
+    def test_no_fetch_waits_at_the_leader_for_longer_than_a_pause_lasts(self) -> None:
+        """The leader has heard of itself in a moment, and nobody writes to the other partition."""
+        follower = pair(log_of(0), MemoryLog(), 0)
+        follower.leader.lead(T1, log_of(0), 0)
+        follower.follow(T1, MemoryLog(), 0)
+        follower.leader.failures[T0.key] = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        follower.step()
+        follower.now += 0.0125
+        follower.step()
+        follower.leader.failures.clear()
+        follower.now += 0.0075
+        follower.steps()
+        first, meanwhile, *rest = fetches(follower)
+        assert (first.max_wait_ms, meanwhile.max_wait_ms) == (500, 8)
+        assert T0.key not in named(meanwhile)
+        assert T0.key in named(rest[0])
+        assert {request.max_wait_ms for request in rest} == {500}
+
     def test_a_new_leader_epoch_ends_a_pause(self) -> None:
         leader_log, mine = log_of(0), MemoryLog()
         follower = pair(leader_log, mine, 0)
