@@ -11,7 +11,7 @@ RECORDS ?= 2000000
 unexport PYTHONDONTWRITEBYTECODE
 PYTEST  := $(PY) -m pytest
 NODES_TESTS ?= tests/interop tests/integration
-NODES_SHARE ?= tests/interop/test_client.py tests/interop/test_transactions_client.py tests/interop/test_groups_848.py
+NODES_SHARE ?= tests/interop/test_client.py tests/interop/test_transactions_client.py tests/interop/test_groups_848.py tests/interop/test_transaction_codes.py tests/interop/test_group_codes.py tests/integration/test_produce_fetch.py
 
 NATIVE  := $(wildcard src/fastq/_native/*.pyx src/fastq/_native/*.pxd src/fastq/_native/*.h)
 
@@ -80,7 +80,7 @@ test: $(VENV)/.built $(VENV)/.test kcat chromium ## all tests, those with the pe
 	  $(PYTEST) tests --ignore tests/unit -n 2 --dist loadfile -m "not kafka and not spark_jvm and not soak"; others=$$?; \
 	  [ -z "$(NODES_SHARE)" ] || $(MAKE) -s test-nodes NODES_TESTS="$(NODES_SHARE)" && exit $$((units + others))
 
-test-nodes: $(VENV)/.built $(VENV)/.test ## the tests that share a broker, with three nodes in its place; make test takes a share of them
+test-nodes: $(VENV)/.built $(VENV)/.test ## the tests whose broker may be three nodes, with three; make test takes a share of them
 	@FASTQ_NODES=3 $(PYTEST) $(NODES_TESTS) -n 2 --dist loadfile -m "not kafka and not spark and not spark_jvm and not soak"
 
 PAPERS ?=

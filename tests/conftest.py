@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 
 _numbers = itertools.count(1)
+SEVERAL_NODES = {"shared_broker", "quick_broker", "one_coordinator", "fastq_servers", "servers"}
+"""Fixtures of brokers that are a cluster with FASTQ_NODES; see `under_test`."""
 LONG_S, LAST_RESORT_S = 3600.0, 240.0
 """What a long form may take on a machine that others use too; how long after a test's own limit all ends."""
 
@@ -100,7 +102,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item
         for item in items
         if not item.get_closest_marker("one_node")
-        and {"shared_broker", "quick_broker", "fastq_servers", "servers"} & set(getattr(item, "fixturenames", ()))
+        and (item.get_closest_marker("any_nodes") or SEVERAL_NODES & set(getattr(item, "fixturenames", ())))
     ]
     config.hook.pytest_deselected(items=[item for item in items if item not in several])
     items[:] = several

@@ -13,10 +13,14 @@ from fastq.protocol.messages import CreateTopicsRequest, FetchRequest, MetadataR
 
 
 class RawConnection:
-    """One connection; requests may be sent ahead of reading responses."""
+    """One connection; requests may be sent ahead of reading responses. `address`: the node's, for others to the same one."""
 
-    def __init__(self, bootstrap_servers: str, timeout: float = 20.0) -> None:
-        host, _, port = bootstrap_servers.rpartition(":")
+    replicas: tuple[int, ...] = ()
+    """Where the topics that it creates are to be, the leader first; empty: the broker says."""
+
+    def __init__(self, address: str, timeout: float = 20.0) -> None:
+        self.address = address
+        host, _, port = address.rpartition(":")
         self.sock = socket.create_connection((host.strip("[]"), int(port)), timeout)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._next_id = 1
@@ -26,6 +30,9 @@ class RawConnection:
         return self
 
     def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         self.sock.close()
 
     def send(self, request: Any, version: int, *, expects_response: bool = True) -> None:
@@ -37,6 +44,9 @@ class RawConnection:
     def receive(self) -> Any:
         key, version = self._sent.pop(0)
         return decode_response(self.frame(), key, version)[1]
+
+    def wait_for_topic(self, name: str) -> None:
+        """Until what has been created can be used: with one broker it can."""
 
     def call(self, request: Any, version: int) -> Any:
         self.send(request, version)
@@ -72,10 +82,15 @@ def batch(*values: bytes, timestamp_ms: int | None = None, key: bytes | None = N
 
 def create_topic(connection: RawConnection, name: str, partitions: int = 1, **configs: str) -> bytes:
     """Create a topic, config names with underscores for dots; answers its id."""
+    placed = [
+        CreateTopicsRequest.CreatableReplicaAssignment(partition_index=index, broker_ids=list(connection.replicas))
+        for index in range(partitions if connection.replicas else 0)
+    ]
     topic = CreateTopicsRequest.CreatableTopic(
         name=name,
-        num_partitions=partitions,
-        replication_factor=1,
+        num_partitions=-1 if placed else partitions,
+        replication_factor=-1 if placed else 1,
+        assignments=placed,
         configs=[
             CreateTopicsRequest.CreatableTopicConfig(name=key.replace("_", "."), value=value)
             for key, value in configs.items()
@@ -83,6 +98,7 @@ def create_topic(connection: RawConnection, name: str, partitions: int = 1, **co
     )
     (result,) = connection.call(CreateTopicsRequest(topics=[topic], timeout_ms=5000), 7).topics
     assert result.error_code == 0, result
+    connection.wait_for_topic(name)
     topic_id: bytes = result.topic_id
     return topic_id
 
@@ -95,7 +111,7 @@ def topic_id_of(connection: RawConnection, name: str) -> bytes:
 
 
 def produce_request(
-    topic: str | bytes, records: bytes | None, *, partition: int = 0, acks: int = 1, **fields: Any
+    topic: str | bytes, records: bytes | None, *, partition: int = 0, acks: int = -1, **fields: Any
 ) -> ProduceRequest:
     """One batch for one partition; the topic by name or, as bytes, by id."""
     data = ProduceRequest.PartitionProduceData(index=partition, records=records)

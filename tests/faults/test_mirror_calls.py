@@ -18,7 +18,7 @@ from fastq.mirror.config import MirrorConfig
 from fastq.mirror.mirror import Mirror
 from fastq.testing import Broker, Cluster
 
-pytestmark = [pytest.mark.one_node, pytest.mark.slow]
+pytestmark = [pytest.mark.one_node, pytest.mark.slow]  # it is between clusters of its own
 
 WAIT_S = 60.0
 OF_BOTH = {

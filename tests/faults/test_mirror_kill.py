@@ -15,7 +15,7 @@ import pytest
 from fastq import Admin, Consumer, Producer
 from fastq.testing import Broker
 
-pytestmark = pytest.mark.one_node
+pytestmark = pytest.mark.one_node  # it is between two brokers of its own, one node each
 
 PARTITIONS = 3
 CONFIG = """

@@ -91,7 +91,7 @@ def the_same(config: MirrorConfig) -> bool:
         return False  # the target has no such topic yet
 
 
-@pytest.mark.one_node
+@pytest.mark.one_node  # between two brokers of its own, one node each
 @pytest.mark.slow
 def test_both_have_the_same_bytes_whatever_is_killed(tmp_path: Path, soak: bool) -> None:
     rng = random.Random(5)

@@ -15,7 +15,7 @@ from fastq.mirror.config import MirrorConfig, parse_config
 from fastq.mirror.mirror import Mirror
 from fastq.testing import Broker
 
-pytestmark = pytest.mark.one_node
+pytestmark = pytest.mark.one_node  # it is between two brokers of its own, one node each
 
 WAIT_S = 60.0
 RECORDS = 40

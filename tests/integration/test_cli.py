@@ -48,7 +48,7 @@ def fastq(shared_broker: Broker, capfd: pytest.CaptureFixture[str], monkeypatch:
     return Shell(shared_broker, capfd, monkeypatch)
 
 
-@pytest.mark.one_node
+@pytest.mark.one_node  # it prints how many copies one node gives
 def test_topics_from_made_to_deleted(fastq: Shell, new_topic_name: Callable[[], str]) -> None:
     name = new_topic_name()
     assert f"made {name}: 3 partitions, 1 copy of each" in fastq("topics", "create", name, "--partitions", "3")
@@ -194,7 +194,7 @@ def test_configs_offsets_and_log_dirs(fastq: Shell, new_topic_name: Callable[[],
     assert sizes[f"{name}-0"] == 0 < sizes[f"{name}-1"]
 
 
-@pytest.mark.one_node
+@pytest.mark.one_node  # it reads the file of the one node
 def test_dump_log_reads_what_the_broker_wrote(
     fastq: Shell, shared_broker: Broker, new_topic_name: Callable[[], str], tmp_path: Path
 ) -> None:

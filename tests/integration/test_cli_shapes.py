@@ -212,7 +212,7 @@ def test_parquet_has_what_read_topic_has(
     assert told == f"fastq: {nowhere}: no such file or directory\n"
 
 
-@pytest.mark.one_node
+@pytest.mark.one_node  # it reads the file of the one node
 def test_kafkas_own_topics_are_decoded(fastq: Run, shared_broker: Broker, topic: str) -> None:
     with Admin(bootstrap_servers=shared_broker.bootstrap_servers) as admin:
         admin.alter_group_offsets(topic, {(topic, 0): 3})
@@ -257,7 +257,7 @@ def test_places_of_a_file_and_all_groups(fastq: Run, shared_broker: Broker, topi
         assert "expected" in (told := fastq("topics", "delete-records", "--file", file, code=2)) or "no name" in told
 
 
-@pytest.mark.one_node
+@pytest.mark.one_node  # what one node says of its disk
 def test_a_directorys_disk_and_what_it_is(fastq: Run, shared_broker: Broker, topic: str) -> None:
     rows = json.loads(fastq("log-dirs", "--topic", topic, "--json"))
     disks = [row for row in rows if row["partition"] == "(all)"]

@@ -8,21 +8,28 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from under_test import ONE_COORDINATOR, broker_under_test, leader_of
 
 from fastq import AsyncConsumer, Consumer, Producer, TopicPartition
 from fastq.consumer import OffsetAndMetadata
 from fastq.errors import FastqError, OffsetMetadataTooLarge, RebalanceInProgress, RequestTimedOut
 from fastq.testing import Broker
 
+pytestmark = pytest.mark.any_nodes
+
 TP = TopicPartition("committed", 0)
 
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Broker]:
-    with Broker(in_memory=True, config={"group.initial.rebalance.delay.ms": 0}) as broker:
+    """The node with the switches: the coordinator."""
+    config = {"group.initial.rebalance.delay.ms": 0, **ONE_COORDINATOR}
+    with broker_under_test(in_memory=True, config=config) as broker:
         with Producer(bootstrap_servers=broker.bootstrap_servers) as producer:
             producer.send(TP.topic, b"record", partition=0).result(30)
-        yield broker
+        with Consumer(bootstrap_servers=broker.bootstrap_servers, group_id="first") as consumer:
+            consumer.committed([TP])
+        yield leader_of(broker, "__consumer_offsets")
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ from fastq.console.users import Users, hash_password
 from fastq.mirror.config import parse_config
 from fastq.mirror.report import MirrorStatus, PartitionStatus
 
-pytestmark = pytest.mark.one_node
+pytestmark = pytest.mark.one_node  # its brokers, of one node or of three, are its own
 
 EVIL = "<img src=x onerror=alert(1)><script>alert(2)</script>'\"`${alert(3)}"
 TOPIC, GROUP = "browser-orders", f"browser-{EVIL}"

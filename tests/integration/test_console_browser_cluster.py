@@ -17,7 +17,7 @@ from console_served import Served, becomes
 
 from fastq.console.config import ClusterConfig, ConsoleConfig
 
-pytestmark = pytest.mark.one_node
+pytestmark = pytest.mark.one_node  # its brokers, of one node or of three, are its own
 
 
 def test_a_move_is_begun_and_stopped_and_leaders_are_elected(tmp_path: Path) -> None:

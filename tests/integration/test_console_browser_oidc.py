@@ -20,7 +20,7 @@ from fastq.console.config import ClusterConfig, ConsoleConfig
 from fastq.console.oidc_settings import CALLBACK, OidcSettings, RoleRule
 from fastq.console.users import Role
 
-pytestmark = pytest.mark.one_node
+pytestmark = pytest.mark.one_node  # its brokers, of one node or of three, are its own
 
 
 def test_a_login_with_a_provider(shared_broker: Broker, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from console_served import Browser, Served, becomes, events, searched
 from fastq.console import tail
 from fastq.console.config import ClusterConfig, ConsoleConfig
 
-pytestmark = pytest.mark.one_node
+pytestmark = pytest.mark.one_node  # its brokers, of one node or of three, are its own
 
 MOVES = re.compile(r'name="moves" hidden>\n([^<]*)<')
 

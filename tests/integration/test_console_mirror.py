@@ -17,7 +17,7 @@ from console_served import Browser, Served
 
 from fastq.console.config import ClusterConfig, ConsoleConfig
 
-pytestmark = pytest.mark.one_node
+pytestmark = pytest.mark.one_node  # it is between two brokers of its own, one node each
 
 
 def test_the_page_of_a_mirror_that_runs(shared_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:

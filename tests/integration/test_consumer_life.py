@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 from interruptions import every_place
+from under_test import broker_under_test
 
 from fastq import Admin, AsyncConsumer, Consumer, Producer, TopicPartition
 from fastq.errors import (
@@ -26,7 +27,9 @@ from fastq.errors import (
     UnsupportedVersion,
     WakeupError,
 )
-from fastq.testing import Broker
+from fastq.testing import Broker, Cluster
+
+pytestmark = pytest.mark.any_nodes
 
 SESSION_MS = 1500
 CONFIG = {
@@ -43,9 +46,9 @@ PROTOCOLS = ("classic", "consumer")
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
+def broker() -> Iterator[Broker | Cluster]:
     """A broker that loses patience soon."""
-    with Broker(config=CONFIG, in_memory=True) as running:
+    with broker_under_test(config=CONFIG, in_memory=True) as running:
         yield running
 
 
@@ -378,7 +381,7 @@ def test_patterns_find_topics_that_come_later(broker: Broker, new_topic_name: Ca
 def test_auto_falls_back_where_the_cluster_lacks_the_protocol(new_topic_name: Callable[[], str]) -> None:
     name = new_topic_name()
     config = {**CONFIG, "group.coordinator.rebalance.protocols": "classic"}
-    with Broker(config=config, in_memory=True) as old:
+    with broker_under_test(config=config, in_memory=True) as old:
         with Producer(bootstrap_servers=old.bootstrap_servers) as producer:
             producer.send(name, b"1").result(20)
         with Consumer(name, **options(old, name, "auto")) as consumer:

@@ -12,19 +12,22 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from under_test import broker_under_test
 
 from fastq import AsyncConsumer, AsyncProducer, Consumer, Producer, TopicPartition
 from fastq.consumer import AsyncConsumerPool, ConsumerPool, RetryPolicy
 from fastq.errors import ConfigError, RecordFailed
-from fastq.testing import Broker
+from fastq.testing import Broker, Cluster
+
+pytestmark = pytest.mark.any_nodes
 
 COUNT = 300
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
+def broker() -> Iterator[Broker | Cluster]:
     config = {"group.initial.rebalance.delay.ms": 0, "group.consumer.min.assignment.interval.ms": 0}
-    with Broker(config=config, in_memory=True) as running:
+    with broker_under_test(config=config, in_memory=True) as running:
         yield running
 
 

@@ -6,10 +6,13 @@ import time
 from typing import Any
 
 import pytest
+from raw_cluster import connect
 from raw_kafka import RawConnection, create_topic
+from under_test import ONE_COORDINATOR, broker_under_test
 
 from fastq.protocol.messages import ConsumerGroupDescribeRequest, ConsumerGroupHeartbeatRequest, FindCoordinatorRequest
-from fastq.testing import Broker
+
+pytestmark = pytest.mark.any_nodes
 
 NOT_THERE_YET = (14, 15, 16)
 
@@ -33,8 +36,10 @@ def join(connection: RawConnection, member_id: str, **fields: Any) -> Any:
 
 @pytest.mark.parametrize("durability", ["page-cache", "fsync"])
 def test_members_outlive_a_crash_of_the_broker(durability: str) -> None:
-    with Broker(config={"durability": durability, "group.consumer.assignment.interval.ms": 0}) as broker:
-        with RawConnection(broker.bootstrap_servers) as connection:
+    with broker_under_test(
+        config={"durability": durability, "group.consumer.assignment.interval.ms": 0, **ONE_COORDINATOR}
+    ) as broker:
+        with connect(broker.bootstrap_servers) as connection:
             create_topic(connection, "t", 4)
             first = join(connection, "a")
             assert (first.error_code, first.member_epoch) == (0, 1)
@@ -46,7 +51,7 @@ def test_members_outlive_a_crash_of_the_broker(durability: str) -> None:
             ]
         broker.kill()
         broker.start()
-        with RawConnection(broker.bootstrap_servers) as connection:
+        with connect(broker.bootstrap_servers) as connection:
             assert beat(connection, "a", 1, topic_partitions=kept).member_epoch == 2
             given = beat(connection, "b", 2, instance_id="i")
             (part,) = given.assignment.topic_partitions
@@ -61,8 +66,9 @@ def test_the_configuration_bounds_and_tunes_it() -> None:
         "group.consumer.min.heartbeat.interval.ms": 1000,
         "group.consumer.assignment.interval.ms": 0,
         "group.consumer.assignors": "range",
+        **ONE_COORDINATOR,
     }
-    with Broker(config=config) as broker, RawConnection(broker.bootstrap_servers) as connection:
+    with broker_under_test(config=config) as broker, connect(broker.bootstrap_servers) as connection:
         create_topic(connection, "t", 4)
         assert join(connection, "a", server_assignor="uniform").error_code == 112
         assert join(connection, "a").heartbeat_interval_ms == 1234
@@ -72,8 +78,8 @@ def test_the_configuration_bounds_and_tunes_it() -> None:
 
 
 def test_it_can_be_turned_off() -> None:
-    config = {"group.coordinator.rebalance.protocols": "classic"}
-    with Broker(config=config) as broker, RawConnection(broker.bootstrap_servers) as connection:
+    config = {"group.coordinator.rebalance.protocols": "classic", **ONE_COORDINATOR}
+    with broker_under_test(config=config) as broker, connect(broker.bootstrap_servers) as connection:
         assert join(connection, "a").error_code == 35
         (group,) = connection.call(ConsumerGroupDescribeRequest(group_ids=["g"]), 1).groups
         assert group.error_code == 35

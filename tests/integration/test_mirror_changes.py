@@ -25,7 +25,7 @@ from fastq.mirror.state import progress_key, read_state
 from fastq.mirror.survey import Survey
 from fastq.testing import Broker
 
-pytestmark = pytest.mark.one_node
+pytestmark = pytest.mark.one_node  # it is between two brokers of its own, one node each
 
 
 @pytest.fixture(scope="module")

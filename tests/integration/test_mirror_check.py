@@ -15,7 +15,7 @@ from fastq.mirror.config import MirrorConfig
 from fastq.mirror.failover import fail_over
 from fastq.testing import Broker
 
-pytestmark = pytest.mark.one_node
+pytestmark = pytest.mark.one_node  # it is between two brokers of its own, one node each
 
 COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "1.0"}
 

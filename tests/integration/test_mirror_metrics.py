@@ -19,7 +19,7 @@ from fastq.mirror.report import Watch
 from fastq.mirror.source_reader import SourceReader
 from fastq.testing import Broker
 
-pytestmark = pytest.mark.one_node
+pytestmark = pytest.mark.one_node  # it is between two brokers of its own, one node each
 
 
 def read(port: int) -> dict[str, float]:

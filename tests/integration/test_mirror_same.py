@@ -41,7 +41,7 @@ from fastq.mirror.state import consumer_at, read_state
 from fastq.mirror.target_writer import Ask, TargetWriter, Told
 from fastq.testing import Broker, Cluster
 
-pytestmark = pytest.mark.one_node
+pytestmark = pytest.mark.one_node  # it is between two brokers of its own, one node each
 
 
 @pytest.fixture(scope="module")

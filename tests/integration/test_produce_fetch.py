@@ -9,7 +9,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from raw_cluster import connect
 from raw_kafka import RawConnection, batch, create_topic, fetch, fetch_request, produce, produce_request
+from under_test import broker_under_test, leader_of
 
 from fastq._native.records import decode_records, read_header
 from fastq.protocol.messages import (
@@ -23,12 +25,12 @@ from fastq.protocol.messages import (
 from fastq.testing import Broker
 
 NewName = Callable[[], str]
-pytestmark = pytest.mark.one_node  # a connection to the one that leads everything
+pytestmark = pytest.mark.any_nodes
 
 
 @pytest.fixture
 def connection(shared_broker: Broker) -> Iterator[RawConnection]:
-    with RawConnection(shared_broker.bootstrap_servers) as connection:
+    with connect(shared_broker.bootstrap_servers) as connection:
         yield connection
 
 
@@ -289,12 +291,10 @@ def test_size_limits_let_the_first_batch_pass(connection: RawConnection, new_top
     assert sizes(1) == [1, 0, 0]
 
 
-def test_a_long_poll_ends_when_data_comes(
-    shared_broker: Broker, connection: RawConnection, new_topic_name: NewName
-) -> None:
+def test_a_long_poll_ends_when_data_comes(connection: RawConnection, new_topic_name: NewName) -> None:
     name = new_topic_name()
     create_topic(connection, name)
-    with RawConnection(shared_broker.bootstrap_servers, 90) as other:
+    with RawConnection(connection.address, 90) as other:
         started = time.monotonic()
         other.send(fetch_request(name, 0, max_wait_ms=60_000), 12)
         time.sleep(0.05)
@@ -308,12 +308,10 @@ def test_a_long_poll_ends_when_data_comes(
         assert len(other.receive().responses[0].partitions[0].records) >= 3000
 
 
-def test_a_long_poll_ends_when_the_client_is_done(
-    shared_broker: Broker, connection: RawConnection, new_topic_name: NewName
-) -> None:
+def test_a_long_poll_ends_when_the_client_is_done(connection: RawConnection, new_topic_name: NewName) -> None:
     name = new_topic_name()
     create_topic(connection, name)
-    with RawConnection(shared_broker.bootstrap_servers, 90) as other:
+    with RawConnection(connection.address, 90) as other:
         started = time.monotonic()
         other.send(fetch_request(name, 0, max_wait_ms=60_000), 12)
         time.sleep(0.05)
@@ -324,11 +322,11 @@ def test_a_long_poll_ends_when_the_client_is_done(
 
 
 def test_a_long_poll_is_not_ended_by_what_is_not_on_disk_yet(
-    shared_broker: Broker, connection: RawConnection, new_topic_name: NewName
+    connection: RawConnection, new_topic_name: NewName
 ) -> None:
     name = new_topic_name()
     create_topic(connection, name, durability="fsync")
-    with RawConnection(shared_broker.bootstrap_servers) as other:
+    with RawConnection(connection.address) as other:
         for offset in range(5):
             other.send(fetch_request(name, offset, max_wait_ms=10_000), 12)
             time.sleep(0.02)
@@ -372,14 +370,12 @@ def test_a_long_poll_ends_with_its_time(connection: RawConnection, new_topic_nam
     assert time.monotonic() - started >= 0.1
 
 
-def test_a_long_poll_ends_when_the_topic_goes(
-    shared_broker: Broker, connection: RawConnection, new_topic_name: NewName
-) -> None:
+def test_a_long_poll_ends_when_the_topic_goes(connection: RawConnection, new_topic_name: NewName) -> None:
     from fastq.protocol.messages import DeleteTopicsRequest
 
     name = new_topic_name()
     create_topic(connection, name)
-    with RawConnection(shared_broker.bootstrap_servers) as other:
+    with RawConnection(connection.address) as other:
         other.send(fetch_request(name, 0, max_wait_ms=10_000), 12)
         time.sleep(0.05)
         connection.call(DeleteTopicsRequest(topic_names=[name], timeout_ms=5000), 5)
@@ -424,11 +420,11 @@ def test_read_committed_has_a_list_of_aborted_transactions(connection: RawConnec
 
 def test_what_is_not_in_memory_is_fetched_too() -> None:
     values = [os.urandom(900_000) for _ in range(40)]
-    with Broker() as broker, RawConnection(broker.bootstrap_servers) as connection:
+    with broker_under_test() as broker, connect(broker.bootstrap_servers) as connection:
         create_topic(connection, "cold", segment_bytes="10000000")
         for value in values:
             assert produce(connection, "cold", batch(value)).error_code == 0
-        segments = sorted((broker.data_dir / "cold-0").glob("*.log"))
+        segments = sorted((leader_of(broker, "cold").data_dir / "cold-0").glob("*.log"))
         assert len(segments) > 2
         for segment in segments:
             descriptor = os.open(segment, os.O_RDONLY)
@@ -513,7 +509,7 @@ def test_many_partitions_in_one_produce(connection: RawConnection, new_topic_nam
         create_topic(connection, name, partitions=20)
     request = ProduceRequest(
         acks=-1,
-        timeout_ms=1,
+        timeout_ms=20_000,
         topic_data=[
             ProduceRequest.TopicProduceData(
                 name=name,

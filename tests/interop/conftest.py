@@ -12,8 +12,9 @@ from collections.abc import Iterator
 
 import apache_kafka
 import pytest
+from raw_cluster import connect
 from raw_kafka import RawConnection
-from under_test import broker_under_test
+from under_test import ONE_COORDINATOR, broker_under_test
 
 from fastq.testing import Broker, Cluster
 
@@ -46,6 +47,14 @@ def quick_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker | 
         yield broker
 
 
+@pytest.fixture(scope="module")
+def one_coordinator(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker | Cluster]:
+    """A broker of ours for one file, whose requests name several groups or transactions at once; they do not wait."""
+    config = {"group.initial.rebalance.delay.ms": 0, **ONE_COORDINATOR}
+    with broker_under_test(tmp_path_factory.mktemp("one") / "data", config) as broker:
+        yield broker
+
+
 @pytest.fixture(params=["fastq", pytest.param("apache-kafka", marks=pytest.mark.kafka)])
 def servers(request: pytest.FixtureRequest) -> str:
     """Bootstrap servers of each kind of broker in turn."""
@@ -69,5 +78,5 @@ def nobody_runs_on() -> Iterator[None]:
 @pytest.fixture
 def connection(servers: str) -> Iterator[RawConnection]:
     """Requests by hand to the broker under test."""
-    with RawConnection(servers) as connection:
+    with connect(servers) as connection:
         yield connection

@@ -24,7 +24,7 @@ from console_served import Served, becomes
 
 from fastq.console.config import ClusterConfig, ConsoleConfig
 
-pytestmark = pytest.mark.one_node
+pytestmark = pytest.mark.one_node  # its brokers, of one node or of three, are its own
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from raw_cluster import connect
 from raw_groups import GroupCalls, subscription
-from raw_kafka import RawConnection, create_topic, topic_id_of
+from raw_kafka import create_topic, topic_id_of
 
 from fastq.protocol.messages import (
     DeleteGroupsRequest,
@@ -24,20 +25,17 @@ from fastq.protocol.messages import (
 )
 from fastq.testing import Broker
 
-pytestmark = pytest.mark.one_node  # a connection to the one coordinator
-
 
 @pytest.fixture(scope="module")
-def fastq_servers(quick_broker: Broker) -> str:
-    return quick_broker.bootstrap_servers
+def fastq_servers(one_coordinator: Broker) -> str:
+    return one_coordinator.bootstrap_servers
 
 
 class WireGroups(GroupCalls):
     """Calls over one connection, and over a second one for those that wait."""
 
     def __init__(self, servers: str, name: str) -> None:
-        self.connection = RawConnection(servers)
-        self.second = RawConnection(servers)
+        self.connection, self.second = connect(servers), connect(servers)
         self.group_id = self.topic = name
         create_topic(self.connection, name, 4)
         create_topic(self.connection, f"{name}-u", 4)
@@ -70,8 +68,8 @@ class WireGroups(GroupCalls):
         return next(name for name in (self.topic, f"{self.topic}-u") if self.topic_id(name) == topic_id)
 
     def close(self) -> None:
-        self.connection.sock.close()
-        self.second.sock.close()
+        self.connection.close()
+        self.second.close()
 
 
 @pytest.fixture

@@ -19,11 +19,15 @@ from fastq.protocol.messages import (
     OffsetCommitRequest,
     OffsetFetchRequest,
 )
-
-pytestmark = pytest.mark.one_node  # a connection to the one coordinator
+from fastq.testing import Broker
 
 COORDINATOR_NOT_THERE_YET = (14, 15, 16)
 PATIENCE_S = 60
+
+
+@pytest.fixture(scope="module")
+def fastq_servers(one_coordinator: Broker) -> str:
+    return one_coordinator.bootstrap_servers
 
 
 class Raw:

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit" / "console")
 
 from console_served import Browser, Served
 
-pytestmark = [pytest.mark.one_node, pytest.mark.kafka]
+pytestmark = [pytest.mark.one_node, pytest.mark.kafka]  # beside one node of Apache Kafka
 
 AUTHORIZER = {
     "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",

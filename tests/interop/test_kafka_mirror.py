@@ -25,7 +25,7 @@ from fastq.mirror.survey import Survey
 from fastq.mirror.topics import Changes
 from fastq.testing import Broker
 
-pytestmark = [pytest.mark.one_node, pytest.mark.kafka]
+pytestmark = [pytest.mark.one_node, pytest.mark.kafka]  # beside one node of Apache Kafka
 
 WAIT_S = 60.0
 

@@ -20,10 +20,14 @@ from fastq.protocol.messages import (
     ListTransactionsRequest,
     WriteTxnMarkersRequest,
 )
-
-pytestmark = pytest.mark.one_node  # a connection to the one coordinator
+from fastq.testing import Broker
 
 NewName = Callable[[], str]
+
+
+@pytest.fixture(scope="module")
+def fastq_servers(one_coordinator: Broker) -> str:
+    return one_coordinator.bootstrap_servers
 
 
 @pytest.fixture

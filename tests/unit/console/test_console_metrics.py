@@ -20,7 +20,7 @@ from fastq.console.metrics import Look, Metrics, charted, quantile
 from fastq.errors import ConfigError
 from fastq.testing import Broker
 
-pytestmark = pytest.mark.one_node
+pytestmark = pytest.mark.one_node  # its brokers, of one node or of three, are its own
 
 
 @contextlib.contextmanager
