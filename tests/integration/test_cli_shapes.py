@@ -212,7 +212,6 @@ def test_parquet_has_what_read_topic_has(
     assert told == f"fastq: {nowhere}: no such file or directory\n"
 
 
-@pytest.mark.one_node  # it reads the file of the one node
 def test_kafkas_own_topics_are_decoded(fastq: Run, shared_broker: Broker, topic: str) -> None:
     with Admin(bootstrap_servers=shared_broker.bootstrap_servers) as admin:
         admin.alter_group_offsets(topic, {(topic, 0): 3})
