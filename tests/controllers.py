@@ -41,6 +41,7 @@ class Node:
         self.node_id, self.path, self.places, self.settings = node_id, path / str(node_id), places, settings
         self.controller: Controller | None = None
         self.heard: list[MetadataImage] = []
+        self.clock_ms = 1_790_000_000_000  # what time it is there, since 1970
 
     async def start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -65,7 +66,7 @@ class Node:
         self.flusher = ManualFlusher(files)
         log_dir = LogDir(str(self.path), files, FdBudget(64), self.flusher)
         self.controller = Controller(
-            config, clock=lambda: 1_790_000_000_000, monotonic_ms=lambda: int(loop.time() * 1000), log_dir=log_dir
+            config, clock=lambda: self.clock_ms, monotonic_ms=lambda: int(loop.time() * 1000), log_dir=log_dir
         )
         self.controller.subscribe(lambda image, delta: self.heard.append(image))
         self.server = Server(loop, Limits())

@@ -1,7 +1,8 @@
 """When a machine without I/O is at work in an event loop: in turns, of which the next one follows on what happens in it or on its timer.
 
 Rules: everything happens in the loop's thread. A turn asks the machine what is to be done and does it; a turn that is wanted meanwhile
-follows at once, never inside. After a turn a timer waits for the time at which the machine wants the next one.
+follows at once, never inside. After a turn a timer waits for the time at which the machine wants the next one; after one that failed for
+AGAIN_S, unless one waits already: what a machine does never ends by a mistake in one turn.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import asyncio
 from collections.abc import Callable
 
 NEVER = float("inf")
+AGAIN_S = 1.0
+"""After a turn of the timer's that failed: when the next one is taken."""
 
 
 class Turns:
     """The turns of one machine. Invariants: no turn is inside another; until it is closed, a turn is due when the machine wants one. An
-    error of `work` goes to who wanted the turn, and leaves the timer as it was."""
+    error of `work` goes to who wanted the turn, and leaves a timer that waits as it was."""
 
     __slots__ = ("_again", "_loop", "_next_wakeup", "_now", "_soon", "_timer", "_turning", "_work", "closed")
 
@@ -44,6 +47,10 @@ class Turns:
             while self._again and not self.closed:
                 self._again = False
                 self._work(self._now())
+        except Exception:
+            if self._timer is None and self._loop is not None and not self.closed:
+                self._timer = self._loop.call_later(AGAIN_S, self._timed)
+            raise
         finally:
             self._turning = False
         if not self.closed:
@@ -62,6 +69,10 @@ class Turns:
         if self._timer is not None:
             self._timer.cancel()
 
+    def _timed(self) -> None:
+        self._timer = None
+        self.turn()
+
     def _due(self) -> None:
         self._soon = False
         self.turn()
@@ -73,4 +84,4 @@ class Turns:
             self._timer.cancel()
         now = self._now()
         due = self._next_wakeup(now)
-        self._timer = None if due == NEVER else self._loop.call_later(max(0.0, due - now), self.turn)
+        self._timer = None if due == NEVER else self._loop.call_later(max(0.0, due - now), self._timed)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from fastq.errors import FastqError
 from fastq_broker.cluster.controller_channel import ControllerChannel
 from fastq_broker.cluster.lifecycle import Send
+from fastq_broker.log import failures
 from fastq_broker.turns import Turns
 
 
@@ -77,8 +79,8 @@ class LifeDriver(Generic[M]):
         for effect in self.machine.poll(now):
             if isinstance(effect, Send):
                 self._send(effect)
-            else:
-                self._on_news(effect)
+            else:  # one that fails keeps nothing of the rest from being done
+                failures.attempt("following the life of this node", partial(self._on_news, effect))
 
     def _send(self, effect: Send) -> None:
         def done(response: Any, error: FastqError | None) -> None:

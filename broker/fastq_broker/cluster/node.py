@@ -170,8 +170,9 @@ class ClusterNode:
             for listener in config.controller_listeners:
                 bound[listener.name] = await self._server.bind(listener.host, listener.port, name=listener.name)
         controller.subscribe(self._metadata_changed)
-        controller.open(loop=self._loop, ports=bound, client_config=partial(self._client, "raft"))
-        controller.quorum.on_fatal = self._left_quorum
+        controller.open(
+            loop=self._loop, ports=bound, client_config=partial(self._client, "raft"), on_fatal=self._left_quorum
+        )
         if self._server is not None:
             controller.subscribe(StateLog(controller.image, lambda: controller.is_active, self._loop).changed)
             controller.subscribe(self._count_elections)

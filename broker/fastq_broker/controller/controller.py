@@ -151,10 +151,11 @@ class Controller(Changes):
         loop: asyncio.AbstractEventLoop | None = None,
         ports: Mapping[str, int] | None = None,
         client_config: Callable[[], ClientConfig] | None = None,
+        on_fatal: Callable[[str], object] = lambda reason: None,
     ) -> MetadataImage:
         """Format what is new, and replay what is there. A node that is alone (without `loop`) leads the next epoch when this returns; one
         of several takes part, and listeners hear of what is committed as it comes. `ports` are those that were bound, by listener;
-        `client_config` is how to connect to other controllers.
+        `client_config` is how to connect to other controllers; `on_fatal` hears why this node has left the quorum for good.
 
         Comes before the logs are started, which takes away the marks of a clean stop that are looked for here.
         ConfigError when the directories belong to another node, cluster or quorum, need features that this node
@@ -175,6 +176,7 @@ class Controller(Changes):
             client_config=client_config,
             surroundings=self._here,
         )
+        self.quorum.on_fatal = on_fatal
         self.snapshots = SnapshotKeeper(
             self.config,
             log,

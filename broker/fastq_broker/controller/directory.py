@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from fastq.errors import ConfigError
-from fastq.protocol.uuid import METADATA_TOPIC_ID
+from fastq.protocol.uuid import METADATA_TOPIC_ID, uuid_to_str
 from fastq_broker.config import BrokerConfig, Listener
 from fastq_broker.config_cluster import is_among_others
 from fastq_broker.controller import features, repair
@@ -370,6 +370,20 @@ class MetadataDirectory:
             if alone:
                 raise MetadataError(f"{reason}: restore {self.path} from a copy")
             raise MetadataError(self._refusal_among_others([reason]))
+        me = ReplicaKey(self._config.node_id, self.voter_directory)
+        known = history.voters.voter(me.node_id)
+        votes = not alone and "controller" in self._config.process_roles
+        if votes and known is not None and not known.key.is_of(me):
+            logger.warning(
+                "%s has the directory id %s, and the quorum knows this node as a voter by %s: it has no vote until that one is removed "
+                "(`fastq quorum remove-controller %d --directory-id %s`) and this one added (`fastq quorum add-controller`); "
+                "controller.quorum.auto.join.enable does both, and meta.properties is the place to put an id right that was changed",
+                self._root,
+                uuid_to_str(me.directory_id),
+                uuid_to_str(known.key.directory_id),
+                me.node_id,
+                uuid_to_str(known.key.directory_id),
+            )
 
     def check_alone(self, voters: VoterSet | None) -> None:
         """ConfigError when the log says that others belong to the quorum, or (None: it does not say) nothing else does."""

@@ -32,6 +32,7 @@ BOOTSTRAP_CHECKPOINT = "bootstrap.checkpoint"
 QUORUM_STATE = "quorum-state"
 CLEAN_SHUTDOWN = ".kafka_cleanshutdown"
 METADATA_TOPIC = "__cluster_metadata"
+_INT32_MAX = 2**31 - 1
 METADATA_DIRECTORY = f"{METADATA_TOPIC}-0"
 _META_ADVICE = (
     "restore it, or write it again: version=1, node.id=<this node's>, cluster.id=<that of meta.properties in the other directories; "
@@ -145,13 +146,13 @@ class QuorumState:
             return None
         except OSError as error:
             raise ConfigError(f"{path} cannot be read: {error.strerror}; {advice_for(error)}") from error
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"{path} is not JSON: {error}") from error
         if not isinstance(found, dict):
             raise ConfigError(f"{path} is not a quorum state: it holds {type(found).__name__}, expected an object")
         try:
             voted = found.get("votedDirectoryId")
-            return cls(
+            state = cls(
                 leader_epoch=int(found["leaderEpoch"]),
                 leader_id=int(found["leaderId"]),
                 voted_id=int(found["votedId"]),
@@ -160,8 +161,19 @@ class QuorumState:
                 cluster_id=str(found.get("clusterId", "")),
                 voters=tuple(int(voter["voterId"]) for voter in found.get("currentVoters") or ()),
             )
-        except (KeyError, TypeError, ValueError) as error:
+            state._check()
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             raise ConfigError(f"{path} is not a quorum state: {error!r}") from error
+        return state
+
+    def _check(self) -> None:
+        """ValueError for what no member writes."""
+        if self.data_version not in (0, 1):
+            raise ValueError(f"data_version {self.data_version}, expected 0 or 1")
+        if not 0 <= self.leader_epoch <= _INT32_MAX or not min(self.leader_id, self.voted_id) >= -1:
+            raise ValueError(f"leaderEpoch {self.leader_epoch}, leaderId {self.leader_id}, votedId {self.voted_id}")
+        if max(self.leader_id, self.voted_id) > _INT32_MAX:
+            raise ValueError(f"leaderId {self.leader_id}, votedId {self.voted_id}")
 
     def write(self, directory: Path) -> None:
         state: dict[str, Any] = {

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from fastq_broker.turns import NEVER, Turns
+from fastq_broker.turns import AGAIN_S, NEVER, Turns
 
 
 class Timer:
@@ -160,6 +160,26 @@ def test_an_error_goes_to_who_wanted_the_turn_and_others_follow(machine: Machine
     machine.then = lambda: None
     machine.turns.turn()
     assert len(machine.took) == 3
+
+
+def test_a_turn_of_the_timer_that_fails_is_not_the_last_one(machine: Machine) -> None:
+    """Nobody else may ever want one."""
+
+    def fail() -> None:
+        raise ValueError("a turn's")
+
+    machine.due = 12.0
+    machine.turns.turn()
+    machine.then = fail
+    for at in (12.0, 13.0, 14.0):
+        machine.loop.now = at
+        with pytest.raises(ValueError, match="a turn's"):
+            machine.loop.run()
+        assert [each.due for each in machine.loop.waiting] == [at + AGAIN_S]
+    machine.then, machine.due = lambda: None, NEVER
+    machine.loop.now = 15.0
+    machine.loop.run()
+    assert len(machine.took) == 5 and machine.loop.waiting == []
 
 
 def test_without_a_loop_there_are_no_timers() -> None:

@@ -101,6 +101,33 @@ def test_a_broker_comes_runs_and_goes() -> None:
     asyncio.run(asyncio.wait_for(scenario(), 30))
 
 
+def test_a_broker_lives_on_whatever_becomes_of_its_news() -> None:
+    """A heartbeat that is due with them is sent."""
+
+    async def scenario() -> None:
+        controller, heard = Controller(), list[Any]()
+        channel = channel_to(controller)
+        life = life_of()
+
+        def fails(effect: Any) -> None:
+            heard.append(effect)
+            raise IndexError("a mistake")
+
+        driver = LifeDriver(life, channel, asyncio.get_running_loop(), fails)
+        driver.start()
+        life.metadata_at(5)
+        await until(lambda: life.state is BrokerState.RECOVERY)
+        life.loaded(driver.now())
+        driver.turn()
+        await until(lambda: OpenPorts() in heard)
+        count = len(controller.asked)
+        await until(lambda: len(controller.asked) > count + 3)
+        driver.close()
+        channel.close()
+
+    asyncio.run(asyncio.wait_for(scenario(), 30))
+
+
 def test_what_news_lead_to_comes_after_them() -> None:
     async def scenario() -> None:
         news: list[Any] = []

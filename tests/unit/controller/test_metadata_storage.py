@@ -30,6 +30,11 @@ KAFKA_STATIC_STATE = (
 )
 
 
+def changed(**fields: object) -> str:
+    """Kafka's state, with something else in it."""
+    return json.dumps({**json.loads(KAFKA_STATE), **fields})
+
+
 def test_meta_properties_of_kafka(tmp_path: Path) -> None:
     (tmp_path / "meta.properties").write_text(KAFKA_META)
     found = MetaProperties.read(tmp_path)
@@ -58,7 +63,18 @@ def test_quorum_state_is_written_as_kafka_writes_it(tmp_path: Path, text: str) -
     assert not (tmp_path / "quorum-state.tmp").exists()
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"leaderId":"x"}', KAFKA_STATE.replace("AAAAAAAAAA", "A")])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "[]", "{}", '{"leaderId":"x"}', KAFKA_STATE.replace("AAAAAAAAAA", "A"), "[" * 100_000),
+        *(changed(leaderEpoch=value) for value in (-1, 2**31, 1e400, None, [])),
+        *(changed(leaderId=value) for value in (-2, 2**31)),
+        *(changed(votedId=value) for value in (-2, 2**31)),
+        *(changed(data_version=value) for value in (-1, 2)),
+        *(changed(votedDirectoryId=value) for value in (1, "x", [1])),
+        *(changed(currentVoters=value) for value in (1, [1], [{}])),
+    ],
+)
 def test_quorum_state_that_makes_no_sense(tmp_path: Path, text: str) -> None:
     (tmp_path / "quorum-state").write_text(text)
     with pytest.raises(ConfigError, match="quorum-state"):

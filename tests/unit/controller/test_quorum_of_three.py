@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
-from controllers import Cluster, Node, active, free_ports, until_async
+from controllers import Cluster, Node, SimulatedBroker, active, free_ports, until_async
 from fastq_broker.controller import Controller, MetadataError, NewTopic, features
 from fastq_broker.controller.storage import MetaProperties
 from fastq_broker.raft.roles import RaftFatal
@@ -22,6 +23,7 @@ from fastq.protocol.messages import (
     RemoveRaftVoterRequest,
     UpdateFeaturesRequest,
 )
+from fastq.protocol.uuid import uuid_to_str
 
 
 def broker_record(controller: Controller) -> RegisterBrokerRecord:
@@ -319,3 +321,73 @@ def test_voters_that_were_configured_come_and_go_from_kraft_version_1_on(tmp_pat
             await until(lambda: voters() == [[1, 2, 3]] * 3)
 
     asyncio.run(scenario())
+
+
+def test_a_controller_whose_directory_has_another_id_is_told_that_it_has_no_vote(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with Cluster(tmp_path) as cluster:
+            await cluster.register_controllers()
+
+            async def is_raised() -> bool:
+                request = UpdateFeaturesRequest(feature_updates=[level("kraft.version", 1)])
+                return not (await cluster.ask(request)).error_code
+
+            await until_async(is_raised)
+            changed = next(node for node in cluster.nodes if not node.is_active)
+            await until(lambda: changed.controller is not None and changed.controller.quorum.kraft_version == 1)
+            await changed.kill()
+            before = MetaProperties.read(changed.path)
+            assert before is not None
+            replace(before, directory_id=b"other" * 3 + b"!").write(changed.path)
+            await changed.start()
+            active = await cluster.active()
+            await until(lambda: changed.image.offset >= active.image.offset)
+            (said,) = [record.message for record in caplog.records if "it has no vote until" in record.message]
+            for part in (str(changed.path), uuid_to_str(before.directory_id), f"remove-controller {changed.node_id}"):
+                assert part in said
+
+    asyncio.run(scenario())
+
+
+def test_clocks_an_hour_apart_move_nothing(tmp_path: Path) -> None:
+    """No session, no election and no snapshot goes by the time of day; every controller is active once, and all start again."""
+
+    async def scenario() -> None:
+        cluster = Cluster(tmp_path, broker_session_timeout_ms=3000)
+        for node, hours in zip(cluster.nodes, (-1, 0, 1), strict=True):
+            node.clock_ms += hours * 3_600_000
+
+        def is_followed(epoch: int) -> bool:
+            return any(node.is_active and node.image.epoch > epoch for node in cluster.nodes)
+
+        async with cluster:
+            broker = SimulatedBroker(11, cluster)
+            await broker.run()
+            was_active = set[int]()
+            while len(was_active) < 3:
+                node = await cluster.active()
+                controller = node.controller
+                assert controller is not None
+                if node.node_id not in was_active:
+                    was_active.add(node.node_id)
+                    (created,) = controller.create_topics([NewTopic(f"t{node.node_id}", replication_factor=1)])
+                    assert not created.error, created.message
+                    await controller.flushed()
+                    controller.snapshots.write(controller.image, node.clock_ms)
+                epoch = controller.epoch
+                controller.quorum.driver.machine.resign(epoch, controller.quorum.driver.now())
+                controller.quorum.driver.turn()
+                await until(partial(is_followed, epoch))
+            image = await cluster.image()
+            assert not image.brokers[11].fenced and image.brokers[11].epoch == broker.epoch
+            broker.kill()
+            for node in cluster.nodes:
+                await node.kill()
+            for node in cluster.nodes:
+                await node.start()
+            made = {"t1", "t2", "t3"}
+            await until(lambda: all(node.image.topics_by_name.keys() == made for node in cluster.nodes))
+
+    asyncio.run(asyncio.wait_for(scenario(), 120))
