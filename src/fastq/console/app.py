@@ -45,8 +45,10 @@ from fastq.errors import (
     FastqError,
     GroupIdNotFound,
     KafkaError,
+    SchemaRegistryTimeout,
     TransactionalIdNotFound,
     UnknownTopicOrPartition,
+    WaitTimeout,
 )
 
 if TYPE_CHECKING:
@@ -134,8 +136,9 @@ class Console:
         return self._registries[cluster.name]
 
     def render(self, template: str, **values: Any) -> str:
-        """A template of the package; all values are escaped."""
-        return self._templates.get_template(template).render(console=self, **values)
+        """A template of the package; all values are escaped, and half of a surrogate pair, which has no UTF-8, is a question mark."""
+        text = self._templates.get_template(template).render(console=self, **values)
+        return text.encode(errors="replace").decode()
 
     async def close(self) -> None:
         """Close the clients and the audit log."""
@@ -314,17 +317,12 @@ def _endpoint(console: Console, handler: Handler, role: Role, method: str) -> Ca
 async def _answer(visit: Visit, handler: Handler, role: Role, method: str) -> Response:
     console, request = visit.console, visit.request
     try:
-        if method == "POST":
-            visit.form = await read_form(console, request, visit.cookie)
         if request.path_params.get("cluster", next(iter(console.clusters))) not in console.clusters:
             return error_page(console, request, 404, "There is no such cluster.")
-        if not visit.may(role):
-            raise Refused(
-                "This console only shows: it was started with --read-only."
-                if console.config.read_only
-                else f"This needs the role {role.name.lower()}; {visit.user.name} is {visit.user.role.name.lower()}."
-            )
+        visit.check_role(role)
         if method == "POST":
+            visit.form = await read_form(console, request, visit.cookie)
+            visit.check_session()  # a form may take its time, and who sends it is somebody else by then
             console.audit.check()
         response = await handler(visit)
     except ClientDisconnect:
@@ -353,6 +351,8 @@ def _told(error: Exception) -> tuple[int, str]:
         return 404, str(error)
     if isinstance(error, ConnectionFailed | ConnectionTimeout) and not isinstance(error, KafkaError):
         return 502, f"The cluster cannot be reached: {error}"
+    if isinstance(error, WaitTimeout | SchemaRegistryTimeout):
+        return 504, str(error)
     if isinstance(error, FastqError):
         return 409, str(error)
     if isinstance(error, ValueError | TypeError) and _from_arguments(error):

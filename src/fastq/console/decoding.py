@@ -3,8 +3,9 @@
 Rules: what is decoded is a picture of the bytes, cut to TEXT_MAX characters; the bytes themselves go out by a download or into the form
 that sends a record again. JSON deeper than DEPTH_MAX or larger than JSON_BYTES_MAX is a text, and its note says why no path leads into it:
 what writes and compares documents recurses, and indents by depth. The
-registry is the one of the cluster's configuration, asked in a thread; a schema that cannot be had is a word beside the hex, never an error
-of the page, and is not asked for again with each record. Masks are applied here, before anybody sees or compares anything.
+registry is the one of the cluster's configuration, asked in threads that are waited for WAIT_S at most; a schema that cannot be had is a
+word beside the hex, never an error of the page, and is not asked for again with each record. Masks are applied here, before anybody sees
+or compares anything.
 """
 
 from __future__ import annotations
@@ -15,19 +16,24 @@ import json
 import struct
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from fastq.console import paths
 from fastq.console.masking import MASKED, Mask
-from fastq.errors import SchemaRegistryError
+from fastq.console.threads import Threads
+from fastq.errors import SchemaRegistryError, WaitTimeout
 
 if TYPE_CHECKING:
     from fastq.schema_registry import SchemaRegistryClient
+
+T = TypeVar("T")
 
 TEXT_MAX = 20_000
 HEX_BYTES_MAX = 2_048
 JSON_BYTES_MAX = 4 << 20
 DEPTH_MAX = 100
+ASK_S, WAIT_S, ASKED_AT_ONCE = 5.0, 10.0, 8
+"""How long an answer of the registry may take, and all that a page asks of it at once, in seconds; and how many are asked for at once."""
 UNKNOWN_S, UNKNOWN_MAX = 30.0, 1_000
 """How long a schema that could not be had is not asked for again, in seconds, and how many of them are remembered."""
 FRAME = struct.Struct(">bI")
@@ -55,7 +61,8 @@ class Registry:
     def __init__(self, url: str, clock: Callable[[], float] = time.monotonic) -> None:
         from fastq.schema_registry import SchemaRegistryClient
 
-        self._client = SchemaRegistryClient(url)
+        self._client = SchemaRegistryClient(url, timeout_s=ASK_S, retries=0)
+        self._threads = Threads("the schema registry", ASKED_AT_ONCE, WAIT_S)
         self._deserializers: dict[str, Any] = {}
         self._clock = clock
         self._unknown: dict[int | None, tuple[float, str]] = {}
@@ -63,8 +70,12 @@ class Registry:
 
     @property
     def client(self) -> SchemaRegistryClient:
-        """What the pages of the registry ask, in a thread."""
+        """What `ask` is for."""
         return self._client
+
+    async def ask(self, call: Callable[..., T], *arguments: Any) -> T:
+        """What a call of the client gives or raises, or one that takes its time with what it gave; WaitTimeout after WAIT_S."""
+        return await self._threads.run(call, *arguments)
 
     async def decode(self, topic: str, data: bytes) -> Field | None:
         """What a frame of Confluent's form holds; None where the bytes are none."""
@@ -75,9 +86,10 @@ class Registry:
         if unknown is not None:
             return _hex(data)._replace(note=unknown)
         try:
-            schema = await asyncio.to_thread(self._client.schema, schema_id)
-            document = _plain(await self._deserializer(schema.schema_type).deserialize_async(topic, (), data))
-        except SchemaRegistryError as error:
+            schema = await self.ask(self._client.schema, schema_id)
+            deserializer = self._deserializer(schema.schema_type)
+            document = _plain(await asyncio.wait_for(deserializer.deserialize_async(topic, (), data), WAIT_S))
+        except (SchemaRegistryError, WaitTimeout, asyncio.TimeoutError) as error:
             return _hex(data)._replace(note=self._is_unknown(schema_id, error))
         except Exception as error:  # the formats' libraries have errors of their own, and the bytes are anybody's
             return _hex(data)._replace(note=f"schema {schema_id}: {str(error)[:300]}")
@@ -91,11 +103,12 @@ class Registry:
                 return found[1]
         return None
 
-    def _is_unknown(self, schema_id: int, error: SchemaRegistryError) -> str:
-        text = f"schema {schema_id}: {str(error)[:300]}"
+    def _is_unknown(self, schema_id: int, error: Exception) -> str:
+        text = f"schema {schema_id}: {str(error)[:300] or 'the schema registry takes too long'}"
         while len(self._unknown) >= UNKNOWN_MAX:
             del self._unknown[next(iter(self._unknown))]
-        self._unknown[None if error.status is None else schema_id] = self._clock() + UNKNOWN_S, text
+        key = None if getattr(error, "status", None) is None else schema_id
+        self._unknown[key] = self._clock() + UNKNOWN_S, text
         return text
 
     def _deserializer(self, schema_type: str) -> Any:

@@ -1,8 +1,8 @@
 """What the nodes of a cluster tell of themselves by their metrics pages, for charts: rates and latencies between two looks.
 
 Rules: the addresses come from the console's file of settings alone, never from a request, and no redirect is followed. A page has
-PAGE_BYTES_MAX at most and is there within PAGE_S, or its node is left out, and told. All who have a chart open share one look, LOOK_S old
-at most; the counters of the look before are kept, and nothing else.
+PAGE_BYTES_MAX at most and is there within PAGE_S of its head, and all of it within WAIT_S, or its node is left out, and told. All who have
+a chart open share one look, LOOK_S old at most; the counters of the look before are kept, and nothing else.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from fastq.console.threads import Threads
 from fastq.errors import WaitTimeout
 from fastq.schema_registry.client import RedirectsNowhere
 
 PAGE_BYTES_MAX, PAGE_S, LOOK_S = 4 << 20, 5.0, 2.0
+WAIT_S, ASKED_AT_ONCE = 8.0, 64
+"""How long a page is waited for with its head, whose lines may trickle, in seconds; and how many are asked for at once."""
 APIS = ("Produce", "Fetch")
 SHARE = 0.99
 _LINE = re.compile(
@@ -108,6 +111,7 @@ class Metrics:
         self._before: Look | None = None
         self._now: Look | None = None
         self._looking = asyncio.Lock()
+        self._threads = Threads("a metrics page", ASKED_AT_ONCE, WAIT_S)
 
     async def told(self) -> dict[str, Any]:
         """The charted numbers of now; without any at the first look, which has nothing to be compared with."""
@@ -118,7 +122,7 @@ class Metrics:
         return {**numbers, "failed": list(self._now.failed)}
 
     async def _look(self) -> Look:
-        pages = await asyncio.gather(*(asyncio.to_thread(page_of, url) for url in self._urls), return_exceptions=True)
+        pages = await asyncio.gather(*(self._threads.run(page_of, url) for url in self._urls), return_exceptions=True)
         counters: dict[str, Counters] = {}
         failed = []
         for url, page in zip(self._urls, pages, strict=True):

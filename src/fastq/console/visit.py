@@ -85,6 +85,15 @@ class Visit:
         """Whether the user has a role, and the console lets it be used."""
         return self.user.role >= role and not (self.console.config.read_only and role > Role.VIEWER)
 
+    def check_role(self, role: Role) -> None:
+        """Raises Refused where `may` is false."""
+        if not self.may(role):
+            raise Refused(
+                "This console only shows: it was started with --read-only."
+                if self.console.config.read_only
+                else f"This needs the role {role.name.lower()}; {self.user.name} is {self.user.role.name.lower()}."
+            )
+
     def seen(self, topic: str) -> str:
         """A topic's name, if it is one of the user's; else it is not there."""
         if not self.user.may_see(topic):
@@ -125,10 +134,8 @@ class Visit:
         text = self._value(name).strip()
         if not text and default is not None:
             return default
-        try:
-            found = int(text) if len(text) <= 20 else None
-        except ValueError:
-            found = None
+        digits = text.removeprefix("-")  # what Python takes besides, 1_000 or other scripts' digits, is somebody's slip
+        found = int(text) if digits.isascii() and digits.isdigit() and len(text) <= 20 else None
         if found is None or not low <= found <= high:
             raise BadValue(f"{name} is a whole number from {low:,} to {high:,}, not {text[:40]!r}")
         return found

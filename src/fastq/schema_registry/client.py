@@ -2,12 +2,13 @@
 
 Rules
 - What cannot change is asked for once: the schema of an id, the id of a schema in a subject. After the first value of each
-  schema nothing is asked any more.
+  schema nothing is asked any more. Of each kind CACHED_MAX are kept, the newest.
 - Calls block, so none is made in a thread that runs an event loop: LoadingWouldBlock says so, and how to go on. The asyncio
   clients of this package handle it by themselves.
 - A redirect is not followed: where requests and logins go is said by whoever made the client, and by no answer.
 - Of several servers the next one is asked when one cannot be reached or fails (HTTP 5xx). Other answers are final.
-- Passwords and tokens are in no message.
+- An answer is read into what it should be, whole in RESPONSE_BYTES_MAX and in `timeout_s` behind its head, or it is an error, whose
+  words are bounded too. Passwords and tokens are in no message.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ T = TypeVar("T")
 
 CONTENT_TYPE = "application/vnd.schemaregistry.v1+json"
 RESPONSE_BYTES_MAX = 64 * 1024 * 1024
+SAID_MAX = 2_000
+"""Characters of a registry's own words in an error."""
+CACHED_MAX = 1_000
 RETRY_PAUSE_S = 0.1
 
 
@@ -61,13 +65,12 @@ class Schema(NamedTuple):
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Schema:
-        """From an answer. Raises KeyError, TypeError or AttributeError of what is none."""
-        if not isinstance(body["schema"], str):
-            raise TypeError(f"schema is a text, not {body['schema']!r}")
+        """From an answer. Raises KeyError, TypeError, ValueError or AttributeError of what is none."""
         references = tuple(
-            SchemaReference(entry["name"], entry["subject"], entry["version"]) for entry in body.get("references") or ()
+            SchemaReference(_text(entry["name"]), _text(entry["subject"]), _number(entry["version"]))
+            for entry in body.get("references") or ()
         )
-        return cls(body["schema"], body.get("schemaType") or "AVRO", references)
+        return cls(_text(body["schema"]), _text(body.get("schemaType") or "AVRO"), references)
 
 
 class RegisteredSchema(NamedTuple):
@@ -140,7 +143,7 @@ class SchemaRegistryClient:
             query = {"normalize": "true"} if normalize else {}
             path = _path("subjects", subject, "versions")
             return self._request(
-                "POST", path, schema.to_json(), lambda answer: int(answer["id"]), query, subject=subject
+                "POST", path, schema.to_json(), lambda answer: _number(answer["id"]), query, subject=subject
             )
 
         return self._cached(self._ids, key, ask)
@@ -195,17 +198,17 @@ class SchemaRegistryClient:
 
     def subjects(self) -> list[str]:
         """The names of all subjects."""
-        return self._request("GET", "/subjects", None, _list)
+        return self._request("GET", "/subjects", None, _texts)
 
     def versions(self, subject: str) -> list[int]:
         """The versions of a subject."""
-        return self._request("GET", _path("subjects", subject, "versions"), None, _list, subject=subject)
+        return self._request("GET", _path("subjects", subject, "versions"), None, _numbers, subject=subject)
 
     def compatible(self, subject: str, schema: Schema, version: int | str = "latest") -> bool:
         """Whether a schema may follow a version of a subject, by the subject's compatibility level."""
         path = _path("compatibility", "subjects", subject, "versions", str(version))
         return self._request(
-            "POST", path, schema.to_json(), lambda answer: bool(answer["is_compatible"]), subject=subject
+            "POST", path, schema.to_json(), lambda answer: _truth(answer["is_compatible"]), subject=subject
         )
 
     def compatibility(self, subject: str | None = None) -> str:
@@ -213,7 +216,7 @@ class SchemaRegistryClient:
         query = {"defaultToGlobal": "true"} if subject is not None else {}
         path = "/config" if subject is None else _path("config", subject)
         return self._request(
-            "GET", path, None, lambda answer: str(answer["compatibilityLevel"]), query, subject=subject
+            "GET", path, None, lambda answer: _text(answer["compatibilityLevel"]), query, subject=subject
         )
 
     def set_compatibility(self, level: str, subject: str | None = None) -> None:
@@ -229,7 +232,7 @@ class SchemaRegistryClient:
                 for key in [key for key in cache if key[0] == subject]:
                     del cache[key]
             self._latest.pop(subject, None)
-        return self._request("DELETE", _path("subjects", subject), None, _list, subject=subject)
+        return self._request("DELETE", _path("subjects", subject), None, _numbers, subject=subject)
 
     # -- own ------------------------------------------------------------------------------------------------------
 
@@ -241,7 +244,10 @@ class SchemaRegistryClient:
         with self._lock:
             value = cache.get(key)
             if value is None:
-                value = cache[key] = ask()
+                value = ask()
+                while len(cache) >= CACHED_MAX:
+                    del cache[next(iter(cache))]
+                cache[key] = value
             return value
 
     def _request(
@@ -279,10 +285,10 @@ class SchemaRegistryClient:
         request = urllib.request.Request(url, data, headers, method=method)
         try:
             with self._opener.open(request, timeout=self._timeout_s) as response:
-                answer = json.loads(response.read(RESPONSE_BYTES_MAX))
+                answer = json.loads(_whole(response, self._timeout_s))
         except urllib.error.HTTPError as error:
             with error:
-                raise _refused(url, method, error, where) from None
+                raise _refused(url, method, error, self._timeout_s, where) from None
         except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:  # URLError is an OSError
             cause = getattr(error, "reason", error)
             if isinstance(cause, TimeoutError):
@@ -320,12 +326,14 @@ def _unusable(
     return failed
 
 
-def _refused(url: str, method: str, error: urllib.error.HTTPError, where: Mapping[str, Any]) -> SchemaRegistryError:
+def _refused(
+    url: str, method: str, error: urllib.error.HTTPError, timeout_s: float, where: Mapping[str, Any]
+) -> SchemaRegistryError:
     said, code = "", None
     try:
-        body = json.loads(error.read(RESPONSE_BYTES_MAX))
-        said, code = str(body.get("message", "")), body.get("error_code")
-    except (OSError, http.client.HTTPException, ValueError, RecursionError, AttributeError):
+        body = json.loads(_whole(error, timeout_s))
+        said, code = _text(body.get("message", ""))[:SAID_MAX], body.get("error_code")
+    except (OSError, http.client.HTTPException, ValueError, TypeError, RecursionError, AttributeError):
         pass
     moved = "It sends elsewhere, which is not followed: give the url that it has now"
     hints = {
@@ -348,7 +356,53 @@ def _refused(url: str, method: str, error: urllib.error.HTTPError, where: Mappin
 
 
 def _registered(body: Mapping[str, Any]) -> RegisteredSchema:
-    return RegisteredSchema(int(body["id"]), body["subject"], int(body["version"]), Schema.from_json(body))
+    return RegisteredSchema(
+        _number(body["id"]), _text(body["subject"]), _number(body["version"]), Schema.from_json(body)
+    )
+
+
+def _whole(response: Any, timeout_s: float) -> bytes:
+    """The body of an answer; raises TimeoutError for one that trickles, as the socket's time-out is of each of its reads alone."""
+    until_s = time.monotonic() + timeout_s
+    body = bytearray()
+    while part := response.read1(1 << 20):
+        body += part
+        if len(body) > RESPONSE_BYTES_MAX:
+            raise ValueError(f"it has more than {RESPONSE_BYTES_MAX:,} bytes")
+        if time.monotonic() > until_s:
+            raise TimeoutError(f"it took longer than {timeout_s:.0f} s")
+    return bytes(body)
+
+
+def _text(value: Any) -> str:
+    """A text that can be written as UTF-8: in JSON there are halves of surrogate pairs. No value is in the error, however long it is."""
+    if not isinstance(value, str):
+        raise TypeError(f"a text is expected, not {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise ValueError("a text has half of a surrogate pair") from None
+    return value
+
+
+def _number(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**31:
+        raise TypeError(f"a number of 31 bits is expected, not {type(value).__name__}")
+    return value
+
+
+def _truth(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"true or false is expected, not {type(value).__name__}")
+    return value
+
+
+def _texts(body: Any) -> list[str]:
+    return [_text(item) for item in _list(body)]
+
+
+def _numbers(body: Any) -> list[int]:
+    return [_number(item) for item in _list(body)]
 
 
 def _list(body: Any) -> list[Any]:

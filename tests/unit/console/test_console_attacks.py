@@ -56,6 +56,9 @@ def test_any_of_a_form_is_refused_with_a_sentence(
     for headers in ('[["\\ud800", "x"]]', '[["x", "\\udfff"]]'):
         answer = browser.submit(page, page, headers=headers)
         assert answer.status_code == 400 and "surrogate" in answer.text
+    for total in ("1_0", "٣", "+3", "1.0", "0x3", "9" * 5_000, "-", "", " "):
+        answer = browser.submit(page, page.replace("/produce", "/add-partitions"), total=total)
+        assert answer.status_code == 400 and "whole number" in answer.text, total
     for node in ("1" * 5_000, "x", "٣", "2147483648"):
         answer = browser.get(f"/c/test/nodes/{node}")
         assert answer.status_code == 400 and "whole number" in answer.text, node

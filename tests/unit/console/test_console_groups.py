@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from console_served import Browser, Served
 
 from fastq import Admin, Consumer, Producer, TopicPartition
@@ -154,3 +155,24 @@ def _users(folder: Path) -> Path:
     path = folder / "users"
     path.write_text(f"pat:admin:{hash_password('patpat')}:pub-*\n")
     return path
+
+
+def test_nothing_moves_where_a_throttle_cannot_be_set_and_what_is_set_is_told(
+    served: Callable[..., Served],
+    shared_broker: Broker,
+    make_topic: Callable[..., str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """To a node that is not there: its own throttle is refused, that of the other and of the topic are there by then."""
+    monkeypatch.setattr("fastq.console.clusters.API_TIMEOUT_S", 1.0)
+    topic, log = make_topic(shared_broker.bootstrap_servers), tmp_path / "audit"
+    with Browser(served(audit_log=log).url) as browser:
+        answer = browser.submit("/c/test/new-topic", "/c/test/partitions/reassign", moves=f"{topic}:0:99", throttle="5")
+        assert answer.status_code == 200 and "Nothing has begun to move" in answer.text, answer.text
+        assert (
+            f"topic {topic}</td><td>throttled, until" in answer.text and 'broker 99</td><td class="bad">' in answer.text
+        )
+        assert json.loads(log.read_text().splitlines()[-1])["outcome"] != "done"
+        answer = browser.submit("/c/test/new-topic", "/c/test/partitions/unthrottle")
+        assert f"topic {topic}</td><td>done" in answer.text

@@ -76,9 +76,7 @@ def test_a_topic_is_made_changed_cloned_purged_and_deleted(
             assert becomes(lambda topic=topic: setting(topic, "max.message.bytes").value == "2000")
             assert setting(topic, "retention.ms").value == "1000000"
         told = " ".join(browser.get(f"{page}/settings").text.split())
-        row = (
-            '<td class="mono">max.message.bytes</td> <td class="mono wrap">2000</td> <td class="mono wrap">1048588</td>'
-        )
+        row = '<td class="mono key">max.message.bytes</td> <td class="mono wrap">2000</td> <td class="mono wrap">1048588</td>'
         assert row in told, "the value and what it would be"
         assert browser.submit(page, f"{page}/set-config", key="max.message.bytes", default="1").status_code == 200
         assert becomes(lambda: setting(name, "max.message.bytes").is_default)

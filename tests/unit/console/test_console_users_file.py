@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode, urlsplit
 
 import pytest
 from console_served import Browser, Served, becomes
@@ -99,3 +101,39 @@ def test_what_goes_on_ends_with_the_session(
         last = tail(olga)
         written(file, f"olga:operator:{HASHES['olga']}:pub-*")
         assert last() == "event: failed"
+
+
+def test_a_form_that_takes_its_time_is_of_whoever_its_sender_is_by_then(
+    served: Callable[..., Served], file: Path, new_topic_name: Callable[[], str], tmp_path: Path
+) -> None:
+    """The first half came from an admin; before the second the file of users has made a viewer of her."""
+    name, log = new_topic_name(), tmp_path / "audit"
+    url = served(users=Users.load(file), audit_log=log).url
+    address = urlsplit(url)
+    with Browser(url) as ann:
+        ann.log_in("ann", "annann")
+        body = urlencode({"name": name, "token": ann.token("/c/test/new-topic")}).encode()
+        cookie = "; ".join(f"{key}={value}" for key, value in ann.cookies.items())
+        with socket.create_connection((address.hostname or "", address.port or 0), timeout=20) as connection:
+            connection.sendall(
+                f"POST /c/test/create-topic HTTP/1.1\r\nHost: {address.netloc}\r\nContent-Length: {len(body)}\r\n"
+                f"Cookie: {cookie}\r\nContent-Type: application/x-www-form-urlencoded\r\nExpect: 100-continue\r\n"
+                "Connection: close\r\n\r\n".encode()
+            )
+            assert connection.recv(65536).startswith(
+                b"HTTP/1.1 100"
+            )  # the console knows who asks, and waits for the form
+            written(file, f"ann:viewer:{HASHES['ann']}")
+            connection.sendall(body)
+            answer = b"".join(iter(lambda: connection.recv(65536), b""))
+        assert answer.split()[1] == b"403" and b"The session is over" in answer, answer
+        assert ann.get(f"/c/test/topics/{name}").status_code == 404
+    assert "The session is over" in log.read_text().splitlines()[-1]
+
+
+def test_a_form_of_a_lower_role_is_not_read(served: Callable[..., Served], users: Users) -> None:
+    with Browser(served(users=users).url) as vera:
+        vera.log_in("vera", "veravera")
+        for size in (10, 5 << 20):
+            answer = vera.post("/c/test/create-topic", content=b"x" * size)
+            assert answer.status_code == 403 and "needs the role admin" in answer.text

@@ -20,7 +20,7 @@ from fastq.console.pages.routes import CLUSTER, TOPIC, Routes
 from fastq.console.picture import replica_sizes
 from fastq.console.users import Role
 from fastq.console.visit import BadValue, Refused, Visit
-from fastq.errors import ElectionNotNeeded, FastqError
+from fastq.errors import ElectionNotNeeded, FastqError, UnsupportedVersion
 from fastq.metadata import TopicPartition
 
 MOVES_LENGTH_MAX = 3 << 20
@@ -183,18 +183,23 @@ async def reassign(visit: Visit) -> Response:
     visit.check_everywhere("A reassignment")
     moves = _moves(visit)
     mib = visit.number("throttle", 0, low=1, high=THROTTLE_MAX)
-    if mib:
-        await _throttle(visit, moves, mib << 20)
+    throttled = await _throttle(visit, moves, mib << 20) if mib else []
+    failed = next((outcome for _, outcome in throttled if isinstance(outcome, FastqError)), None)
+    if failed is not None:
+        visit.audit("reassign partitions", failed, throttle_mib=mib)
+        what = "Nothing has begun to move, as not every throttle could be set"
+        return visit.result(what, throttled, visit.url("partitions"))
     outcomes = await visit.cluster.admin.alter_partition_reassignments(moves)
     first: FastqError | None = next(iter(outcomes.errors.values()), None)
     visit.audit("reassign partitions", first, throttle_mib=mib, moves={str(tp): nodes for tp, nodes in moves.items()})
     rows: list[tuple[str, Any]] = [
         (f"{tp} to {moves[tp]}", outcome.error or "begun") for tp, outcome in outcomes.items()
     ]
-    return visit.result("Reassign partitions", rows, visit.url("partitions"))
+    return visit.result("Reassign partitions", throttled + rows, visit.url("partitions"))
 
 
-async def _throttle(visit: Visit, moves: dict[TopicPartition, list[int]], bytes_per_s: int) -> None:
+async def _throttle(visit: Visit, moves: dict[TopicPartition, list[int]], bytes_per_s: int) -> list[tuple[str, Any]]:
+    """Set throttles; what became of each, as they stay whatever becomes of the moves."""
     admin = visit.cluster.admin
     described = await admin.describe_topics(sorted({tp.topic for tp in moves}))
     before = {
@@ -206,28 +211,49 @@ async def _throttle(visit: Visit, moves: dict[TopicPartition, list[int]], bytes_
     if unknown:
         raise BadValue(f"{unknown[0]}: there is no such partition")
     changes = replication_throttles(before, moves, await admin.list_partition_reassignments(), bytes_per_s)
-    if changes:
-        (await admin.incremental_alter_configs(alterations(changes))).results()
+    outcomes = (await admin.incremental_alter_configs(alterations(changes))) if changes else {}
+    return [
+        (_told(one), outcome.error or "throttled, until the throttles are taken away")
+        for one, outcome in outcomes.items()
+    ]
+
+
+def _told(resource: ConfigResource) -> str:
+    return f"{resource.type.name.lower()} {resource.name}"
 
 
 async def unthrottle(visit: Visit) -> Response:
     """Take all throttles of moves away, from brokers and topics, once nothing moves."""
     visit.check_everywhere("The throttles of moves")
     admin, found = visit.cluster.admin, Changes()
+    rows: list[tuple[str, Any]] = []
     if await admin.list_partition_reassignments():
         raise Refused("Partitions move still: their throttles go once nothing moves.")
     with visit.cluster.alone("a look for throttles"):
         names = sorted(await admin.list_topics(include_internal=True))
-        resources = [broker(node.node_id) for node in (await admin.describe_cluster()).nodes]
-        resources += [ConfigResource.topic(name) for name in names]
+        running, gone = await _nodes(visit)
+        resources = [*map(broker, running), *map(ConfigResource.topic, names)]
         for place in range(0, len(resources), DESCRIBED_AT_ONCE):
-            some = resources[place : place + DESCRIBED_AT_ONCE]
-            found.update(throttles_of(await admin.describe_configs(some, timeout=DESCRIBE_S)))
-    if found:
-        (await admin.incremental_alter_configs(alterations(found))).results()
-    visit.audit("take throttles away", resources=[f"{one.type.name.lower()} {one.name}" for one in found])
-    rows = [(f"{one.type.name.lower()} {one.name}", None) for one in found]
+            described = await admin.describe_configs(resources[place : place + DESCRIBED_AT_ONCE], timeout=DESCRIBE_S)
+            found.update(throttles_of(described))
+            rows += [(_told(one), error) for one, error in described.errors.items()]
+    outcomes = (await admin.incremental_alter_configs(alterations(found))) if found else {}
+    rows += [(_told(one), outcome.error) for one, outcome in outcomes.items()]
+    failed = next((outcome for _, outcome in rows if outcome is not None), None)
+    visit.audit("take throttles away", failed, resources=[_told(one) for one in found])
+    words = "does not run: a throttle that it has stays; take it away once the node is back"
+    rows += [(_told(broker(node)), words) for node in gone]
     return visit.result("Take throttles away", rows, visit.url("partitions"))
+
+
+async def _nodes(visit: Visit) -> tuple[list[int], list[int]]:
+    """The nodes that run, and those that are registered and do not, where the cluster tells."""
+    admin = visit.cluster.admin
+    try:
+        described = await admin.describe_cluster(include_fenced=True)
+    except UnsupportedVersion:
+        described = await admin.describe_cluster()
+    return [node.node_id for node in described.nodes], [node.node_id for node in described.fenced_nodes]
 
 
 def _moves(visit: Visit) -> dict[TopicPartition, list[int]]:

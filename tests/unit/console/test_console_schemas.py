@@ -1,0 +1,292 @@
+"""The pages of the schema registry, of one that says anything at all, or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from console_served import Browser, Served
+
+from fastq.console import decoding
+from fastq.console.config import ClusterConfig
+from fastq.console.decoding import Registry
+from fastq.console.pages import schemas
+from fastq.console.threads import Threads
+from fastq.errors import SchemaRegistryError, SchemaRegistryTimeout, WaitTimeout
+from fastq.schema_registry import Schema, SchemaRegistryClient, client
+from fastq.testing import Broker, SchemaRegistry
+
+SUBJECTS, SUBJECT = "/c/test/schemas", "/c/test/schema?id=a"
+
+
+class Liar:
+    """A server at a registry's address: `answers` by what a path ends with, the rest as a registry would; `asked` are the paths."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Any] = {}
+        self.asked: list[str] = []
+        self.over = threading.Event()
+        self.schema: Callable[[int], str] = lambda version: '{"type": "string"}'
+        liar = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def answer(self) -> None:
+                self.rfile.read(int(self.headers.get("content-length", 0)))
+                path = self.path.partition("?")[0]
+                liar.asked.append(f"{self.command} {path}")
+                known = liar.regular(path)
+                found = next((answer for end, answer in liar.answers.items() if path.endswith(end)), known)
+                if callable(found):
+                    found(self)
+                    return
+                status, body = found if isinstance(found, tuple) else (200, found)
+                data = body if isinstance(body, bytes) else json.dumps(body).encode()
+                self.send_response(status)
+                self.send_header("content-length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            do_GET = do_POST = do_PUT = answer
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+
+    def regular(self, path: str) -> Any:
+        last = path.rpartition("/")[2]
+        if path == "/subjects":
+            return ["a"]
+        if path.startswith("/config"):
+            return {"compatibilityLevel": "BACKWARD"}
+        if path.startswith("/compatibility"):
+            return {"is_compatible": True}
+        if last == "versions":
+            return [1, 2]
+        return {"id": 1, "subject": "a", "version": int(last), "schema": self.schema(int(last))}
+
+    def close(self) -> None:
+        self.over.set()
+        self._server.shutdown()
+        self._server.server_close()
+
+
+def silent(over: threading.Event) -> Callable[[BaseHTTPRequestHandler], None]:
+    return lambda handler: over.wait(60) and None
+
+
+def trickling(over: threading.Event, *, head: bool) -> Callable[[BaseHTTPRequestHandler], None]:
+    """A byte every so often, of the head or of the body, until it is over."""
+
+    def answer(handler: BaseHTTPRequestHandler) -> None:
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\n" + (b"" if head else b"content-length: 100000\r\n\r\n"))
+        while not over.wait(0.02):
+            try:
+                handler.wfile.write(b"x: y\r\n" if head else b" ")
+            except OSError:
+                return
+
+    return answer
+
+
+@pytest.fixture
+def liar() -> Iterator[Liar]:
+    server = Liar()
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def browser(served: Callable[..., Served], shared_broker: Broker, liar: Liar) -> Iterator[Browser]:
+    cluster = ClusterConfig("test", {"bootstrap.servers": shared_broker.bootstrap_servers}, liar.url)
+    with Browser(served(clusters=(cluster,)).url) as client:
+        yield client
+
+
+WRONG = "not what a schema registry says"
+
+
+@pytest.mark.parametrize(
+    ("page", "end", "answer", "words"),
+    [
+        *((SUBJECTS, "/subjects", body, WRONG) for body in ([1], [{}], [None], [["a"]], ["\ud800"], {}, "a", None)),
+        *((SUBJECTS, "/config", {"compatibilityLevel": level}, WRONG) for level in (5, None, "\ud800", ["BACKWARD"])),
+        *((SUBJECT, "/versions", body, WRONG) for body in (["1"], [1, "a"], [{}], [-1], [2**70], [True], [1.5])),
+        *((SUBJECT, "/2", body, WRONG) for body in ([], None, {}, {"id": 1})),
+        (SUBJECT, "/2", {"id": "x" * 10_000, "subject": "a", "version": 2, "schema": "1"}, WRONG),
+        (SUBJECT, "/2", b'{"id": 1e999, "subject": "a", "version": 2, "schema": "1"}', WRONG),
+        (SUBJECT, "/2", {"id": 1, "subject": {}, "version": 2, "schema": "1"}, WRONG),
+        (SUBJECT, "/2", {"id": 1, "subject": "a", "version": 2, "schema": "\ud800"}, WRONG),
+        (SUBJECT, "/2", {"id": 1, "subject": "a", "version": 2, "schema": "1", "schemaType": [1]}, WRONG),
+        (SUBJECT, "/2", {"id": 1, "subject": "a", "version": 2, "schema": "1", "references": ["x"]}, WRONG),
+        (
+            SUBJECT,
+            "/2",
+            {
+                "id": 1,
+                "subject": "a",
+                "version": 2,
+                "schema": "1",
+                "references": [{"name": 1, "subject": [], "version": "x"}],
+            },
+            WRONG,
+        ),
+        (SUBJECTS, "/subjects", (200, b"<html>not one</html>"), "not JSON"),
+        (SUBJECTS, "/subjects", (204, b""), "not JSON"),
+        (SUBJECTS, "/subjects", (200, b"[" * 100_000), "not JSON"),
+        (SUBJECTS, "/subjects", (500, b"<html>no</html>"), "HTTP 500"),
+        (SUBJECTS, "/subjects", (422, {"message": "x" * 5_000_000}), "HTTP 422"),
+        (SUBJECTS, "/subjects", (422, {"message": "\ud800"}), "HTTP 422"),
+        (SUBJECTS, "/subjects", (422, {"message": ["x"]}), "HTTP 422"),
+    ],
+    ids=str,
+)
+def test_what_is_no_registrys_answer_is_a_sentence(
+    browser: Browser, liar: Liar, page: str, end: str, answer: Any, words: str
+) -> None:
+    liar.answers[end] = answer
+    told = browser.get(page)
+    assert told.status_code == 409 and words in told.text and len(told.text) < 10_000, told.text[:2_000]
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [({"id": 1, "subject": "a", "version": 2, "schema": '"\\ud800"'}, "?")]
+    + [
+        ({"id": 1, "subject": "a", "version": 2, "schema": text}, "characters")
+        for text in ("x" * 3_000_000, "[" * 900 + "]" * 900)
+    ],
+    ids=["surrogate", "long", "deep"],
+)
+def test_odd_schemas_are_shown_in_bounds(browser: Browser, liar: Liar, body: Any, words: str) -> None:
+    liar.answers["/2"] = body
+    told = browser.get(SUBJECT)
+    assert told.status_code == 200 and words in told.text and len(told.content) < 3 * schemas.SHOWN_MAX
+
+
+def test_names_of_any_kind_and_number_lead_to_their_subjects(browser: Browser, liar: Liar) -> None:
+    odd = ['a"b', "a/b", "../x", "<b>&amp;", "a b?c#d%2f", "ü\u2028\u202e", "x\r\ny", "'"]
+    liar.answers["/subjects"] = [*odd, "y" * 1_001, *(f"s{n:05}" for n in range(10_000))]
+    page = browser.get(SUBJECTS)
+    assert "10,008 in all, page 1 of 201" in page.text and "1 subject whose name is too long" in page.text
+    assert len(page.content) < 20_000 and "<b>&" not in page.text
+    for name in odd:
+        liar.asked.clear()
+        assert browser.get("/c/test/schema", params={"id": name}).status_code == 200, name
+        assert f"GET /subjects/{quote(name, safe='')}/versions" in liar.asked
+    assert "s07777" in browser.get(SUBJECTS, params={"q": "S07777"}).text
+
+
+def test_a_name_that_makes_another_path_is_none(browser: Browser, liar: Liar) -> None:
+    """PUT /config/ is the level of all subjects."""
+    for name in ("", ".", ".."):
+        assert browser.get("/c/test/schema", params={"id": name}).status_code == 400
+        for action, fields in (("level", {"level": "NONE"}), ("check", {"schema": "x"})):
+            answer = browser.submit("/c/test/new-topic", f"/c/test/schema/{action}", id=name, **fields)
+            assert answer.status_code == 400 and "the name of a subject" in answer.text
+    assert not liar.asked
+
+
+def test_many_versions_and_none(browser: Browser, liar: Liar) -> None:
+    liar.answers["/versions"] = list(range(1, 50_001))
+    page = browser.get(SUBJECT)
+    assert len(page.content) < 100_000 and "49,500 older versions are not in the lists" in page.text
+    liar.answers["/versions"] = []
+    answer = browser.submit("/c/test/new-topic", "/c/test/schema/check", id="a", schema="x")
+    assert answer.status_code == 400 and "no version that another could follow" in answer.text
+
+
+def test_versions_that_have_nothing_in_common_are_compared_at_once(browser: Browser, liar: Liar) -> None:
+    """With `difflib.ndiff`, which looks into lines, this took minutes that no other page had."""
+    liar.schema = lambda version: "\n".join(f"{n * 7919 % 4999:04} {'abc'[version:]} {n}" for n in range(4_999))
+    page = browser.get(f"{SUBJECT}&version=2&with=1")
+    assert page.status_code == 200 and "4,999 lines came and 4,999 lines went" in page.text
+    liar.answers["/3"] = {"id": 3, "subject": "a", "version": 3, "schema": "x\n" * 5_001}
+    page = browser.get(f"{SUBJECT}&version=3&with=1")
+    assert page.status_code == 400 and "are not compared" in page.text
+
+
+@pytest.mark.parametrize("way", ["silent", "body", "head"])
+def test_a_registry_that_takes_its_time_is_told_and_holds_up_nothing_else(
+    served: Callable[..., Served], shared_broker: Broker, liar: Liar, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setattr(decoding, "ASK_S", 0.2)
+    monkeypatch.setattr(decoding, "WAIT_S", 0.6)
+    liar.answers["/subjects"] = silent(liar.over) if way == "silent" else trickling(liar.over, head=way == "head")
+    cluster = ClusterConfig("test", {"bootstrap.servers": shared_broker.bootstrap_servers}, liar.url)
+    with Browser(served(clusters=(cluster,)).url) as browser:
+        for _ in range(decoding.ASKED_AT_ONCE + 1):  # the last finds no thread, where the head trickles
+            answer = browser.get(SUBJECTS)
+            assert answer.status_code == 504 and "schema registry" in answer.text
+        assert browser.get("/c/test").status_code == 200
+
+
+def test_threads_that_nobody_waits_for_count_until_they_end() -> None:
+    async def check() -> None:
+        go, ended = threading.Event(), list[int]()
+
+        def late() -> int:
+            go.wait(30)
+            ended.append(1)
+            return 7
+
+        threads = Threads("a thing", 1, 0.1)
+        for _ in range(2):
+            with pytest.raises(WaitTimeout, match="a thing took longer"):
+                await threads.run(late)
+        assert not ended
+        go.set()
+        threads._wait_s = 30
+        assert await threads.run(late) == 7 and ended == [1, 1], "of two, the second never found a place"
+        with pytest.raises(SchemaRegistryTimeout):
+            await threads.run(_raise, SchemaRegistryTimeout())
+
+    asyncio.run(check())
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def test_a_schema_that_takes_too_long_is_a_word_beside_the_bytes(liar: Liar, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "ASK_S", 0.2)
+    monkeypatch.setattr(decoding, "WAIT_S", 0.6)
+    liar.answers["/7"] = trickling(liar.over, head=True)
+
+    async def check() -> None:
+        registry = Registry(liar.url)
+        for _ in range(2):
+            found = await registry.decode("t", b"\0\0\0\0\7x")
+            assert found is not None and found.kind == "hex" and "took longer" in found.note
+        assert len(liar.asked) == 1, "and is not asked for with each record"
+
+    asyncio.run(check())
+
+
+def test_a_client_keeps_the_newest_and_trusts_no_type(monkeypatch: pytest.MonkeyPatch, liar: Liar) -> None:
+    monkeypatch.setattr(client, "CACHED_MAX", 3)
+    with SchemaRegistry() as registry:
+        one = SchemaRegistryClient(registry.url)
+        ids = [one.register("s", Schema(json.dumps({"type": "fixed", "name": "f", "size": n}))) for n in range(1, 6)]
+        del registry.requests[:]
+        for schema_id in (*ids, ids[-1], ids[0]):
+            one.schema(schema_id)
+        assert len(registry.requests) == 6, "the newest three are kept, so the last is there and the first is not"
+    liar.answers["/versions/latest"] = {"is_compatible": "no"}
+    with pytest.raises(SchemaRegistryError, match="true or false"):
+        SchemaRegistryClient(liar.url).compatible("a", Schema("x"))
+    monkeypatch.setattr(client, "RESPONSE_BYTES_MAX", 1_000)
+    liar.answers["/subjects"] = ["x" * 1_000]
+    with pytest.raises(SchemaRegistryError, match="more than 1,000 bytes"):
+        SchemaRegistryClient(liar.url).subjects()
