@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from fastq.errors import LoadingWouldBlock, SchemaRegistryError, SchemaRegistryTimeout
+from fastq.errors import LoadingWouldBlock, SchemaRegistryError, SchemaRegistryTimeout, WaitTimeout
 
 T = TypeVar("T")
 
@@ -362,7 +362,7 @@ def _registered(body: Mapping[str, Any]) -> RegisteredSchema:
 
 
 def _whole(response: Any, timeout_s: float) -> bytes:
-    """The body of an answer; raises TimeoutError for one that trickles, as the socket's time-out is of each of its reads alone."""
+    """The body of an answer; raises WaitTimeout for one that trickles, as the socket's time-out is of each of its reads alone."""
     until_s = time.monotonic() + timeout_s
     body = bytearray()
     while part := response.read1(1 << 20):
@@ -370,7 +370,7 @@ def _whole(response: Any, timeout_s: float) -> bytes:
         if len(body) > RESPONSE_BYTES_MAX:
             raise ValueError(f"it has more than {RESPONSE_BYTES_MAX:,} bytes")
         if time.monotonic() > until_s:
-            raise TimeoutError(f"it took longer than {timeout_s:.0f} s")
+            raise WaitTimeout(f"it took longer than {timeout_s:.0f} s")
     return bytes(body)
 
 
