@@ -8,6 +8,8 @@ Rules
   records need not wait for it. The recovery point is written down once a minute, so that a crash costs no more of recovery for it.
 - After a failed sync nothing is tried again: the directory is offline, and whoever waits gets its error.
 - A job vouches for what the log held when it began: a truncation under way takes from it what was cut off.
+- The first job after a truncation syncs what was cut, whether a roll has come between or not, and the names that went: a loss of power
+  would bring them back, below and behind what is acknowledged by then.
 - Settings may change at any moment, under a job or with waiters: `settings_changed` brings everyone to the new promise.
 """
 
@@ -46,6 +48,7 @@ class Durability:
 
     __slots__ = (
         "_again",
+        "_cut_at",
         "_deleted",
         "_flushing",
         "_later",
@@ -69,6 +72,7 @@ class Durability:
         self._flushing = False
         self._target = 0  # the job in flight covers the records below it
         self._again: bool | None = None  # None: no further job is asked for; else whether it is a full one
+        self._cut_at: int | None = None  # base offset of the first segment whose truncation no job has covered yet
         self._later = False
         self._retry: bool | None = None  # as `_again`, for a job that could not be prepared
         self._deleted: KafkaError | None = None
@@ -85,6 +89,7 @@ class Durability:
         return (
             self._name_synced
             and not self._topic_id_unsynced
+            and self._cut_at is None
             and not log.epochs.unsynced
             and log.recovery_point >= log.log_end_offset
             and not any(
@@ -93,11 +98,17 @@ class Durability:
             )
         )
 
+    @property
+    def unsynced_from(self) -> int:
+        """Segments from this offset on may have what is not on disk."""
+        return self.on_disk_offset if self._cut_at is None else min(self.on_disk_offset, self._cut_at)
+
     def all_on_disk(self) -> None:
         """Everything of the log has been synced from outside, its names too."""
         log = self._log
         self._name_synced = True
         self._topic_id_unsynced = False
+        self._cut_at = None
         log.epochs.unsynced = False
         for segment in log.segments:
             segment.name_synced = True
@@ -212,6 +223,8 @@ class Durability:
         """The log ends at `end` now, which was below its end before: what comes there next has not been synced by any job."""
         self.on_disk_offset = min(self.on_disk_offset, end)
         self._target = min(self._target, end)
+        base = self._log.active_segment.base_offset
+        self._cut_at = base if self._cut_at is None else min(self._cut_at, base)
         gone = deque(waiter for waiter in self._waiters if waiter[0] > end)
         self._waiters = deque(waiter for waiter in self._waiters if waiter[0] <= end)
         log = self._log
@@ -266,10 +279,13 @@ class Durability:
         """
         log = self._log
         files = log.files
-        since = min(log.recovery_point, self.on_disk_offset) if full else self.on_disk_offset
+        since = min(log.recovery_point, self.unsynced_from) if full else self.unsynced_from
         handles: list[FileHandle] = []
-        marks: list[tuple[object, str, int]] = []
+        marks: list[tuple[object, str, int | None]] = []
         new_names = not self._name_synced
+        if self._cut_at is not None:
+            marks.append((self, "_cut_at", None))
+            new_names = True
         for segment in log.segments_from(since):
             handles.append(segment.log.handle())
             if not segment.name_synced:

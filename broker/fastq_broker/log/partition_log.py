@@ -273,7 +273,7 @@ class PartitionLog(LogReads, LogAppends):
         fails."""
         end = self.log_end_offset
         try:  # who lacks a descriptor has not failed to sync
-            handles = [segment.log.handle() for segment in self.segments_from(self.on_disk_offset)]
+            handles = [segment.log.handle() for segment in self.segments_from(self.durability.unsynced_from)]
             directory = FileHandle(self.files, self.path, READ)
         except OSError as error:
             raise self.dir.refuse("opening what is to be synced", error.filename or self.path, error) from error

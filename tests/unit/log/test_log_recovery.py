@@ -217,6 +217,51 @@ def test_a_name_that_a_killed_process_has_left_is_synced_by_the_next(tmp_path: P
     assert (left / "t-0" / f"{0:020d}.log").stat().st_size > 0
 
 
+def shared_log(root: Path, files: ForgetfulFiles, count: int) -> tuple[LogManager, PartitionLog]:
+    """A log of a node among others, in segments of 20 batches, with so many batches of one record on disk."""
+    manager = open_manager(root, replace(CONFIG, segment_bytes=20 * SIZE, flush_messages=1), files=files)
+    log = manager.create("t", 0, bytes(16))
+    log.load()
+    log.share(True)
+    for number in range(count):
+        log.append(one_batch([b"v%03d" % number], timestamp_ms=START_MS), leader_epoch=0, now_ms=START_MS)
+    log.flush()
+    manager.flusher.wait()
+    return manager, log
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_what_was_cut_off_before_a_roll_does_not_come_back_below_what_is_on_disk(tmp_path: Path, full: bool) -> None:
+    files = ForgetfulFiles()
+    root, left = tmp_path / "d", tmp_path / "left"
+    manager, log = shared_log(root, files, 10)
+    log.truncate_to(9)
+    log.roll(START_MS)
+    log.append(one_batch([b"kept"], timestamp_ms=START_MS), leader_epoch=3, now_ms=START_MS)
+    log.durability.request(full=full)
+    manager.flusher.wait()
+    assert log.on_disk_offset == 10
+    crash(manager)
+    files.lose_power(root, left)
+    log = reopen(left)
+    assert (log.log_end_offset, records_of(log.read(9, 1 << 20))[0].value) == (10, b"kept")
+
+
+def test_segments_that_were_cut_off_do_not_come_back_behind_what_is_on_disk(tmp_path: Path) -> None:
+    files = ForgetfulFiles()
+    root, left = tmp_path / "d", tmp_path / "left"
+    manager, log = shared_log(root, files, 30)
+    log.truncate_to(19)
+    log.append(one_batch([b"kept"], timestamp_ms=START_MS), leader_epoch=3, now_ms=START_MS)
+    log.durability.request(full=False)
+    manager.flusher.wait()
+    assert (log.on_disk_offset, len(log.segments)) == (20, 1)
+    crash(manager)
+    files.lose_power(root, left)
+    log = reopen(left)
+    assert (log.log_end_offset, records_of(log.read(19, 1 << 20))[0].value) == (20, b"kept")
+
+
 def test_leftovers_of_an_interrupted_deletion_go(tmp_path: Path) -> None:
     manager = open_manager(tmp_path, CONFIG)
     fill(manager, 0, 10)
