@@ -1,22 +1,26 @@
-"""How long a producer and a consumer have no records while their leader is stopped in good order: on virtual time, in which only the
-network, the disk and timers take any, so that who waits for a timer without need is found."""
+"""How long a producer and a consumer have no records while their leader is stopped in good order, or killed: on virtual time, in which only
+the network, the disk and timers take any, so that who waits for a timer without need is found."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from itertools import pairwise
+from typing import NamedTuple
 
 import pytest
 
 from fastq import AsyncConsumer, AsyncProducer, TopicPartition
 from simulation.client import Client
-from simulation.node import PORT, ip_of
+from simulation.node import PORT, Node, ip_of
 from simulation.scenario import Cluster, simulate
 from simulation.world import FIRST_MS, Violation
 
 TOPIC, PARTITIONS = "gaps", 6
 GAP_S = 0.06
 """Many times what the network takes to and fro, and less than the shortest pause of a client."""
+SEEK_S = 0.12
+"""How often a client asks who leads in place of a node that was killed a moment ago."""
 
 
 class Watched:
@@ -50,7 +54,22 @@ class Watched:
         self.running -= 1
 
 
-def stop_a_leader(cluster: Cluster) -> None:
+class Leader(NamedTuple):
+    """A node that leads a partition which is written and read, and is not the active controller; `place` is the partition's."""
+
+    node: Node
+    place: int
+    watched: Watched
+
+    def succeeded(self, cluster: Cluster) -> bool:
+        """Whether every node that runs knows of another leader."""
+        brokers = [each.broker for each in cluster.nodes if each.broker is not None and each is not self.node]
+        return all(
+            broker.image.topics_by_name[TOPIC].partitions[self.place].leader != self.node.node_id for broker in brokers
+        )
+
+
+def a_leader_at_work(cluster: Cluster) -> Leader:
     """Nobody writes to the other partitions: what waits for their records waits long."""
     world = cluster.world
     cluster.network.delay_s = 0.00005, 0.0005
@@ -63,22 +82,44 @@ def stop_a_leader(cluster: Cluster) -> None:
     assert broker is not None
     leaders = [each.leader for each in broker.image.topics_by_name[TOPIC].partitions]
     node = next(node for node in cluster.nodes if node.broker is not None and not node.broker.controller.is_active)
-    watched = Watched(cluster, leaders.index(node.node_id))
+    place = leaders.index(node.node_id)
+    watched = Watched(cluster, place)
     cluster.until(10.0, lambda: len(watched.read) > 100, "no records are read")
-    begun = world.now
-    node.stop()
-    cluster.until(20.0, lambda: node.broker is None, "the node does not end")
-    node.start()
+    return Leader(node, place, watched)
+
+
+def check_gaps(cluster: Cluster, watched: Watched, since: float) -> None:
+    """Nothing but what has to has passed between `since` and the first record after it."""
+    world = cluster.world
     world.run(1.0)
     for what, times in (("acknowledged", watched.acknowledged), ("read", watched.read)):
-        gap_s, at = max((after - before, after) for before, after in pairwise([*times, world.now]) if after > begun)
+        gap_s, at = max((end - max(begin, since), end) for begin, end in pairwise([*times, world.now]) if end > since)
         if gap_s > GAP_S:
-            raise Violation(f"nothing was {what} for {gap_s:.3f} s, until {at:.4f}; the stop began at {begun:.4f}")
+            raise Violation(
+                f"nothing was {what} for {gap_s:.3f} s, until {at:.4f}; it might have been from {since:.4f} on"
+            )
     watched.stopping = True
     cluster.until(10.0, lambda: not watched.running, "clients do not end")
 
 
+def stop_a_leader(cluster: Cluster) -> None:
+    node, _, watched = a_leader_at_work(cluster)
+    begun = cluster.world.now
+    node.stop()
+    cluster.until(20.0, lambda: node.broker is None, "the node does not end")
+    node.start()
+    check_gaps(cluster, watched, begun)
+
+
+def kill_a_leader(cluster: Cluster) -> None:
+    leader = a_leader_at_work(cluster)
+    leader.node.kill()
+    cluster.until(20.0, lambda: leader.succeeded(cluster), "nobody leads in its place")
+    check_gaps(cluster, leader.watched, cluster.world.now + SEEK_S)
+
+
 @pytest.mark.parametrize("seed", range(3))
-def test_a_stop_has_nobody_wait_for_a_timer(seed: int) -> None:
-    outcome = simulate(seed, stop_a_leader)
+@pytest.mark.parametrize("play", [stop_a_leader, kill_a_leader])
+def test_nobody_waits_for_a_timer(play: Callable[[Cluster], None], seed: int) -> None:
+    outcome = simulate(seed, play)
     assert outcome.problem is None, "\n".join(outcome.story)

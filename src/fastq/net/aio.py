@@ -63,6 +63,11 @@ class AsyncDriver:
             self._turn_scheduled = True
             self.loop.call_soon(self._turn)
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether the core has something to do before this driver would take a turn by itself: a kick is due."""
+        return self.core.deadline < self._timer_at
+
     def check_loop(self) -> None:
         """Raises WrongEventLoop in another loop than the driver's, where its answers would wake nobody."""
         running = asyncio._get_running_loop()

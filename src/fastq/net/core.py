@@ -161,7 +161,10 @@ class ClientCore(Timers):
             if connection.paused or connection.outgoing_bytes >= OUTGOING_BYTES_MAX:
                 return False
             return not peer.throttled_until or (self.clock() if now is None else now) >= peer.throttled_until
-        self._start(peer, self.clock() if now is None else now)
+        now = self.clock() if now is None else now
+        self._start(peer, now)
+        if peer.is_idle and peer.failures and node_id >= 0:
+            self.metadata_updater.seek(now, now - peer.away_since)
         return False
 
     def idle_connection(self, node_id: int) -> Connection | None:
@@ -514,6 +517,8 @@ class ClientCore(Timers):
     def _attempt_failed(self, peer: Peer, error: FastqError, now: float) -> None:
         config = self.config
         peer.failures += 1
+        if peer.failures == 1:
+            peer.away_since = now
         peer.last_error = self.last_error = error
         pause = backoff_s(config.reconnect_backoff_ms, config.reconnect_backoff_max_ms, peer.failures, self.random)
         peer.retry_at = now + pause

@@ -3,6 +3,8 @@
 Rules of this file:
 - One request at a time. After a failure, or an answer that leaves a watched topic without a leader, the next one waits for
   the back-off; after `metadata_max_age_ms` metadata is asked for without any reason.
+- While a broker that is needed cannot be reached, who leads in its place is asked for after each eighth of the time that it has been away:
+  often at first, when it may have just been fenced. Failed attempts to connect ask too.
 - Asking needs a broker: the least loaded of those that are connected, else one of those that may be connected now.
 """
 
@@ -47,6 +49,7 @@ class MetadataUpdater:
         self._failures_in_row = 0
         self._max_age_s = core.config.metadata_max_age_ms / 1000
         self._refresh_at = NEVER
+        self._answered_at = 0.0
         self.deadline = 0.0
         self.successes = 0
         self.requests = self.answered = 0
@@ -96,6 +99,11 @@ class MetadataUpdater:
         if not self._in_flight:
             self.deadline = min(self.deadline, self._not_before)
             self._core.deadline = min(self._core.deadline, self._not_before)
+
+    def seek(self, now: float, away_s: float) -> None:
+        """Somebody needs a broker that has not been reached for so long: another one may have its place by now."""
+        if self._wanted is None and not self._in_flight and now >= self._answered_at + away_s / 8:
+            self.request("a broker that is needed cannot be reached")
 
     def tick(self, now: float) -> None:
         """Send a request when one is due and a broker can take it."""
@@ -172,6 +180,7 @@ class MetadataUpdater:
         self._has_all = self._has_all or all_topics
         if core.metadata.update(response, all_topics=all_topics):
             core.metadata_changed(now)
+        self._answered_at = now
         self._refresh_at = now + self._max_age_s
         if response.throttle_time_ms > 0:
             core.throttle(node_id, response.throttle_time_ms / 1000, now)

@@ -40,12 +40,14 @@ class Peer:
     """One broker. Invariant: at most one of `resolving` and `connection` is set.
 
     `failures` counts attempts since the last success; before `retry_at` no attempt starts. Bootstrap servers have
-    negative node ids, -1 being the first. `attempt_at` is when the last attempt began, `ready_at` when the last connection was ready.
+    negative node ids, -1 being the first. `attempt_at` is when the last attempt began, `ready_at` when the last connection was ready,
+    `away_since` when the first of the failures was.
     """
 
     __slots__ = (
         "address",
         "attempt_at",
+        "away_since",
         "connection",
         "endpoints",
         "failures",
@@ -72,6 +74,7 @@ class Peer:
         self.throttled_until = 0.0
         self.last_error: FastqError | None = None
         self.attempt_at = 0.0
+        self.away_since = 0.0
         self.ready_at = 0.0
 
     @property

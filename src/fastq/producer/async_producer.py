@@ -355,7 +355,7 @@ class AsyncProducer(AsyncProducerCore, AsyncTransactionCalls, Generic[K, V]):
             if parts.sender.work:
                 self._attend()
             self._arm(now, next_at, linger_at)
-        if parts.core.writable or parts.core.effects or parts.core.completions:
+        if parts.core.writable or parts.core.effects or parts.core.completions or driver.is_behind:
             driver.kick()
         self._wake_waiters()
         if accumulator.callbacks:

@@ -300,6 +300,28 @@ def test_back_off_grows_and_keeps_attempts_few() -> None:
     assert len([at for at in attempts if at > 1050]) <= 4 * 14
 
 
+def test_who_leads_in_place_of_a_broker_that_is_away_is_asked_often_at_first() -> None:
+    network = SimulatedNetwork(3, mischief=0.0, metadata_max_age_ms=300_000)
+    core = network.core
+    network.run(until=1001.0)
+    core.can_send(2)
+    network.run(until=1002.0)
+    assert core.can_send(2)
+    network.toggle(2)
+    pauses: list[tuple[float, float]] = []  # when it was asked, and how long after the last answer
+    updater, answered_at = core.metadata_updater, 1002.0
+    for look in range(1000):  # as a producer does that has something for it
+        core.can_send(2)
+        requests, successes = updater.requests, updater.successes
+        network.run(until=1002.0 + 0.02 * look)
+        if updater.requests > requests:
+            pauses.append((network.now - 1002.0, network.now - answered_at))
+        if updater.successes > successes:
+            answered_at = network.now
+    assert all(pause_s < 0.16 + away_s / 8 for away_s, pause_s in pauses)
+    assert 20 < len(pauses) < 60
+
+
 def test_closing_completes_what_waits() -> None:
     network = SimulatedNetwork(5, mischief=0.0)
     requests = Requests(network)
