@@ -3,8 +3,8 @@
 Rules
 - All is in one topic, LOG. Senders number their records; readers share a group; each copier copies LOG into a topic of its own,
   partition by partition, and commits what it has read in the transaction that writes it.
-- There is one of ours and one of librdkafka's of each, and a sender and a reader of ours in asyncio. None is ever made anew: an error that
-  is fatal to a client fails the run.
+- There is one of ours and one of librdkafka's of each, and a sender and a reader of ours in asyncio; a copier of Apache Kafka's in Java
+  where it is asked for. None is ever made anew: an error that is fatal to a client fails the run.
 - librdkafka's copier is left out where nodes are fenced: a coordinator that Metadata does not name for a moment is taken down there
   (2.16, its issue 5511), and a TxnOffsetCommit that waits for it may wait for good, whoever the broker is.
 - The end is when everything that is in LOG was read and copied: `finish` waits for that, and `anomalies` says what was wrong.
@@ -17,8 +17,10 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
+import apache_kafka
 import confluent_kafka as ck
 from history import ACKNOWLEDGED, UNKNOWN, History, check
 
@@ -61,7 +63,7 @@ class ClientsAtWork:
 
     def start(self) -> None:
         self._senders = [self._thread(each) for each in (self.send_ours, self.send_librdkafka, self.send_asyncio)]
-        copiers = {"ours": self.copy_ours, "librdkafka": self.copy_librdkafka}
+        copiers = {"ours": self.copy_ours, "librdkafka": self.copy_librdkafka, "java": self.copy_java}
         work = (self.read_ours, self.read_librdkafka, self.read_asyncio, *(copiers[kind] for kind in self.copiers))
         self._others = [self._thread(each) for each in work]
 
@@ -306,6 +308,15 @@ class ClientsAtWork:
                 self.met("copy_librdkafka goes back", error)
             else:
                 return
+
+    def copy_java(self) -> None:
+        program = Path(__file__).with_name("interop") / "TransactionalCopier.java"
+        arguments = (self.servers, LOG, copy_of("java"), self.group["group_protocol"])
+        with apache_kafka.started_tool(str(program), *arguments, heap="64m") as said:
+            while not self._stop.wait(0.2):
+                fatal = [line for line in list(said) if line.startswith("fatal ")]
+                assert not fatal, fatal
+        self.errors += [f"copy_java: {line.strip()}" for line in said if line.startswith("met ")]
 
     # --- the end ---
 

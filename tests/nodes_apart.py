@@ -5,6 +5,7 @@ Rules
   `broker-<id>-...`; clients are the source CLIENTS.
 - A cut has a direction: what goes from one to the other is held, as packets are that are dropped and sent again. When it is healed, what
   was held arrives, or the connections that it has held up are reset.
+- Each node has a small disk of its own, which can be filled.
 - Every process is ended by its id.
 """
 
@@ -26,6 +27,7 @@ from pathlib import Path
 
 from fastq_broker.controller.storage import format_directories
 from nodes import free_ports
+from small_disk import SmallDisk
 
 from fastq import Admin, FastqError
 
@@ -33,6 +35,7 @@ NODES = (1, 2, 3)
 CLIENTS = 0
 CLUSTER = "a" * 22
 SESSION_MS = 2000
+DISK_MIB = 64
 SETTINGS = {
     "process.roles": "broker,controller",
     "controller.listener.names": "CONTROLLER",
@@ -162,18 +165,21 @@ class NodesApart:
         compiler = sysconfig.get_config_var("CC").split()
         subprocess.run([*compiler, "-shared", "-fPIC", "-o", str(self._library), str(source), "-ldl"], check=True)
         self.network = Network()
+        self.disks: dict[int, SmallDisk] = {}
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
         self.servers = ",".join(f"127.0.0.1:{first + 20 + node}" for node in NODES)
         voters = ",".join(f"{node}@127.0.0.1:{first + 30 + node}" for node in NODES)
         for node in NODES:
             for own, public in ((node, 20 + node), (10 + node, 30 + node)):
                 self.network.serve(first + public, node, first + own)
-            data = path / f"node-{node}"
-            format_directories([data], node, CLUSTER)
+            place = path / f"disk-{node}"
+            place.mkdir()
+            disk = self.disks[node] = SmallDisk(place, DISK_MIB)
+            format_directories([disk.seen_from_outside / "data"], node, CLUSTER)
             listeners = "PLAINTEXT://127.0.0.1:{},CONTROLLER://127.0.0.1:{}"
             own_settings = {
                 "node.id": node,
-                "log.dirs": data,
+                "log.dirs": place / "data",
                 "listeners": listeners.format(first + node, first + 10 + node),
                 "advertised.listeners": listeners.format(first + 20 + node, first + 30 + node),
                 "controller.quorum.voters": voters,
@@ -182,7 +188,8 @@ class NodesApart:
             (path / f"node-{node}.properties").write_text("".join(f"{key}={value}\n" for key, value in lines))
 
     def start(self, node: int) -> None:
-        command = [sys.executable, "-m", "fastq_broker", "--config", str(self.path / f"node-{node}.properties")]
+        config = str(self.path / f"node-{node}.properties")
+        command = [*self.disks[node].enter, sys.executable, "-m", "fastq_broker", "--config", config]
         self._failing(node).unlink(missing_ok=True)
         environment = {**os.environ, "LD_PRELOAD": str(self._library), "FAILING_SYNC": str(self._failing(node))}
         with (self.path / f"node-{node}.log").open("ab") as log:
@@ -196,7 +203,14 @@ class NodesApart:
     def signal(self, node: int, number: signal.Signals) -> None:
         self.processes[node].send_signal(number)
 
-    def fill_disk(self, node: int) -> None:
+    def full_disk(self, node: int, seconds: float) -> None:
+        """Nothing can be written for so long. The node stands it."""
+        self.disks[node].fill()
+        time.sleep(seconds)
+        self.disks[node].make_room()
+        assert self.processes[node].poll() is None, self.log_text()
+
+    def fail_writes(self, node: int) -> None:
         """From now on the node's writes fail, until it is started again."""
         resource.prlimit(self.processes[node].pid, resource.RLIMIT_FSIZE, (1, resource.RLIM_INFINITY))
 
@@ -231,6 +245,8 @@ class NodesApart:
         for process in self.processes.values():
             process.kill()
             process.wait()
+        for disk in self.disks.values():
+            disk.close()
         self.network.close()
 
 

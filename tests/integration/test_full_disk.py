@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
+from small_disk import PLUG, fill, in_namespace, mount_command
 
 from fastq import Admin, Consumer, Producer, TopicPartition
 from fastq.errors import DeliveryTimeout, FastqError
@@ -29,7 +29,7 @@ SETTINGS = (
 KEPT = TopicPartition("kept", 0)
 
 
-class SmallDisk:
+class BrokerOnSmallDisk:
     """A broker on a tmpfs of its own, which is started anew when it ends."""
 
     def __init__(self, directory: Path, settings: Sequence[str]) -> None:
@@ -38,19 +38,18 @@ class SmallDisk:
         broker += ["--metrics-listen", "127.0.0.1:0"]
         for setting in (*SETTINGS, *settings):
             broker += ["--set", setting]
-        mount = f'mount -t tmpfs -o size={SIZE_MIB}m tmpfs "{directory}" && head -c 3m /dev/zero > "{directory}/plug"'
+        mount = f'{mount_command(directory, SIZE_MIB)} && head -c 3m /dev/zero > "{directory}/{PLUG}"'
         script = f'{mount} && while :; do "$@"; done'
-        self._plug = f"{directory}/plug"
-        own = [] if os.geteuid() == 0 else ["-r"]
         self.errors = directory.parent / "errors.txt"
         with self.errors.open("w") as errors:
             self._shell = subprocess.Popen(
-                ["unshare", *own, "-m", "sh", "-c", script, "sh", *broker],
+                [*in_namespace(), "sh", "-c", script, "sh", *broker],
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
                 start_new_session=True,
             )
+        self._plug = f"/proc/{self._shell.pid}/root{directory}/{PLUG}"
         self.wait_ready()
 
     def wait_ready(self) -> None:
@@ -69,18 +68,11 @@ class SmallDisk:
 
     def fill(self) -> None:
         """Not a byte is free any more."""
-        with open(f"/proc/{self._shell.pid}/root{self._plug}", "ab", buffering=0) as plug:
-            size = 1 << 20
-            while size:
-                try:
-                    plug.write(bytes(size))
-                except OSError as error:
-                    assert error.errno == errno.ENOSPC
-                    size //= 2
+        fill(self._plug)
 
     def make_room(self) -> None:
         """What the plug takes, three MiB at the least, is free all at once."""
-        os.unlink(f"/proc/{self._shell.pid}/root{self._plug}")
+        os.unlink(self._plug)
 
     def metric(self, name: str) -> float:
         text = urlopen(f"{self.metrics_url}/metrics", timeout=10).read().decode()
@@ -92,8 +84,8 @@ class SmallDisk:
 
 
 @pytest.fixture
-def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[SmallDisk]:
-    found = SmallDisk(tmp_path / "disk", request.param)
+def disk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[BrokerOnSmallDisk]:
+    found = BrokerOnSmallDisk(tmp_path / "disk", request.param)
     try:
         yield found
     finally:
@@ -129,7 +121,7 @@ def read_all(servers: str, count: int) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("disk", [("disk.refuse.free.bytes=0", "disk.warn.free.bytes=0")], indirect=True, ids=["-"])
-def test_a_full_disk_is_survived_without_a_restart(disk: SmallDisk) -> None:
+def test_a_full_disk_is_survived_without_a_restart(disk: BrokerOnSmallDisk) -> None:
     """Everything that writes meets it: records, indexes, offsets, transactions, metadata, checkpoints. When there is room all go on, and
     nothing that was acknowledged is missing, after a crash too."""
     short = {"bootstrap_servers": disk.servers, "delivery_timeout_ms": 400, "request_timeout_ms": 300, "linger_ms": 0}
@@ -186,7 +178,7 @@ def test_a_full_disk_is_survived_without_a_restart(disk: SmallDisk) -> None:
 
 
 @pytest.mark.parametrize("disk", [("disk.warn.free.bytes=0",)], indirect=True, ids=["-"])
-def test_a_broker_that_is_killed_on_a_full_disk_starts_serves_and_heals(disk: SmallDisk) -> None:
+def test_a_broker_that_is_killed_on_a_full_disk_starts_serves_and_heals(disk: BrokerOnSmallDisk) -> None:
     """However often: indexes wait in memory, and what a start must write has some room that is kept for it."""
     with Admin(bootstrap_servers=disk.servers) as admin, Producer(bootstrap_servers=disk.servers) as producer:
         admin.create_topic("kept", 1)
@@ -217,7 +209,7 @@ MARKS = ("disk.warn.free.bytes=12000000", "disk.refuse.free.bytes=8000000", "dis
 
 
 @pytest.mark.parametrize("disk", [MARKS], indirect=True, ids=["-"])
-def test_producers_wait_below_the_mark_and_nobody_else_does(disk: SmallDisk) -> None:
+def test_producers_wait_below_the_mark_and_nobody_else_does(disk: BrokerOnSmallDisk) -> None:
     """Ours and librdkafka try again until there is room; offsets are committed, topics made and deleted, transactions ended meanwhile."""
     from confluent_kafka import Producer as Librdkafka
 

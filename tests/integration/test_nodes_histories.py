@@ -1,115 +1,29 @@
-"""What clients see of three nodes that are killed, paused for longer than their session, cut off and out of disk: nothing lost or doubled.
-
-Rules: trouble comes from a seed, mostly to one node at a time, often before all has recovered from the trouble before, and is over in
-seconds. Every send gets its answer, and the histories of clients of both kinds are checked (`clients_at_work.py`).
-"""
+"""What clients see of three nodes that are killed, paused for longer than their session, cut off and out of disk: nothing
+lost or doubled."""
 
 from __future__ import annotations
 
-import contextlib
-import signal
 import sys
-import time
 from pathlib import Path
 from random import Random
 
 import pytest
-from clients_at_work import ClientsAtWork
-from nodes_apart import CLIENTS, NODES, SESSION_MS, NodesApart
+from trouble import KINDS, go
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits of a process that runs")
-
-LONG_S = 2 * SESSION_MS / 1000
-KINDS = (
-    "kill",
-    "stop",
-    "pause",
-    "apart",
-    "deaf",
-    "mute",
-    "apart from clients",
-    "full disk",
-    "failing syncs",
-    "kill all",
-    "pause two",
-)
-
-
-class Trouble:
-    """What happens to the nodes, a thing at a time."""
-
-    def __init__(self, nodes: NodesApart, random: Random) -> None:
-        self.nodes, self.random = nodes, random
-        self.told: list[str] = []
-
-    def happen(self, kind: str) -> None:
-        node = self.random.choice(NODES)
-        self.told.append(f"{time.strftime('%H:%M:%S')} node {node}: {kind}")
-        others = [other for other in NODES if other != node]
-        inward, outward = [(other, node) for other in others], [(node, other) for other in others]
-        network = self.nodes.network
-        long_s = self.random.choice([LONG_S, LONG_S, LONG_S / 4])
-        if kind in ("kill", "stop"):
-            self.nodes.signal(node, signal.SIGKILL if kind == "kill" else signal.SIGTERM)
-            self.nodes.wait_for_end(node)
-            time.sleep(self.random.choice([0, long_s]))
-        elif kind == "pause":
-            self.nodes.signal(node, signal.SIGSTOP)
-            time.sleep(long_s)
-            self.nodes.signal(node, signal.SIGCONT)
-        elif kind == "kill all":
-            for each in NODES:
-                self.nodes.signal(each, signal.SIGKILL)
-                self.nodes.wait_for_end(each)
-        elif kind == "pause two":
-            for number in (signal.SIGSTOP, signal.SIGCONT):
-                for other in others:
-                    self.nodes.signal(other, number)
-                time.sleep(long_s)
-        elif kind in ("full disk", "failing syncs", "kill all", "pause two"):
-            (self.nodes.fill_disk if kind == "full disk" else self.nodes.fail_syncs)(node)
-            self.nodes.wait_for_end(node)
-        else:
-            network.cut(*(outward if kind != "deaf" else ()), *(inward if kind != "mute" else ()))
-            if kind == "apart from clients":
-                network.cut((CLIENTS, node), (node, CLIENTS))
-            time.sleep(long_s)
-            network.heal(reset=self.random.random() < 0.5)
-        self.nodes.start_what_ended()
-
-
-def go(tmp_path: Path, kinds: list[str], random: Random, protocol: str = "classic", **settings: object) -> None:
-    nodes = NodesApart(tmp_path, **settings)
-    work = ClientsAtWork(nodes.servers, copiers=("ours",), group_protocol=protocol)
-    trouble = Trouble(nodes, random)
-    try:
-        nodes.start_what_ended()
-        nodes.whole()
-        work.make_topics()
-        work.start()
-        for kind in kinds:
-            time.sleep(random.uniform(0.2, 1))
-            trouble.happen(kind)
-            work.no_failure()
-            if random.random() < 0.7:
-                nodes.whole()
-        nodes.whole()
-        work.finish()
-        assert not work.anomalies(), work.anomalies()
-        assert len(work.log.final) > 200
-    except BaseException:
-        print(*trouble.told, *work.errors, nodes.log_text(), sep="\n")
-        raise
-    finally:
-        with contextlib.suppress(AssertionError):
-            nodes.network.heal(reset=True)
-        work.stop()
-        nodes.close()
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="limits of a process that runs, and namespaces")
 
 
 @pytest.mark.slow
 def test_nothing_is_lost_whatever_happens_to_a_node(tmp_path: Path) -> None:
-    go(tmp_path, ["pause", "apart", "failing syncs", "full disk"], Random(1))
+    go(tmp_path, ["pause", "apart", "failing syncs", "full disk", "failing writes"], Random(1))
+
+
+@pytest.mark.slow
+def test_a_node_whose_disk_is_full_comes_back_without_a_restart(tmp_path: Path) -> None:
+    """Each in turn is out of room, whatever it leads: partitions, coordinators, the metadata."""
+    go(tmp_path, ["full disk"] * 4, Random(3))
+    said = "".join(path.read_text() for path in tmp_path.glob("node-*.log"))
+    assert "could not read or write its disk" in said and "No space left" in said
 
 
 @pytest.mark.soak

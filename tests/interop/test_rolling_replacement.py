@@ -19,11 +19,11 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import apache_kafka
 import pytest
-from clients_at_work import PARTITIONS, ClientsAtWork
+from clients_at_work import KINDS, ClientsAtWork
+from java_clients import JavaClients
 from nodes import free_ports
 
 from fastq import Admin, FastqError
@@ -184,7 +184,7 @@ class Cluster:
         place.start(ours=True)
         directory = re.search(r"directory\.id=(\S+)", (self.path / f"node-{node_id}" / "meta.properties").read_text())
         assert directory is not None
-        self.until(lambda: f"{node_id} " in self.command("quorum", "replication"))
+        self.until(lambda: node_id in json.loads(self.command("quorum", "status", "--json"))["observers"])
         self.command("quorum", "add-controller", f"{node_id}@{self.controller_of(node_id)}:{directory[1]}")
         self.whole()
 
@@ -219,7 +219,8 @@ def random_uuid() -> str:
 @contextlib.contextmanager
 def at_work(cluster: Cluster) -> Iterator[ClientsAtWork]:
     """Clients that work on a cluster while the block runs; then what they saw is checked."""
-    work = ClientsAtWork(cluster.servers, group_protocol="classic" if cluster.static else "consumer")
+    protocol = "classic" if cluster.static else "consumer"
+    work = ClientsAtWork(cluster.servers, copiers=(*KINDS, "java"), group_protocol=protocol)
     try:
         cluster.start()
         work.make_topics()
@@ -264,7 +265,7 @@ def test_on_the_directories_that_they_have_and_back(tmp_path: Path) -> None:
 def test_after_crashes_and_with_clients_in_java(tmp_path: Path) -> None:
     """As above with voters that may come and go, and every second node is killed instead of stopped."""
     cluster = Cluster(tmp_path, static=False)
-    with at_work(cluster) as work, JavaClients(cluster) as java:
+    with at_work(cluster) as work, JavaClients(cluster.servers, tmp_path) as java:
         for turn in range(4):
             for place in cluster.places.values():
                 time.sleep(5)
@@ -283,60 +284,3 @@ def test_by_nodes_that_join(tmp_path: Path) -> None:
             cluster.leave(old)
             work.no_failure()
         assert all(place.ours for place in cluster.places.values())
-
-
-class JavaClients:
-    """A producer and a consumer of Apache Kafka's, on a topic of their own."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self.cluster = cluster
-        self._stack = contextlib.ExitStack()
-
-    def __enter__(self) -> JavaClients:
-        with Admin(bootstrap_servers=self.cluster.servers) as admin:
-            admin.create_topic("java", PARTITIONS, 3)
-        servers = ("--bootstrap-server", self.cluster.servers, "--topic", "java")
-        self._consumer = apache_kafka.started_tool(
-            "org.apache.kafka.tools.VerifiableConsumer", *servers, "--group-id", "java", "--verbose", heap="64m"
-        )
-        settings = self.cluster.path / "producer.properties"  # by itself it does not try again
-        settings.write_text("retries=2147483647\nenable.idempotence=true\nacks=all\n")
-        self._producer = contextlib.ExitStack()
-        self.sent = self._producer.enter_context(
-            apache_kafka.started_tool(
-                "org.apache.kafka.tools.VerifiableProducer",
-                *servers,
-                "--throughput",
-                "50",
-                "--command-config",
-                str(settings),
-                heap="64m",
-            )
-        )
-        self._stack.push(self._producer)
-        self.read = self._stack.enter_context(self._consumer)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def check(self, work: ClientsAtWork) -> None:
-        """Stop sending: what was acknowledged is there once and in order, and the consumer read all of it."""
-        self._producer.close()
-        sent = [row for row in map(json.loads, self.sent) if row["name"].startswith("producer_send")]
-        assert len(sent) > 500 and {row["name"] for row in sent} == {"producer_send_success"}, sent[-5:]
-        acknowledged = {(row["partition"], row["offset"]): int(row["value"]) for row in sent}
-        found = work.read_all("java")
-        there = {(partition, offset): value for partition, offset, value in found}
-        assert there == acknowledged
-        for partition in range(PARTITIONS):
-            values = [value for at, _, value in sorted(found) if at == partition]
-            assert values == sorted(values)
-        end = time.monotonic() + 60
-        while (missing := there.keys() - self._places_read()) and time.monotonic() < end:
-            time.sleep(0.5)
-        assert not missing
-
-    def _places_read(self) -> set[tuple[int, int]]:
-        rows: list[Any] = [json.loads(line) for line in list(self.read) if '"record_data"' in line]
-        return {(row["partition"], row["offset"]) for row in rows}
