@@ -60,7 +60,8 @@ class ErrorCode(IntEnum):
         "See that the broker runs and is let in: fastq cluster nodes.")
     REPLICA_NOT_AVAILABLE = (
         9, _REFRESH, "the replica is not available on this broker",
-        "Wait, the client asks elsewhere. When it stays, the replica's log directory failed or is being copied: fastq cluster nodes.")
+        "Wait, the client asks elsewhere. When it stays, the replica's log is being recovered or copied, or its directory failed: see "
+        "the broker's log, and fastq cluster nodes.")
     MESSAGE_TOO_LARGE = (
         10, _FATAL, "a batch is larger than the topic's max.message.bytes",
         "Send smaller records or batches (batch_size, compression_type), or raise the topic's max.message.bytes.")

@@ -19,6 +19,14 @@ from raw_kafka import RawConnection, batch, create_topic, fetch, produce
 
 import fastq
 from fastq._native.records import build_batch
+from fastq.errors import ErrorCode
+from fastq.protocol.messages import (
+    DeleteRecordsRequest,
+    DescribeLogDirsRequest,
+    DescribeProducersRequest,
+    ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
+)
 
 
 class Process:
@@ -203,16 +211,15 @@ def test_a_second_signal_is_the_same_stop(tmp_path: Path) -> None:
     assert (tmp_path / "data" / ".kafka_cleanshutdown").exists()
 
 
-def make_crashed(directory: Path, size: int) -> None:
-    """A directory as a crash leaves it, with a log of about `size` bytes above its recovery point."""
+def make_ended(directory: Path, size: int, number: int = signal.SIGKILL) -> None:
+    """A directory as a crash leaves it, or another signal, with a log of about `size` bytes above its recovery point and indexes."""
     with running(directory) as process:
         process.wait_ready()
         with RawConnection(process.address) as connection:
             create_topic(connection, "t", partitions=3)
             for partition in range(3):
                 assert produce(connection, "t", batch(b"v"), partition=partition).error_code == 0
-        process.process.kill()
-        process.wait()
+        process.end(number)
     one = build_batch([(1_700_000_000_000, None, b"v" * 20)], base_offset=0)
     log = directory / "data" / "t-1" / f"{0:020d}.log"
     count = size // len(one)
@@ -223,7 +230,7 @@ def make_crashed(directory: Path, size: int) -> None:
 
 
 def test_a_recovery_is_watched_and_can_be_stopped(tmp_path: Path) -> None:
-    make_crashed(tmp_path, 60_000_000)
+    make_ended(tmp_path, 60_000_000)
     port = free_port()
     with running(tmp_path, "--metrics-listen", f"127.0.0.1:{port}") as process:
         address = f"127.0.0.1:{port}"
@@ -251,3 +258,67 @@ def test_a_recovery_is_watched_and_can_be_stopped(tmp_path: Path) -> None:
             assert answer.error_code == 0 and answer.high_watermark > 500_000
             assert fetch(connection, "t", 0, partition=0).high_watermark == 1
         assert process.end() == 0
+
+
+def codes_of_all_who_touch(connection: RawConnection) -> dict[str, int]:
+    """What each request that touches a log is answered for partition 1."""
+    topic = "t"
+    asked = ListOffsetsRequest.ListOffsetsPartition
+    codes = {
+        "produce": produce(connection, topic, batch(b"v"), partition=1).error_code,
+        "fetch": fetch(connection, topic, 0, partition=1).error_code,
+    }
+    for timestamp in (-1, -2, -3, 1_000):
+        topics = [
+            ListOffsetsRequest.ListOffsetsTopic(name=topic, partitions=[asked(partition_index=1, timestamp=timestamp)])
+        ]
+        answer = connection.call(ListOffsetsRequest(replica_id=-1, topics=topics), 7)
+        codes[f"list offsets {timestamp}"] = answer.topics[0].partitions[0].error_code
+    epochs = OffsetForLeaderEpochRequest.OffsetForLeaderTopic(
+        topic=topic,
+        partitions=[OffsetForLeaderEpochRequest.OffsetForLeaderPartition(partition=1, leader_epoch=0)],
+    )
+    answer = connection.call(OffsetForLeaderEpochRequest(topics=[epochs]), 4)
+    codes["offset for leader epoch"] = answer.topics[0].partitions[0].error_code
+    records = DeleteRecordsRequest.DeleteRecordsTopic(
+        name=topic, partitions=[DeleteRecordsRequest.DeleteRecordsPartition(partition_index=1, offset=-1)]
+    )
+    answer = connection.call(DeleteRecordsRequest(topics=[records], timeout_ms=100), 2)
+    codes["delete records"] = answer.topics[0].partitions[0].error_code
+    producers = DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=[1])
+    answer = connection.call(DescribeProducersRequest(topics=[producers]), 0)
+    codes["describe producers"] = answer.topics[0].partitions[0].error_code
+    return codes
+
+
+def test_a_recovery_beside_a_broker_that_serves(tmp_path: Path) -> None:
+    """After a clean stop a log may not be whole: nobody waits for it but who asks for it, and a signal ends it."""
+    make_ended(tmp_path, 60_000_000, signal.SIGTERM)
+    with running(tmp_path, "--metrics-listen", "127.0.0.1:0") as process:
+        process.wait_ready()
+        metrics = process.lines_with("metrics and health are served on")[0].rpartition(" ")[2]
+        with RawConnection(process.address) as connection:
+            codes = codes_of_all_who_touch(connection)
+            assert codes == dict.fromkeys(codes, ErrorCode.REPLICA_NOT_AVAILABLE)
+            assert fetch(connection, "t", 0, partition=0).high_watermark == 1
+            assert produce(connection, "t", batch(b"v"), partition=0).error_code == 0
+            answer = connection.call(DescribeLogDirsRequest(topics=None), 4)
+            assert answer.results[0].error_code == 0
+        assert get(metrics, "/health/live") == (200, "live\n")
+        assert get(metrics, "/metrics")[0] == 200
+        assert process.end() == 1
+    assert "the next start recovers" in process.log().splitlines()[-1]
+    assert "Traceback" not in process.log()
+    assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+def test_clients_wait_for_a_log_that_is_recovered(tmp_path: Path) -> None:
+    make_ended(tmp_path, 3_000_000, signal.SIGTERM)
+    with running(tmp_path) as process, fastq.Producer(bootstrap_servers=process.wait_ready()) as producer:
+        sent = producer.send("t", b"after", partition=1).result(timeout=60)
+        assert sent.offset > 30_000
+        with fastq.Consumer(bootstrap_servers=process.address) as consumer:
+            consumer.assign([("t", 1)])
+            consumer.seek(("t", 1), sent.offset)
+            assert [record.value for record in consumer.poll(timeout=60)] == [b"after"]
+    assert len(process.lines_with("is whole now: recovered in")) == 1

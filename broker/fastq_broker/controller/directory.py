@@ -149,6 +149,7 @@ class MetadataDirectory:
         )
         (self.path / _IN_USE).touch()
         sync_directory(self.path)
+        log.takes_long = True  # nothing goes on before it is read
         log.load()
         if log.log_end_offset != end:
             raise MetadataError(

@@ -119,6 +119,11 @@ class Durability:
         """The records below `offset` have been synced from outside."""
         self._advance(offset, full=False)
 
+    def sync_alone(self) -> None:
+        """Sync everything in this thread, as a full job does, of a log that nobody else has. Raises OSError."""
+        for handle in self._handles(full=True):
+            self._log.files.sync_data(handle.fd)
+
     def unsettle(self, offset: int) -> None:
         """Indexes of the segment that holds `offset`, or of any above it, may have changed."""
         self._settled_from = min(self._settled_from, offset)

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from fastq._native.flusher import sync_filesystem, write_range
-from fastq.errors import KafkaError
+from fastq.errors import KafkaError, KafkaStorageError, ReplicaNotAvailable
 
 READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 """Not blocking says nothing of files; but a pipe in a file's place would hold the loop up until somebody writes into it."""
@@ -50,8 +50,14 @@ def is_full(error: OSError) -> bool:
     return error.errno in FULL
 
 
+UNREADABLE = (KafkaStorageError, ReplicaNotAvailable)
+"""What a log raises that cannot be read now, or ever: see `passes`."""
+
+
 def passes(error: KafkaError) -> bool:
-    """Whether it is such a shortage that a log has met, and no disk that has failed."""
+    """Whether a log has met such a shortage, or is being recovered, and no disk has failed."""
+    if isinstance(error, ReplicaNotAvailable):
+        return True
     return isinstance(error.__cause__, OSError) and is_shortage(error.__cause__)
 
 

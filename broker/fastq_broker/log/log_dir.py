@@ -19,12 +19,16 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from fastq.errors import ErrorCode, KafkaError, error_for_code
 
 from .failures import failures
 from .files import FULL, FdBudget, Files, is_full, is_shortage
 from .flusher import Flusher
+
+if TYPE_CHECKING:
+    from .partition_log import PartitionLog
 
 logger = logging.getLogger(__name__)
 
@@ -101,6 +105,8 @@ class LogDir:
         self.on_offline: Callable[[LogDir], None] | None = None
         self.on_recovery_read: Callable[[int], None] | None = None
         """Hears of each piece of a log that a recovery has read."""
+        self.late_recovery: Callable[[PartitionLog], KafkaError] | None = None
+        """Has a thread read a log that has much to read, and answers the error for who touches it meanwhile; None: it is read at once."""
         self._untold_shortages = 0
         self._next_line_ms = monotonic_ms()  # from then on a shortage is said again
         self._soon: list[Callable[[], None]] = []

@@ -22,6 +22,7 @@ from .checkpoints import PARTITION_METADATA, TopicPartition, format_partition_me
 from .dir_checkpoints import DirCheckpoints
 from .dir_moves import LogMoves
 from .files import Files, is_full, is_shortage
+from .late_recovery import LateRecovery
 from .log_dir import LogDir
 from .partition_log import PartitionLog
 from .recovery import topic_id_on_disk
@@ -42,6 +43,7 @@ class LogIdentity:
 
     dirs: Sequence[LogDir]
     files: Files
+    late: LateRecovery
     logs: dict[TopicPartition, PartitionLog]
     moves: LogMoves
     offline_dirs: Mapping[str, KafkaError]
@@ -159,6 +161,7 @@ class LogIdentity:
         if self.logs.get(key) is log:
             del self.logs[key]
         self.moves.stop(log, "it is no topic's any more")
+        self.late.stop(log)
         target = os.path.join(log.dir.path, f"{log.topic[:200]}-{log.partition}.{self.unique()}-{suffix}")
         is_gone = suffix == "delete"
         if is_gone:

@@ -25,13 +25,7 @@ from typing import Any, Final
 
 from fastq.errors import ConfigError, KafkaError
 
-from .checkpoints import (
-    CLEANED,
-    HIGH_WATERMARK,
-    LOG_START,
-    RECOVERY_POINT,
-    TopicPartition,
-)
+from .checkpoints import CLEANED, HIGH_WATERMARK, LOG_START, RECOVERY_POINT, TopicPartition
 from .config import UNLIMITED, LogConfig, copied
 from .dir_checkpoints import DirCheckpoints, offsets_of, watermarks_of
 from .dir_moves import FUTURE_NAME, LogMoves
@@ -39,6 +33,7 @@ from .directories import DELETED_NAME, LOG_NAME, DirectoryLocks, check_nesting, 
 from .failures import failures
 from .files import FdBudget, Files, default_fd_budget, is_full, is_shortage
 from .flusher import Flusher, open_flusher
+from .late_recovery import LateRecovery
 from .log_dir import LogDir, system_clock_ms, system_monotonic_ms
 from .log_identity import LogIdentity
 from .log_maker import LogMaker
@@ -122,6 +117,7 @@ class LogManager(LogIdentity):
         self._doubles: dict[TopicPartition, list[PartitionLog]] = {}
         """Logs that were found in a second directory: which one is the topic's, its id decides."""
         self.moves = LogMoves(self)
+        self.late = LateRecovery()
         self._loop: Any = None
         self._ended = False
 
@@ -306,6 +302,7 @@ class LogManager(LogIdentity):
         if self.flusher.fileno() >= 0:
             self._loop = loop
             self._maker = LogMaker(loop, self._threads)
+            self.late.attach(self.dirs, loop, self._threads)
             self.moves.attach(loop, self._threads)
             loop.add_reader(self.flusher.fileno(), self.flusher.drain)
 
@@ -321,7 +318,9 @@ class LogManager(LogIdentity):
                 continue
             try:
                 self.write_checkpoints(log_dir, wait=True)
-                if not whole or any(log.dir is log_dir and log.failure is not None for log in self.logs.values()):
+                if not whole or any(
+                    log.dir is log_dir and (log.failure or log.recovering) is not None for log in self.logs.values()
+                ):
                     continue  # a log is not whole, so the next start has to recover
                 marker = os.path.join(log_dir.path, CLEAN_SHUTDOWN)
                 self.files.write_file(
@@ -346,6 +345,7 @@ class LogManager(LogIdentity):
 
     def _end_maker(self) -> None:
         self.moves.close()
+        self.late.close()
         if self._loop is not None:
             self._loop.remove_reader(self.flusher.fileno())
             self._loop = None

@@ -1,7 +1,8 @@
 """One partition's log: what it is made of, and how it is loaded, cut off, moved and closed.
 
 Rules
-- A log is loaded when it is first touched: until then it is a name and its checkpoints, so that thousands of them start at once.
+- A log is loaded when it is first touched: until then it is a name and its checkpoints, so that thousands of them start at once. One
+  that has much to read for it is left to a thread (see late_recovery), and refused meanwhile.
 - The first failed write or sync takes the whole log directory offline (see log_dir).
 Source: UnifiedLog, LocalLog.
 """
@@ -29,12 +30,14 @@ from .producer_state import ProducerState
 from .recovery import UnrecoverableLog, first_segment, load_log, make_log
 from .scan import CorruptSegment
 from .segment import Segment
-from .stored_batches import RecoveryReport
+from .stored_batches import MuchToRead, RecoveryReport
 from .truncation import find_cut, producer_snapshots, truncate_fully, truncate_log
 
 logger = logging.getLogger(__name__)
 
 _RECENT_APPENDS: Final = 64
+LOOP_BYTES_MAX: Final = 1 << 20
+"""What the loop reads of a log that is not whole: 35 ms of it where batches are small."""
 
 
 class PartitionLog(LogReads, LogAppends):
@@ -45,7 +48,7 @@ class PartitionLog(LogReads, LogAppends):
     `on_disk_offset` is the same for the records alone.
 
     Attributes that only a loaded log has load it when they are first read (see _NotLoaded). Raises KafkaStorageError then when the
-    directory cannot be read.
+    directory cannot be read, ReplicaNotAvailable while a thread recovers it.
     """
 
     __slots__ = (
@@ -69,8 +72,10 @@ class PartitionLog(LogReads, LogAppends):
         "producer_expiration_ms",
         "producers",
         "random",
+        "recovering",
         "recovery",
         "recovery_point",
+        "takes_long",
         "topic",
         "topic_id",
         "truncations",
@@ -135,6 +140,10 @@ class PartitionLog(LogReads, LogAppends):
         """The copy that is to take this log's place, in another directory: see dir_moves."""
         self.failure: KafkaError | None = None
         """Why the log cannot be loaded, although its directory is fine; it stays so until the broker is started again."""
+        self.recovering: KafkaError | None = None
+        """What to answer while a thread recovers the log: it is refused, and may be asked for again."""
+        self.takes_long = False
+        """Whether it is loaded at once however much there is to read: a thread has done what it could."""
         self._loading = False
         self.__class__ = _NotLoaded
         self.pending_leader_epoch = -1
@@ -157,19 +166,26 @@ class PartitionLog(LogReads, LogAppends):
     def load(self) -> None:
         """Read the directory, unless that has been done. After an unclean stop this recovers the log.
 
-        Raises KafkaStorageError: the directory is offline then, or this log alone has a `failure`.
+        Raises KafkaStorageError: the directory is offline then, or this log alone has a `failure`. Raises ReplicaNotAvailable where a
+        thread reads it: try it again later.
         """
         if self.loaded:
             return
-        if self.failure is not None:
-            raise self.failure.with_traceback(None)
+        refusal = self.failure or self.recovering
+        if refusal is not None:
+            raise refusal.with_traceback(None)
+        at_once = self.takes_long or self.dir.on_recovery_read is not None  # which the broker's start waits for
+        late = None if at_once else self.dir.late_recovery
         self._loading = True
         self.__class__ = PartitionLog
         try:
             if self.unmade:
                 self.make()
-            load_log(self)
+            load_log(self, None if late is None else LOOP_BYTES_MAX)
             self.loaded = True
+        except MuchToRead:
+            assert late is not None
+            raise late(self) from None
         except OSError as error:
             raise self.dir.refuse("loading a log", error.filename or self.path, error) from error
         except (UnrecoverableLog, CorruptSegment) as error:

@@ -6,6 +6,7 @@ Rules
   are checked (structure, checksum, offsets that ascend); at the first bad one the log ends: the rest is cut off and reported.
 - Indexes above the recovery point are built anew, with the entries that the appends had made.
 - Producers and leader epochs above it are taken from the batches.
+- Where there is not the time to read much, that is found out before anything is changed: see late_recovery.
 - What follows from the batches needs no room: on a full disk indexes and epochs wait in memory for the next flush that has some. Until that
   is done the recovery point stays where it is, so that the next crash finds them again.
 Source: LogLoader, LogSegment.recover.
@@ -60,6 +61,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _RELATIVE_OFFSET_MAX: Final = 0x7FFFFFFF
+_TAIL_BATCHES: Final = 10_000
+"""More than lie between two index entries."""
 
 
 class UnrecoverableLog(Exception):
@@ -91,13 +94,14 @@ def make_log(log: PartitionLog) -> None:
         FileHandle(files, os.path.join(log.path, offset_file_name(start, suffix)), READ_WRITE_CREATE)
 
 
-def load_log(log: PartitionLog) -> RecoveryReport:
-    """Fill a PartitionLog from its directory. Damage is repaired and logged, never raised. Raises OSError, UnrecoverableLog."""
+def load_log(log: PartitionLog, bytes_max: int | None = None) -> RecoveryReport:
+    """Fill a PartitionLog from its directory. Damage is repaired and logged, never raised. Raises OSError, UnrecoverableLog, and MuchToRead
+    where more than about `bytes_max` would have to be read."""
     files = log.files
     names = _tidy_up(log)
     if log.topic_id is None and PARTITION_METADATA in names:
         log.topic_id = topic_id_on_disk(files, log.path)
-    report = RecoveryReport(on_read=log.dir.on_recovery_read)
+    report = RecoveryReport(on_read=log.dir.on_recovery_read, bytes_max=bytes_max)
     segments = []
     for base in sorted(int(name[: -len(LOG_SUFFIX)]) for name in names if is_offset_file(name, LOG_SUFFIX)):
         path = os.path.join(log.path, f"{base:020d}{LOG_SUFFIX}")
@@ -125,9 +129,8 @@ def load_log(log: PartitionLog) -> RecoveryReport:
         if os.path.basename(segment.path_of(TXN_INDEX_SUFFIX)) in names and aborts_damaged(files, segment)
     ]
     snapshots = sorted(int(name[: -len(SNAPSHOT_SUFFIX)]) for name in names if is_offset_file(name, SNAPSHOT_SUFFIX))
-    for segment in damaged:
-        rebuild_aborts(log, segment, producers, segments, snapshots, report)
-    end = find_end(files, segments[-1]) if log.clean else None
+    indexless = _without_indexes(segments, names)
+    end = find_end(files, segments[-1], report) if log.clean else None
     if end is not None and end < log.recovery_point:
         logger.error(
             "recovering %s although it was closed cleanly: it ends at offset %d, not %d",
@@ -136,9 +139,14 @@ def load_log(log: PartitionLog) -> RecoveryReport:
             log.recovery_point,
         )
         end = None
+    if end is None or damaged or epochs_lost or indexless:
+        report.foresee(sum(segment.size for segment in segments))
+    for segment in damaged:
+        rebuild_aborts(log, segment, producers, segments, snapshots, report)
     if end is not None:
-        _rebuild_missing_indexes(log, segments, names, report)
-        load_producers(log, producers, segments, snapshots, end)
+        for segment in indexless:
+            _rebuild_missing(log, segment, report)
+        load_producers(log, producers, segments, snapshots, end, report)
     else:
         point = log.recovery_point
         end = _recover(log, segments, epochs, producers, snapshots, report)
@@ -159,7 +167,7 @@ def load_log(log: PartitionLog) -> RecoveryReport:
         producers.clear(start)
         end = start
     if epochs_lost:
-        _rebuild_epochs(files, segments, epochs)
+        _rebuild_epochs(files, segments, epochs, report)
     # The pending epoch would be taken away here only to be assigned again, each time with a new file.
     if epochs.entries()[-1:] != [(log.pending_leader_epoch, end)]:
         epochs.truncate_from_end(end)
@@ -233,22 +241,23 @@ def _load_epochs(epochs: LeaderEpochs, *, has_records: bool) -> bool:
     return not lost
 
 
-def _rebuild_epochs(files: Files, segments: list[Segment], epochs: LeaderEpochs) -> None:
+def _rebuild_epochs(files: Files, segments: list[Segment], epochs: LeaderEpochs, report: RecoveryReport) -> None:
     """Take the leader epochs from all batch headers: only when the file was lost."""
     epochs.truncate_from_end(0, write=False)  # those of a recovery begin at its point
     for segment in segments:
         if not segment.size:
             continue
         try:
-            for _, header, _ in iter_batches(files, segment.log.handle(), 0, segment.size):
+            for _, header, _ in iter_batches(files, segment.log.handle(), 0, segment.size, report):
                 epochs.assign(header.partition_leader_epoch, header.base_offset, write=False)
         except CorruptSegment as error:
             logger.error("rebuilding leader epochs: %s", error)
     epochs.keep()
 
 
-def find_end(files: Files, segment: Segment) -> int | None:
-    """The offset after the last batch of an active segment that was closed; None when it is not whole."""
+def find_end(files: Files, segment: Segment, report: RecoveryReport | None = None) -> int | None:
+    """The offset after the last batch of an active segment that was closed; None when it is not whole. Raises MuchToRead where an index
+    without entries leaves a whole segment to be gone through."""
     if not segment.size:
         return segment.base_offset
     offset, position = segment.index.last()
@@ -256,8 +265,10 @@ def find_end(files: Files, segment: Segment) -> int | None:
         if position < 0:
             raise CorruptSegment(segment.index.path, position, "the last index entry has a negative position")
         end = segment.base_offset
-        for bounds in iter_bounds(files, segment.log.handle(), position, segment.size):
-            if bounds.position == position and position and bounds.last_offset != offset:
+        for number, bounds in enumerate(iter_bounds(files, segment.log.handle(), position, segment.size)):
+            if number == _TAIL_BATCHES and report is not None:
+                report.foresee(segment.size - position)
+            if number == 0 and position and bounds.last_offset != offset:
                 raise CorruptSegment(
                     segment.index.path, position, f"the index has offset {offset}, the log {bounds.last_offset}"
                 )
@@ -270,15 +281,24 @@ def find_end(files: Files, segment: Segment) -> int | None:
         return None
 
 
-def _rebuild_missing_indexes(
-    log: PartitionLog, segments: list[Segment], names: set[str], report: RecoveryReport
-) -> None:
-    for segment in segments:
-        for index, suffix in ((segment.index, INDEX_SUFFIX), (segment.time_index, TIME_INDEX_SUFFIX)):
-            if segment.size and f"{segment.base_offset:020d}{suffix}" not in names:
-                logger.warning("%s is missing: rebuilding the indexes of the segment", index.path)
-                rebuild_indexes(log.files, segment, report)
-                break
+def _without_indexes(segments: list[Segment], names: set[str]) -> list[Segment]:
+    """The segments with records of which an index is missing."""
+    return [
+        segment
+        for segment in segments
+        if segment.size
+        and not all(f"{segment.base_offset:020d}{suffix}" in names for suffix in (INDEX_SUFFIX, TIME_INDEX_SUFFIX))
+    ]
+
+
+def _rebuild_missing(log: PartitionLog, segment: Segment, report: RecoveryReport) -> None:
+    """Make the indexes of a segment anew of which one is missing; it is still missing where that is stopped."""
+    logger.warning("%s lacks an index: rebuilding the indexes of the segment", segment.log.path)
+    try:
+        rebuild_indexes(log.files, segment, report)
+    except BaseException:
+        log.files.remove_if_exists(segment.index.path)
+        raise
 
 
 def rebuild_indexes(files: Files, segment: Segment, report: RecoveryReport) -> None:
@@ -313,7 +333,8 @@ def _recover(
     log.recovery_point = min(point, offset)  # index entries from there on are written anew, and not synced
     load_snapshot(log, producers, snapshots, min(point, offset) if position else segments[number].base_offset)
     if producers.end_offset < offset:
-        replay(log, producers, segments, producers.end_offset, offset)
+        heard = RecoveryReport(on_read=report.on_read)  # `report` counts what is checked
+        replay(log, producers, segments, producers.end_offset, offset, heard)
     end = offset
     known_epochs = epochs.entries()
     while number < len(segments):

@@ -23,6 +23,10 @@ logger = logging.getLogger(__name__)
 _CHUNK_BYTES: Final = 1 << 20
 
 
+class MuchToRead(Exception):
+    """A log cannot be loaded with as little reading as there is time for; nothing was changed."""
+
+
 @dataclass
 class RecoveryReport:
     """What loading after a crash has done: bytes read, and (file, position, bytes cut off) where a log was cut."""
@@ -31,12 +35,19 @@ class RecoveryReport:
     cut: list[tuple[str, int, int]] = field(default_factory=list)
     on_read: Callable[[int], None] | None = None
     """Hears how many bytes were read, piece by piece; what it raises ends the loading."""
+    bytes_max: int | None = None
+    """How much there is time to read; None: all of it."""
 
     def read(self, size: int) -> None:
         """So many bytes more were read."""
         self.bytes_read += size
         if self.on_read is not None:
             self.on_read(size)
+
+    def foresee(self, size: int) -> None:
+        """About so many bytes are to be read; to be said before anything is changed. Raises MuchToRead."""
+        if self.bytes_max is not None and size > self.bytes_max:
+            raise MuchToRead
 
 
 def iter_batches(

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import struct
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from fastq._native.records import (
@@ -55,17 +56,23 @@ def rebuild_aborts(
     snapshots: list[int],
     report: RecoveryReport,
 ) -> None:
-    """Make the transaction index of a segment anew from its batches, and the producers as they were at its begin."""
-    log.files.remove_if_exists(segment.path_of(TXN_INDEX_SUFFIX))
+    """Make the transaction index of a segment anew from its batches, and the producers as they were at its begin. Where that is stopped
+    the damaged one is there again, for the next load: one that is missing would not be missed."""
+    path = segment.path_of(TXN_INDEX_SUFFIX)
+    damaged = log.files.read_file(path)
     load_snapshot(log, producers, snapshots, segment.base_offset)
     if producers.end_offset < segment.base_offset:
-        replay(log, producers, segments, producers.end_offset, segment.base_offset)
+        replay(log, producers, segments, producers.end_offset, segment.base_offset, report)
+    log.files.remove_if_exists(path)
     try:
         for header, data in iter_verified(log.files, segment, 0, report):
             if header.producer_id >= 0:
                 replay_batch(producers, header, data, segment, log.clock())
     except CorruptSegment as error:
         logger.error("rebuilding the transaction index: %s", error)
+    except BaseException:
+        log.files.write_file(path, damaged, sync=False)
+        raise
     log.durability.unsettle(segment.base_offset)
 
 
@@ -104,12 +111,19 @@ def replay_batch(
 
 
 def load_producers(
-    log: PartitionLog, producers: ProducerState, segments: list[Segment], snapshots: list[int], end: int
+    log: PartitionLog,
+    producers: ProducerState,
+    segments: list[Segment],
+    snapshots: list[int],
+    end: int,
+    report: RecoveryReport | None = None,
 ) -> None:
-    """The producer state as of `end`: the latest snapshot, the batches since, and the window's batches before it."""
+    """The producer state as of `end`: the latest snapshot, the batches since, and the window's batches before it. Raises MuchToRead."""
     load_snapshot(log, producers, snapshots, end)
     if producers.end_offset < end:
-        replay(log, producers, segments, producers.end_offset, end)
+        if report is not None:
+            report.foresee(sum(segment.size for segment in _holding(segments, producers.end_offset, end)))
+        replay(log, producers, segments, producers.end_offset, end, report)
     elif len(producers):
         _fill_windows(log.files, producers, segments[-1])
     producers.end_offset = end
@@ -129,14 +143,26 @@ def load_snapshot(log: PartitionLog, producers: ProducerState, snapshots: list[i
     producers.clear(0)
 
 
-def replay(log: PartitionLog, producers: ProducerState, segments: list[Segment], start: int, end: int) -> None:
-    """Take the stored batches from offset `start` up to `end` into the producer state."""
+def _holding(segments: list[Segment], start: int, end: int) -> Iterator[Segment]:
+    """The segments with batches from offset `start` up to `end`."""
     for number, segment in enumerate(segments):
         following = segments[number + 1].base_offset if number + 1 < len(segments) else end
-        if following <= start or segment.base_offset >= end or not segment.size:
-            continue
+        if following > start and segment.base_offset < end and segment.size:
+            yield segment
+
+
+def replay(
+    log: PartitionLog,
+    producers: ProducerState,
+    segments: list[Segment],
+    start: int,
+    end: int,
+    report: RecoveryReport | None = None,
+) -> None:
+    """Take the stored batches from offset `start` up to `end` into the producer state."""
+    for segment in _holding(segments, start, end):
         try:
-            for header, data in iter_verified(log.files, segment, segment.index.lookup(start)):
+            for header, data in iter_verified(log.files, segment, segment.index.lookup(start), report):
                 if header.base_offset >= end:
                     break
                 if header.producer_id >= 0 and header.base_offset >= start:

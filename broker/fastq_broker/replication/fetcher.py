@@ -29,8 +29,8 @@ from typing import NamedTuple, TypeVar
 from fastq._native.fetch import FetchedPartition, FetchedResponse
 from fastq._native.records import iter_headers, read_header, verify_crc
 from fastq._native.wire import DecodeError
-from fastq.errors import CorruptMessage, ErrorCode, InvalidRecord, KafkaStorageError, error_for_code
-from fastq_broker.log.files import passes
+from fastq.errors import CorruptMessage, ErrorCode, InvalidRecord, error_for_code
+from fastq_broker.log.files import UNREADABLE, passes
 from fastq_broker.replication.fetcher_session import FetchPlan, FollowerSession, Key, Position, Wanted
 from fastq_broker.replication.follower_log import FollowerLog
 from fastq_broker.replication.follower_quota import FollowerQuota, NoQuota
@@ -202,13 +202,13 @@ class ReplicaFetcher:
         self._begin(state, leader_epoch, now)
 
     def _begin(self, state: Followed, leader_epoch: int, now: float) -> None:
-        """See where the log ends, which may load it: what a shortage keeps from that is done once the pause is over."""
+        """See where the log ends, which may load it: what a shortage, or its recovery, keeps from that is done once the pause is over."""
         log = state.log
         try:
             if log.leader_epoch == NO_EPOCH and log.high_watermark < log.log_end_offset:
                 self._truncate_to(state, log.high_watermark)
             self._go_on(state, leader_epoch, now)
-        except KafkaStorageError as error:
+        except UNREADABLE as error:
             if passes(error):
                 state.phase = Phase.UNREAD
                 state.position = Position(-1, leader_epoch, NO_EPOCH)
@@ -373,13 +373,12 @@ class ReplicaFetcher:
             self._guarded(self._append, state, part, now)
 
     def _guarded(self, take: Callable[[Followed, Said, float], None], state: Followed, said: Said, now: float) -> None:
-        """Take an answer in. What is wrong with it may pass, and so may a shortage; a disk that fails does not; one partition holds up no
-        other."""
+        """Take an answer in. What is wrong with it may pass, as a shortage or a recovery; one partition holds up no other."""
         try:
             take(state, said, now)
         except (CorruptMessage, InvalidRecord, DecodeError) as error:
             self._pause(state, f"what {self.leader} sent cannot be appended: {error}", now)
-        except KafkaStorageError as error:
+        except UNREADABLE as error:
             if passes(error):
                 self._pause(state, str(error), now)
             else:
