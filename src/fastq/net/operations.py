@@ -168,7 +168,7 @@ class _CallRun:
         self._operation, self._core, self._call, self._on_done = operation, operation.core, call, on_done
         self._retries_max = operation.core.config.retries if given_up_after is None else given_up_after
         self._failures = 0
-        self._asked = operation.core.metadata_updater.successes
+        self._asked = operation.core.metadata_updater.requests
         self._done = False
 
     def attempt(self, now: float) -> None:
@@ -226,8 +226,9 @@ class _CallRun:
         if isinstance(route, AnyBroker):
             return core.least_loaded(now)
         if isinstance(route, Broker):
-            # Nothing is known right after the start, and a broker may have joined since: ask once before giving up.
-            if route.node_id in core.metadata.nodes or core.metadata_updater.successes > self._asked:
+            # Nothing is known right after the start, and a broker may have joined since: ask once before giving up. An answer that was on
+            # its way by then tells of before.
+            if route.node_id in core.metadata.nodes or core.metadata_updater.answered > self._asked:
                 return route.node_id
         elif isinstance(route, Controller):
             if core.metadata.controller is not None:

@@ -73,7 +73,7 @@ CONCURRENT_ATTEMPTS = 25
 class Coordinator:
     """Where one coordinator is, and whether something is under way there.
 
-    Invariant: at most one request, maybe its own look-up. `found_after`: the answers to Metadata there were before `node_id` was known.
+    Invariant: at most one request, maybe its own look-up. `found_after`: the requests for Metadata there were before `node_id` was known.
     """
 
     __slots__ = ("busy", "failures", "found_after", "key", "key_type", "node_id", "retry_at")
@@ -490,7 +490,7 @@ class Transactions:
             what = f"its coordinator is on node {node_id}, which is not among the brokers that the cluster names"
             self.core.request_metadata_update(f"{coordinator.key}: {what}")
             error = CoordinatorNotAvailable(what)
-            if self.core.metadata_updater.successes > coordinator.found_after:
+            if self.core.metadata_updater.answered > coordinator.found_after:
                 coordinator.node_id = None  # it has left: another one may be it by now
                 self._retry(coordinator, error)
             self._passing(coordinator, error, False)
@@ -523,7 +523,7 @@ class Transactions:
         if self._judge(coordinator, ApiKey.FIND_COORDINATOR, [(code, context)]):
             # A coordinator that keeps saying that it is none is asked less and less often.
             coordinator.node_id, coordinator.failures = node_id, failures
-            coordinator.found_after = self.core.metadata_updater.successes
+            coordinator.found_after = self.core.metadata_updater.requests
             logger.debug("the coordinator of %s is node %d", coordinator.key, node_id)
 
     def _send(

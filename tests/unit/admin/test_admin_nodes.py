@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,6 +16,7 @@ from net_fakes import FakeBroker
 
 from fastq.admin import (
     Admin,
+    AsyncAdmin,
     ElectionType,
     FeatureUpdate,
     PartitionReassignment,
@@ -457,3 +460,32 @@ def test_a_broker_that_stands_still_is_named_and_holds_nobody_up(
     assert json.loads(told.out)["voters"]
     # On a busy machine the client's own word comes first: a connection has been under way for most of a second.
     assert told.err.splitlines()[-1] == "fastq: node 2 does not answer" and told.err.count("does not answer") == 1
+
+
+def test_a_node_that_has_come_since_is_asked_for_anew(broker: FakeBroker) -> None:
+    """An answer to a request that was out before the question tells nothing about it."""
+    out, release = threading.Event(), threading.Event()
+
+    async def main(second: FakeBroker) -> None:
+        def metadata(request: Any, version: int) -> m.MetadataResponse:
+            response = broker._metadata(request, version)
+            if not out.is_set():
+                out.set()
+                assert release.wait(30)
+                return response
+            node = m.MetadataResponse.MetadataResponseBroker(node_id=2, host=second.host, port=second.port)
+            response.brokers = [*response.brokers, node]
+            return response
+
+        broker.handlers[ApiKey.METADATA] = metadata
+        async with AsyncAdmin(bootstrap_servers=broker.address) as admin:
+            first = asyncio.create_task(admin.api_versions(broker.node_id))
+            assert await asyncio.to_thread(out.wait, 30)
+            asked = asyncio.create_task(admin.api_versions(2))
+            for _ in range(10):
+                await asyncio.sleep(0)
+            release.set()
+            assert await asked == await first
+
+    with FakeBroker(node_id=2) as second:
+        asyncio.run(main(second))

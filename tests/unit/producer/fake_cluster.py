@@ -110,7 +110,7 @@ class FakeCore:
         self.metadata = ClusterMetadata()
         self.metadata.nodes = {i: Node(i, "h", 9000 + i) for i in range(nodes)}
         self.metadata.generation = 1
-        self.metadata_updater = SimpleNamespace(successes=0)
+        self.metadata_updater = SimpleNamespace(requests=0, answered=0)
         self.trouble = trouble  # how often a connection breaks, or a request is refused before anything is written
         self.after_append = after_append  # how often what was written is answered with an error
         self.late = late  # how often a client's time-out ends a connection whose requests the broker handles afterwards
@@ -143,7 +143,8 @@ class FakeCore:
                 name, self.topic_id(name) if self.version >= 13 else bytes(16), tuple(partitions)
             )
         self.metadata.generation += 1
-        self.metadata_updater.successes += 1
+        self.metadata_updater.requests += 1
+        self.metadata_updater.answered += 1
 
     def topic_id(self, name):
         return self.topic_ids.get(name, TOPIC_ID)
