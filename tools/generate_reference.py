@@ -100,7 +100,7 @@ SECTIONS = {
     "The node and its listeners": "node broker process listeners listener advertised inter initial",
     "Connections and requests": "socket connections max queued fetch message",
     "Topics": "num.partitions default auto.create delete min",
-    "Logs on disk": "log disk durability compression",
+    "Logs on disk": "log disk durability compression cordoned",
     "Groups": "group offsets offset",
     "Transactions and producers": "transaction transactional producer add",
     "Replication": "replica replication leader follower alter unclean num auto",

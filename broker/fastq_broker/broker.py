@@ -47,7 +47,7 @@ from .router import Router
 from .server import Limits, Server
 from .surroundings import Surroundings
 from .throttles import MOVES_RATE, ReplicationThrottles, bound_of
-from .topic_config import BrokerLayers, cleaner_config, space_marks
+from .topic_config import BrokerLayers, cleaner_config, cordoned_dirs, space_marks
 from .transactions import TransactionCoordinator
 
 if TYPE_CHECKING:
@@ -368,6 +368,19 @@ class Broker(Ports):
         self.throttles.apply_config(layers)
         self.space.apply(space_marks(layers))
         self.logs.moves.rate.bytes_per_s_max = bound_of(layers, MOVES_RATE)
+        self._cordon(cordoned_dirs(layers))
+
+    def _cordon(self, paths: frozenset[str]) -> None:
+        """These log directories get no new replicas: no log is made there, and the controller places none where there are no others."""
+        if paths != self.logs.cordoned:
+            logger.info(
+                "cordoned are now the log directories %s", ", ".join(sorted(paths)) or "of no name: all get replicas"
+            )
+        self.logs.cordoned = paths
+        if self.cluster is not None:
+            self.cluster.cordon(paths)
+        else:  # a change of the metadata is no time for the next one
+            self.loop.call_soon(failures.attempt, "telling of cordoned log directories", self.controller.cordon)
 
     # --- housekeeping ---
 

@@ -32,6 +32,7 @@ _PREFIXES = {
     "rlmm.config.": "tiered storage is not part of this broker",
     "config.providers.": "configuration providers are Java classes",
 }
+CORDONED_LOG_DIRS = "cordoned.log.dirs"
 _BY_ATTRIBUTE = {key.attribute: key.name for key in BROKER_KEYS.values()}
 
 
@@ -47,6 +48,7 @@ class BrokerConfig:
     process_roles: Sequence[str]
     broker_rack: str | None
     log_dirs: Sequence[str]
+    cordoned_log_dirs: Sequence[str]
     metadata_log_dir: str
     durability: str
     disk_warn_free_bytes: int
@@ -300,6 +302,23 @@ def effective(name: str, settings: Mapping[str, Value]) -> Value:
     return None
 
 
+def cordoned(names: Sequence[str], log_dirs: Sequence[str]) -> frozenset[str]:
+    """The absolute paths of what cordoned.log.dirs names. ConfigError for what is none of log.dirs. Source: KafkaConfig."""
+    paths = frozenset(map(os.path.abspath, log_dirs))
+    if "*" in names:
+        if len(names) > 1:
+            raise ConfigError(
+                f"{CORDONED_LOG_DIRS} = {','.join(names)!r} is not allowed: `*` is for all, and stands alone"
+            )
+        return paths
+    unknown = [name for name in names if os.path.abspath(name) not in paths]
+    if unknown:
+        raise ConfigError(
+            f"{CORDONED_LOG_DIRS} = {','.join(names)!r} is not allowed: {', '.join(unknown)} is none of log.dirs, {', '.join(log_dirs)}"
+        )
+    return frozenset(map(os.path.abspath, names))
+
+
 def _scaled(value: Value, factor: int) -> Value:
     if factor == 1 or not isinstance(value, int):
         return value
@@ -380,6 +399,7 @@ class _Builder:
             other = places.setdefault(os.path.realpath(directory), directory)
             if other != directory:
                 raise ConfigError(f"log.dirs names one directory twice: {other} and {directory}")
+        cordoned(values["cordoned_log_dirs"], values["log_dirs"])
         values["metadata_log_dir"] = values["metadata_log_dir"] or values["log_dirs"][0]
 
     def _place(self, values: dict[str, Value]) -> None:

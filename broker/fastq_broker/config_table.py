@@ -60,6 +60,14 @@ NODE = (
     row("process.roles", LIST, ["broker", "controller"], list_of("broker", "controller"), "What this node does."),
     row("broker.rack", STRING, None, doc="The rack of this node, for spreading replicas."),
     row("log.dirs", LIST, ["fastq-data"], doc="Directories that hold the logs."),
+    row(
+        "cordoned.log.dirs",
+        LIST,
+        [],
+        doc="Those of log.dirs that get no new replicas (KIP-1066), or `*` for all of them; what is there stays. Altered by a "
+        "broker's id, at that broker.",
+        dynamic=True,
+    ),
     row("metadata.log.dir", STRING, None, doc="Where the metadata log lives; the first of log.dirs when not set."),
     row("durability", STRING, "page-cache", DURABILITY, "When a record counts as written: page-cache or fsync."),
 )

@@ -281,11 +281,6 @@ POLICIES = refused(
     row("create.topic.policy.class.name", CLASS, None),
 )
 
-CORDONS = refused(
-    "new logs go to the directory with the fewest, cordoned or not",
-    row("cordoned.log.dirs", LIST, [], dynamic=True),
-)
-
 QUOTAS = refused(
     "this version enforces no quotas",
     row("controller.quota.window.num", INT, 11, at_least(1)),
@@ -351,7 +346,6 @@ IGNORED = (
     + SECURITY
     + PROVIDERS
     + POLICIES
-    + CORDONS
     + QUOTAS
     + THREADS
     + METRICS

@@ -88,6 +88,10 @@ def _process(out: Exposition, broker: Broker) -> None:
     )
     offline = sum(log_dir.offline is not None for log_dir in broker.logs.dirs)
     out.family("kafka_log_logmanager_offlinelogdirectorycount", "gauge", "Log directories that failed.", offline)
+    cordoned = len(broker.logs.cordoned)
+    out.family(
+        "kafka_log_logmanager_cordonedlogdirectorycount", "gauge", "Log directories that get no new replicas.", cordoned
+    )
     _space(out, broker)
 
 

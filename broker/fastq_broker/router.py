@@ -15,7 +15,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fastq._native.wire import DecodeError, EncodeError, Reader
 from fastq.errors import ErrorCode, KafkaError
@@ -163,6 +163,8 @@ class RequestContext(Ports):
     """
 
     __slots__ = ("api_version", "client_id", "connection", "listener", "peer")
+    forwarded: ClassVar[bool] = False
+    """Whether a broker passes the request on, and has judged of it what it alone can."""
 
     def __init__(self, connection: Connection, api_version: int, client_id: bytes | None) -> None:
         self.connection = connection

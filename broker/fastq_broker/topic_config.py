@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from fastq.errors import ConfigError
-from fastq_broker.config import BrokerConfig
+from fastq_broker.config import CORDONED_LOG_DIRS, BrokerConfig, cordoned
 from fastq_broker.config_keys import (
     GZIP_LEVEL,
     INT64_MAX,
@@ -506,6 +506,17 @@ def space_marks(layers: BrokerLayers) -> Marks:
     """What is to be free on the disks, as set and altered."""
     names = ("disk.warn.free.bytes", "disk.refuse.free.bytes", "disk.ballast.bytes")
     return Marks(*(broker_layers_of(name, layers)[0].value for name in names))
+
+
+def cordoned_dirs(layers: BrokerLayers) -> frozenset[str]:
+    """The absolute paths of the log directories that get no new replicas, as set and altered; what was altered and names a directory that
+    is none any more is passed over, with a warning."""
+    for layer in broker_layers_of(CORDONED_LOG_DIRS, layers):
+        try:
+            return cordoned(layer.value, layers.config.log_dirs)
+        except ConfigError as error:
+            logger.warning("a stored setting is passed over: %s", error)
+    return frozenset()
 
 
 def to_log_config(values: Mapping[str, Value]) -> LogConfig:

@@ -10,6 +10,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ import pytest
 from fastq import Consumer, Producer
 from fastq.admin import Admin, ConfigResource, ConfigSource, NewTopic, ResourceType, TopicPartitionReplica
 from fastq.cli import main
+from fastq.errors import InvalidReplicaAssignment, InvalidReplicationFactor
 from fastq.metadata import TopicPartition
 from fastq.testing import Cluster
 
@@ -237,3 +239,60 @@ def test_reassign_throttles_what_moves_until_it_is_verified(
     assert "throttles were taken away" in fastq("partitions", "reassign", "--verify", str(moves))
     until(lambda: own_settings(admin, *resources) == {resource.name: {} for resource in resources})
     assert places(admin, "bounded")[3] and not places(admin, "bounded")[1]
+
+
+def cordon(admin: Admin, node: int, value: str | None) -> None:
+    admin.set_configs(ConfigResource(ResourceType.BROKER, str(node)), {"cordoned.log.dirs": value})
+
+
+def cordoned(admin: Admin) -> dict[int, set[str]]:
+    """The directories that are, by the nodes that have any."""
+    found = admin.describe_log_dirs().results()
+    paths = {node: {one.path for one in directories if one.is_cordoned} for node, directories in found.items()}
+    return {node: those for node, those in paths.items() if those}
+
+
+def has_six_logs(admin: Admin, topic: str) -> bool:
+    """Whether node 2 does."""
+    return sum(len(one.replicas) for one in admin.describe_log_dirs([2], topics=[topic]).results()[2]) == 6
+
+
+def test_nothing_new_comes_to_cordoned_directories(cluster: Cluster, admin: Admin, fastq: Shell) -> None:
+    """One directory of node 2 and all of node 3: what is there stays and is served, and nothing comes to it, also past a restart."""
+    one, two = (str(path) for path in cluster.node(2).config["log.dirs"].split(","))
+    third = set(cluster.node(3).config["log.dirs"].split(","))
+    admin.create_topics([NewTopic(name="there", partitions=6, replication_factor=3)]).results()
+    cordon(admin, 2, one)
+    cordon(admin, 3, "*")
+    until(lambda: cordoned(admin) == {2: {one}, 3: third})
+
+    def refused(name: str) -> bool:
+        made = admin.create_topics([NewTopic(name=name, partitions=1, replication_factor=3)])
+        return isinstance(made[name].error, InvalidReplicationFactor)
+
+    until(lambda: refused("three"))
+    for name in ("new", "newer"):
+        admin.create_topics([NewTopic(name=name, partitions=6, replication_factor=2)]).results()
+        until(partial(has_six_logs, admin, name))
+        assert set(places(admin, name)[2]) == {two} and not places(admin, name)[3]
+        if name == "new":
+            cluster.node(2).restart()
+            cluster.node(3).restart()
+            cluster.wait_in_sync()
+            until(lambda: cordoned(admin) == {2: {one}, 3: third})
+            until(lambda: refused("three"))
+    admin.create_topics([NewTopic(name="by-force", replica_assignments={0: [3]})]).results()
+    until(lambda: len(places(admin, "by-force")[3]) == 1)
+    with Load(cluster.bootstrap_servers, "there") as load:
+        load.more()
+    rows = json.loads(fastq("log-dirs", "--broker", "2", "--json"))
+    assert {row["directory"]: row["state"] for row in rows if row["partition"] == "(all)"} == {
+        one: "cordoned",
+        two: "online",
+    }
+    moved = admin.alter_replica_log_dirs({TopicPartitionReplica("new", 0, 2): one})
+    assert [type(error) for error in moved.errors.values()] == [InvalidReplicaAssignment]
+    for node in (2, 3):
+        cordon(admin, node, None)
+    until(lambda: not cordoned(admin))
+    until(lambda: not refused("three"))

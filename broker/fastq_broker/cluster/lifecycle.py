@@ -217,7 +217,10 @@ class BrokerLifecycle:
             self._soon(now)
 
     def directories_cordoned(self, directories: frozenset[bytes], now: float) -> None:
-        """These directories take no new replicas; told as soon as the metadata's version knows of that, and then for each change."""
+        """These directories take no new replicas; to be called once the metadata's version knows of that, and told for each
+        change."""
+        if directories == (self._cordoned or frozenset()):  # none is what is taken for granted of a new registration
+            return
         self._cordoned = directories
         if self._registered:
             self._soon(now)

@@ -15,11 +15,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastq.config import ClientConfig
 from fastq.errors import FastqError, error_for_code
@@ -27,12 +26,10 @@ from fastq.metadata import Node
 from fastq.protocol.messages import (
     AllocateProducerIdsRequest,
     AllocateProducerIdsResponse,
-    AlterConfigsRequest,
     DescribeQuorumRequest,
-    IncrementalAlterConfigsRequest,
 )
 from fastq_broker import fail_closed
-from fastq_broker.cluster import Halted, settings
+from fastq_broker.cluster import Halted, own_configs, settings
 from fastq_broker.cluster.controller_channel import ControllerChannel, leader_of
 from fastq_broker.cluster.directories import DirectoryAssignments
 from fastq_broker.cluster.driver import LifeDriver
@@ -41,12 +38,12 @@ from fastq_broker.cluster.lifecycle import BrokerLifecycle, BrokerState, Halt, O
 from fastq_broker.cluster.peers import Peers
 from fastq_broker.cluster.registration import ControllerRegistration
 from fastq_broker.cluster.topic_maker import TopicMaker
-from fastq_broker.config_keys import ResourceType
 from fastq_broker.controller import features
 from fastq_broker.controller.cluster_control import ClusterControl
 from fastq_broker.controller.serving import ControllerRouter
 from fastq_broker.controller.state_log import StateLog
 from fastq_broker.controller.states import unclean_elections
+from fastq_broker.controller.view import CORDONED, DIRECTORIES
 from fastq_broker.log import failures
 from fastq_broker.replication.alter_driver import AlterPartitionDriver
 from fastq_broker.replication.fetcher import ReplicaPartition
@@ -71,7 +68,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_ALTERS_CONFIGS = (AlterConfigsRequest.API_KEY, IncrementalAlterConfigsRequest.API_KEY)
 Handle = Callable[[Any, Any], Any]
 """A handler of a client's request, with its context."""
 QUORUM_LOST_S = 5.0
@@ -82,8 +78,6 @@ TICK_S = 0.1
 LISTENS_S = 2.0
 """How long a broker is waited for that is only asked whether it listens."""
 PRODUCER_IDS_S = 30.0
-DIRECTORIES_SINCE = 17
-"""Level of metadata.version from which on registrations name log directories (KIP-858)."""
 
 
 class _Followed(NamedTuple):
@@ -142,6 +136,7 @@ class ClusterNode:
         self._directories: DirectoryAssignments | None = None
         self._directory_ids: dict[str, bytes] = {}
         """By the path of the log directory."""
+        self._cordoned: frozenset[bytes] | None = None
         self._followed: dict[tuple[bytes, int], _Followed] = {}
         self.topics = TopicMaker(self.ask, lambda: ports.image, self._loop)
         self._caught_up: asyncio.Future[None] = self._loop.create_future()
@@ -402,8 +397,10 @@ class ClusterNode:
             life = self.life.machine
             life.metadata_at(image.offset)
             own = image.brokers.get(self._config.node_id)
-            has_directories = own is None or bool(own.directories) or self._level(image) < DIRECTORIES_SINCE
+            has_directories = own is None or bool(own.directories) or self._level(image) < DIRECTORIES
             life.registration_in_metadata(None if own is None else own.incarnation_id, has_directories, self.life.now())
+            if self._cordoned is not None and self._level(image) >= CORDONED:
+                life.directories_cordoned(self._cordoned, self.life.now())
             if self._opened:
                 self.life.turn()
         if self._registration is not None:
@@ -413,6 +410,11 @@ class ClusterNode:
             )
             if self._opened:
                 self._registration.turn()
+
+    def cordon(self, paths: Iterable[str]) -> None:
+        """These log directories get no new replicas, as the active controller is to know."""
+        self._cordoned = frozenset(self._directory_ids[path] for path in paths)
+        self._tell_life(self._ports.image)
 
     @staticmethod
     def _level(image: MetadataImage) -> int:
@@ -439,7 +441,7 @@ class ClusterNode:
 
     def placed(self, replica: Replica, image: PartitionImage) -> None:
         """A replica is here, and the metadata has its partition so: have it know the directory."""
-        if self._directories is not None and self._level(self._ports.image) >= DIRECTORIES_SINCE:
+        if self._directories is not None and self._level(self._ports.image) >= DIRECTORIES:
             directory = self._directory_ids.get(self._ports.logs.moves.home(replica.log).path)
             if directory is not None:
                 key = replica.topic_id, replica.partition
@@ -522,9 +524,9 @@ class ClusterNode:
             return False
         if api_key == DescribeQuorumRequest.API_KEY and not self._ports.controller.quorum.driver.machine.hears_leader:
             return False  # who asks wants to know just that
-        if api_key not in _ALTERS_CONFIGS:
+        if api_key not in own_configs.ALTERS_CONFIGS:
             return True
-        return not all(map(_is_logger, request.resources))
+        return not all(map(own_configs.is_logger, request.resources))
 
     def forward(
         self, context: RequestContext, header: Header, buffer: bytearray, request: Any, handle: Handle
@@ -536,24 +538,11 @@ class ClusterNode:
         client = ClientRequest(
             api_key, version, correlation_id, client_id, body, Principal(), _address_of(context.peer)
         )
-        if api_key in _ALTERS_CONFIGS and any(_is_logger(item) for item in request.resources):
-            return self._forward_rest(context, client, request, handle)
+        if api_key in own_configs.ALTERS_CONFIGS:
+            parts = own_configs.split(request, self._ports.image, self._ports.controller.layers)
+            if parts.loggers or parts.answer.responses:
+                return own_configs.answered(client, request, parts, partial(handle, context), self.forwarder)
         return self.forwarder.forward(client)
-
-    async def _forward_rest(
-        self, context: RequestContext, client: ClientRequest, request: Any, handle: Handle
-    ) -> Message | None:
-        """Loggers are this process's own, and altered first. Source: ConfigAdminManager.preprocess."""
-        kind, check = type(request), request.validate_only
-        own = [item for item in request.resources if _is_logger(item)]
-        rest = [item for item in request.resources if not _is_logger(item)]
-        body = kind(resources=rest, validate_only=check).to_bytes(client.api_version)
-        done = handle(context, kind(resources=own, validate_only=check))
-        response: Any = await done if inspect.isawaitable(done) else done
-        others: Any = await self.forwarder.forward(client._replace(body=body))
-        if others is not None:
-            others.responses = [*response.responses, *others.responses]
-        return cast("Message | None", others)
 
     # -- what this node asks of the active controller
 
@@ -579,11 +568,6 @@ class ClusterNode:
         if response.error_code:
             raise error_for_code(response.error_code, "no producer ids were given out by the controller")
         return response.producer_id_start, response.producer_id_len
-
-
-def _is_logger(item: Any) -> bool:
-    """Whether a resource of AlterConfigs is this process's alone."""
-    return bool(item.resource_type == ResourceType.BROKER_LOGGER)
 
 
 def _address_of(peer: Any) -> str:

@@ -233,7 +233,7 @@ def plan_heartbeat(
     if view.metadata_version >= control.DIRECTORIES and request.offline_log_dirs:
         records += plan_offline_directories(view.after(records), broker.broker_id, request.offline_log_dirs)
     if view.metadata_version >= control.CORDONED:
-        records += _cordon(broker, request.cordoned_log_dirs)
+        records += plan_cordons(broker, request.cordoned_log_dirs)
     return answer, records
 
 
@@ -294,8 +294,8 @@ def plan_offline_directories(view: ControlView, broker_id: int, offline: list[by
     return [*elections.partition_changes(view, hit, leaving=broker_id), change]
 
 
-def _cordon(broker: BrokerImage, cordoned: list[bytes] | None) -> list[Record]:
-    """Nothing while the broker does not know yet which directories are cordoned (None)."""
+def plan_cordons(broker: BrokerImage, cordoned: list[bytes] | None) -> list[Record]:
+    """Which log directories of a broker get no new replicas; nothing while it does not know that yet (None)."""
     if cordoned is None or set(cordoned) == set(broker.cordoned_directories):
         return []
     return [

@@ -104,10 +104,12 @@ class Changes:
         return self._commit_whole(validate_only, *topics.plan_partitions(self.pending, wanted, self._here.random))
 
     def alter_configs(
-        self, wanted: Sequence[config_changes.ResourceChange], *, validate_only: bool = False
+        self, wanted: Sequence[config_changes.ResourceChange], *, validate_only: bool = False, forwarded: bool = False
     ) -> list[Result]:
-        """Both forms: a change says itself whether it replaces (AlterConfigs) or adds (IncrementalAlterConfigs)."""
-        results, records = config_changes.plan_changes(self.pending, wanted, self._layers_of(self.pending))
+        """Both forms: a change says itself whether it replaces (AlterConfigs) or adds (IncrementalAlterConfigs). `forwarded`: the broker
+        that a client asked has judged what only it can."""
+        layers = self._layers_of(self.pending)
+        results, records = config_changes.plan_changes(self.pending, wanted, layers, forwarded=forwarded)
         records += elections.clear_elr(self.view, records)
         return self._commit_whole(validate_only, results, records)
 

@@ -10,15 +10,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 from fastq.errors import ConfigError, ErrorCode
-from fastq.protocol.messages import ConfigRecord
+from fastq.protocol.messages import AlterConfigsRequest, ConfigRecord
 from fastq_broker import fail_closed, group_config, topic_config
+from fastq_broker.config import CORDONED_LOG_DIRS, BrokerConfig, cordoned
 from fastq_broker.config_keys import ConfigKey, ConfigType, ResourceType, shown, unknown_key
 from fastq_broker.config_table import BROKER_KEYS
-from fastq_broker.controller.features import ELIGIBLE_LEADER_REPLICAS
+from fastq_broker.controller.features import ELIGIBLE_LEADER_REPLICAS, METADATA_VERSION
 from fastq_broker.controller.image import MetadataImage, Record
 from fastq_broker.controller.topics import Refused, Result, check_length, name_problem
+from fastq_broker.controller.view import CORDONED
 
 _MIN_ISR = "min.insync.replicas"
 _MIRROR_SOURCE = "mirror.source"
@@ -52,10 +55,25 @@ class ResourceChange:
     replace: bool = False
 
 
+def change_of(resource: Any) -> ResourceChange:
+    """What a resource of an AlterConfigs or an IncrementalAlterConfigs asks for."""
+    replace = isinstance(resource, AlterConfigsRequest.AlterConfigsResource)
+    changes = [
+        ConfigChange(item.name, ConfigOperation.SET if replace else item.config_operation, item.value)
+        for item in resource.configs
+    ]
+    return ResourceChange(resource.resource_type, resource.resource_name, changes, replace)
+
+
 def plan_changes(
-    image: MetadataImage, wanted: Sequence[ResourceChange], layers: topic_config.BrokerLayers
+    image: MetadataImage,
+    wanted: Sequence[ResourceChange],
+    layers: topic_config.BrokerLayers,
+    *,
+    forwarded: bool = False,
 ) -> tuple[list[Result], list[Record]]:
-    """Results in the order asked for, and the records of the resources that can be changed."""
+    """Results in the order asked for, and the records of the resources that can be changed. `forwarded`: the broker that a client asked has
+    judged what only it can."""
     named = Counter((item.resource_type, item.name) for item in wanted)
     results: list[Result] = []
     records: list[Record] = []
@@ -63,7 +81,7 @@ def plan_changes(
         try:
             if named[item.resource_type, item.name] > 1:
                 raise Refused(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
-            records.extend(_change(image, item, layers))
+            records.extend(_change(image, item, layers, forwarded))
             results.append(Result())
         except Refused as refused:
             results.append(Result(refused.error, refused.message))
@@ -74,7 +92,9 @@ def plan_changes(
     return results, records
 
 
-def _change(image: MetadataImage, item: ResourceChange, layers: topic_config.BrokerLayers) -> list[Record]:
+def _change(
+    image: MetadataImage, item: ResourceChange, layers: topic_config.BrokerLayers, forwarded: bool
+) -> list[Record]:
     names = [change.name for change in item.changes]
     if len(set(names)) != len(names):
         raise Refused(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
@@ -98,7 +118,40 @@ def _change(image: MetadataImage, item: ResourceChange, layers: topic_config.Bro
         group_config.validate(
             {name: value for name, value in new.items() if name in group_config.GROUP_KEYS or name in names}, layers
         )
+    elif CORDONED_LOG_DIRS in names:
+        _check_cordons(image, item, old, new, layers.config, forwarded)
     return _difference(item, old, new)
+
+
+def _check_cordons(
+    image: MetadataImage,
+    item: ResourceChange,
+    old: Mapping[str, str],
+    new: Mapping[str, str],
+    config: BrokerConfig,
+    forwarded: bool,
+) -> None:
+    """Which directories another broker has, by their paths, nobody knows here: of what it has not judged itself no more are cordoned than
+    were (KIP-1066)."""
+    name = CORDONED_LOG_DIRS
+    if not item.name:
+        raise Refused(
+            ErrorCode.INVALID_REQUEST,
+            f"Cannot update these configs at default cluster level, broker id must be specified: [{name}]",
+        )
+    if image.features.get(METADATA_VERSION, 0) < CORDONED:
+        raise Refused(
+            ErrorCode.INVALID_CONFIG,
+            f"The {name} configuration value cannot be set because it requires metadata.version >= 4.3-IV0 ({CORDONED})",
+        )
+    wanted = _split(new.get(name))
+    if item.name == str(config.node_id):
+        cordoned(wanted, config.log_dirs)
+    elif not forwarded and not set(wanted) <= set(_split(old.get(name))):
+        raise Refused(
+            ErrorCode.INVALID_CONFIG,
+            f"When updating {name} via controllers,  the new value must be a subset of the current configuration value.",
+        )
 
 
 def check_resource(image: MetadataImage, resource_type: int, name: str, node_id: int) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -40,6 +41,7 @@ from fastq_broker import fail_closed
 from fastq_broker.config import BrokerConfig, Listener
 from fastq_broker.config_keys import ResourceType
 from fastq_broker.controller import alone, features, topics
+from fastq_broker.controller.brokers import plan_cordons
 from fastq_broker.controller.changes import Changes
 from fastq_broker.controller.directory import MetadataDirectory
 from fastq_broker.controller.image import (
@@ -54,14 +56,14 @@ from fastq_broker.controller.replay import Replayer
 from fastq_broker.controller.snapshot import Batch, list_snapshots, read_snapshot
 from fastq_broker.controller.snapshots import SnapshotKeeper
 from fastq_broker.controller.storage import clean_shutdown_epoch
-from fastq_broker.controller.view import ControlView
+from fastq_broker.controller.view import CORDONED, ControlView
 from fastq_broker.log import LogDir, failures
 from fastq_broker.log.files import passes
 from fastq_broker.raft.driver import News
 from fastq_broker.raft.messages import SnapshotId
 from fastq_broker.raft.roles import Committed, LoadSnapshot
 from fastq_broker.surroundings import Surroundings
-from fastq_broker.topic_config import BrokerLayers, TopicDefaults
+from fastq_broker.topic_config import BrokerLayers, TopicDefaults, cordoned_dirs
 
 if TYPE_CHECKING:
     from fastq.config import ClientConfig
@@ -306,9 +308,23 @@ class Controller(Changes):
         self.broker_epoch = epoch
         unfence = BrokerRegistrationChangeRecord(broker_id=self.node_id, broker_epoch=epoch, fenced=-1)
         bump = before is not None and before.epoch != self._clean_epoch
-        self._commit([unfence, *alone.elections(self.pending, self.node_id, bump=bump)])
+        self._commit([*self._cordons(), unfence, *alone.elections(self.pending, self.node_id, bump=bump)])
         self.quorum.settle()
         return epoch
+
+    def cordon(self) -> None:
+        """Have the metadata know which log directories get no new replicas now, where this node is alone."""
+        records = self._cordons()
+        if records:
+            self._commit(records)
+
+    def _cordons(self) -> list[Record]:
+        if self.pending.features.get(features.METADATA_VERSION, 0) < CORDONED:
+            return []
+        paths = cordoned_dirs(self._layers_of(self.pending))
+        ids = zip(map(os.path.abspath, self.config.log_dirs), self.directory_ids, strict=True)
+        cordoned = sorted(directory_id for path, directory_id in ids if path in paths)
+        return plan_cordons(self.pending.brokers[self.node_id], cordoned)
 
     def forget_directories(self) -> None:
         """Nothing is in the missing directories that the metadata knows: they do not belong to this node any more."""

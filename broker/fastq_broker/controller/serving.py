@@ -66,6 +66,7 @@ class ControllerRouter(QuorumRouter):
         self._control = control
         self._listener = controller.config.controller_listener_names[0]
         self._context = bound_context(ports, controller=controller, router=self)
+        self._forwarded = bound_context(ports, controller=controller, router=self, forwarded=True)
         for key in control.api_keys:
             self._add(key, (APIS[key].min_version, APIS[key].max_stable_version), self._ask_control)
         self._add(ApiVersionsRequest.API_KEY, api_versions.VERSIONS, api_versions.handle)
@@ -102,7 +103,7 @@ class ControllerRouter(QuorumRouter):
             )
         caller = cast("Connection", _Caller(peer, self._listener))
         assert route.handle is not None
-        answer = route.handle(self._context(caller, version, client_id), request)
+        answer = route.handle(self._forwarded(caller, version, client_id), request)
         response: Message = await answer if inspect.isawaitable(answer) else answer
         return response
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fastq.protocol.messages import AlterConfigsRequest, AlterConfigsResponse
-from fastq_broker.controller.config_changes import ConfigChange, ConfigOperation, ResourceChange
+from fastq_broker.controller.config_changes import change_of
 
 if TYPE_CHECKING:
     from fastq_broker.router import RequestContext
@@ -20,8 +20,8 @@ VERSIONS = (0, 2)
 async def handle(context: RequestContext, request: AlterConfigsRequest) -> AlterConfigsResponse:
     """One result a resource, in the order asked for."""
     controller = context.controller
-    changes = [_change(resource) for resource in request.resources]
-    results = controller.alter_configs(changes, validate_only=request.validate_only)
+    changes = [change_of(resource) for resource in request.resources]
+    results = controller.alter_configs(changes, validate_only=request.validate_only, forwarded=context.forwarded)
     if not request.validate_only:
         results = await controller.durable(results)
     return AlterConfigsResponse(
@@ -35,8 +35,3 @@ async def handle(context: RequestContext, request: AlterConfigsRequest) -> Alter
             for change, result in zip(changes, results, strict=True)
         ]
     )
-
-
-def _change(resource: AlterConfigsRequest.AlterConfigsResource) -> ResourceChange:
-    changes = [ConfigChange(item.name, ConfigOperation.SET, item.value) for item in resource.configs]
-    return ResourceChange(resource.resource_type, resource.resource_name, changes, replace=True)

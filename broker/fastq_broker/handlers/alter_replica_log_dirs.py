@@ -55,6 +55,9 @@ def _move(context: RequestContext, topic: str, number: int, path: str) -> int:
         return ErrorCode.LOG_DIR_NOT_FOUND
     if directory.offline is not None:
         return ErrorCode.KAFKA_STORAGE_ERROR
+    if directory.path in logs.cordoned:
+        _say(topic, number, f"is not moved to {path}: cordoned.log.dirs has it")
+        return ErrorCode.INVALID_REPLICA_ASSIGNMENT
     replica = context.replicas.get(topic, number)
     if replica is None:
         code = context.replicas.missing_error(topic.encode(), number, by_id=False)
@@ -65,10 +68,10 @@ def _move(context: RequestContext, topic: str, number: int, path: str) -> int:
     try:
         logs.moves.begin(replica.log, directory)
     except KafkaError as error:
-        failures.say(
-            logger.warning,
-            f"moving {topic}-{number}",
-            *("%s-%d stays in %s, although it was to move to %s: %s", topic, number, replica.log.dir.path, path, error),
-        )
+        _say(topic, number, f"stays in {replica.log.dir.path}, although it was to move to {path}: {error}")
         return int(error.code)
     return ErrorCode.NONE
+
+
+def _say(topic: str, number: int, what: str) -> None:
+    failures.say(logger.warning, f"moving {topic}-{number}", "%s-%d %s", topic, number, what)

@@ -1,4 +1,4 @@
-"""DescribeLogDirs: what lies in each log directory, its size, and the room left (KIP-113, KIP-827).
+"""DescribeLogDirs: what lies in each log directory, its size, and the room left (KIP-113, KIP-827), and whether it is cordoned (KIP-1066).
 
 Rules: a directory that is offline answers KAFKA_STORAGE_ERROR and lists nothing. Null topics means all. A log that is being moved is
 listed in both directories: its copy as a future one, with the offsets that it does not have yet. Source: ReplicaManager.describeLogDirs.
@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 from fastq.errors import ErrorCode
 from fastq.protocol.messages import DescribeLogDirsRequest, DescribeLogDirsResponse
+from fastq_broker.controller.features import METADATA_VERSION
+from fastq_broker.controller.view import CORDONED
 
 if TYPE_CHECKING:
     from fastq_broker.log import LogManager, PartitionLog
@@ -31,12 +33,15 @@ def handle(context: RequestContext, request: DescribeLogDirsRequest) -> Describe
         by_directory.setdefault(log.dir.path, []).append(log)
         if log.future is not None:
             by_directory.setdefault(log.future.dir.path, []).append(log.future)
+    told = context.image.features.get(METADATA_VERSION, 0) >= CORDONED
     results = []
     for path in map(os.path.abspath, context.config.log_dirs):
         if path in logs.offline_dirs:
             results.append(Result(error_code=ErrorCode.KAFKA_STORAGE_ERROR, log_dir=path, topics=[]))
         else:
-            results.append(_result(path, by_directory.get(path, []), logs))
+            result = _result(path, by_directory.get(path, []), logs)
+            result.is_cordoned = told and path in logs.cordoned
+            results.append(result)
     return DescribeLogDirsResponse(results=results)
 
 

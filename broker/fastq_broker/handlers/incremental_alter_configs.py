@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fastq.protocol.messages import IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse
 from fastq_broker.config_keys import ResourceType
-from fastq_broker.controller.config_changes import ConfigChange, ResourceChange
+from fastq_broker.controller.config_changes import ResourceChange, change_of
 from fastq_broker.controller.topics import Result
 from fastq_broker.handlers import loggers
 
@@ -23,9 +23,9 @@ VERSIONS = (0, 1)
 async def handle(context: RequestContext, request: IncrementalAlterConfigsRequest) -> IncrementalAlterConfigsResponse:
     """One result a resource, in the order asked for."""
     controller = context.controller
-    changes = [_change(resource) for resource in request.resources]
+    changes = [change_of(resource) for resource in request.resources]
     stored = [change for change in changes if change.resource_type != ResourceType.BROKER_LOGGER]
-    answers = controller.alter_configs(stored, validate_only=request.validate_only)
+    answers = controller.alter_configs(stored, validate_only=request.validate_only, forwarded=context.forwarded)
     if not request.validate_only:
         answers = await controller.durable(answers)
     results = iter(answers)
@@ -37,11 +37,6 @@ async def handle(context: RequestContext, request: IncrementalAlterConfigsReques
             result = next(results)
         responses.append(_response(change, result))
     return IncrementalAlterConfigsResponse(responses=responses)
-
-
-def _change(resource: IncrementalAlterConfigsRequest.AlterConfigsResource) -> ResourceChange:
-    changes = [ConfigChange(item.name, item.config_operation, item.value) for item in resource.configs]
-    return ResourceChange(resource.resource_type, resource.resource_name, changes)
 
 
 def _response(change: ResourceChange, result: Result) -> IncrementalAlterConfigsResponse.AlterConfigsResourceResponse:

@@ -13,7 +13,7 @@ import logging
 import os
 import random
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from fastq.errors import KafkaError
@@ -41,6 +41,7 @@ def _is_nearly(one: bytes, other: bytes) -> bool:
 class LogIdentity:
     """The part of a LogManager that tells whose log a directory is; see there for what the attributes are. Event-loop thread only."""
 
+    cordoned: Collection[str]
     dirs: Sequence[LogDir]
     files: Files
     late: LateRecovery
@@ -237,8 +238,11 @@ class LogIdentity:
             raise next(iter(self.offline_dirs.values()))
         if len(online) == 1:
             return online[0]
-        counts = {id(log_dir): 0 for log_dir in online}
+        open_dirs = [log_dir for log_dir in online if log_dir.path not in self.cordoned]
+        if not open_dirs:  # the replica was placed here before the controller heard of it
+            return online[0]
+        counts = {id(log_dir): 0 for log_dir in open_dirs}
         for log in self.logs.values():
             if id(log.dir) in counts:
                 counts[id(log.dir)] += 1
-        return min(online, key=lambda log_dir: counts[id(log_dir)])
+        return min(open_dirs, key=lambda log_dir: counts[id(log_dir)])

@@ -18,7 +18,7 @@ import logging
 import os
 import random
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final
@@ -57,7 +57,8 @@ _CLOCK_JUMP_MS: Final = 10_000
 class LogManager(LogIdentity):
     """The logs of all partitions on this broker. Event-loop thread only.
 
-    `logs` maps (topic, partition) to its log. `offline_dirs` maps the paths of failed directories to their errors.
+    `logs` maps (topic, partition) to its log. `offline_dirs` maps the paths of failed directories to their errors,
+    `cordoned` has the paths of those that get no new logs as long as there are others (KIP-1066).
     """
 
     def __init__(
@@ -92,6 +93,7 @@ class LogManager(LogIdentity):
         self.flusher = flusher or open_flusher(self.files)
         self.logs: dict[TopicPartition, PartitionLog] = {}
         self.offline_dirs: dict[str, KafkaError] = {}
+        self.cordoned: Collection[str] = frozenset()
         self.on_dir_offline: Callable[[LogDir], None] | None = None
         self.dirs = [self._make_dir(os.path.abspath(os.fspath(path))) for path in log_dirs]
         self._locks = DirectoryLocks()
@@ -392,7 +394,8 @@ class LogManager(LogIdentity):
         config: LogConfig | None = None,
         home: str | None = None,
     ) -> PartitionLog:
-        """The log of a partition, made when there is none, in the online directory with the fewest logs, or where it was to be.
+        """The log of a partition, made when there is none, in the online directory with the fewest logs that is not cordoned,
+        or where it was to be.
         A move of it that a stop has interrupted goes on.
 
         `topic_id` has 16 bytes and is the controller's word: a log that belongs to another topic of that name, which was deleted, is

@@ -584,6 +584,7 @@ def _log_dir(result: m.DescribeLogDirsResponse.DescribeLogDirsResult) -> LogDirD
         replicas,
         result.total_bytes if result.total_bytes >= 0 else None,
         result.usable_bytes if result.usable_bytes >= 0 else None,
+        result.is_cordoned,
     )
 
 

@@ -323,13 +323,17 @@ class ReplicaInfo:
 
 @dataclass(frozen=True, slots=True)
 class LogDirDescription:
-    """A log directory; totals are None where the broker does not say (before 3.3). `error` when it is offline."""
+    """A log directory; totals are None where the broker does not say (before 3.3). `error` when it is offline.
+
+    `is_cordoned`: it gets no new replicas (KIP-1066); False also where the broker knows nothing of that (before 4.3).
+    """
 
     path: str
     error: KafkaError | None
     replicas: tuple[ReplicaInfo, ...]
     total_bytes: int | None
     usable_bytes: int | None
+    is_cordoned: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """`fastq log-dirs`: the log directories of the brokers and what takes room in them; moves of replicas between those of one broker.
 
 Rules: a move goes on in its broker when the command has ended; the list shows its copy, and how far behind that is, until it is over.
+A directory that is `cordoned` gets no new replicas (cordoned.log.dirs of its broker); what is there is served.
 """
 
 from __future__ import annotations
@@ -86,7 +87,9 @@ def run(options: argparse.Namespace) -> int:
     offline = 0
     for broker, directories in found.items():
         for directory in directories:
-            state = "online" if directory.error is None else f"offline: {directory.error}"
+            state = "cordoned" if directory.is_cordoned else "online"
+            if directory.error is not None:
+                state = f"offline: {directory.error}"
             offline += directory.error is not None
             replicas = sorted(directory.replicas, key=lambda replica: -replica.size_bytes)
             total = sum(replica.size_bytes for replica in replicas)

@@ -166,6 +166,8 @@ def test_all_interfaces_are_advertised_by_the_name_of_the_machine() -> None:
         ({"listeners": ""}, ["listeners", "at least one"]),
         ({"log.dirs": ""}, ["log.dirs", "at least one"]),
         ({"log.dirs": "/a,/b,/a/"}, ["log.dirs", "twice", "/a and /a/"]),
+        ({"log.dirs": "/a,/b", "cordoned.log.dirs": "/b,/c"}, ["cordoned.log.dirs", "/c is none of log.dirs, /a, /b"]),
+        ({"log.dirs": "/a,/b", "cordoned.log.dirs": "*,/a"}, ["cordoned.log.dirs", "stands alone"]),
         ({"controller.listener.names": ","}, ["controller.listener.names", "at least one"]),
         ({"advertised.listeners": "PLAINTEXT://0.0.0.0:9092"}, ["advertised.listeners", "0.0.0.0"]),
         (

@@ -41,7 +41,6 @@ ASKS = [
     ("max.connection.creation.rate", "10"),
     ("create.topic.policy.class.name", "a.B"),
     ("alter.config.policy.class.name", "a.B"),
-    ("cordoned.log.dirs", "*"),
     ("remote.log.storage.system.enable", "true"),
     ("principal.builder.class", "a.B"),
     ("listener.name.inside.ssl.keystore.location", "/x"),

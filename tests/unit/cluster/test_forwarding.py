@@ -351,6 +351,7 @@ def test_loggers_are_altered_here_and_the_rest_is_forwarded(known: bool) -> None
 
     node = object.__new__(ClusterNode)
     node.forwarder = SimpleNamespace(forward=forward)  # type: ignore[assignment]
+    node._ports = SimpleNamespace(image=None, controller=SimpleNamespace(layers=None))  # type: ignore[assignment]
     body = bytearray(request.to_bytes(1))
     header = (kind.API_KEY, 1, 7, b"c", 0, len(body))
     context: Any = SimpleNamespace(peer=("127.0.0.1", 1))

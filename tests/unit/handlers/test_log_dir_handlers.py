@@ -148,3 +148,104 @@ def test_the_rate_is_the_brokers_setting(two: HandlerBroker) -> None:
         return calls.broker.logs.moves.rate.bytes_per_s_max
 
     assert two.run(work, ready=False) == 5000
+
+
+# -- cordoned directories (KIP-1066)
+
+
+async def cordon(calls: GroupHandlers, value: str | None, name: str = "1", operation: int = 0) -> int:
+    kind = m.IncrementalAlterConfigsRequest
+    config = kind.AlterableConfig(
+        name="cordoned.log.dirs", config_operation=1 if value is None else operation, value=value
+    )
+    resource = kind.AlterConfigsResource(resource_type=4, resource_name=name, configs=[config])
+    answer = await calls.call(kind(resources=[resource], validate_only=False), 1)
+    await asyncio.sleep(0)
+    calls.broker.controller.settle()
+    return int(answer.responses[0].error_code)
+
+
+async def cordoned(calls: GroupHandlers, version: int = 5) -> dict[str, bool]:
+    """What is told of each directory, which the metadata has as well."""
+    told = await calls.call(m.DescribeLogDirsRequest(topics=[]), version)
+    broker = calls.broker
+    known = broker.image.brokers[1].cordoned_directories
+    if version >= 5:
+        paths = zip(broker.controller.directory_ids, broker.logs.dirs, strict=True)
+        assert {path.path for directory, path in paths if directory in known} == broker.logs.cordoned
+    return {result.log_dir: result.is_cordoned for result in told.results}
+
+
+def made_in(calls: GroupHandlers, name: str) -> set[str]:
+    calls.topics(name, partitions=3)
+    return {log.dir.path for (topic, _), log in calls.broker.logs.logs.items() if topic == name}
+
+
+@pytest.mark.parametrize("how", ["in the file", "altered"])
+def test_a_cordoned_directory_gets_no_new_logs(two: HandlerBroker, tmp_path: Path, how: str) -> None:
+    one, other = str(tmp_path / "one"), str(tmp_path / "two")
+    if how == "in the file":
+        two.settings["cordoned.log.dirs"] = one
+
+    async def work(calls: GroupHandlers) -> None:
+        if how == "altered":
+            assert made_in(calls, "before") == {one, other}
+            assert await cordon(calls, one) == 0
+        assert await cordoned(calls) == {one: True, other: False}
+        assert not any((await cordoned(calls, 4)).values())
+        assert made_in(calls, "t") == {other}
+        assert await alter(calls, one) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        assert await alter(calls, one, "later") == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        assert await alter(calls, other) == 0
+        if how == "altered":
+            assert await cordon(calls, None) == 0
+            assert await cordoned(calls) == {one: False, other: False}
+            assert one in made_in(calls, "after")
+
+    two.run(work, ready=False)
+
+
+def test_where_all_are_cordoned_no_topic_is_made(two: HandlerBroker, tmp_path: Path) -> None:
+    """The controller places nothing here; a replica that it has placed all the same has its log somewhere."""
+
+    async def create(calls: GroupHandlers, name: str) -> int:
+        kind = m.CreateTopicsRequest
+        topic = kind.CreatableTopic(name=name, num_partitions=1, replication_factor=1)
+        return int((await calls.call(kind(topics=[topic], timeout_ms=9000), 7)).topics[0].error_code)
+
+    async def work(calls: GroupHandlers) -> None:
+        assert await cordon(calls, "*") == 0
+        assert all((await cordoned(calls)).values())
+        assert await create(calls, "t") == ErrorCode.INVALID_REPLICATION_FACTOR
+        assert calls.broker.logs.create("by-hand", 0).dir is calls.broker.logs.dirs[0]
+
+    async def after_a_restart(calls: GroupHandlers) -> None:
+        assert all((await cordoned(calls)).values())
+        assert await create(calls, "t") == ErrorCode.INVALID_REPLICATION_FACTOR
+        assert await cordon(calls, "") == 0
+        assert await create(calls, "t") == 0
+
+    two.run(work, ready=False)
+    two.run(after_a_restart, ready=False)
+
+
+def test_what_cannot_be_cordoned(two: HandlerBroker, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    one, other = str(tmp_path / "one"), str(tmp_path / "two")
+
+    async def work(calls: GroupHandlers) -> None:
+        for value in ("/nowhere", f"{one},/nowhere", f"*,{one}"):
+            assert await cordon(calls, value) == ErrorCode.INVALID_REQUEST
+        assert await cordon(calls, one, name="") == ErrorCode.INVALID_REQUEST
+        assert await cordon(calls, one, operation=2) == 0
+        assert await cordon(calls, other, operation=2) == 0
+        assert await cordoned(calls) == {one: True, other: True}
+        assert await cordon(calls, one, operation=3) == 0
+        assert await cordoned(calls) == {one: False, other: True}
+
+    async def without_it(calls: GroupHandlers) -> None:
+        assert not any((await cordoned(calls)).values())
+
+    two.run(work, ready=False)
+    two.settings["log.dirs"] = f"{one},{tmp_path / 'three'}"
+    two.run(without_it, ready=False)
+    assert f"{other} is none of log.dirs" in caplog.text
