@@ -181,6 +181,10 @@ generate: $(VENV)/.built $(VENV)/.lint ## write the protocol's messages anew fro
 reference: $(VENV)/.built $(VENV)/.test ## write docs/reference/ anew from the sources
 	@$(PY) tools/generate_reference.py
 
+.PHONY: tools-page
+tools-page: $(VENV)/.built $(VENV)/.test java ## docs/tools.md anew: what Apache Kafka's tools and ours print
+	@FASTQ_TOOLS_PAGE=1 $(PYTEST) tests/interop/test_tools_page.py
+
 console-pictures: $(VENV)/.built $(VENV)/.test chromium ## pictures of the console for the documentation; FOLDER=/tmp/x for all pages, to look at
 	@$(PY) tools/console_pictures.py $(FOLDER)
 

@@ -31,6 +31,7 @@ _RELEASES: Final = {
 _NAMES: Final = [f"{release}-IV{number}" for release, numbers in _RELEASES.items() for number in numbers]
 LEVELS: Final[Mapping[str, int]] = MappingProxyType({name: _FIRST + at for at, name in enumerate(_NAMES)})
 SCRAM_SINCE: Final = LEVELS["3.5-IV2"]
+_KRAFT_1_SINCE: Final = LEVELS["3.9-IV0"]
 # The level of each feature from a metadata.version on, where nobody asks for another.
 _DEFAULTS: Final = {
     "group.version": (LEVELS["4.0-IV0"], 1),
@@ -59,6 +60,16 @@ def level_of(release: str) -> int:
     return found[-1]
 
 
+def mapping_of(release: str | None = None) -> dict[str, int]:
+    """The level of each feature that a release begins with, or the newest (Kafka's `kafka-features.sh version-mapping`). ConfigError."""
+    metadata = LEVELS[_NAMES[-1]] if release is None else level_of(release)
+    return {METADATA_VERSION: metadata, KRAFT_VERSION: int(metadata >= _KRAFT_1_SINCE), **_defaults_at(metadata)}
+
+
+def _defaults_at(metadata: int) -> dict[str, int]:
+    return {name: level if metadata >= since else 0 for name, (since, level) in _DEFAULTS.items()}
+
+
 def levels_of(asked: Mapping[str, int], release: str | None = None, *, dynamic_quorum: bool) -> dict[str, int]:
     """All feature levels that a directory is formatted with: what is asked for, else what the release begins with.
 
@@ -75,8 +86,7 @@ def levels_of(asked: Mapping[str, int], release: str | None = None, *, dynamic_q
         if not low <= level <= high:
             raise ConfigError(f"{name}={level} is not allowed: it takes {low} to {high}")
     metadata = asked.get(METADATA_VERSION, LEVELS[_NAMES[-1]] if release is None else level_of(release))
-    levels = {name: level if metadata >= since else 0 for name, (since, level) in _DEFAULTS.items()}
-    levels |= {KRAFT_VERSION: int(dynamic_quorum), METADATA_VERSION: metadata, **asked}
+    levels = _defaults_at(metadata) | {KRAFT_VERSION: int(dynamic_quorum), METADATA_VERSION: metadata, **asked}
     for name, needed in _NEEDS.items():
         if levels[name] and metadata < needed:
             raise ConfigError(

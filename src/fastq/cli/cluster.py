@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,9 @@ from fastq.words import counted
 
 if TYPE_CHECKING:
     from fastq.admin import ClusterDescription, FeatureUpdate
+
+KRAFT_VERSION = "kraft.version"
+RELEASES = "fastq_broker.controller.releases"
 
 
 def register(commands: Any) -> None:
@@ -66,6 +70,21 @@ def register(commands: Any) -> None:
         action="append",
         default=[],
         help="lower a level where nothing is lost by it, 0 takes the feature away; may be repeated",
+    )
+    for option, text in (("--upgrade-to", "raise"), ("--downgrade-to", "lower")):
+        features.add_argument(
+            option,
+            type=sent,
+            metavar="RELEASE",
+            help=f"{text} each level but kraft.version's to what a release of Kafka begins with, as in 4.1",
+        )
+    features.add_argument(
+        "--version-mapping",
+        nargs="?",
+        const="",
+        type=sent,
+        metavar="RELEASE",
+        help="show the levels that a release of Kafka begins with (default: the newest that is known), without a cluster",
     )
     features.add_argument("--unsafe", action="store_true", help="lower levels whatever is lost by it")
     features.add_argument("--validate-only", action="store_true", help="check all and change nothing")
@@ -158,6 +177,12 @@ def _check_gone(cluster: ClusterDescription, node: int) -> None:
 
 
 def run_features(options: argparse.Namespace) -> int:
+    if options.version_mapping is not None:
+        if any(
+            (options.upgrade, options.downgrade, options.upgrade_to, options.downgrade_to, options.node is not None)
+        ):
+            raise UsageError("--version-mapping shows what a release has, and changes nothing: give it alone")
+        return _print_mapping(options)
     updates = _updates(options)
     with opened_admin(options) as admin:
         if updates:
@@ -190,6 +215,17 @@ def _updates(options: argparse.Namespace) -> dict[str, FeatureUpdate]:
 
     down = UpgradeType.UNSAFE_DOWNGRADE if options.unsafe else UpgradeType.SAFE_DOWNGRADE
     updates: dict[str, FeatureUpdate] = {}
+    if options.upgrade_to is not None and options.downgrade_to is not None:
+        raise UsageError("--upgrade-to and --downgrade-to: give one")
+    for release, kind in ((options.upgrade_to, UpgradeType.UPGRADE), (options.downgrade_to, down)):
+        # As with Kafka's tool a feature that the release has not is not taken away by an upgrade. How the quorum knows its voters is no
+        # matter of a release: --upgrade kraft.version=1.
+        levels = {} if release is None else release_levels(release)
+        updates |= {
+            name: FeatureUpdate(level, kind)
+            for name, level in levels.items()
+            if name != KRAFT_VERSION and (level or kind is down)
+        }
     for option, pairs, kind in (
         ("--upgrade", options.upgrade, UpgradeType.UPGRADE),
         ("--downgrade", options.downgrade, down),
@@ -198,12 +234,34 @@ def _updates(options: argparse.Namespace) -> dict[str, FeatureUpdate]:
             if not is_whole(level, INT16_MAX):
                 raise UsageError(f"{option} takes FEATURE=LEVEL with a number of 0 to {INT16_MAX}, not {name}={level}")
             if name in updates:
-                raise UsageError(f"{name} is to go up and down; name it once")
+                raise UsageError(f"{name} is to go to two levels; name it once")
             updates[name] = FeatureUpdate(int(level), kind)
-    if options.unsafe and not options.downgrade:
-        raise UsageError("--unsafe is about --downgrade FEATURE=LEVEL")
+    if options.unsafe and not options.downgrade and options.downgrade_to is None:
+        raise UsageError("--unsafe is about --downgrade FEATURE=LEVEL and --downgrade-to RELEASE")
     if options.validate_only and not updates:
-        raise UsageError("--validate-only needs --upgrade or --downgrade")
+        raise UsageError("--validate-only needs one of --upgrade, --downgrade, --upgrade-to, --downgrade-to")
     if options.node is not None and updates:
         raise UsageError("--node is about showing; levels are the cluster's")
     return updates
+
+
+def release_levels(release: str) -> dict[str, int]:
+    """The level of each feature that a release begins with (Kafka's Feature); of "" the newest that is known. UsageError."""
+    try:
+        known = importlib.import_module(RELEASES)
+    except ModuleNotFoundError as error:
+        if error.name is None or not error.name.startswith("fastq_broker"):
+            raise
+        raise UsageError(
+            "levels of releases are in the broker's code, fastq_broker, which is not installed here"
+        ) from None
+    levels: dict[str, int] = known.mapping_of(release or None)
+    return levels
+
+
+def _print_mapping(options: argparse.Namespace) -> int:
+    levels = release_levels(options.version_mapping)
+    print_records(
+        ["feature", "level"], [{"feature": n, "level": level} for n, level in sorted(levels.items())], options.json
+    )
+    return 0

@@ -38,6 +38,7 @@ from fastq.cli import (
     quorum,
     replicas,
     storage,
+    streams,
     topics,
     transactions,
     verify,
@@ -61,7 +62,7 @@ exit codes:
 COMMANDS = (
     topics, produce, consume, groups, transactions, producers, configs, acls, offsets, log_dirs,
     cluster, api_versions, client_metrics, metadata, quorum, partitions, replicas, mirror, dump_log, perf, verify, console,
-    storage,
+    storage, streams,
 )  # fmt: skip
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from fastq.cli.clients import add_client_options, described, opened_admin
 from fastq.cli.each_broker import answers_of
-from fastq.cli.groups import partitions_of
 from fastq.cli.output import (
     Subparsers,
     UsageError,
@@ -24,6 +23,7 @@ from fastq.cli.output import (
     shown_bytes,
     whole,
 )
+from fastq.cli.partition_names import partitions_of
 from fastq.errors import ReplicaNotAvailable
 from fastq.words import counted
 

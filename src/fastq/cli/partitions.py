@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from fastq.cli import reassign, reassign_throttles
 from fastq.cli.clients import add_client_options, described, opened_admin
-from fastq.cli.groups import add_topic_option, partitions_of
 from fastq.cli.output import (
     Subparsers,
     UsageError,
@@ -22,6 +21,7 @@ from fastq.cli.output import (
     print_table,
     whole,
 )
+from fastq.cli.partition_names import add_topic_option, partitions_of
 from fastq.cli.reassignment_files import assignment_document, read_partitions
 from fastq.errors import ElectionNotNeeded
 from fastq.words import counted

@@ -6,8 +6,8 @@ import argparse
 from typing import Any
 
 from fastq.cli.clients import add_client_options, opened_admin
-from fastq.cli.groups import add_topic_option, partitions_of
 from fastq.cli.output import Subparsers, add_json_option, print_records, whole
+from fastq.cli.partition_names import add_topic_option, partitions_of
 
 
 def register(commands: Any) -> None:

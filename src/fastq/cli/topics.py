@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,7 @@ def register(commands: Any) -> None:
 
     listing = kinds.add("list", "Names of all topics.", "fastq topics list")
     listing.add_argument("--internal", action="store_true", help="those of the brokers' own too")
+    add_pattern_option(listing)
     listing.set_defaults(run=run_list)
 
     describe = kinds.add("describe", "Partitions of topics: leader, replicas, offsets.", "fastq topics describe logs")
@@ -56,6 +58,7 @@ def register(commands: Any) -> None:
         metavar="TOPIC",
         help="may be left out with an option below: all topics then",
     )
+    add_pattern_option(describe)
     only = describe.add_mutually_exclusive_group()
     only.add_argument("--under-replicated", action="store_true", help="only partitions with a replica out of sync")
     only.add_argument("--unavailable", action="store_true", help="only partitions without a leader")
@@ -102,7 +105,13 @@ def register(commands: Any) -> None:
     grow.set_defaults(run=run_add_partitions)
 
     delete = kinds.add("delete", "Delete topics with all their records.", "fastq topics delete logs")
-    delete.add_argument("topics", type=nonempty, nargs="+", metavar="TOPIC")
+    delete.add_argument("topics", type=nonempty, nargs="*", metavar="TOPIC")
+    add_pattern_option(delete)
+    delete.add_argument(
+        "--execute",
+        action="store_true",
+        help="with --include: delete them; without it they are named, and nothing is changed",
+    )
     delete.add_argument("--if-exists", action="store_true", help="a topic that is not there is no failure")
     delete.set_defaults(run=run_delete)
 
@@ -125,9 +134,36 @@ def register(commands: Any) -> None:
         add_json_option(action)
 
 
+def add_pattern_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--include", metavar="REGEX", type=pattern, help="topics whose whole name matches, as Kafka's --topic takes it"
+    )
+
+
+def pattern(text: str) -> re.Pattern[str]:
+    """The type of options that take a regular expression."""
+    try:
+        return re.compile(text)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise argparse.ArgumentTypeError(f"a regular expression is expected, not {text!r} ({error})") from None
+
+
+def _matching(names: Iterable[str], include: re.Pattern[str] | None) -> list[str]:
+    return [name for name in names if include is None or include.fullmatch(name)]
+
+
+def _included(admin: Admin, options: argparse.Namespace) -> list[str]:
+    """The names that --include matches; UnknownTopicOrPartition where there is none. Kafka's own topics are not among them."""
+    found = _matching(sorted(admin.list_topics()), options.include)
+    if not found:
+        raise UnknownTopicOrPartition(f"no topic has a name that {options.include.pattern} matches")
+    return found
+
+
 def run_list(options: argparse.Namespace) -> int:
     with opened_admin(options) as admin:
         names = sorted(admin.list_topics(include_internal=options.internal))
+    names = _matching(names, options.include)
     if options.json:
         print_json(names, options.json)
     else:
@@ -141,13 +177,16 @@ def run_describe(options: argparse.Namespace) -> int:
     from fastq.admin.offsets import list_several
 
     chosen = _filter(options)
-    if not options.topics and chosen is None:
+    if options.topics and options.include is not None:
+        raise UsageError("TOPIC and --include are two ways to name topics: give one")
+    if not options.topics and chosen is None and options.include is None:
         raise UsageError(
-            "name a topic, or say which partitions: --under-replicated, --unavailable, --at-min-isr, --under-min-isr"
+            "name a topic, or give --include REGEX, or say which partitions: --under-replicated, --unavailable, --at-min-isr, "
+            "--under-min-isr"
         )
     rows: list[dict[str, object]] = []
     with opened_admin(options) as admin:
-        topics = described(admin, options.topics or None)
+        topics = described(admin, _included(admin, options) if options.include is not None else options.topics or None)
         shown = [(name, part) for name, topic in topics.items() for part in topic.partitions]
         if chosen is not None:
             minimum = _min_isr(admin, list(topics)) if options.at_min_isr or options.under_min_isr else {}
@@ -317,11 +356,20 @@ def run_add_partitions(options: argparse.Namespace) -> int:
 
 
 def run_delete(options: argparse.Namespace) -> int:
+    if bool(options.topics) == (options.include is not None):
+        raise UsageError("say which: TOPIC, or --include REGEX")
+    if options.execute and options.topics:
+        raise UsageError("--execute is about --include REGEX: topics that are named are deleted")
     with opened_admin(options) as admin:
-        outcomes = admin.delete_topics(options.topics)
+        topics = options.topics or _included(admin, options)
+        if not options.topics and not options.execute:
+            _tell(options, {"deleted": [], "would_delete": topics}, f"would delete {', '.join(topics)}")
+            complain("nothing was changed; --execute does it")
+            return 0
+        outcomes = admin.delete_topics(topics)
     missing = [name for name, error in outcomes.errors.items() if isinstance(error, UnknownTopicOrPartition)]
     failed = {name: error for name, error in outcomes.errors.items() if not (options.if_exists and name in missing)}
-    deleted = [name for name in options.topics if name not in outcomes.errors]
+    deleted = [name for name in topics if name not in outcomes.errors]
     if deleted or not failed:
         _tell(options, {"deleted": deleted}, f"deleted {', '.join(deleted) or 'nothing'}")
     for name, error in failed.items():

@@ -10,7 +10,7 @@ import pytest
 from fastq import TopicPartition
 from fastq.cli import main
 from fastq.cli.entry import build_parser
-from fastq.cli.groups import duration, reset_of
+from fastq.cli.group_resets import duration, reset_of
 
 RESET = ("groups", "reset-offsets", "billing")
 
@@ -44,8 +44,14 @@ def test_offsets_of_a_file(tmp_path: Path) -> None:
     assert reset.offsets == {TopicPartition("orders", 0): 12, TopicPartition("bills", 1): 3}
     for line in ("orders,0", "orders,x,1", "orders,0,-5"):
         path.write_text(f"orders,0,1\n{line}\n")
-        with pytest.raises(ValueError, match="line 2: topic,partition,offset is expected"):
+        with pytest.raises(ValueError, match=r"line 2: \[group,\]topic,partition,offset is expected"):
             reset_of(build_parser().parse_args([*RESET, "--from-file", str(path)]))
+    path.write_text("orders,0,1\nbilling,orders,1,2\n")
+    with pytest.raises(ValueError, match="line 2: a group in every line or in none is expected"):
+        reset_of(build_parser().parse_args([*RESET, "--from-file", str(path)]))
+    path.write_text("billing,orders,0,1\n")
+    with pytest.raises(ValueError, match="are expected, without a group"):
+        reset_of(build_parser().parse_args([*RESET, "--from-file", str(path)]))
 
 
 def test_each_option_is_its_reset() -> None:
