@@ -19,6 +19,8 @@ from simulation.world import FIRST_MS, Violation
 TOPIC, PARTITIONS = "gaps", 6
 GAP_S = 0.06
 """Many times what the network takes to and fro, and less than the shortest pause of a client."""
+FENCED_S = 0.65
+"""broker.disconnect.timeout.ms, a turn of who looks after the cluster, and what the network takes."""
 SEEK_S = 0.12
 """How often a client asks who leads in place of a node that was killed a moment ago."""
 
@@ -114,7 +116,7 @@ def stop_a_leader(cluster: Cluster) -> None:
 def kill_a_leader(cluster: Cluster) -> None:
     leader = a_leader_at_work(cluster)
     leader.node.kill()
-    cluster.until(20.0, lambda: leader.succeeded(cluster), "nobody leads in its place")
+    cluster.until(FENCED_S, lambda: leader.succeeded(cluster), "nobody leads in its place")
     check_gaps(cluster, leader.watched, cluster.world.now + SEEK_S)
 
 

@@ -348,8 +348,13 @@ class Sessions:
 
     @property
     def tick_ms(self) -> int:
-        """How often to ask `expired`, when nobody has expired."""
+        """How often to ask `expired` at least."""
         return max(1, self.timeout_ms // SESSION_TICKS)
+
+    def next_look(self, now_ms: int) -> int:
+        """When to ask `expired` again, where nobody has expired: who is gone by then without being heard has not a tick more."""
+        gone = (session.gone_at_ms for session in self._brokers.values() if session.gone_at_ms is not None)
+        return min((now_ms + self.tick_ms, *gone))
 
     def follow(self, image: MetadataImage, now_ms: int) -> None:
         """Take what an image says: at once when this node becomes leader, then with each change of a broker.

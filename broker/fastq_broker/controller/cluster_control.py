@@ -302,7 +302,7 @@ class ClusterControl:
             return
         silent = term.sessions.expired(now_ms)
         if silent is None:
-            term.fence_at = now_ms + tick_ms
+            term.fence_at = term.sessions.next_look(now_ms)
             return
         try:
             self._write(brokers.plan_fence(self._view, silent))

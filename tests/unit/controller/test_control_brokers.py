@@ -508,7 +508,9 @@ def test_a_connection_that_was_closed_ends_the_session_unless_the_broker_is_hear
     found.heard(2, 102, 5, second)
     assert found.is_live(2, 5)
     assert not found.broken(2, 102, first, 505)
+    assert found.next_look(504) == 505  # however long a tick is
     assert [found.expired(504), found.expired(505), found.expired(505)] == [None, 1, None]
+    assert found.next_look(505) == 505 + found.tick_ms
     assert not found.broken(1, 101, first, 505)
 
 
