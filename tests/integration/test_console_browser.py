@@ -138,6 +138,7 @@ def pages() -> list[str]:
         "/c/test/groups", f"/c/test/group?id={group}",
         "/c/test/group?id=browser-idle", "/c/test/transactions?hanging=1", f"/c/test/transaction?id={group}",
         "/c/test/partitions", "/c/test/partitions/proposal", "/c/test/nodes/1", "/c/test/acls", "/c/test/schemas",
+        "/c/test/users", "/c/test/quotas", "/audit",
         "/c/test/schema?id=orders-value", "/c/test/schema?id=orders-value&version=2&with=1",
         f"/c/test/groups/reset?group={group}&group=browser-idle", "/mirrors", "/mirrors/east-west",
     ]  # fmt: skip

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fastq import Admin, Producer, TopicPartition
-from fastq.admin import AsyncAdmin, ConfigResource, HangingTransaction
+from fastq.admin import AsyncAdmin, ClientQuotaEntity, ConfigResource, HangingTransaction
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit" / "console"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "integration"))
@@ -38,6 +38,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chromium]:
 def console(servers: str, chromium: Chromium) -> Iterator[str]:
     served = Served(ConsoleConfig((ClusterConfig("test", {"bootstrap.servers": servers}),), port=0, picture_s=0.0))
     yield served.url.rstrip("/") + "/c/test"
+    chromium.go("about:blank")  # what the last page still loads, its icon say, is no trouble
     served.close()
     troubles, chromium.troubles[:] = list(chromium.troubles), []
     assert not troubles
@@ -166,3 +167,105 @@ def test_what_is_found_is_downloaded(chromium: Chromium, console: str, topic: st
             assert [json.loads(line)["value"] for line in lines] == ['{"id": 0}', '{"id": 1}', '{"id": 2}']
         else:
             assert len(lines) == 4 and lines[0].startswith("partition,offset")
+
+
+def _kafkas(request: pytest.FixtureRequest) -> bool:
+    return "apache-kafka" in request.node.callspec.id
+
+
+def test_credentials_are_set_and_deleted_where_the_cluster_has_logins(
+    chromium: Chromium, console: str, admin: Admin, new_topic_name: Callable[[], str], request: pytest.FixtureRequest
+) -> None:
+    user = f'"{new_topic_name()}" <b>'
+    chromium.go(f"{console}/users")
+    assert not chromium.violations()
+    if not _kafkas(request):
+        chromium.until_text("no listeners with SASL")
+        assert "no user has a SCRAM credential" in chromium.text() and not chromium.run(
+            f"document.querySelector({form('users/set')!r})"
+        )
+        return
+
+    def mechanisms() -> list[tuple[str, int]]:
+        found = admin.describe_user_scram_credentials([user])[user].value or ()
+        return [(one.mechanism.name, one.iterations) for one in found]
+
+    chromium.fill(form("users/set", "[name=user]"), user)
+    chromium.choose(form("users/set", "[name=mechanism]"), "SCRAM_SHA_256")
+    chromium.fill(form("users/set", "[name=password]"), "geheim")
+    chromium.fill(form("users/set", "[name=again]"), "gehiem")
+    chromium.click(form("users/set"))
+    chromium.until_text("the two passwords are not the same")
+    assert "geheim" not in chromium.run("document.documentElement.outerHTML") and not mechanisms()
+    chromium.go(f"{console}/users")
+    chromium.fill(form("users/set", "[name=user]"), user)
+    chromium.fill(form("users/set", "[name=password]"), "geheim")
+    chromium.fill(form("users/set", "[name=again]"), "geheim")
+    chromium.click(form("users/set"))
+    chromium.until_text("done")
+    assert becomes(lambda: mechanisms() == [("SCRAM_SHA_512", 8192)])
+    chromium.go(f"{console}/users")
+    chromium.until_text("8,192")
+    assert "geheim" not in chromium.run("document.documentElement.outerHTML") and not chromium.violations()
+    chromium.click(form("users/delete"))
+    chromium.click("dialog button.danger")
+    chromium.until_text("done")
+    assert becomes(lambda: not mechanisms())
+
+
+def test_quotas_are_set_and_taken_away_where_the_cluster_has_them(
+    chromium: Chromium, console: str, admin: Admin, new_topic_name: Callable[[], str], request: pytest.FixtureRequest
+) -> None:
+    user = new_topic_name()
+    of = ClientQuotaEntity({"user": user, "client-id": None})
+    chromium.go(f"{console}/quotas")
+    assert not chromium.violations()
+    if not _kafkas(request):
+        chromium.until_text("holds nobody to a quota")
+        assert "no quota is set" in chromium.text()
+        return
+    chromium.fill(form("quotas/set", "[name=user]"), user)
+    chromium.click(form("quotas/set", "[name=client-id-default]"))
+    chromium.choose(form("quotas/set", "[name=key]"), "consumer_byte_rate")
+    chromium.fill(form("quotas/set", "[name=value]"), "1048576")
+    chromium.click(form("quotas/set"))
+    chromium.until_text("done")
+    assert becomes(lambda: admin.describe_client_quotas().get(of) == {"consumer_byte_rate": 1048576.0})
+    chromium.go(f"{console}/quotas?q={user}")
+    chromium.until_text("1,048,576")
+    assert not chromium.violations()
+    chromium.click(f"tbody {form('quotas/set')}")
+    chromium.click("dialog button.danger")
+    chromium.until_text("done")
+    assert becomes(lambda: of not in admin.describe_client_quotas())
+
+
+def test_a_nodes_settings_are_set_and_taken_back(chromium: Chromium, console: str, admin: Admin) -> None:
+    key = "compression.gzip.level"
+    node = admin.describe_cluster().nodes[0].node_id
+
+    def told(resource: ConfigResource) -> tuple[str | None, str]:
+        entry = admin.describe_configs([resource])[resource].result().get(key)
+        return (entry.value, entry.source.name) if entry else (None, "")
+
+    def change(of: str, value: str) -> None:
+        chromium.go(f"{console}/nodes/{node}")
+        chromium.until_text("Those that are not fixed")
+        chromium.choose(form("set-config", "[name=key]"), key)
+        if value:
+            chromium.fill(form("set-config", "[name=value]"), value)
+        else:
+            chromium.click(form("set-config", "[name=default]"))
+        chromium.choose(form("set-config", "[name=of]"), of)
+        chromium.click(form("set-config"))
+        chromium.until_text("Go on")
+
+    before = told(ConfigResource.broker(node))
+    change("all", "2")
+    assert becomes(lambda: told(ConfigResource.broker(node)) == ("2", "DYNAMIC_DEFAULT_BROKER_CONFIG"))
+    change("all", "")
+    assert becomes(lambda: told(ConfigResource.broker(node)) == before)
+    chromium.go(f"{console}/nodes/{node}")
+    fixed = "[...document.querySelectorAll('[name=key] option')].some(o => o.text == 'log.dirs' || o.text == 'node.id')"
+    chromium.until_text("Those that are not fixed")
+    assert not chromium.run(fixed), "what a node reads at its start alone is no choice"

@@ -3,6 +3,7 @@
 Rules: a line is written before the answer goes out, and flushed. What was refused is noted too. Values of records and passwords are not
 in it. Without a file the lines go to the log `fastq.console.audit`. A file that takes no line (a full disk) gets it later, PENDING_MAX
 bytes at most, and the log gets it at once; what was done is done then, and is not told as failed, but `check` lets nothing more begin.
+`recent` reads the file's end, RECENT_BYTES of it, or what is remembered without one, RECENT_LINES; in any thread.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import logging
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ logger = logging.getLogger("fastq.console.audit")
 
 TEXT_MAX = 2_000
 PENDING_MAX = 1 << 20
+RECENT_BYTES, RECENT_LINES = 1 << 20, 500
 
 
 class AuditFailed(RuntimeError):
@@ -30,7 +33,10 @@ class AuditLog:
 
     def __init__(self, path: Path | None = None, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
+        self._path = path
         self._pending = b""
+        self._kept: deque[str] = deque(maxlen=RECENT_LINES)
+        """Without a file, the newest lines."""
         self._file = None if path is None else os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def write(
@@ -50,12 +56,25 @@ class AuditLog:
         text = json.dumps(line, ensure_ascii=True, separators=(",", ":"))  # ASCII: no control character, no second line
         if self._file is None:
             logger.info("%s", text)
+            self._kept.append(text)
         else:
             if len(self._pending) < PENDING_MAX:
                 self._pending += text.encode() + b"\n"
             error = self._flush()
             if error is not None:
                 logger.error("the audit log takes no line (%s), which is: %s", error, text)
+
+    @property
+    def has_file(self) -> bool:
+        """Whether lines outlive this process."""
+        return self._path is not None
+
+    def recent(self, having: str = "") -> list[dict[str, Any]]:
+        """The newest lines that have a text in them, in any case, the newest first; raises OSError."""
+        lines = list(self._kept) if self._path is None else _end_of(self._path)
+        wanted = json.dumps(having, ensure_ascii=True)[1:-1].lower()
+        found = [_line(text) for text in reversed(lines) if wanted in text.lower()]
+        return [line for line in found if line is not None]
 
     def check(self) -> None:
         """Raises AuditFailed while the file has not taken all lines: nothing is to be done that it could not tell of."""
@@ -76,6 +95,27 @@ class AuditLog:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+def _end_of(path: Path) -> list[str]:
+    """The whole lines of a file's end."""
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - RECENT_BYTES))
+        lines = file.read(RECENT_BYTES).decode(errors="replace").splitlines()
+    return lines[1:] if size > RECENT_BYTES else lines
+
+
+def _line(text: str) -> dict[str, Any] | None:
+    """What a line says; None for one that is not of a console's, or torn by a full disk."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    known = ("time", "who", "address", "what", "cluster", "outcome")
+    if not isinstance(found, dict) or not isinstance(found.get("on"), dict):
+        return None
+    return {**{name: found.get(name) for name in known}, "on": found["on"]}
 
 
 def _cut(value: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastq.console.pages import (
     acls,
+    audits,
     charts,
     copies,
     groups,
@@ -16,6 +17,7 @@ from fastq.console.pages import (
     topic_parts,
     topics,
     transactions,
+    users,
 )
 from fastq.console.pages.routes import Routes
 
@@ -31,6 +33,8 @@ ROUTES: Routes = [
     *transactions.ROUTES,
     *partitions.ROUTES,
     *acls.ROUTES,
+    *users.ROUTES,
     *schemas.ROUTES,
+    *audits.ROUTES,
     *mirrors.ROUTES,
 ]

@@ -1,10 +1,10 @@
-"""Clusters, and one cluster's nodes and quorum."""
+"""Clusters, and one cluster's nodes, with their settings, and quorum."""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
 
@@ -15,6 +15,9 @@ from fastq.console.picture import Disk, Picture, disks
 from fastq.console.users import Role
 from fastq.console.visit import BadValue, Visit
 from fastq.errors import FastqError
+
+if TYPE_CHECKING:
+    from fastq.admin import ConfigEntry
 
 LOOK_S = 3.0
 
@@ -88,24 +91,51 @@ def _used(found: list[Disk] | None) -> int | None:
     return max(shares, default=None)
 
 
-async def node(visit: Visit) -> Response:
-    """A node's settings, with where each comes from."""
-    from fastq.admin import ConfigResource
-
+def _node_id(visit: Visit) -> int:
     text: str = visit.request.path_params["node"]
     if not (text.isascii() and text.isdigit() and len(text) <= 10 and int(text) < 2**31):
         raise BadValue(f"a node's id is a whole number below {2**31:,}, not {text[:40]!r}")
-    node_id = int(text)
+    return int(text)
+
+
+async def _settings(visit: Visit, node_id: int) -> dict[str, ConfigEntry]:
+    from fastq.admin import ConfigResource
+
     resource = ConfigResource.broker(node_id)
-    outcomes = await visit.cluster.admin.describe_configs([resource], include_synonyms=True)
-    configs = sorted(outcomes[resource].result().values(), key=lambda entry: (entry.is_default, entry.name))
+    return (await visit.cluster.admin.describe_configs([resource], include_synonyms=True))[resource].result()
+
+
+async def node(visit: Visit) -> Response:
+    """A node's settings, with where each comes from."""
+    node_id = _node_id(visit)
+    configs = sorted((await _settings(visit, node_id)).values(), key=lambda entry: (entry.is_default, entry.name))
     return visit.page(
         "node.html", node_id=node_id, configs=configs, defaults={entry.name: default_of(entry) for entry in configs}
     )
+
+
+async def set_config(visit: Visit) -> Response:
+    """Set one that may change while the node runs, of it or of all nodes, or take it back to what holds without."""
+    from fastq.admin import ConfigResource
+
+    visit.check_everywhere("A node's setting")
+    node_id, key, of = _node_id(visit), visit.text("key", 200).strip(), visit.choice("of", ("node", "all"), "node")
+    entry = (await _settings(visit, node_id)).get(key)
+    if entry is None:
+        raise BadValue(f"key is one of the node's settings, not {key!r}")
+    if entry.is_read_only:
+        raise BadValue(f"{key} is fixed while a node runs: it is read at the start, from the node's file")
+    value = None if visit.flag("default") else visit.text("value", 10_000)
+    resource = ConfigResource.broker(node_id if of == "node" else None)
+    await visit.cluster.admin.set_config(resource, key, value)
+    whose = f"node {node_id}" if of == "node" else "all nodes"
+    visit.audit("set config", node=node_id if of == "node" else "all", key=key, default=value is None)
+    return visit.result("Set config", [(f"{whose}: {key}", None)], visit.url("nodes", node_id))
 
 
 ROUTES: Routes = [
     ("GET", "/", Role.VIEWER, home),
     ("GET", CLUSTER, Role.VIEWER, overview),
     ("GET", CLUSTER + "/nodes/{node}", Role.VIEWER, node),
+    ("POST", CLUSTER + "/nodes/{node}/set-config", Role.ADMIN, set_config),
 ]
