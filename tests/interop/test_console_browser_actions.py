@@ -197,6 +197,8 @@ def test_credentials_are_set_and_deleted_where_the_cluster_has_logins(
     chromium.click(form("users/set"))
     chromium.until_text("the two passwords are not the same")
     assert "geheim" not in chromium.run("document.documentElement.outerHTML") and not mechanisms()
+    assert all("400" in trouble for trouble in chromium.troubles)
+    chromium.troubles.clear()
     chromium.go(f"{console}/users")
     chromium.fill(form("users/set", "[name=user]"), user)
     chromium.fill(form("users/set", "[name=password]"), "geheim")
