@@ -128,6 +128,32 @@ def test_features(fastq: Shell) -> None:
     assert "metadata.version" in fastq("cluster", "features", "--node", "2")
 
 
+def test_eligible_replicas_while_it_runs(fastq: Shell) -> None:
+    """Each node has it from what is committed: one min.insync.replicas for the cluster with it, a broker's own without it."""
+    name, key = "eligible.leader.replicas.version", "min.insync.replicas"
+
+    def level() -> int:
+        return int({row["feature"]: row for row in fastq.json("cluster", "features")}[name]["level"])
+
+    def own() -> bool:
+        """Whether node 2 has a value of its own."""
+        rows = fastq.json("configs", "show", "--broker", "2")
+        return (key, "dynamic-broker-config") in [(row["name"], row["source"]) for row in rows]
+
+    assert level() == 1
+    assert "cannot be altered while ELR is enabled" in fastq.error("configs", "set", "--broker", "2", f"{key}=1")
+    fastq("cluster", "features", "--downgrade", f"{name}=0")
+    fastq("configs", "set", "--broker", "2", f"{key}=1")
+    deadline = time.monotonic() + 20
+    while not own():  # node 2 hears of it a little later
+        assert time.monotonic() < deadline
+    fastq("cluster", "features", "--upgrade", f"{name}=1")
+    while own():
+        assert time.monotonic() < deadline
+    assert level() == 1
+    assert "cannot be altered while ELR is enabled" in fastq.error("configs", "set", "--broker", "2", f"{key}=1")
+
+
 def test_a_node_that_runs_is_not_taken_out(fastq: Shell) -> None:
     told = fastq.error("cluster", "unregister", "2")
     assert "node 2 is running" in told and "fastq partitions rebalance --drain 2" in told

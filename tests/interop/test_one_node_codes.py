@@ -3,6 +3,7 @@ node answers, code by code. What fastq refuses and Apache Kafka does is in tests
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from fastq.protocol.api import APIS
 
 pytestmark = pytest.mark.one_node  # what one node answers
 
+MIN_ISR, BAD_CONFIG = "min.insync.replicas", 40
 NOTHING, UNKNOWN, INVALID, ASSIGNMENT, NOT_NEEDED, NOT_MOVING, NO_DIRECTORY, BAD_LEVEL = 0, 3, 42, 39, 84, 85, 57, 95
 
 
@@ -174,6 +176,47 @@ def test_features_below_version_1_and_several_at_once(connection: RawConnection)
     assert update(2, to(1), bad, validate_only=True) == BAD_LEVEL
     assert update(2, to(1), to(0, upgrade_type=2), validate_only=True) == 0
     assert update(2, validate_only=True) == 0
+
+
+def test_eligible_replicas_come_and_go(connection: RawConnection) -> None:
+    """What is set for the cluster, and taken from a broker, with it; what cannot be altered meanwhile."""
+    kind, describe = m.IncrementalAlterConfigsRequest, m.DescribeConfigsRequest
+
+    def enable(level: int, upgrade_type: int) -> int:
+        update = m.UpdateFeaturesRequest.FeatureUpdateKey(
+            feature="eligible.leader.replicas.version", max_version_level=level, upgrade_type=upgrade_type
+        )
+        return int(connection.call(m.UpdateFeaturesRequest(feature_updates=[update]), 2).error_code)
+
+    def alter(broker: str, value: str | None) -> int:
+        config = kind.AlterableConfig(name=MIN_ISR, config_operation=0 if value else 1, value=value)
+        resource = kind.AlterConfigsResource(resource_type=4, resource_name=broker, configs=[config])
+        return int(connection.call(kind(resources=[resource]), 1).responses[0].error_code)
+
+    def told() -> tuple[str | None, int]:
+        """The value in force at the broker, and where it is from: 2 this broker, 3 the cluster, 5 nowhere."""
+        asked = describe.DescribeConfigsResource(resource_type=4, resource_name="1", configuration_keys=[MIN_ISR])
+        (result,) = connection.call(describe(resources=[asked]), 4).results
+        (found,) = result.configs
+        return found.value, found.config_source
+
+    def until(wanted: tuple[str, int]) -> None:
+        deadline = time.monotonic() + 20
+        while told() != wanted:
+            assert time.monotonic() < deadline, (told(), wanted)
+            time.sleep(0.01)
+
+    assert enable(1, 1) == 0 and told() == ("1", 3), "a new cluster has it"
+    assert alter("1", "2") == alter("", None) == BAD_CONFIG
+    assert enable(0, 1) == BAD_LEVEL
+    assert enable(0, 2) == 0 and told() == ("1", 3), "the cluster's value stays"
+    assert alter("", None) == 0
+    until(("1", 5))
+    assert alter("1", "1") == 0
+    until(("1", 2))
+    assert enable(1, 2) == BAD_LEVEL and enable(1, 1) == 0
+    until(("1", 3))
+    assert alter("1", "2") == alter("", None) == BAD_CONFIG
 
 
 def component(kind: str, match_type: int, match: str | None = None) -> Any:

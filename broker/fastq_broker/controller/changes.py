@@ -122,8 +122,10 @@ class Changes:
         if plan.raises_kraft_version:
             self._check_active()
             feature_changes.check_voters(self.quorum.finalize_kraft_version(validate_only=validate_only))
-        if plan.records and not validate_only:
-            self._commit(plan.records)
+        safety = feature_changes.eligible_safety(self.pending, updates, self.config.min_insync_replicas)
+        records = [*safety, *plan.records]
+        if records and not validate_only:
+            self._commit(records)
 
     def alter_quotas(self, changes: Sequence[QuotaChange], *, validate_only: bool = False) -> list[Result]:
         """Take quotas away; to set one is refused, because none is enforced."""

@@ -2,7 +2,9 @@
 
 Rules: all of a request or nothing. A level is refused that this node does not honour: Kafka would finalize it, and clients would trust it.
 kraft.version is no record of the metadata: the quorum's leader writes it with the voters, and the records say that something was done.
-Source: FeatureControlManager.updateFeatures, LeaderState.maybeAppendUpgradedKRaftVersion.
+With eligible leader replicas min.insync.replicas has one value for the cluster: what sets that up comes before the level. Taken away again,
+that value stays, and what partitions have of eligible replicas goes with their next changes.
+Source: FeatureControlManager.updateFeatures, LeaderState.maybeAppendUpgradedKRaftVersion, ConfigurationControlManager.updateFeatures.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from fastq.errors import ErrorCode
-from fastq.protocol.messages import FeatureLevelRecord, NoOpRecord
+from fastq.protocol.messages import ConfigRecord, FeatureLevelRecord, NoOpRecord
+from fastq_broker.config_keys import ResourceType
 from fastq_broker.raft.messages import VoterAnswer
 
 from . import features
@@ -23,8 +26,10 @@ UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE = 1, 2, 3
 _NOT_SERVED: Final = {
     "share.version": "this version serves no share groups",
     "streams.version": "this version serves no streams groups",
-    features.ELIGIBLE_LEADER_REPLICAS: "this version sets it when a directory is formatted, and leaves it then",
 }
+_ELR_NEEDS: Final = 23
+"""Level of metadata.version (4.0-IV1) from which on partitions have eligible replicas."""
+_MIN_ISR: Final = "min.insync.replicas"
 
 
 class FeatureUpdate(NamedTuple):
@@ -72,9 +77,11 @@ def plan_features(
     """What an update writes; of a feature that is named twice the last one counts. `others` have to support it too. Raises Refused."""
     records: list[Record] = []
     raises_kraft_version = False
-    for update in {update.name: update for update in updates}.values():
+    last = {update.name: update for update in updates}
+    proposed = {**finalized, **{name: update.level for name, update in last.items()}}
+    for update in last.values():
         current = finalized.get(update.name, 0)
-        problem = _problem(node_id, update, current) or _problem_of_others(others, update)
+        problem = _problem(node_id, update, current) or _problem_of_others(others, update) or _unmet(update, proposed)
         if problem:
             raise _refused(
                 ErrorCode.INVALID_UPDATE_VERSION,
@@ -88,6 +95,24 @@ def plan_features(
         else:
             records.append(FeatureLevelRecord(name=update.name, feature_level=update.level))
     return FeaturePlan(records, raises_kraft_version)
+
+
+def eligible_safety(
+    image: MetadataImage, updates: Iterable[FeatureUpdate], min_insync_replicas: int
+) -> list[ConfigRecord]:
+    """What has to be so before replicas can be eligible: one min.insync.replicas for the cluster, where none is set
+    the one of this node's file, and none of single brokers (KIP-966). Nothing where no update enables that."""
+    if not any(update.name == features.ELIGIBLE_LEADER_REPLICAS and update.level > 0 for update in updates):
+        return []
+    kind = int(ResourceType.BROKER)
+    found: list[ConfigRecord] = []
+    if _MIN_ISR not in image.configs_of(ResourceType.BROKER, ""):
+        found.append(ConfigRecord(resource_type=kind, resource_name="", name=_MIN_ISR, value=str(min_insync_replicas)))
+    return found + [
+        ConfigRecord(resource_type=kind, resource_name=name, name=_MIN_ISR, value=None)
+        for (resource_type, name), values in image.configs.items()
+        if resource_type == kind and name and _MIN_ISR in values
+    ]
 
 
 def check_voters(answer: VoterAnswer) -> None:
@@ -111,6 +136,14 @@ def _problem_of_others(others: Sequence[Member], update: FeatureUpdate) -> str:
         if update.level > highest or 0 < update.level < lowest:
             return f"{name} only supports versions {lowest}-{highest}"
     return ""
+
+
+def _unmet(update: FeatureUpdate, proposed: Mapping[str, int]) -> str:
+    """What a level needs of another feature and does not find, in words."""
+    name, level = update.name, update.level
+    if name != features.ELIGIBLE_LEADER_REPLICAS or not level or proposed[features.METADATA_VERSION] >= _ELR_NEEDS:
+        return ""
+    return f"{name} could not be set to {level} because it depends on {features.METADATA_VERSION} level {_ELR_NEEDS}"
 
 
 def _problem(node_id: int, update: FeatureUpdate, current: int) -> str:

@@ -31,7 +31,7 @@ from fastq.protocol.messages import (
     TopicRecord,
     VotersRecord,
 )
-from fastq_broker.controller.features import METADATA_VERSION
+from fastq_broker.controller.features import ELIGIBLE_LEADER_REPLICAS, METADATA_VERSION
 from fastq_broker.controller.image import (
     BrokerImage,
     MetadataDelta,
@@ -208,8 +208,12 @@ def _records(image: MetadataImage) -> Iterator[Record]:
         yield FeatureLevelRecord(name=name, feature_level=image.features[name])
     for broker in image.brokers.values():
         yield _broker_record(broker)
+    has_eligible = image.features.get(ELIGIBLE_LEADER_REPLICAS, 0) > 0
     for topic in image.topics_by_name.values():
-        yield from _topic_records(topic)
+        for record in _topic_records(topic):
+            if isinstance(record, PartitionRecord) and not has_eligible:
+                record.eligible_leader_replicas = record.last_known_elr = None
+            yield record
     for (resource_type, resource_name), values in image.configs.items():
         for name, value in values.items():
             yield ConfigRecord(resource_type=resource_type, resource_name=resource_name, name=name, value=value)

@@ -7,7 +7,10 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from fastq_broker.controller.topics import NewTopic
+from admin_requests import increment
+from fastq_broker.controller.feature_changes import FeatureUpdate, plan_features
+from fastq_broker.controller.snapshot import _records
+from fastq_broker.controller.topics import NewTopic, Refused
 from fastq_broker.handlers import (
     add_raft_voter,
     alter_client_quotas,
@@ -16,6 +19,7 @@ from fastq_broker.handlers import (
     describe_client_quotas,
     describe_user_scram_credentials,
     elect_leaders,
+    incremental_alter_configs,
     list_partition_reassignments,
     remove_raft_voter,
     update_features,
@@ -206,13 +210,56 @@ def test_a_level_goes_the_way_that_is_asked_for(bench: Any) -> None:
     assert update(bench, ("kraft.version", 1, 1)).error_code == 0, "where it is"
 
 
-@pytest.mark.parametrize("name", ["share.version", "streams.version", "eligible.leader.replicas.version"])
+@pytest.mark.parametrize("name", ["share.version", "streams.version"])
 def test_a_level_that_this_node_would_not_honour_is_refused(bench: Any, name: str) -> None:
     before = bench.controller.finalized_features.get(name, 0)
     answer = update(bench, (name, 1 - before, 2 if before else 1))
     assert answer.error_code == 95 and "this version" in answer.error_message
     assert bench.controller.finalized_features.get(name, 0) == before
     assert update(bench, (name, before, 1)).error_code == 0
+
+
+def min_insync(bench: Any) -> dict[str, str]:
+    """By the brokers whose it is; "" for the cluster."""
+    configs = bench.controller.image.configs
+    found = {name: values.get("min.insync.replicas") for (kind, name), values in configs.items() if kind == 4}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def test_eligible_replicas_come_and_go_while_it_runs(make_bench: Any) -> None:
+    """Enabled, min.insync.replicas is the cluster's alone, as Apache Kafka has it (tests/interop/test_one_node_codes.py)."""
+    name, bench = "eligible.leader.replicas.version", make_bench(min_insync_replicas=2)
+
+    def alter(broker: str, operation: int, value: str | None) -> int:
+        request = increment(4, broker, ("min.insync.replicas", operation, value))
+        return int(bench.call(incremental_alter_configs, request, 1).responses[0].error_code)
+
+    assert min_insync(bench) == {"": "2"}
+    assert alter("1", 0, "1") == alter("", 1, None) == 40
+    assert update(bench, (name, 0, 1)).error_code == 95, "that is no upgrade"
+    assert update(bench, (name, 0, 2)).error_code == 0
+    assert bench.controller.finalized_features.get(name, 0) == 0 and min_insync(bench) == {"": "2"}
+    assert alter("1", 0, "1") == alter("", 1, None) == 0
+    assert min_insync(bench) == {"1": "1"}
+    assert update(bench, (name, 1, 1), validate_only=True).error_code == 0 and min_insync(bench) == {"1": "1"}
+    assert update(bench, (name, 1, 1)).error_code == 0
+    assert bench.controller.finalized_features[name] == 1 and min_insync(bench) == {"": "2"}
+    assert alter("1", 0, "1") == 40
+    bench.controller.create_topics([NewTopic("t", configs=[("min.insync.replicas", "2")])])
+    change(bench, "t", 0, replicas=[1, 2, 3], eligible_leader_replicas=[2, 3])
+    snapshot = list(bench.controller.image.topic("t").partitions)
+    assert snapshot[0].eligible_leader_replicas == (2, 3)
+    for level, eligible in ((1, [2, 3]), (0, None)):
+        update(bench, (name, level, 1 if level else 2))
+        (record,) = [each for each in _records(bench.controller.image) if isinstance(each, m.PartitionRecord)]
+        assert record.eligible_leader_replicas == eligible
+
+
+def test_eligible_replicas_need_metadata_that_has_a_place_for_them() -> None:
+    with pytest.raises(Refused, match=r"depends on metadata\.version level 23"):
+        plan_features(1, {"metadata.version": 22}, [FeatureUpdate("eligible.leader.replicas.version", 1, 1)])
+    both = [FeatureUpdate("eligible.leader.replicas.version", 1, 1), FeatureUpdate("metadata.version", 23, 1)]
+    assert len(plan_features(1, {"metadata.version": 22}, both).records) == 2
 
 
 # --- partitions ---
