@@ -445,6 +445,9 @@ class RaftMachine(Membership):
             link.failed, link.until = True, now + self.config.retry_backoff_s
             return
         self._deadline = now + self.config.fetch_timeout_s
+        if not answer.data and ask.position < answer.size:  # or it would be asked for again without a pause
+            link.failed, link.until = True, now + self.config.retry_backoff_s
+            return
         try:
             self.log.receive_snapshot(ask.snapshot, ask.position, answer.data)
         except OSError as error:

@@ -46,7 +46,7 @@ from fastq.cli import (
 from fastq.cli.codes import READER_GONE, WRONG_USAGE, code_of, is_unreachable
 from fastq.cli.log_lines import warnings_as_lines
 from fastq.cli.output import UsageError, complain, one_line
-from fastq.errors import ConfigError, FastqError
+from fastq.errors import ConfigError, ConnectionFailed, FastqError
 
 EXAMPLES = """examples:
   fastq topics create logs --partitions 6
@@ -152,9 +152,17 @@ def run(arguments: Sequence[str] | None = None) -> int:
             if not any(told.startswith(text) for told in lines.told):
                 complain(text)
             elif text not in lines.told:
-                complain("given up, no broker could be reached" if is_unreachable(error) else text)
+                complain(_given_up(error) or text)
             return code_of(error)
         return code
+
+
+def _given_up(error: Exception) -> str:
+    """What is left to say of no connection, or no answer, that was told of while it was tried again; empty for other errors."""
+    if not is_unreachable(error):
+        return ""
+    reached = isinstance(error, ConnectionFailed) and error.phase == "ready"
+    return "given up, no answer came from the broker" if reached else "given up, no broker could be reached"
 
 
 def _words(error: Exception) -> str:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import argparse
 import io
+import logging
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from fastq.cli import main, produce
+from fastq.cli import entry, main, produce
 from fastq.cli.clients import client_settings
 from fastq.cli.entry import build_parser
 from fastq.cli.output import Progress, UsageError, shown_in_json
 from fastq.cli.produce_lines import without_end
+from fastq.errors import ConnectionTimeout
 from fastq.words import counted
 
 
@@ -430,3 +433,25 @@ def test_a_verifying_member_has_the_session_that_kafkas_tool_has(
     monkeypatch.setattr("fastq.cli.verify.opened_consumer", opened)
     assert main(["verify", "consume", "--topic", "t", "--group-id", "g", *given]) == 2
     assert settings["session_timeout_ms"] == expected
+
+
+@pytest.mark.parametrize(
+    ("phase", "words"),
+    [
+        ("connect", "given up, no broker could be reached"),
+        ("ready", "given up, no answer came from the broker"),  # as of one without a quorum, to what only that can do
+    ],
+)
+def test_who_did_not_answer_was_reached(
+    phase: str, words: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = ConnectionTimeout("nothing came", broker="b:9092", phase=phase)
+
+    def runs(options: object) -> int:
+        logging.getLogger("fastq.net.core").warning("%s; trying on", error)
+        raise error
+
+    parser = SimpleNamespace(parse_args=lambda arguments: SimpleNamespace(run=runs))
+    monkeypatch.setattr(entry, "build_parser", lambda: parser)
+    assert entry.run([]) == 3
+    assert capsys.readouterr().err.splitlines()[-1] == f"fastq: {words}"

@@ -11,12 +11,20 @@ from typing import Any
 import pytest
 from fastq_broker.log import failures
 from fastq_broker.raft import leader, wire
-from fastq_broker.raft.messages import AddVoter, BeginEpoch, EndEpoch, FetchSnapshot, SnapshotId, VoterAnswer
+from fastq_broker.raft.messages import (
+    AddVoter,
+    BeginEpoch,
+    EndEpoch,
+    FetchedSnapshot,
+    FetchSnapshot,
+    SnapshotId,
+    VoterAnswer,
+)
 from fastq_broker.raft.roles import Committed, RaftFatal, Role
 from fastq_broker.raft.voters import Endpoint, ReplicaKey, Voter
 from raft_members import Member, until
 from test_raft_driver import quorum
-from test_raft_rules import PLACES, B, Setting, T, with_snapshot
+from test_raft_rules import PLACES, B, Setting, T, from_leader, with_snapshot
 
 from fastq.errors import ErrorCode, KafkaStorageError
 from fastq.protocol import messages as m
@@ -126,6 +134,19 @@ def test_two_that_lead_one_epoch_are_said_once(caplog: pytest.LogCaptureFixture)
         ask = BeginEpoch("c", 5, 3, None, {"CONTROLLER": PLACES[3]})
         assert setting.machine.begin_epoch(ask, T).error == ErrorCode.INVALID_REQUEST
     assert len([record for record in caplog.records if "says that it leads" in record.message]) == 1
+
+
+def test_an_empty_piece_of_a_snapshot_is_not_asked_for_without_a_pause() -> None:
+    """As of a leader whose snapshot is cut short under it."""
+    follower = Setting()
+    follower.machine.begin_epoch(BeginEpoch("c", 5, 2, None, {"CONTROLLER": PLACES[2]}), T)
+    follower.fetched(from_leader(snapshot=SnapshotId(4, 2)))
+    send = follower.asks()
+    assert isinstance(send.ask, FetchSnapshot)
+    empty = FetchedSnapshot(0, 2, 5, PLACES[2], SnapshotId(4, 2), 1000, 0, b"")
+    follower.machine.answered(send.link, send.ask, empty, T)
+    asked = [ask for ask in follower.sent(T) if ask.link == send.link]
+    assert asked == [] and follower.machine.next_wakeup(T) == T + follower.machine.config.retry_backoff_s
 
 
 # -- on sockets

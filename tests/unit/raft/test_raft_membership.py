@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -184,6 +185,63 @@ def test_a_leader_that_removes_itself_leads_until_that_is_committed() -> None:
     assert {send.link for send in setting.sent(setting.now) if isinstance(send.ask, EndEpoch)} == {2, 3}
     setting.poll(setting.now + 60)
     assert setting.machine.role is Role.UNATTACHED  # and it does not stand
+
+
+CHANGES = ("add", "remove B", "remove the leader", "update B", "update B elsewhere")
+
+
+def ask_for(setting: Changing, change: str) -> None:
+    """Ask for a change, and answer what the leader asks for it."""
+    if change == "add":
+        setting.caught_up()
+        setting.add()
+        for send in [send for send in setting.sent(setting.now) if isinstance(send.ask, Versions)]:
+            setting.machine.answered(send.link, send.ask, VersionsAnswer(0, lowest=0, highest=1), setting.now)
+    elif change.startswith("update"):
+        place = Endpoint("h2" if change.endswith("elsewhere") else "h1", 2)
+        setting.update(Voter(B, {"CONTROLLER": place}, (0, 1)))
+    else:
+        setting.remove(B if change == "remove B" else ME)
+
+
+def all_commit(setting: Changing) -> None:
+    """Everybody there is has all that the leader has."""
+    setting.disk(setting.now)
+    for key in (B, C, D):
+        if setting.machine.role is Role.LEADER:
+            setting.fetch(replica=key, offset=setting.log.end, last_epoch=setting.machine.epoch, wait_s=0.0)
+
+
+@pytest.mark.parametrize("committed", [True, False])
+@pytest.mark.parametrize("second", CHANGES)
+@pytest.mark.parametrize("first", CHANGES)
+def test_two_changes_in_any_order_are_answered_once_each_and_one_at_a_time(
+    first: str, second: str, committed: bool
+) -> None:
+    setting = Changing()
+    sets = [setting.machine.voters.ids]
+    ask_for(setting, first)
+    sets.append(setting.machine.voters.ids)
+    if committed:
+        all_commit(setting)
+        assert setting.said == ErrorCode.NONE
+    ask_for(setting, second)
+    sets.append(setting.machine.voters.ids)
+    if not committed:
+        assert setting.said == ErrorCode.REQUEST_TIMED_OUT and sets[1] == sets[2]
+        all_commit(setting)
+        assert setting.said == ErrorCode.NONE
+    elif first == "remove the leader":
+        assert setting.said == ErrorCode.NOT_LEADER_OR_FOLLOWER and setting.machine.role is Role.RESIGNED
+    elif first == second == "add":
+        assert setting.said == ErrorCode.DUPLICATE_VOTER
+    elif first == "remove B" and second.endswith((" B", "elsewhere")):
+        assert setting.said == ErrorCode.VOTER_NOT_FOUND
+    else:
+        all_commit(setting)
+        assert setting.said == ErrorCode.NONE
+    assert all(len(before ^ after) <= 1 for before, after in pairwise(sets))
+    assert setting.machine.change is None and not setting.answers
 
 
 def test_the_last_voter_stays() -> None:
