@@ -53,6 +53,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
+LOCK = ".nodes.lock"
+"""By it a process has the directory of all nodes; the nodes' own are locked by themselves."""
 SHUTDOWN_S = 330.0
 DECIDED = frozenset(
     (
@@ -83,6 +85,9 @@ def run(parsed: argparse.Namespace) -> int:
         complain(error)
         return EXIT_BAD_CONFIG
     root = _root(parsed)
+    from fastq_broker.log.directories import DirectoryLocks
+
+    mine = DirectoryLocks()
     try:
         check_ports(plans)
         if lone_node.is_there(root):
@@ -94,6 +99,7 @@ def run(parsed: argparse.Namespace) -> int:
                 root / lone_node.FIRST,
                 min(len(plans), 3),
             )
+        mine.take(str(root), LOCK)  # two that begin at once have seen no port taken, and no node's lock
         check_locks(configs)
         prepare(root, configs)
     except (FastqError, OSError) as error:
@@ -101,13 +107,16 @@ def run(parsed: argparse.Namespace) -> int:
         return EXIT_UNCLEAN
     except KeyboardInterrupt:
         return EXIT_UNCLEAN
-    code = run_nodes(
-        plans,
-        lambda each: _command(parsed, settings[each.node_id], metrics.get(each.node_id)),
-        SupervisorConfig(stop_timeout_s=SHUTDOWN_S),
-        mark=marked_json if parsed.log_format == "json" else marked,
-        at_end=hold_signals,
-    )
+    try:
+        code = run_nodes(
+            plans,
+            lambda each: _command(parsed, settings[each.node_id], metrics.get(each.node_id)),
+            SupervisorConfig(stop_timeout_s=SHUTDOWN_S),
+            mark=marked_json if parsed.log_format == "json" else marked,
+            at_end=hold_signals,
+        )
+    finally:
+        mine.release()
     logger.info("all nodes have ended" if code == 0 else "all nodes have ended, but not cleanly")
     return code
 

@@ -89,12 +89,12 @@ class DirectoryLocks:
     def __bool__(self) -> bool:
         return bool(self._held)
 
-    def take(self, directory: str) -> None:
-        """Make a directory where there is none, and lock it. ConfigError when another process holds it, OSError."""
+    def take(self, directory: str, name: str = LOCK) -> None:
+        """Make a directory where there is none, and lock it by a file of that name. ConfigError when another process holds it, OSError."""
         if os.path.lexists(directory) and not os.path.isdir(directory):
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory)
         os.makedirs(directory, exist_ok=True)
-        path = os.path.join(directory, LOCK)
+        path = os.path.join(directory, name)
         handle = FileHandle(Files(), path, READ_WRITE_CREATE)
         if fcntl is not None:
             try:

@@ -163,6 +163,26 @@ def test_a_cluster_that_has_lost_most_controllers_does_not_begin_anew(
         nodes.prepare(tmp_path, configs_of(4, tmp_path))
 
 
+def test_two_that_begin_at_once_are_not_both_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one finds ports and nodes' directories free, as the first one has not started its nodes yet."""
+    monkeypatch.setattr(nodes, "check_ports", lambda plans: None)
+    given = arguments("--nodes", "3", "--data-dir", str(tmp_path))
+    codes: list[int] = []
+
+    def run_nodes(*_given: Any, **_named: Any) -> int:
+        codes.append(nodes.run(given))
+        return 0
+
+    monkeypatch.setattr(nodes, "run_nodes", run_nodes)
+    assert nodes.run(given) == 0 and codes == [1]
+    said = capsys.readouterr().err
+    assert f"another process holds the lock {tmp_path / '.nodes.lock'}" in said and said.count("\n") == 1
+    monkeypatch.setattr(nodes, "run_nodes", lambda *_given, **_named: 0)
+    assert nodes.run(given) == 0
+
+
 @pytest.mark.parametrize(("form", "mark"), [("text", marked), ("json", marked_json)])
 def test_each_node_is_started_with_what_all_share_and_what_is_its_own(
     form: str, mark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
