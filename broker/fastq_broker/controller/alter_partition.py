@@ -64,7 +64,7 @@ class _Plan:
         try:
             return self._altered(topic_id, item)
         except Refused as refused:
-            place = f"AlterPartition of broker {self._asker} for {topic_id.hex()}-{item.partition_index}"
+            place = f"AlterPartition of broker {self._asker}"
             failures.say(logger.info, place, "AlterPartition of broker %d is refused: %s", self._asker, refused.message)
             return PartitionResponse(partition_index=item.partition_index, error_code=refused.error)
 
