@@ -213,6 +213,40 @@ def test_commands_of_a_partition_without_a_leader(cluster: Cluster) -> None:
         check_commands(cluster, topic)
 
 
+@pytest.mark.parametrize("group", [(), ("--group", "those-who-lose-a-leader")])
+def test_a_leader_that_is_lost_while_a_command_reads_to_the_end(cluster: Cluster, group: tuple[str, ...]) -> None:
+    """It ends with what there was, says why, and with its own code: a member of a group waited for ever."""
+    topic = make_topic(cluster, f"lost-{len(group)}", [3])
+    node = cluster.node(3)
+    with Producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        producer.send_many(topic, [b"%099d" % number for number in range(20_000)])
+    small = [f"{name}={size}" for name, size in (("max.partition.fetch.bytes", 5000), ("prefetch.bytes.max", 20_000))]
+    command = [
+        sys.executable,
+        "-m",
+        "fastq.cli",
+        "consume",
+        topic,
+        "--from-beginning",
+        "--exit-at-end",
+        "--timeout",
+        "3",
+    ]
+    command += [*group, *(word for setting in small for word in ("--property", setting))]
+    servers = ",".join(cluster.node(number).bootstrap_servers for number in (1, 2))
+    with subprocess.Popen(
+        [*command, "--bootstrap", servers], stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+    ) as reading:
+        assert reading.stdout is not None
+        out = reading.stdout.readline()  # the rest of them waits for the pipe
+        with gone(node):
+            rest, err = reading.communicate(timeout=PATIENCE_S)
+    lines = (out + rest).splitlines()
+    assert reading.returncode == 3, err
+    assert lines == [b"%099d" % number for number in range(len(lines))] and len(lines) < 20_000
+    assert f"{topic}-0 has no leader".encode() in err or b"node 3" in err
+
+
 @pytest.mark.parametrize("protocol", ["consumer", "classic"])
 def test_groups_without_a_coordinator(cluster: Cluster, log: Log, protocol: str) -> None:
     """A member of the blocking consumer's, one of the asyncio one's, and one that was in the group before."""

@@ -270,15 +270,15 @@ def _records(
     if stops is not None:
         yield from _up_to(consumer, stops, options)
         return
-    if (options.exit_at_end or options.last_of_each_key) and options.timeout is not None and options.group is None:
-        yield from _up_to(consumer, consumer._call(consumer._find_ends(options.timeout)), options)
-        return
     if options.exit_at_end or options.last_of_each_key:
-        to_end = consumer.read_to_end(timeout=options.timeout)
+        ends = consumer._call(consumer._find_ends(options.timeout))
+        to_end = consumer._iterate_before(ends, options.timeout)
         if options.group is None:
             yield to_end
         else:  # each is done with, and may be committed at any time, when the next is asked for
             yield from ([record] for record in to_end)
+        if options.timeout is not None and consumer._pending_ends(ends):
+            check_served(consumer)
         return
     wait = options.timeout if options.timeout is not None else 3600.0
     while True:

@@ -17,7 +17,15 @@ from functools import partial
 
 from fastq.consumer.config import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, ConsumerConfig
 from fastq.consumer.effects import Outgoing
-from fastq.consumer.offsets import LIST_OFFSETS_API, MOVED, list_offsets_request, offsets_answered
+from fastq.consumer.offsets import (
+    LEADER_EPOCH_API,
+    LIST_OFFSETS_API,
+    MOVED,
+    epoch_ends_answered,
+    leader_epochs_request,
+    list_offsets_request,
+    offsets_answered,
+)
 from fastq.consumer.partition import PartitionState, Phase
 from fastq.errors import (
     ErrorCode,
@@ -35,13 +43,11 @@ from fastq.net.diagnosis import no_leader
 from fastq.net.troubles import Troubles
 from fastq.protocol.messages import (
     ListOffsetsResponse,
-    OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
 
 logger = logging.getLogger("fastq.consumer")
 
-LEADER_EPOCH_API = 23
 MOVED_BACKOFF_MS = 20
 """The first pause where a leader that was named refuses: it hears of its office a moment later than others."""
 
@@ -359,23 +365,12 @@ class AssignedPartitions:
     def _check_epochs(self, node_id: int, states: list[PartitionState]) -> Outgoing:
         """Ask the new leader where the epoch of the last record read ended: before it, that record is gone."""
         asked = {state.tp: (state, state.generation) for state in states}
-        topics: dict[str, OffsetForLeaderEpochRequest.OffsetForLeaderTopic] = {}
         for state in states:
             state.requested = True
-            topic = topics.setdefault(
-                state.tp.topic, OffsetForLeaderEpochRequest.OffsetForLeaderTopic(topic=state.tp.topic, partitions=[])
-            )
-            topic.partitions.append(
-                OffsetForLeaderEpochRequest.OffsetForLeaderPartition(
-                    partition=state.tp.partition,
-                    current_leader_epoch=state.leader_epoch,
-                    leader_epoch=state.offset_epoch,
-                )
-            )
-        request = OffsetForLeaderEpochRequest(replica_id=-1, topics=list(topics.values()))
+        request = leader_epochs_request((state.tp, state.leader_epoch, state.offset_epoch) for state in states)
 
         def done(response: OffsetForLeaderEpochResponse | None, error: FastqError | None, now: float) -> None:
-            answers = {} if response is None else _by_partition(response)
+            answers = {} if response is None else epoch_ends_answered(response)
             for tp, (state, generation) in asked.items():
                 if state.generation != generation or state.phase is not Phase.VALIDATE:
                     continue
@@ -421,9 +416,3 @@ class AssignedPartitions:
             self.reset(state.tp, None)
         else:
             self.buffered_bytes -= state.move(min(state.position, end_offset), epoch)
-
-
-def _by_partition(
-    response: OffsetForLeaderEpochResponse,
-) -> dict[TopicPartition, OffsetForLeaderEpochResponse.EpochEndOffset]:
-    return {TopicPartition(topic.topic, part.partition): part for topic in response.topics for part in topic.partitions}

@@ -164,7 +164,7 @@ class AsyncConsumer(ConsumerCalls, Generic[K, V]):
         while chunk is not None and batch.size_bytes < self.config.prefetch_bytes_max:
             if not self._take_columns(chunk, batch):
                 break
-            chunk = self._fetcher.next_chunk(None if until is None else self._pending_ends(until))
+            chunk = self._fetcher.next_chunk() if until is None else self._at_hand_before(until)
         self._pump()
         self._taken = None
         return batch

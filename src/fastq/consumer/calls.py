@@ -22,9 +22,9 @@ from fastq.consumer.group.commits import Commit
 from fastq.consumer.group.listener import Callback, is_due
 from fastq.consumer.group.membership import Change, ChangeKind
 from fastq.consumer.group.session import GroupSession
-from fastq.consumer.offsets import OffsetAndTimestamp, offsets_of
+from fastq.consumer.offsets import EpochEndQuery, OffsetAndTimestamp, epochs_of, offsets_of
 from fastq.consumer.reading import Reading
-from fastq.errors import UnknownTopicId
+from fastq.errors import OffsetOutOfRange, UnknownTopicId, UnsupportedVersion
 from fastq.metadata import ZERO_UUID, OffsetAndMetadata, TopicPartition, partition_of
 from fastq.values import NamedTuple
 
@@ -45,11 +45,33 @@ class Wait(NamedTuple):
 
 class Ends(dict[TopicPartition, int]):
     """By partition, the offset after the last record to read. `topic_ids`: of the topics whose ends these are, by name; one that is made
-    anew has another."""
+    anew has another. `epochs`: the leader epochs in which brokers have told the ends, where they do; a later leader may have less.
+    `held`: those in which leaders are known to have the log up to its end. For one reader."""
 
-    def __init__(self, offsets: Mapping[TopicPartition, int], topic_ids: Mapping[str, bytes]) -> None:
+    def __init__(
+        self,
+        offsets: Mapping[TopicPartition, int],
+        topic_ids: Mapping[str, bytes],
+        epochs: Mapping[TopicPartition, int],
+    ) -> None:
         super().__init__(offsets)
         self.topic_ids = topic_ids
+        self.epochs = epochs
+        self.held = dict(epochs)
+
+    def anew(self) -> Ends:
+        """For another reader."""
+        return Ends(self, self.topic_ids, self.epochs)
+
+
+def _truncated(tp: TopicPartition, end: int, place: OffsetAndTimestamp | None) -> OffsetOutOfRange:
+    has = "nothing of it" if place is None else f"it up to offset {place.offset} only"
+    return OffsetOutOfRange(
+        f"the log ended at offset {end} when its end was asked for, and the leader of now has {has}: it was elected without all records",
+        topic=tp.topic,
+        partition=tp.partition,
+        hint="What was read is of the log before, and partly gone; ask again for what is to be read of the log of now",
+    )
 
 
 class Tell(NamedTuple):
@@ -84,10 +106,41 @@ class ConsumerCalls(Reading):
         # A fetch behind the ends would be for nothing, and hold up what the application does next.
         self._fetcher.until = ends
         while pending := self._before(ends):
+            if isinstance(ends, Ends) and (moved := self._moved(ends, pending)):
+                if not (yield from self._check_history(ends, moved, timeout)):
+                    return None
+                continue
             found = yield Wait(partial(self._progress_before, ends, pending), timeout, asks=True)
             if found is None or isinstance(found, FetchedRecords):
                 return found
         return None
+
+    def _moved(self, ends: Ends, pending: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The partitions whose leader epoch is later than any that is known to have the log up to its end, and that epoch."""
+        found = {}
+        for tp in pending:
+            held, partition = ends.held.get(tp), self._core.metadata.partition(*tp)
+            if held is not None and partition is not None and partition.leader_epoch > held:
+                found[tp] = partition.leader_epoch
+        return found
+
+    def _check_history(self, ends: Ends, moved: Mapping[TopicPartition, int], timeout: float | None) -> Steps[bool]:
+        """See that new leaders have the logs up to their ends, before a record of theirs is handed out; False when that was not known in
+        time. One that was elected without all records has less, and gets others in their places: raises OffsetOutOfRange."""
+        query = EpochEndQuery(self._core.metadata, {tp: ends.epochs[tp] for tp in moved}, False, self._fetcher.troubles)
+        self._queries.append(query)
+        try:
+            if (yield Wait(lambda: query.finished or None, timeout, asks=True)) is None:
+                return False
+        finally:
+            self._queries.remove(query)
+            query.end()
+        if not isinstance(query.error, UnsupportedVersion):  # a broker that cannot tell is believed
+            for tp, place in query.answers(moved).items():
+                if place is None or place.offset < ends[tp]:
+                    raise _truncated(tp, ends[tp], place)
+        ends.held.update(moved)
+        return True
 
     def _before(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """The partitions that have not come to their end yet. Raises UnknownTopicId where the topic is another by now: nothing of what is
@@ -106,15 +159,26 @@ class ConsumerCalls(Reading):
     def _progress_before(
         self, ends: Mapping[TopicPartition, int], pending: Mapping[TopicPartition, int]
     ) -> FetchedRecords | bool | None:
-        """`_progress_to` the ends of the same topics."""
+        """`_progress_to` the ends of the same topics, under leaders that are known to have them."""
         self._before(ends)
+        if isinstance(ends, Ends) and self._moved(ends, pending):
+            return True
         return self._progress_to(pending)
 
-    def _next_to_iterate(self, ends: Mapping[TopicPartition, int] | None = None) -> Steps[FetchedRecords | None]:
-        """The next chunk of an iterator, before `ends`, or without an end."""
+    def _at_hand_before(self, ends: Mapping[TopicPartition, int]) -> FetchedRecords | None:
+        """A further chunk before `ends`, of what was fetched by now."""
+        pending = self._pending_ends(ends)
+        if not pending or (isinstance(ends, Ends) and self._moved(ends, pending)):
+            return None
+        return self._fetcher.next_chunk(pending)
+
+    def _next_to_iterate(
+        self, ends: Mapping[TopicPartition, int] | None = None, timeout: float | None = None
+    ) -> Steps[FetchedRecords | None]:
+        """The next chunk of an iterator, before `ends`, or without an end. None behind the ends, or when none came within `timeout`."""
         chunk: FetchedRecords | None
         if ends is not None:
-            chunk = yield from self._first_before(ends, None)
+            chunk = yield from self._first_before(ends, timeout)
         else:
             self._fetcher.until = None
             chunk = yield Wait(self._fetcher.next_chunk, None, asks=True)
@@ -136,8 +200,8 @@ class ConsumerCalls(Reading):
         """The end offsets of what is assigned, as soon as it is."""
         partitions = yield from self._find_partitions(timeout)
         known = self._topic_ids(partitions)
-        found = yield from self._ask_ends(partitions, LATEST_TIMESTAMP, timeout)
-        return Ends(found, {**self._topic_ids(partitions), **known})
+        found = yield from self._ask(dict.fromkeys(partitions, LATEST_TIMESTAMP), timeout)
+        return Ends(offsets_of(found), {**self._topic_ids(partitions), **known}, epochs_of(found))
 
     def _topic_ids(self, partitions: Iterable[TopicPartition]) -> dict[str, bytes]:
         """The ids of their topics, where brokers tell them, by name."""

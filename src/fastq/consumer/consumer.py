@@ -199,10 +199,13 @@ class Consumer(ConsumerCalls, Generic[K, V]):
 
         `timeout`: for learning the end offsets (None: default_api_timeout_ms).
         """
-        ends = self._call(self._find_ends(timeout))
+        return self._iterate_before(self._call(self._find_ends(timeout)), None)
+
+    def _iterate_before(self, ends: Mapping[TopicPartition, int], timeout: float | None) -> RecordIterator[K, V]:
+        """The records before `ends`; the iterator ends, too, when none came within `timeout` seconds."""
 
         def advance(chunk: FetchedRecords | None) -> FetchedRecords | None:
-            return self._next_turn(chunk, ends)
+            return self._next_turn(chunk, ends, timeout)
 
         return self._iterate(advance)
 
@@ -244,8 +247,7 @@ class Consumer(ConsumerCalls, Generic[K, V]):
         """`_chunk_for` of what lies before `ends`; None also when nothing does any more."""
         with self._turn:
             if len(taken):
-                pending = self._pending_ends(ends)
-                return self._fetcher.next_chunk(pending) if pending else None
+                return self._at_hand_before(ends)
             return self._do(self._first_before(ends, timeout))
 
     def _asks_next(self) -> None:
@@ -258,7 +260,7 @@ class Consumer(ConsumerCalls, Generic[K, V]):
         return self._next_turn(chunk, None)
 
     def _next_turn(
-        self, chunk: FetchedRecords | None, ends: Mapping[TopicPartition, int] | None
+        self, chunk: FetchedRecords | None, ends: Mapping[TopicPartition, int] | None, timeout: float | None = None
     ) -> FetchedRecords | None:
         """A chunk is used up: room for the next fetch, a look at what came meanwhile, and the next chunk."""
         with self._turn:
@@ -267,7 +269,7 @@ class Consumer(ConsumerCalls, Generic[K, V]):
             self._asks()
             if chunk is not None:
                 self._fetcher.release(chunk)
-            return self._do(self._next_to_iterate(ends))
+            return self._do(self._next_to_iterate(ends, timeout))
 
     # -- waiting
 

@@ -1,4 +1,4 @@
-"""ListOffsets: building it, reading it, and a query of many partitions that follows their leaders. Sans-I/O.
+"""ListOffsets and OffsetForLeaderEpoch: building them, reading them, and queries of many partitions that follow their leaders. Sans-I/O.
 
 Source: Kafka's OffsetFetcher.
 """
@@ -8,16 +8,23 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from typing import Any
 
 from fastq.consumer.effects import Outgoing
 from fastq.errors import ErrorCode, FastqError, LeaderNotAvailable, UnknownTopicOrPartition, error_for_code
 from fastq.metadata import ClusterMetadata, TopicPartition
 from fastq.net.diagnosis import no_leader
 from fastq.net.troubles import Troubles
-from fastq.protocol.messages import ListOffsetsRequest, ListOffsetsResponse
+from fastq.protocol.messages import (
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+)
 from fastq.values import NamedTuple
 
 LIST_OFFSETS_API = 2
+LEADER_EPOCH_API = 23
 RETRY_S = 0.1
 # The broker is not, or not yet, the one to ask: learn who is, and ask again.
 MOVED: frozenset[int] = frozenset(
@@ -72,12 +79,36 @@ def offsets_answered(
     }
 
 
+def leader_epochs_request(targets: Iterable[tuple[TopicPartition, int, int]]) -> OffsetForLeaderEpochRequest:
+    """OffsetForLeaderEpoch for (partition, its leader's epoch, the epoch that is asked about)."""
+    topics: dict[str, OffsetForLeaderEpochRequest.OffsetForLeaderTopic] = {}
+    for tp, current, epoch in targets:
+        topic = topics.setdefault(
+            tp.topic, OffsetForLeaderEpochRequest.OffsetForLeaderTopic(topic=tp.topic, partitions=[])
+        )
+        topic.partitions.append(
+            OffsetForLeaderEpochRequest.OffsetForLeaderPartition(
+                partition=tp.partition, current_leader_epoch=current, leader_epoch=epoch
+            )
+        )
+    return OffsetForLeaderEpochRequest(replica_id=-1, topics=list(topics.values()))
+
+
+def epoch_ends_answered(
+    response: OffsetForLeaderEpochResponse,
+) -> dict[TopicPartition, OffsetForLeaderEpochResponse.EpochEndOffset]:
+    """The answer by partition."""
+    return {TopicPartition(topic.topic, part.partition): part for topic in response.topics for part in topic.partitions}
+
+
 class OffsetQuery:
     """Where some points in time lie, in the logs of some partitions.
 
     Invariants: `missing` are the partitions without an answer, each in at most one request on its way. Finished when nothing is
     missing, or with `error`. What may pass is told of by `troubles` when it lasts.
     """
+
+    API = LIST_OFFSETS_API
 
     def __init__(
         self,
@@ -144,9 +175,9 @@ class OffsetQuery:
         for tp in tps:
             found = self.metadata.partition(*tp)
             targets.append((tp, -1 if found is None else found.leader_epoch, self.missing[tp]))
-        request = list_offsets_request(targets, self._read_committed)
+        request = self._request(targets)
 
-        def done(response: ListOffsetsResponse | None, error: FastqError | None, now: float) -> None:
+        def done(response: Any, error: FastqError | None, now: float) -> None:
             self._asked.difference_update(tps)
             if response is None:
                 if error is not None and not error.retriable:
@@ -155,14 +186,24 @@ class OffsetQuery:
             else:
                 self._answered(node_id, tps, response, now)
 
-        return Outgoing(node_id, LIST_OFFSETS_API, lambda version: request, None, done)
+        return Outgoing(node_id, self.API, lambda version: request, None, done)
+
+    def _request(self, targets: list[tuple[TopicPartition, int, int]]) -> Any:
+        """The request for (partition, its leader's epoch, what is asked about it)."""
+        return list_offsets_request(targets, self._read_committed)
+
+    def _answers_in(self, response: Any) -> Mapping[TopicPartition, Any]:
+        return offsets_answered(response)
+
+    def _found_in(self, answer: Any) -> OffsetAndTimestamp | None:
+        return None if answer.offset < 0 else OffsetAndTimestamp(answer.offset, answer.timestamp, answer.leader_epoch)
 
     def _again(self, now: float, why: str) -> None:
         self.wants_metadata = why
         self._retry_at = now + RETRY_S
 
-    def _answered(self, node_id: int, tps: list[TopicPartition], response: ListOffsetsResponse, now: float) -> None:
-        answers = offsets_answered(response)
+    def _answered(self, node_id: int, tps: list[TopicPartition], response: Any, now: float) -> None:
+        answers = self._answers_in(response)
         for tp in tps:
             answer = answers.get(tp)
             code = ErrorCode.UNKNOWN_SERVER_ERROR if answer is None else answer.error_code
@@ -174,8 +215,7 @@ class OffsetQuery:
             else:
                 self.troubles.over((self, tp), now)
                 del self.missing[tp]
-                found = OffsetAndTimestamp(answer.offset, answer.timestamp, answer.leader_epoch)
-                self.results[tp] = None if answer.offset < 0 else found
+                self.results[tp] = self._found_in(answer)
 
     def _passing(
         self, tp: TopicPartition, error: FastqError | Callable[[], FastqError], cause: object, now: float
@@ -188,6 +228,27 @@ class OffsetQuery:
         return error_for_code(code, what, broker=broker, topic=tp.topic, partition=tp.partition)
 
 
+class EpochEndQuery(OffsetQuery):
+    """Where leader epochs end in the logs of some partitions, as their leaders of now have them (KIP-320): the targets are epochs, and a
+    result is None where the leader knows none up to that one."""
+
+    API = LEADER_EPOCH_API
+
+    def _request(self, targets: list[tuple[TopicPartition, int, int]]) -> Any:
+        return leader_epochs_request(targets)
+
+    def _answers_in(self, response: Any) -> Mapping[TopicPartition, Any]:
+        return epoch_ends_answered(response)
+
+    def _found_in(self, answer: Any) -> OffsetAndTimestamp | None:
+        return None if answer.end_offset < 0 else OffsetAndTimestamp(answer.end_offset, -1, answer.leader_epoch)
+
+
 def offsets_of(found: Mapping[TopicPartition, OffsetAndTimestamp | None]) -> dict[TopicPartition, int]:
     """The offsets alone, of the ends of logs, which always have one."""
     return {tp: -1 if place is None else place.offset for tp, place in found.items()}
+
+
+def epochs_of(found: Mapping[TopicPartition, OffsetAndTimestamp | None]) -> dict[TopicPartition, int]:
+    """The leader epochs of the offsets, where brokers tell them."""
+    return {tp: place.leader_epoch for tp, place in found.items() if place is not None and place.leader_epoch >= 0}

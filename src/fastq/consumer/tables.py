@@ -13,6 +13,8 @@ from fastq._native.arrow import COLUMN_NAMES, ArrowExport
 from fastq._native.batch_stream import make_stream
 from fastq._native.columns import ConsumerBatch
 from fastq.consumer.calls import Ends
+from fastq.consumer.config import LATEST_TIMESTAMP
+from fastq.consumer.offsets import epochs_of, offsets_of
 from fastq.errors import ConfigError
 from fastq.metadata import TopicPartition
 
@@ -106,7 +108,8 @@ class BatchStream(_Taker):
 
 class TopicTable(_Taker):
     """The records of a topic between two bounds, which are offsets since `read_topic` was called: read anew, and alike but for what
-    retention or compaction has taken meanwhile, by every taker. UnknownTopicId for who takes it when the topic was deleted and made anew.
+    retention or compaction has taken meanwhile, by every taker. UnknownTopicId for who takes it when the topic was deleted and made anew,
+    OffsetOutOfRange when a leader was elected that has not all of it.
 
     starts, ends: by partition, the first offset and the one after the last. Thread rule: any thread; each taker has its own consumer.
     """
@@ -144,7 +147,8 @@ class TopicTable(_Taker):
         consumer.assign(tp for tp, end in self.ends.items() if self.starts[tp] < end)
         for tp in consumer.assignment():
             consumer.seek(tp, self.starts[tp])
-        return BatchStream(lambda: consumer._batch_before(self.ends), self._columns, consumer.close)
+        ends = self.ends.anew()
+        return BatchStream(lambda: consumer._batch_before(ends), self._columns, consumer.close)
 
     def __repr__(self) -> str:
         count = sum(max(0, end - self.starts[tp]) for tp, end in self.ends.items())
@@ -184,13 +188,15 @@ def read_topic(
         known = sorted(consumer._found_partitions())
         topic_ids = consumer._topic_ids(known)
         tps = known if partitions is None else [TopicPartition(topic, index) for index in partitions]
+        found = consumer._call(consumer._ask(dict.fromkeys(tps, LATEST_TIMESTAMP), None))
+        last = offsets_of(found)
         starts = _offsets(consumer, tps, start, "start", consumer.beginning_offsets)
-        ends = _offsets(consumer, tps, end, "end", consumer.end_offsets)
+        ends = _offsets(consumer, tps, end, "end", lambda tps: {tp: last[tp] for tp in tps})
         if not (isinstance(start, str) and isinstance(end, str)):
-            first, last = consumer.beginning_offsets(tps), consumer.end_offsets(tps)
+            first = consumer.beginning_offsets(tps)
             starts = {tp: max(offset, first[tp]) for tp, offset in starts.items()}
             ends = {tp: min(offset, last[tp]) for tp, offset in ends.items()}
-    return TopicTable(topic, starts, Ends(ends, topic_ids), names, given)
+    return TopicTable(topic, starts, Ends(ends, topic_ids, epochs_of(found)), names, given)
 
 
 def _offsets(

@@ -131,6 +131,7 @@ class FakeCluster:
         self.session_ids = iter(range(1, 1_000_000))
         self.rng = rng
         self.full_fetches = self.incremental_fetches = 0
+        self.tells_epochs = False  # whether ListOffsets tells the leader's epoch
         self.names_leaders = False  # whether who leads no more says who does (KIP-951)
         self.bad_topics: dict[str, int] = {}
         self.remade: dict[str, int] = {}
@@ -224,7 +225,11 @@ class FakeCluster:
                 offset, time_ms = (-1, -1) if code or log is None else self._find(log, ask.timestamp)
                 parts.append(
                     ListOffsetsResponse.ListOffsetsPartitionResponse(
-                        partition_index=ask.partition_index, error_code=code, offset=offset, timestamp=time_ms
+                        partition_index=ask.partition_index,
+                        error_code=code,
+                        offset=offset,
+                        timestamp=time_ms,
+                        leader_epoch=log.epoch if self.tells_epochs and log is not None and not code else -1,
                     )
                 )
             topics.append(ListOffsetsResponse.ListOffsetsTopicResponse(name=topic.name, partitions=parts))

@@ -19,7 +19,7 @@ from fastq import AsyncConsumer, Consumer, TopicPartition, read_topic
 from fastq._native.batch_stream import make_stream
 from fastq._native.columns import ConsumerBatch
 from fastq.consumer.tables import BatchStream
-from fastq.errors import ClientClosed, ConfigError, UnknownTopicId, UnknownTopicOrPartition
+from fastq.errors import ClientClosed, ConfigError, OffsetOutOfRange, UnknownTopicId, UnknownTopicOrPartition
 
 PARTITIONS, ROWS = 3, 2000
 
@@ -27,6 +27,7 @@ PARTITIONS, ROWS = 3, 2000
 @pytest.fixture
 def cluster() -> Iterator[SocketCluster]:
     made = SocketCluster((1, 2))
+    made.tells_epochs = True
     for log in made.create("logs", PARTITIONS):
         while log.end < ROWS:
             log.append([(b"k%d" % (log.end + n), b"v%d" % (log.end + n)) for n in range(10)])
@@ -216,6 +217,87 @@ def test_what_is_read_to_an_end_is_one_topic(cluster: SocketCluster, call: str, 
         with pytest.raises(UnknownTopicId, match=ANEW):
             list(found)
         assert [record.value for record in consumer.read_to_end()] == [b"new"] * ROWS
+
+
+def elect_without_all(cluster: SocketCluster, kept: int, rows: int) -> None:
+    """Another leader of partition 0, which has lost all from `kept` on, and gets other records up to `rows`."""
+    log = cluster.logs[TopicPartition("logs", 0)]
+    log.entries = [entry for entry in log.entries if entry.last < kept]
+    log.end = kept
+    log.leader, log.epoch = 3 - log.leader, log.epoch + 1
+    while log.end < rows:
+        log.append([(b"other", b"other")] * 10)
+
+
+LESS = "the log ended at offset 2000 when its end was asked for, and the leader of now has it up to offset"
+
+
+@pytest.mark.parametrize("rows", [0, ROWS // 2, ROWS * 2])
+@pytest.mark.parametrize("kept", [50, ROWS - 50])
+def test_a_leader_that_has_less_is_no_end_and_no_other_history(cluster: SocketCluster, kept: int, rows: int) -> None:
+    """After an unclean election the end would not come, or come behind records of another history."""
+    table = read_topic("logs", partitions=[0], **options(cluster))
+    begun = iter(table)
+    seen = [bytes(value) for value in next(begun).to_arrow()["value"].to_pylist()]
+    elect_without_all(cluster, kept, rows)
+    with pytest.raises(OffsetOutOfRange, match=f"{LESS} {kept} only"):
+        for batch in begun:
+            seen += batch.to_arrow()["value"].to_pylist()
+    assert b"other" not in seen
+    with pytest.raises(OffsetOutOfRange, match=LESS):
+        list(table)
+    with pytest.raises(OSError, match=LESS):
+        pyarrow.table(table)
+
+
+def test_a_leader_that_has_all_is_read_to_the_end(cluster: SocketCluster) -> None:
+    table = read_topic("logs", partitions=[0], columns=["partition", "offset"], **options(cluster))
+    begun = iter(table)
+    count = len(next(begun))
+    elect_without_all(cluster, ROWS, ROWS + 100)
+    assert count + sum(map(len, begun)) == ROWS
+    assert places(pyarrow.table(table)) == {0: list(range(ROWS))}
+
+
+def test_a_broker_that_knows_no_epochs_is_believed(cluster: SocketCluster) -> None:
+    all_versions = cluster._versions
+
+    def without_epochs(node: int, request: Any, version: int) -> Any:
+        answer = all_versions(node, request, version)
+        answer.api_keys = [api for api in answer.api_keys if api.api_key != 23]
+        return answer
+
+    cluster._versions = without_epochs  # type: ignore[method-assign]
+    table = read_topic("logs", partitions=[0], **options(cluster))
+    elect_without_all(cluster, ROWS, ROWS + 100)
+    assert sum(map(len, table)) == ROWS
+
+
+@pytest.mark.parametrize("call", ["read_to_end", "read_batches_to_end"])
+def test_what_is_read_to_an_end_is_one_history(cluster: SocketCluster, call: str) -> None:
+    given = options(cluster, auto_offset_reset="earliest")
+
+    async def main() -> None:
+        async with AsyncConsumer(**given) as consumer:
+            consumer.assign([("logs", 0)])
+            found: Any = await getattr(consumer, call)()
+            await anext(found)
+            elect_without_all(cluster, 50, 0)
+            with pytest.raises(OffsetOutOfRange, match=LESS):
+                async for _ in found:
+                    pass
+
+    asyncio.run(main())
+    for log in cluster.logs.values():
+        while log.end < ROWS:
+            log.append([(b"k", b"v")] * 10)
+    with Consumer(**given) as consumer:
+        consumer.assign([("logs", 0)])
+        found = iter(getattr(consumer, call)())
+        next(found)
+        elect_without_all(cluster, 50, ROWS * 2)
+        with pytest.raises(OffsetOutOfRange, match=LESS):
+            list(found)
 
 
 def test_a_stream_that_fails_says_why_and_lets_go() -> None:
