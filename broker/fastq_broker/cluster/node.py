@@ -136,7 +136,7 @@ class ClusterNode:
         self._directories: DirectoryAssignments | None = None
         self._directory_ids: dict[str, bytes] = {}
         """By the path of the log directory."""
-        self._cordoned: frozenset[bytes] | None = None
+        self._cordoned: frozenset[bytes] = frozenset()
         self._followed: dict[tuple[bytes, int], _Followed] = {}
         self.topics = TopicMaker(self.ask, lambda: ports.image, self._loop)
         self._caught_up: asyncio.Future[None] = self._loop.create_future()
@@ -399,7 +399,7 @@ class ClusterNode:
             own = image.brokers.get(self._config.node_id)
             has_directories = own is None or bool(own.directories) or self._level(image) < DIRECTORIES
             life.registration_in_metadata(None if own is None else own.incarnation_id, has_directories, self.life.now())
-            if self._cordoned is not None and self._level(image) >= CORDONED:
+            if self._level(image) >= CORDONED:
                 life.directories_cordoned(self._cordoned, self.life.now())
             if self._opened:
                 self.life.turn()
@@ -413,8 +413,10 @@ class ClusterNode:
 
     def cordon(self, paths: Iterable[str]) -> None:
         """These log directories get no new replicas, as the active controller is to know."""
-        self._cordoned = frozenset(self._directory_ids[path] for path in paths)
-        self._tell_life(self._ports.image)
+        cordoned = frozenset(self._directory_ids[path] for path in paths)
+        if cordoned != self._cordoned:  # none are, at first
+            self._cordoned = cordoned
+            self._tell_life(self._ports.image)
 
     @staticmethod
     def _level(image: MetadataImage) -> int:
