@@ -7,6 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from fastq_broker.handlers import delete_records as delete_records_handler
 from fastq_broker.log import LogConfig
 from fastq_broker.replication.partition import IsrAnswer
@@ -166,6 +167,41 @@ def test_in_fsync_durability_all_disks_have_it_first(tmp_path: Path) -> None:
     assert leader.produce(b"b", acks=1).done is False  # on the leader's disk at least
     bench.settle()
     assert follower.values() == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("order", [(1, 2, 3), (3, 2, 1), (2, 1, 3)], ids=str)
+@pytest.mark.parametrize("appended", [True, False], ids=["followers have it", "followers have it later"])
+def test_without_fsync_nobody_waits_for_a_disk_any_more(
+    tmp_path: Path, order: tuple[int, ...], appended: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The setting is altered while a produce waits; no disk is ever done, as one that takes its time."""
+    bench = Bench(tmp_path, nodes=3, config=FSYNC, min_isr=2)
+    bench.settle()
+    for node in bench.nodes.values():
+        monkeypatch.setattr(node.logs.flusher, "wait", lambda: None)
+    leader = bench.nodes[1]
+    everyone, leaders = leader.produce(b"a", timeout_ms=60_000), leader.produce(b"b", acks=1, timeout_ms=60_000)
+    if appended:
+        bench.settle()
+        assert [node.log.log_end_offset for node in bench.nodes.values()] == [2, 2, 2]
+    assert (everyone.done, leaders.done, leader.log.high_watermark) == (False, False, 0)
+    for number in order:
+        node = bench.nodes[number]
+        node.log.apply_config(LogConfig())
+        node.replica.apply_config(LogConfig(), 2)
+        if number == 1:
+            assert leaders.done
+        if number != order[-1]:
+            bench.settle()
+            assert not everyone.done
+    bench.settle()
+    assert (everyone.code, leaders.code) == (0, 0)
+    assert [node.values() for node in bench.nodes.values()] == [[b"a", b"b"]] * 3
+    assert [node.log.high_watermark for node in bench.nodes.values()] == [2, 2, 2]
+    assert leader.latest() == (0, 2)
+    after = leader.produce(b"c")
+    bench.settle()
+    assert after.code == 0
 
 
 def test_who_falls_behind_goes_and_who_catches_up_joins(tmp_path: Path) -> None:
