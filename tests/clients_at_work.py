@@ -33,6 +33,8 @@ SENDERS = (*KINDS, "asyncio")
 PAUSE_S = 0.05
 """Between five records of a sender and the next five."""
 DELIVERY_MS = 60_000
+TRANSACTION_MS = 300_000
+"""Longer than nodes of a busy machine take to come and go: a copier whose coordinator aborts what took it too long is fenced, rightly."""
 PATIENCE_S = 90.0
 """How long clients may take, after the last fault, to read and copy what is left."""
 
@@ -233,7 +235,9 @@ class ClientsAtWork:
 
     def copy_ours(self) -> None:
         with (
-            Producer(bootstrap_servers=self.servers, transactional_id="copier-ours") as producer,
+            Producer(
+                bootstrap_servers=self.servers, transactional_id="copier-ours", transaction_timeout_ms=TRANSACTION_MS
+            ) as producer,
             Consumer(
                 LOG,
                 bootstrap_servers=self.servers,
@@ -256,7 +260,8 @@ class ClientsAtWork:
                     self.met("copy_ours", error)
 
     def copy_librdkafka(self) -> None:
-        producer = ck.Producer({"bootstrap.servers": self.servers, "transactional.id": "copier-librdkafka"})
+        named = {"transactional.id": "copier-librdkafka", "transaction.timeout.ms": TRANSACTION_MS}
+        producer = ck.Producer({"bootstrap.servers": self.servers, **named})
         _patiently(producer.init_transactions)
         consumer = self.librdkafka_consumer("copier-librdkafka", **{"enable.auto.commit": False})
         rebalanced = False
@@ -311,7 +316,7 @@ class ClientsAtWork:
 
     def copy_java(self) -> None:
         program = Path(__file__).with_name("interop") / "TransactionalCopier.java"
-        arguments = (self.servers, LOG, copy_of("java"), self.group["group_protocol"])
+        arguments = (self.servers, LOG, copy_of("java"), self.group["group_protocol"], str(TRANSACTION_MS))
         with apache_kafka.started_tool(str(program), *arguments, heap="64m") as said:
             while not self._stop.wait(0.2):
                 fatal = [line for line in list(said) if line.startswith("fatal ")]

@@ -10,16 +10,19 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from under_test import broker_under_test
 
 from fastq import AsyncConsumer, Consumer, Producer
 from fastq.errors import ClientClosed
-from fastq.testing import Broker
+from fastq.testing import Broker, Cluster
+
+pytestmark = pytest.mark.any_nodes
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
+def broker() -> Iterator[Broker | Cluster]:
     config = {"group.initial.rebalance.delay.ms": 0, "group.consumer.min.assignment.interval.ms": 0}
-    with Broker(config=config, in_memory=True) as running:
+    with broker_under_test(config=config, in_memory=True) as running:
         yield running
 
 

@@ -335,10 +335,11 @@ def test_a_long_poll_is_not_ended_by_what_is_not_on_disk_yet(
             assert [record.value for record in decode_records(records)] == [b"%d" % offset]
 
 
-@pytest.mark.parametrize("replica_id", [0, 1, 7])
+@pytest.mark.parametrize("who", ["nobody", "the leader", "another"])
 def test_nobody_fetches_in_the_name_of_a_replica_that_is_none(
-    connection: RawConnection, new_topic_name: NewName, replica_id: int
+    connection: RawConnection, new_topic_name: NewName, who: str
 ) -> None:
+    replica_id = {"nobody": 0, "the leader": (*connection.replicas, 1)[0], "another": 7}[who]
     name = new_topic_name()
     create_topic(connection, name)
     produce(connection, name, batch(b"x"))

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+from under_test import broker_under_test
 
 from fastq import Admin, AsyncConsumer, AsyncProducer, Consumer, Producer
 from fastq.errors import AbortableTransactionError, TransactionError, TransactionStateError
@@ -220,8 +221,9 @@ def test_killed_at_every_step(shared_broker: Broker, topics: tuple[str, str]) ->
     kill_at_every_step(shared_broker, *topics, "classic")
 
 
+@pytest.mark.any_nodes
 def test_killed_at_every_step_as_a_member_of_kip_848() -> None:
-    with Broker(config=IMPATIENT, in_memory=True) as broker:
+    with broker_under_test(config=IMPATIENT, in_memory=True) as broker:
         kill_at_every_step(broker, *make_topics(broker, "source", "target"), "consumer")
 
 

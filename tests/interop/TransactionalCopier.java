@@ -19,8 +19,8 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /**
  * Copies a topic into another one, partition by partition, exactly once, until it is told to end: what it has read is committed in the
- * transaction that writes it. Arguments: bootstrap servers, both topics, the group's protocol. A line for what it met and got over ("met"),
- * for what it cannot get over ("fatal", and it ends), and for each transaction ("copied").
+ * transaction that writes it. Arguments: bootstrap servers, both topics, the group's protocol, the transactions' time-out. A line for
+ * what it met and got over ("met"), for what it cannot get over ("fatal", and it ends), and for each transaction ("copied").
  */
 public class TransactionalCopier {
     private static volatile boolean running = true;
@@ -39,7 +39,8 @@ public class TransactionalCopier {
         Map<String, Object> reading = Map.of(
             "bootstrap.servers", servers, "group.id", "copier-java", "group.protocol", arguments[3],
             "isolation.level", "read_committed", "enable.auto.commit", false, "auto.offset.reset", "earliest");
-        Map<String, Object> writing = Map.of("bootstrap.servers", servers, "transactional.id", "copier-java");
+        Map<String, Object> writing = Map.of(
+            "bootstrap.servers", servers, "transactional.id", "copier-java", "transaction.timeout.ms", arguments[4]);
         try (KafkaProducer<byte[], byte[]> producer =
                  new KafkaProducer<>(writing, new ByteArraySerializer(), new ByteArraySerializer());
              KafkaConsumer<byte[], byte[]> consumer =

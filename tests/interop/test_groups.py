@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from under_test import broker_under_test
 
 from fastq import Admin, AsyncConsumer, Consumer, Producer, Record, TopicPartition
 from fastq.consumer import OffsetAndMetadata, RebalanceListener
@@ -369,12 +370,13 @@ def test_without_a_committed_offset_the_policy_decides(options: dict[str, Any], 
         consumer.poll(timeout=WAIT_S)
 
 
+@pytest.mark.any_nodes
 @pytest.mark.parametrize("protocol", ["classic", "auto"])
 def test_a_member_lives_through_the_death_of_its_coordinator(new_topic_name: Callable[[], str], protocol: str) -> None:
-    with Broker(config={"group.initial.rebalance.delay.ms": "0"}) as broker:
+    with broker_under_test(config={"group.initial.rebalance.delay.ms": "0"}) as broker:
         servers, topic = broker.bootstrap_servers, new_topic_name()
         with Admin(bootstrap_servers=servers) as admin:
-            admin.create_topic(topic, partitions=2, replication_factor=1)
+            admin.create_topic(topic, partitions=2)
         fill(servers, topic, 2, 50)
         options = {"bootstrap_servers": servers, "group_id": topic, "group_protocol": protocol}
         with Consumer(topic, auto_offset_reset="earliest", **options) as consumer:

@@ -15,9 +15,11 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from kafka import ConsumerRebalanceListener, KafkaConsumer
 from kafka.errors import KafkaConnectionError
+from under_test import broker_under_test
 
 from fastq import Producer
-from fastq.testing import Broker
+
+pytestmark = pytest.mark.any_nodes
 
 PARTITIONS = 4
 PATIENCE_S = 60.0
@@ -180,7 +182,9 @@ def produce(servers: str, topic: str, numbers: range) -> list[bytes]:
 @pytest.fixture(scope="module")
 def group_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A broker whose groups do not wait for further members at first."""
-    with Broker(tmp_path_factory.mktemp("groups") / "data", {"group.initial.rebalance.delay.ms": 100}) as broker:
+    with broker_under_test(
+        tmp_path_factory.mktemp("groups") / "data", {"group.initial.rebalance.delay.ms": 100}
+    ) as broker:
         yield broker.bootstrap_servers
 
 
@@ -206,14 +210,14 @@ def test_members_share_partitions_and_take_over(group_servers: str, make_topic: 
 @pytest.mark.parametrize("peer", PEERS)
 def test_committed_offsets_survive_a_restart_of_the_broker(tmp_path: Path, make_topic: Any, peer: Peer) -> None:
     settings = {"group.initial.rebalance.delay.ms": 0}
-    with Broker(tmp_path / "data", settings) as broker:
+    with broker_under_test(tmp_path / "data", settings) as broker:
         topic = make_topic(broker.bootstrap_servers, PARTITIONS)
         member = peer(broker.bootstrap_servers, topic, "g")
         old = produce(broker.bootstrap_servers, topic, range(40))
         eventually(lambda: len(member.values) == 40, member)
         member.stop()
         assert sorted(member.values) == sorted(old)
-    with Broker(tmp_path / "data", settings) as broker:
+    with broker_under_test(tmp_path / "data", settings) as broker:
         new = produce(broker.bootstrap_servers, topic, range(40, 60))
         member = peer(broker.bootstrap_servers, topic, "g")
         eventually(lambda: len(member.values) >= 20, member)
@@ -224,20 +228,16 @@ def test_committed_offsets_survive_a_restart_of_the_broker(tmp_path: Path, make_
 @pytest.mark.parametrize("peer", PEERS)
 def test_a_group_goes_on_over_a_restart_of_the_broker(tmp_path: Path, make_topic: Any, peer: Peer) -> None:
     settings = {"group.initial.rebalance.delay.ms": 0}
-    broker = Broker(tmp_path / "data", settings).start()
-    try:
+    with broker_under_test(tmp_path / "data", settings) as broker:
         topic = make_topic(broker.bootstrap_servers, PARTITIONS)
         member = peer(broker.bootstrap_servers, topic, "g")
         produce(broker.bootstrap_servers, topic, range(20))
         eventually(lambda: len(member.values) == 20, member)
-        port = int(broker.bootstrap_servers.rpartition(":")[2])
         broker.stop()
-        broker = Broker(tmp_path / "data", settings, port=port).start()
+        broker.start()
         produce(broker.bootstrap_servers, topic, range(20, 40))
         eventually(lambda: len(set(member.values)) == 40, member)
         member.stop()
-    finally:
-        broker.stop()
 
 
 @pytest.mark.parametrize("peer", PEERS)

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from under_test import broker_under_test
 
-from fastq.testing import Broker
+from fastq.testing import Broker, Cluster
 
 MakeTopic = Callable[..., str]
 
@@ -201,11 +202,12 @@ def test_aiokafka_sends_offsets_with_a_transaction(fastq_servers: str, make_topi
 
 
 @pytest.fixture
-def own_broker() -> Iterator[Broker]:
-    with Broker() as broker:
+def own_broker() -> Iterator[Broker | Cluster]:
+    with broker_under_test() as broker:
         yield broker
 
 
+@pytest.mark.any_nodes
 def test_transactions_outlive_a_broker_that_is_killed(own_broker: Broker, make_topic: MakeTopic) -> None:
     servers = own_broker.bootstrap_servers
     topic = make_topic(servers)
