@@ -1,7 +1,7 @@
 # One place for every command. `make help` lists them.
 #
 # Rules: every target sets up what it needs; the virtual environment is .venv; nothing outside this folder is changed,
-# but for Debian packages that a test needs and root may install (kcat, Chromium; Java and Maven for interop-kafka).
+# but for Debian packages that a test needs and root may install (kcat, zsh, fish, Chromium; Java and Maven for interop-kafka).
 PYTHON  ?= python3
 VENV    ?= .venv
 PY      := $(VENV)/bin/python
@@ -75,7 +75,7 @@ pipeline: $(VENV)/.built $(VENV)/.pipeline ## log lines through three Spark jobs
 pipeline-flights: $(VENV)/.built $(VENV)/.pipeline ## the same on the 336,776 flights of New York in 2013, whose totals are published
 	@PYTHONPATH=examples $(PY) -m pipeline --workload flights
 
-test: $(VENV)/.built $(VENV)/.test kcat chromium ## all tests, those with the peers' clients among them
+test: $(VENV)/.built $(VENV)/.test kcat shells chromium ## all tests, those with the peers' clients among them
 	@$(PYTEST) tests/unit -n 2 --dist loadfile -m "not soak"; units=$$?; \
 	  $(PYTEST) tests --ignore tests/unit -n 2 --dist loadfile -m "not kafka and not spark_jvm and not soak"; others=$$?; \
 	  [ -z "$(NODES_SHARE)" ] || $(MAKE) -s test-nodes NODES_TESTS="$(NODES_SHARE)" && exit $$((units + others))
@@ -84,7 +84,7 @@ test-nodes: $(VENV)/.built $(VENV)/.test ## the tests whose broker may be three 
 	@FASTQ_NODES=3 $(PYTEST) $(NODES_TESTS) -n 2 --dist loadfile -m "not kafka and not spark and not spark_jvm and not soak"
 
 PAPERS ?=
-.PHONY: kcat chromium java nodes-share rabbitmq bench-papers
+.PHONY: kcat shells chromium java nodes-share rabbitmq bench-papers
 nodes-share:
 	@echo $(NODES_SHARE)
 
@@ -92,6 +92,11 @@ kcat:
 	@command -v kcat >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 	  && { apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq kcat >/dev/null; }; } \
 	  || echo "kcat is not here and cannot be installed: its tests say so and are left out"
+
+shells:
+	@{ command -v zsh && command -v fish; } >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
+	  && { apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq zsh fish >/dev/null; }; } \
+	  || echo "zsh and fish are not here and cannot be installed: the tests of their completion say so and are left out"
 
 chromium:
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \

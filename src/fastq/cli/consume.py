@@ -28,6 +28,7 @@ from fastq.cli.consume_filter import milliseconds, parse_filter
 from fastq.cli.consume_shapes import Shown, Sink, decoder, opened_sink, shower
 from fastq.cli.output import (
     INT64_MAX,
+    Progress,
     Subparsers,
     UsageError,
     add_encoding_option,
@@ -315,9 +316,14 @@ def _up_to(
 def _last_of_each_key(records: Iterable[Iterable[Record]]) -> Iterator[Iterable[Record]]:
     """Records without a key have no last one."""
     last: dict[tuple[str, bytes], Record] = {}
-    for record in itertools.chain.from_iterable(records):
-        if record.key is not None:
-            last[record.topic, record.key] = record
+    progress = Progress("records read")
+    try:
+        for count, record in enumerate(itertools.chain.from_iterable(records), 1):
+            progress.update(count)
+            if record.key is not None:
+                last[record.topic, record.key] = record
+    finally:
+        progress.close()
     yield sorted(last.values(), key=lambda record: (record.topic, record.partition, record.offset))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from fastq.cli.log_lines import warnings_held
-from fastq.cli.output import complain
+from fastq.cli.output import Waiting, complain
 from fastq.errors import BrokerNotAvailable, FastqError, KafkaError
 
 if TYPE_CHECKING:
@@ -38,7 +38,8 @@ def ask_each(nodes: Sequence[int], ask: Callable[[int], T]) -> dict[int, T | Fas
 def answers_of(nodes: Mapping[int, Node], ask: Callable[[int], T]) -> dict[int, T]:
     """What those brokers say that answer; why the others do not is told, and so is an answer that is an error."""
     with warnings_held() as held:
-        answers = ask_each(sorted(nodes), ask)
+        with Waiting("asking each broker"):
+            answers = ask_each(sorted(nodes), ask)
         silent = [
             node
             for node, answer in answers.items()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from fastq.cli.output import Subparsers, add_json_option, complain, nonempty, print_records, seconds
+from fastq.cli.output import Subparsers, Waiting, add_json_option, complain, nonempty, print_records, seconds
 from fastq.words import counted
 
 if TYPE_CHECKING:
@@ -159,19 +159,22 @@ def run_check(options: argparse.Namespace) -> int:
     from fastq.mirror.comparison import compare_all
 
     config = _config(options)
-    rows: list[dict[str, object]] = [
-        {
-            "topic": found.partition.topic,
-            "partition": found.partition.partition,
-            "target": found.target,
-            "start": found.start,
-            "end": found.end,
-            "compared": found.compared,
-            "result": found.result,
-            "detail": found.detail,
-        }
-        for found in compare_all(config, options.topic)
-    ]
+    rows: list[dict[str, object]] = []
+    with Waiting("partitions compared") as waiting:
+        for found in compare_all(config, options.topic):
+            rows.append(
+                {
+                    "topic": found.partition.topic,
+                    "partition": found.partition.partition,
+                    "target": found.target,
+                    "start": found.start,
+                    "end": found.end,
+                    "compared": found.compared,
+                    "result": found.result,
+                    "detail": found.detail,
+                }
+            )
+            waiting.done = len(rows)
     print_records(["topic", "partition", "target", "start", "end", "compared", "result", "detail"], rows, options.json)
     wrong = sum(row["result"] != "same" for row in rows)
     if not options.json:

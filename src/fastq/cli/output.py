@@ -15,6 +15,7 @@ import json
 import os
 import re
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -376,6 +377,9 @@ def columns(stream: Any) -> int:
         return 80
 
 
+WAITING_S = 1.0
+
+
 class Progress:
     """One line on standard error, rewritten at most ten times a second; silent where that is no terminal."""
 
@@ -398,4 +402,36 @@ class Progress:
 
     def close(self) -> None:
         if self._live:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+class Waiting:
+    """For what tells nothing before its end: one line on standard error with how long it takes, once that is more than a second; silent
+    where that is no terminal. A context manager; `done` may be raised inside it."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self.done: int | None = None
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Waiting:
+        if sys.stderr is not None and sys.stderr.isatty():
+            self._thread = threading.Thread(target=self._tell, daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _tell(self) -> None:
+        began, shown = time.monotonic(), False
+        while not self._ended.wait(WAITING_S):
+            done = "" if self.done is None else f" {self.done:,}"
+            line = f"{self._label}{done}  {time.monotonic() - began:.0f} s"[: max(columns(sys.stderr) - 1, 0)]
+            print(f"\r{line}\x1b[K", end="", file=sys.stderr, flush=True)
+            shown = True
+        if shown:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)

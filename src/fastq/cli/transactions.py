@@ -11,6 +11,7 @@ from fastq.cli.output import (
     INT64_MAX,
     Subparsers,
     UsageError,
+    Waiting,
     add_json_option,
     nonempty,
     of_known,
@@ -149,7 +150,7 @@ def run_abort(options: argparse.Namespace) -> int:
 
 
 def run_find_hanging(options: argparse.Namespace) -> int:
-    with opened_admin(options) as admin:
+    with opened_admin(options) as admin, Waiting("asking all leaders about open transactions"):
         found = admin.find_hanging_transactions(
             topics=options.topic, node_id=options.broker, max_transaction_timeout_ms=options.max_timeout
         )

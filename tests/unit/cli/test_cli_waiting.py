@@ -1,0 +1,125 @@
+"""What is told of what takes longer than a second: a line on a terminal, written over and gone at the end, and nothing elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+import threading
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fastq.cli import each_broker, main, mirror, output, transactions
+from fastq.cli.consume import _last_of_each_key
+
+WAIT_S = 30.0
+
+
+class Terminal(io.StringIO):
+    """Says when something was written to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told = threading.Event()
+
+    def isatty(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        written = super().write(text)
+        self.told.set()
+        return written
+
+
+def at_terminal(monkeypatch: pytest.MonkeyPatch, waiting_s: float = 0.001) -> Terminal:
+    """Called in a test: between its fixtures and itself the standard streams are taken anew."""
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    monkeypatch.setattr(output, "WAITING_S", waiting_s)
+    return terminal
+
+
+def test_a_line_with_what_is_done_and_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = at_terminal(monkeypatch)
+    with output.Waiting("compared") as waiting:
+        assert terminal.told.wait(WAIT_S)
+        waiting.done = 7_000
+        terminal.told.clear()
+        assert terminal.told.wait(WAIT_S)
+        terminal.told.clear()
+        assert terminal.told.wait(WAIT_S)
+    text = terminal.getvalue()
+    assert text.startswith("\rcompared  0 s\x1b[K") and "\rcompared 7,000  0 s\x1b[K" in text
+    assert text.endswith("\r\x1b[K") and "\n" not in text
+
+
+def test_what_is_over_soon_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = at_terminal(monkeypatch, 3600.0)
+    with output.Waiting("compared"):
+        pass
+    assert terminal.getvalue() == ""
+
+
+def test_where_nobody_looks_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for stream in (io.StringIO(), None):
+        monkeypatch.setattr(sys, "stderr", stream)
+        before = threading.active_count()
+        with output.Waiting("compared"):
+            assert threading.active_count() == before
+
+
+def test_brokers_that_are_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = at_terminal(monkeypatch)
+
+    def answer(node: int) -> int:
+        assert terminal.told.wait(WAIT_S)
+        return node
+
+    nodes: Any = {1: SimpleNamespace(node_id=1), 2: SimpleNamespace(node_id=2)}
+    assert each_broker.answers_of(nodes, answer) == {1: 1, 2: 2}
+    assert "\rasking each broker  " in terminal.getvalue()
+
+
+def test_a_search_for_hanging_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = at_terminal(monkeypatch)
+
+    def search(**_: object) -> list[object]:
+        assert terminal.told.wait(WAIT_S)
+        return []
+
+    monkeypatch.setattr(
+        transactions,
+        "opened_admin",
+        lambda _: contextlib.nullcontext(SimpleNamespace(find_hanging_transactions=search)),
+    )
+    assert main(["transactions", "find-hanging"]) == 0
+    assert "\rasking all leaders about open transactions  " in terminal.getvalue()
+
+
+def test_a_check_of_a_mirror(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = at_terminal(monkeypatch)
+
+    def compared(*_: object) -> Iterator[object]:
+        place = SimpleNamespace(topic="t", partition=0)
+        yield SimpleNamespace(
+            partition=place, target="t", start=0, end=1, compared=1, result="same", detail=""
+        )  # and it is counted
+        terminal.told.clear()
+        assert terminal.told.wait(WAIT_S)
+
+    monkeypatch.setattr(mirror, "_config", lambda _: None)
+    monkeypatch.setattr("fastq.mirror.comparison.compare_all", compared)
+    assert main(["mirror", "check"]) == 0
+    assert "\rpartitions compared" in terminal.getvalue()
+
+
+def test_the_last_of_each_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = at_terminal(monkeypatch)
+    clock = iter(range(1000))
+    monkeypatch.setattr(output.time, "monotonic", lambda: float(next(clock)))
+    records: Any = [SimpleNamespace(topic="t", partition=0, offset=number, key=b"k") for number in range(3)]
+    (last,) = _last_of_each_key([records])
+    assert [record.offset for record in last] == [2]
+    assert "\rrecords read 3  " in terminal.getvalue() and terminal.getvalue().endswith("\r\x1b[K")
