@@ -15,6 +15,7 @@ from fastq.cli.output import (
     add_json_option,
     is_whole,
     key_values,
+    nonempty,
     print_facts,
     print_json,
     print_records,
@@ -74,7 +75,7 @@ def register(commands: Any) -> None:
     for option, text in (("--upgrade-to", "raise"), ("--downgrade-to", "lower")):
         features.add_argument(
             option,
-            type=sent,
+            type=nonempty,
             metavar="RELEASE",
             help=f"{text} each level but kraft.version's to what a release of Kafka begins with, as in 4.1",
         )
@@ -82,7 +83,7 @@ def register(commands: Any) -> None:
         "--version-mapping",
         nargs="?",
         const="",
-        type=sent,
+        type=nonempty,
         metavar="RELEASE",
         help="show the levels that a release of Kafka begins with (default: the newest that is known), without a cluster",
     )

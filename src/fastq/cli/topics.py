@@ -143,7 +143,7 @@ def add_pattern_option(parser: argparse.ArgumentParser) -> None:
 def pattern(text: str) -> re.Pattern[str]:
     """The type of options that take a regular expression."""
     try:
-        return re.compile(text)
+        return re.compile(nonempty(text))
     except (re.error, RecursionError, OverflowError) as error:
         raise argparse.ArgumentTypeError(f"a regular expression is expected, not {text!r} ({error})") from None
 
