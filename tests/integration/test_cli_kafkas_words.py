@@ -229,6 +229,8 @@ def test_rounds_of_a_verification(run: Run, broker: Broker, admin: Admin) -> Non
     told = [json.loads(line) for line in run("replicas verify copied:1 --interval 0.01 --rounds 2 --json").splitlines()]
     assert [line["round"] for line in told] == [1, 2]
     assert told[1]["worst_lag"] == {"topic": "copied", "partition": 1, "node": 1, "end": RECORDS, "lag": 0}
+    told_of_none = run("replicas verify copied:7 --interval 0 --rounds 1", code=1)
+    assert "nothing was compared" in told_of_none and "all replicas are the same" not in told_of_none
     assert "--rounds is about --interval" in run("replicas verify copied --rounds 2", code=2)
     assert "a line a round" in run("replicas verify copied --interval 1 --rounds 1 --output csv", code=2)
 

@@ -82,7 +82,7 @@ def register(commands: Any) -> None:
     features.add_argument(
         "--version-mapping",
         nargs="?",
-        const="",
+        const=True,
         type=nonempty,
         metavar="RELEASE",
         help="show the levels that a release of Kafka begins with (default: the newest that is known), without a cluster",
@@ -246,8 +246,8 @@ def _updates(options: argparse.Namespace) -> dict[str, FeatureUpdate]:
     return updates
 
 
-def release_levels(release: str) -> dict[str, int]:
-    """The level of each feature that a release begins with (Kafka's Feature); of "" the newest that is known. UsageError."""
+def release_levels(release: str | None) -> dict[str, int]:
+    """The level of each feature that a release begins with (Kafka's Feature); of None the newest that is known. UsageError."""
     try:
         known = importlib.import_module(RELEASES)
     except ModuleNotFoundError as error:
@@ -256,12 +256,12 @@ def release_levels(release: str) -> dict[str, int]:
         raise UsageError(
             "levels of releases are in the broker's code, fastq_broker, which is not installed here"
         ) from None
-    levels: dict[str, int] = known.mapping_of(release or None)
+    levels: dict[str, int] = known.mapping_of(release)
     return levels
 
 
 def _print_mapping(options: argparse.Namespace) -> int:
-    levels = release_levels(options.version_mapping)
+    levels = release_levels(None if options.version_mapping is True else options.version_mapping)
     print_records(
         ["feature", "level"], [{"feature": n, "level": level} for n, level in sorted(levels.items())], options.json
     )

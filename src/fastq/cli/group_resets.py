@@ -252,4 +252,6 @@ def _read_file(path: Path) -> dict[str | None, dict[TopicPartition, int]]:
         if found and bool(group) == (None in found):
             raise UsageError(f"{path}, line {number}: a group in every line or in none is expected, not {line!r}")
         found.setdefault(group[0] if group else None, {})[TopicPartition(topic, int(partition))] = int(offset)
-    return found or {None: {}}
+    if not found:
+        raise UsageError(f"{path}: no line [group,]topic,partition,offset is in it")
+    return found

@@ -160,6 +160,8 @@ def _tell_round(number: int, found: _Compared, options: argparse.Namespace) -> i
 
 
 def _summary(found: _Compared) -> str:
+    if not found.rows:
+        return "nothing was compared"
     compared = counted(found.partitions - found.failed, "partition")
     ending = f"{counted(len(found.wrong), 'replica')} to look at" if found.wrong else "all replicas are the same"
     worst = found.worst

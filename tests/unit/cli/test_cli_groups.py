@@ -49,6 +49,9 @@ def test_offsets_of_a_file(tmp_path: Path) -> None:
     path.write_text("orders,0,1\nbilling,orders,1,2\n")
     with pytest.raises(ValueError, match="line 2: a group in every line or in none is expected"):
         reset_of(build_parser().parse_args([*RESET, "--from-file", str(path)]))
+    path.write_text("# nothing yet\n")
+    with pytest.raises(ValueError, match=r"no line \[group,\]topic,partition,offset is in it"):
+        reset_of(build_parser().parse_args([*RESET, "--from-file", str(path)]))
     path.write_text("billing,orders,0,1\n")
     with pytest.raises(ValueError, match="are expected, without a group"):
         reset_of(build_parser().parse_args([*RESET, "--from-file", str(path)]))
