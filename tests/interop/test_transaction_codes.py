@@ -88,7 +88,7 @@ def test_a_transaction_of_another_epoch_starts_at_sequence_0(connection: RawConn
 def test_version_1_goes_on_with_its_sequence(connection: RawConnection, topic: str) -> None:
     producer = Producer(connection, topic, 1)
     for sequence in range(3):
-        producer.add(topic, 0)
+        assert wait_for(partial(producer.add, topic, 0), lambda codes: CONCURRENT in codes) == [0]
         assert producer.sequences.get((topic, 0), 0) == sequence
         assert producer.send(topic, b"v").error_code == 0
         assert producer.finish(True) == 0
