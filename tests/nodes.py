@@ -35,13 +35,18 @@ def free_ports(count: int) -> int:
 class Nodes:
     """The command at work."""
 
-    def __init__(self, root: Path, port: int, session_ms: int = 1000, *more: str) -> None:
+    def __init__(
+        self, root: Path, port: int, session_ms: int = 1000, *more: str, open_files: int | None = None
+    ) -> None:
+        """`open_files`: how many each process may have."""
         self.bootstrap = f"127.0.0.1:{port}"
         """The first node."""
         self.servers = ",".join(f"127.0.0.1:{port + at}" for at in range(COUNT))
         command = [sys.executable, "-m", "fastq_broker", "--nodes", str(COUNT), "--data-dir", str(root)]
         for setting in ("broker.heartbeat.interval.ms=200", f"broker.session.timeout.ms={session_ms}"):
             command += ["--set", setting]
+        if open_files is not None:
+            command = ["bash", "-c", f'ulimit -n {open_files} && exec "$@"', "bash", *command]
         self.process = subprocess.Popen(
             [*command, "--listen", self.bootstrap, *more], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -85,8 +90,10 @@ class Nodes:
 
 
 @contextmanager
-def running(root: Path, port: int, session_ms: int = 1000, *more: str) -> Iterator[Nodes]:
-    nodes = Nodes(root, port, session_ms, *more)
+def running(
+    root: Path, port: int, session_ms: int = 1000, *more: str, open_files: int | None = None
+) -> Iterator[Nodes]:
+    nodes = Nodes(root, port, session_ms, *more, open_files=open_files)
     try:
         yield nodes
     finally:

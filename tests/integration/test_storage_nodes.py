@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import socket
 from pathlib import Path
 
 import pytest
+from nodes import COUNT, free_ports, running
 from raw_kafka import RawConnection, fetch
 
 from fastq import Admin, Consumer, Producer
@@ -63,3 +66,35 @@ def test_metadata_that_is_asked_of_any_node_makes_a_topic(cluster: Cluster) -> N
                 assert (topic.error_code, topic.name) == (0, name), node.node_id
                 (partition,) = topic.partitions
                 assert sorted(partition.replica_nodes) == [1, 2, 3] and partition.leader_id in (1, 2, 3)
+
+
+def test_idle_connections_at_one_of_three_take_nothing_from_storage_and_replication(tmp_path: Path) -> None:
+    port = free_ports(2 * COUNT)
+    with running(tmp_path, port, 9000, open_files=256) as nodes:
+        nodes.ready()
+        with (
+            Admin(bootstrap_servers=nodes.servers) as admin,
+            Producer(bootstrap_servers=nodes.servers) as producer,
+            contextlib.ExitStack() as idle,
+        ):
+            config = {"durability": "fsync"}
+            admin.create_topics([NewTopic(name="logs", partitions=30, replication_factor=3, configs=config)]).results()
+            for partition in range(30):
+                producer.send("logs", b"before", partition=partition).result(60)
+            refused = 0
+            for _ in range(316):
+                sock = idle.enter_context(socket.create_connection(("127.0.0.1", port + 1), timeout=20))
+                sock.settimeout(0.01)
+                try:
+                    refused += sock.recv(1) == b""
+                except TimeoutError:
+                    pass
+                except ConnectionError:
+                    refused += 1
+            assert 316 - refused <= 256 // 2
+            for partition in range(30):
+                producer.send("logs", b"after", partition=partition).result(60)
+            described = admin.describe_topic("logs").partitions
+            assert [sorted(each.isr) for each in described] == [[1, 2, 3]] * 30
+        assert nodes.says("a connection was refused")
+        assert not [line for line in nodes.log if "offline" in line or "EMFILE" in line or "Traceback" in line]
