@@ -4,7 +4,8 @@ Rules (Kafka's ReplicaManager.deleteRecords and DelayedDeleteRecords)
 - Offset -1 is the high watermark; above it is OFFSET_OUT_OF_RANGE. A topic whose cleanup.policy does not delete refuses,
   and so does one that a mirror writes.
 - The low watermark answered is the least start of all live replicas' logs. The answer waits until it has reached the offset, for the time
-  that the request gives: then it is REQUEST_TIMED_OUT, and the records go nevertheless.
+  that the request gives: then it is REQUEST_TIMED_OUT, and the records go nevertheless. A copy on its way to
+  another directory of this node is cut with its log, before the answer.
 """
 
 from __future__ import annotations
@@ -121,6 +122,7 @@ def _delete(context: RequestContext, topic: str, offset: int, result: Result, pe
         result.error_code = ErrorCode.OFFSET_OUT_OF_RANGE
         return
     log.delete_records_before(target)
+    context.logs.moves.follow_start(log)
     result.low_watermark = log.log_start_offset
     replica = context.replicas.get(topic, number) if len(partition.replicas) > 1 else None
     if replica is not None and replica.shared is not None:

@@ -17,6 +17,7 @@ Source: ReplicaAlterLogDirsThread, LogManager.replaceCurrentWithFutureLog; KIP-1
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -199,6 +200,13 @@ class LogMoves:
         move = self.moves.get(log)
         if move is not None:
             self._give_up(move, reason, logging.INFO)
+
+    def follow_start(self, log: PartitionLog) -> None:
+        """Records were deleted: a log's copy begins where the log does now, at once."""
+        move = self.moves.get(log)
+        if move is not None:
+            with contextlib.suppress(KafkaError):  # the look at it sees what has failed
+                self._follow_start(move)
 
     def forget(self, key: TopicPartition) -> None:
         """A partition is deleted, or placed on other nodes: what is left here of a move goes."""

@@ -136,6 +136,30 @@ def test_a_move_that_is_called_off_is_told_to_the_metadata(two: HandlerBroker) -
     two.run(work, ready=False)
 
 
+@pytest.mark.parametrize("copied", [False, True])
+def test_records_are_deleted_of_a_copy_too_before_that_is_answered(two: HandlerBroker, copied: bool) -> None:
+    """Also where it does not have so many yet."""
+
+    async def work(calls: GroupHandlers) -> None:
+        log, _, there = begin(calls)
+        moves = calls.broker.logs.moves
+        may_swap, moves.may_swap = moves.may_swap, lambda log, log_dir: False
+        assert await alter(calls, there) == 0
+        if copied:
+            await until(lambda: log.future.log_end_offset == 2)
+        kind = m.DeleteRecordsRequest
+        asked = kind.DeleteRecordsTopic(name="t", partitions=[kind.DeleteRecordsPartition(partition_index=0, offset=1)])
+        answer = await calls.call(kind(topics=[asked], timeout_ms=9000), 2)
+        (result,) = answer.topics[0].partitions
+        assert (result.error_code, result.low_watermark) == (0, 1)
+        assert log.log_start_offset == log.future.log_start_offset == 1
+        moves.may_swap = may_swap
+        await until_moved(calls)
+        assert (log.dir.path, log.log_start_offset, log.log_end_offset) == (there, 1, 2)
+
+    two.run(work, ready=False)
+
+
 def test_the_rate_is_the_brokers_setting(two: HandlerBroker) -> None:
     async def work(calls: GroupHandlers) -> float:
         kind = m.IncrementalAlterConfigsRequest
