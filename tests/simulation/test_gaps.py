@@ -26,7 +26,7 @@ SEEK_S = 0.12
 
 
 class Watched:
-    """A producer and a consumer, with the settings that they have by themselves, of one partition; and when they got something."""
+    """A producer of one partition and a consumer of all, with the settings that they have by themselves; and when they got something."""
 
     def __init__(self, cluster: Cluster, partition: int) -> None:
         self.world, self.partition = cluster.world, partition
@@ -49,7 +49,7 @@ class Watched:
 
     async def _consume(self, client: Client) -> None:
         async with AsyncConsumer(bootstrap_servers=[f"{ip_of(node)}:{PORT}" for node in client.nodes]) as consumer:
-            consumer.assign([TopicPartition(TOPIC, self.partition)])
+            consumer.assign([TopicPartition(TOPIC, number) for number in range(PARTITIONS)])
             while not self.stopping:
                 for _ in await consumer.poll(timeout=0.1):
                     self.read.append(self.world.now)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from functools import partial
 
@@ -77,6 +77,7 @@ class AssignedPartitions:
         self._random = rng
         self._order: deque[PartitionState] = deque()
         self._errors: deque[FastqError] = deque()
+        self._questions: Counter[int] = Counter()  # on their way about where to begin or go on, by node
         self._generation = -1  # of the metadata that was looked at last
 
     # -- what the user decides
@@ -258,8 +259,10 @@ class AssignedPartitions:
         request = list_offsets_request(
             ((state.tp, state.leader_epoch, state.reset_timestamp or 0) for state in states), self.config.read_committed
         )
+        self._questions[node_id] += 1
 
         def done(response: ListOffsetsResponse | None, error: FastqError | None, now: float) -> None:
+            self._questions[node_id] -= 1
             answers = {} if response is None else offsets_answered(response)
             for tp, (state, generation) in asked.items():
                 if state.generation != generation or state.phase is not Phase.RESET:
@@ -368,8 +371,10 @@ class AssignedPartitions:
         for state in states:
             state.requested = True
         request = leader_epochs_request((state.tp, state.leader_epoch, state.offset_epoch) for state in states)
+        self._questions[node_id] += 1
 
         def done(response: OffsetForLeaderEpochResponse | None, error: FastqError | None, now: float) -> None:
+            self._questions[node_id] -= 1
             answers = {} if response is None else epoch_ends_answered(response)
             for tp, (state, generation) in asked.items():
                 if state.generation != generation or state.phase is not Phase.VALIDATE:

@@ -174,7 +174,7 @@ class Fetcher(AssignedPartitions):
                 self._miss_replica(node_id, states, now)
             else:
                 self._unreachable.pop(node_id, None)
-                fetch = self._fetch(node_id, states, len(fetches), node_id in full, now)
+                fetch = self._fetch(node_id, states, len(fetches), node_id in full or self._questions[node_id] > 0, now)
                 if fetch is not None:
                     out.append(fetch)
         return out
@@ -223,7 +223,7 @@ class Fetcher(AssignedPartitions):
         return sent_at + self.config.fetch_max_wait_ms / 1000 + LATE_S
 
     def _fetch(
-        self, node_id: int, states: list[PartitionState], nodes: int, some_full: bool, sent_at: float
+        self, node_id: int, states: list[PartitionState], nodes: int, others_follow: bool, sent_at: float
     ) -> Outgoing | None:
         """The next fetch from a broker, or None when the memory bound leaves no room for it."""
         config = self.config
@@ -245,8 +245,8 @@ class Fetcher(AssignedPartitions):
         session = self._sessions.setdefault(node_id, FetchSession())
         self.reserved_bytes += reserved
         self._in_flight[node_id] = sent_at
-        # While others have something ready, a long poll for these would hold the next fetch of those up.
-        wait_ms = 0 if some_full else config.fetch_max_wait_ms
+        # While others have something ready, or will be fetched once a question is answered, a long poll for these would hold those up.
+        wait_ms = 0 if others_follow else config.fetch_max_wait_ms
 
         def build(version: int) -> bytes:
             session_id, epoch, send, forgotten = session.plan(wanted, by_id and version >= TOPIC_IDS_FROM)

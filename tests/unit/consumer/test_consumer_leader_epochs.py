@@ -9,6 +9,8 @@ import pytest
 from virtual_time import A, B, VirtualTime
 
 from fastq._native.columns import ConsumerBatch
+from fastq.consumer.assigned import LEADER_EPOCH_API
+from fastq.consumer.fetcher import FETCH_API
 from fastq.errors import OffsetOutOfRange, UnsupportedVersion
 
 
@@ -202,6 +204,36 @@ def test_a_new_leader_is_asked_without_a_pause(named: bool) -> None:
         time.metadata.update(time.cluster.metadata())
         time.run(0.01)
     assert time.drain(A) == 1
+
+
+def test_no_fetch_of_others_waits_while_a_new_leader_is_asked() -> None:
+    """Its answer would come behind that of the fetch, and what was asked for be fetched after all that time."""
+    time = moving()
+    time.cluster.names_leaders = True
+    time.logs[1].leader = 2
+    time.metadata.update(time.cluster.metadata())
+    time.fetcher.assign([A, B])
+    time.run(0.1)
+    time.logs[0].leader, time.logs[0].epoch = 2, 1
+    waits: list[tuple[int, int]] = []
+    handle = time.cluster.handle
+
+    def handled(node: int, request: Any, version: int) -> Any:
+        if node == 2:
+            waits.append((request.API_KEY, getattr(request, "max_wait_ms", -1)))
+        if request.API_KEY == LEADER_EPOCH_API:
+            (parked,) = (flight for flight in time.flying if flight[1].node_id == 2)
+            time.flying[time.flying.index(parked)] = (
+                time.now,
+                *parked[1:],
+            )  # fastq's broker ends the wait of who asks for more
+        return handle(node, request, version)
+
+    time.cluster.handle = handled  # type: ignore[method-assign]
+    time.run(0.5)
+    asked = waits.index((LEADER_EPOCH_API, -1))
+    assert waits[asked + 1] == (FETCH_API, 0)
+    assert waits[-1] == (FETCH_API, 500)
 
 
 def test_leaders_that_refuse_are_asked_in_moderation() -> None:
