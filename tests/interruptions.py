@@ -2,15 +2,35 @@
 
 from __future__ import annotations
 
+import dis
 import opcode
 import signal
 import sys
 from collections.abc import Callable, Collection, Iterator
-from types import FrameType
+from functools import cache
+from types import CodeType, FrameType
 from typing import Any
 
 RETURN_VALUE = opcode.opmap["RETURN_VALUE"]
 LOADS = {code for name, code in opcode.opmap.items() if name.startswith(("LOAD_FAST", "LOAD_CONST"))}
+
+
+@cache
+def leaving(code: CodeType) -> frozenset[int]:
+    """Where a `with` is left in good order: three times None is loaded, and its exit called with them. There is no look at signals from the
+    end of its body to that call, which the trace function would make, and the exit would not be called."""
+    found: set[int] = set()
+    run: list[int] = []
+    for each in dis.get_instructions(code):
+        if each.opname == "LOAD_CONST" and each.argval is None:
+            run.append(each.offset)
+            continue
+        if each.opname in ("PRECALL", "CALL") and len(run) >= 3:
+            found.update((*run, each.offset))
+            if each.opname == "PRECALL":
+                continue
+        run.clear()
+    return frozenset(found)
 
 
 class Interruptions:
@@ -46,7 +66,8 @@ class Interruptions:
             # The last instructions of a call, `return name`, are not followed by a look at signals, which the trace function
             # would make them be.
             ahead = frame.f_code.co_code[frame.f_lasti : frame.f_lasti + 4 : 2]
-            if self.ran in self.numbers and RETURN_VALUE not in (ahead if ahead[0] in LOADS else ahead[:1]):
+            returns = RETURN_VALUE in (ahead if ahead[0] in LOADS else ahead[:1])
+            if self.ran in self.numbers and not returns and frame.f_lasti not in leaving(frame.f_code):
                 self.sent += 1
                 signal.raise_signal(self.what)
         return self._opcode
