@@ -123,7 +123,8 @@ sanitize: $(VENV)/.built $(VENV)/.test ## the native tests under sanitizers (SAN
 SEEDS ?= 200
 SEED ?= 0
 simulate: $(VENV)/.built $(VENV)/.test ## whole clusters in one process, on virtual time, all kinds of trouble (SEEDS=200 of them, from SEED=0 on)
-	@cd tests && ../$(PY) -m simulation --seeds $(SEEDS) --seed $(SEED) --keep ../build/simulation
+	@cd tests && ../$(PY) -m simulation --seeds $(SEEDS) --seed $(SEED) --keep ../build/simulation \
+	  $(if $(RESULTS),--results $(abspath $(RESULTS)))
 
 interop-kafka: $(VENV)/.built $(VENV)/.test java ## Apache Kafka (through Maven): its broker for our client, its tools for our broker
 	@$(PYTEST) tests/interop -n 2 --dist loadfile -m "kafka and not soak" --timeout 600 -o faulthandler_timeout=700

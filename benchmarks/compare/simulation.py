@@ -20,6 +20,7 @@ from support import ROOT, save
 sys.path.insert(0, str(ROOT / "tests"))
 
 from simulation.scenario import Cluster, simulate
+from simulation.world import SHARES
 
 PAUSE_S = 0.1
 
@@ -42,7 +43,7 @@ def measure(seed: int, seconds: float) -> dict[str, float]:
         figures["steps_per_virtual_s"] = (cluster.world.steps - steps) / seconds
         figures["records_per_virtual_s"] = len(producer.acknowledged) / seconds
 
-    outcome = simulate(seed, light_load)
+    outcome = simulate(seed, light_load, SHARES)
     if outcome.problem is not None:
         raise RuntimeError(f"seed {seed}: {outcome.problem}")
     return figures

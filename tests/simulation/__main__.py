@@ -7,9 +7,53 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from simulation.scenario import Outcome
+
+
+class Report:
+    """What is told of a run, and written to a file at its end."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._lines: list[str] = []
+        self._began_s = time.perf_counter()
+        self._outcomes: list[tuple[int, float, int, int]] = []
+        """Seed, virtual seconds, events, records acknowledged."""
+        self.failed = 0
+
+    def add(self, outcome: Outcome) -> None:
+        self._outcomes.append((outcome.seed, outcome.virtual_s, outcome.steps, outcome.records))
+        self.failed += outcome.problem is not None
+
+    def say(self, line: str) -> None:
+        self._lines.append(line)
+        print(line, flush=True)
+
+    def end(self) -> None:
+        from simulation.world import SHARES, World
+
+        seeds, virtual, steps, records = zip(*self._outcomes, strict=True)
+        real_s = time.perf_counter() - self._began_s
+        self.say(
+            f"{len(seeds)} seeds from {seeds[0]} on, {self.failed} failed; {sum(virtual):.0f} s in {real_s:.0f} s, "
+            f"{sum(virtual) / real_s:.1f} times as fast, at a load of {os.getloadavg()[2]:.1f} on {os.cpu_count()} cores; "
+            f"{sum(steps)} events; {sum(records)} records acknowledged"
+        )
+        kinds = (f"{kind} {sum(World(seed).has(kind) for seed in seeds)}" for kind in SHARES)
+        self.say(f"seeds with trouble that lasts: {', '.join(kinds)}")
+        if self._path is not None:
+            commit = subprocess.run(
+                ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=True
+            )
+            head = f"# Whole clusters on virtual time (make simulate), {time.strftime('%Y-%m-%d')}, commit {commit.stdout.strip()}"
+            self._path.write_text("\n".join([head, *self._lines, ""]))
 
 
 def main() -> int:
@@ -18,6 +62,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="the first of them")
     parser.add_argument("--story", action="store_true", help="tell the story of each, also where all held")
     parser.add_argument("--keep", type=Path, default=Path("build/simulation"), help="where stories of failures go")
+    parser.add_argument("--results", type=Path, help="a file for what was found, with the day and the commit")
     parser.add_argument(
         "--mutation", help="put this mistake into the broker, and look for the seed that finds it (all: each)"
     )
@@ -30,45 +75,46 @@ def main() -> int:
 
     if given.mutation is not None:
         return find(given.mutation, range(given.seed, given.seed + given.seeds))
-    began, virtual_s, records, failed = time.perf_counter(), 0.0, 0, 0
+    report = Report(given.results)
     for seed in range(given.seed, given.seed + given.seeds):
         outcome = run_seed(seed)
-        virtual_s += outcome.virtual_s
-        records += outcome.records
+        report.add(outcome)
         if given.story:
             print("\n".join(outcome.story))
         if outcome.problem is None:
             continue
-        failed += 1
-        print(f"seed {seed} (make simulate SEED={seed} SEEDS=1): {outcome.problem}")
+        report.say(f"seed {seed} (make simulate SEED={seed} SEEDS=1): {outcome.problem}")
         fewer, shrunk = shrink(seed, faults_of(seed))
         given.keep.mkdir(parents=True, exist_ok=True)
         path = given.keep / f"seed-{seed}.txt"
         path.write_text("\n".join([*map(str, fewer), "", *shrunk.story, ""]))
-        print(f"  {len(fewer)} of {len(faults_of(seed))} faults are enough: {shrunk.problem}")
-        print("\n".join(f"    {fault}" for fault in fewer))
+        report.say(f"  {len(fewer)} of {len(faults_of(seed))} faults are enough: {shrunk.problem}")
+        for fault in fewer:
+            report.say(f"    {fault}")
         print(f"  its story is in {path}")
-    real_s = time.perf_counter() - began
-    print(
-        f"{given.seeds} seeds, {failed} failed; {virtual_s:.0f} s in {real_s:.0f} s, {virtual_s / real_s:.1f} times as fast; "
-        f"{records} records acknowledged"
-    )
-    return 1 if failed else 0
+    report.end()
+    return 1 if report.failed else 0
 
 
 def find(name: str, seeds: range) -> int:
-    """Which seed finds a mistake, and finds nothing without it."""
+    """Which seed finds a mistake, that of the table before others, and finds nothing without it, or without the trouble that finds it."""
     from simulation.mutations import MUTATIONS, mistaken
-    from simulation.scenario import Outcome, run_seed
+    from simulation.scenario import run_seed
+    from simulation.world import World
 
     def look(seed: int) -> Outcome | None:
+        trouble = MUTATIONS[each].trouble
+        if trouble and not World(seed).has(trouble):
+            return None
         with mistaken(each):
             outcome = run_seed(seed)
-        return None if outcome.problem is None or run_seed(seed).problem is not None else outcome
+            if outcome.problem is None or (trouble and run_seed(seed, without={trouble}).problem is not None):
+                return None
+        return None if run_seed(seed).problem is not None else outcome
 
     missed = 0
     for each in MUTATIONS if name == "all" else [name]:
-        found = next(filter(None, map(look, seeds)), None)
+        found = next(filter(None, map(look, dict.fromkeys([MUTATIONS[each].seed, *seeds]))), None)
         missed += found is None
         print(f"{each}: {'not found' if found is None else f'seed {found.seed}: {found.problem}'}", flush=True)
     return 1 if missed else 0

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from math import inf
 from typing import Any
 
-from raw_kafka import batch, produce_request
+from raw_kafka import produce_request
 
-from fastq._native.records import decode_records, iter_headers
+from fastq._native.records import build_batch, decode_records, iter_headers
 from fastq.errors import ErrorCode
 from fastq.protocol.frames import decode_response, encode_request
 from fastq.protocol.messages import FetchRequest, InitProducerIdRequest, MetadataRequest
@@ -148,12 +148,14 @@ class Producer:
             self.most -= 1
             count = client.random.choice((1, 1, 2, 5))
             values = [b"%s:%d" % (self.name.encode(), number + at) for at in range(count)]
-            records = batch(
-                *values,
-                timestamp_ms=FIRST_MS + int(client.world.now * 1000),
-                producer_id=producer_id,
-                producer_epoch=0,
-                base_sequence=number,
+            stamp_ms = FIRST_MS + int(client.world.now * 1000)
+            records = bytes(
+                build_batch(
+                    [(stamp_ms, *self._record(value), []) for value in values],
+                    producer_id=producer_id,
+                    producer_epoch=0,
+                    base_sequence=number,
+                )
             )
             self.doubtful = values
             while True:
@@ -182,6 +184,24 @@ class Producer:
             number += count
             await client.pause(self.pause_s)
         self.ended = True
+
+    def _record(self, value: bytes) -> tuple[bytes | None, bytes | None]:
+        """A record's key and value."""
+        return None, value
+
+    def problem_of(self, records: Sequence[tuple[bytes | None, bytes | None]]) -> str | None:
+        """What is wrong with the keys and values of a log, as far as they are this producer's: what was acknowledged is there once, in
+        order, and what is in doubt whole or not at all."""
+        name = self.name.encode() + b":"
+        own = [value for _, value in records if value is not None and value.startswith(name)]
+        known = self.acknowledged
+        if own[: len(known)] != known:
+            at = next((at for at, value in enumerate(known) if at >= len(own) or own[at] != value), 0)
+            there = own[at] if at < len(own) else None
+            return f"{self.name} has the acknowledgement of {known[at]!r}, and {there!r} is in its place"
+        if own[len(known) :] not in ([], self.doubtful):
+            return f"{self.name} has {own[len(known) :]} unacknowledged, and sent {self.doubtful}"
+        return None
 
     async def _identity(self) -> int:
         while True:

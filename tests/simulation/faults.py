@@ -7,6 +7,8 @@ from math import inf
 from random import Random
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from simulation.world import World
+
 if TYPE_CHECKING:
     from simulation.node import Node
 
@@ -52,6 +54,8 @@ POWER = {
 """What befalls a cluster that acknowledges what is on no disk yet: power goes where all have everything, one node at a time. Whatever
 else ends a process meanwhile may cost records."""
 POWER_SEEDS = 0.15
+FAILS_EACH_S = 3.0
+"""How often one of two log directories fails."""
 
 
 class Fault(NamedTuple):
@@ -119,4 +123,10 @@ def faults_of(seed: int) -> list[Fault]:
         first, second = random.randrange(1, NODES + 1), random.randrange(1, NODES + 1)
         faults.append(Fault(round(at, 3), kind, first, second, round(random.uniform(0.05, 4.0), 3)))
         at += random.uniform(0.0, 2 * pace_s)
-    return faults
+    random = Random(f"{seed} directories that fail")
+    at = random.uniform(0.0, FAILS_EACH_S) if World(seed).has("directories") else FAULTS_S
+    while at < FAULTS_S:
+        node = random.randrange(1, NODES + 1)
+        faults.append(Fault(round(at, 3), "directory fails", node, node, round(random.uniform(0.05, 2.0), 3)))
+        at += random.uniform(0.0, 2 * FAILS_EACH_S)
+    return sorted(faults, key=lambda fault: fault.at)

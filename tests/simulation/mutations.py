@@ -11,6 +11,8 @@ from contextlib import contextmanager
 from math import inf
 from typing import Any, NamedTuple
 
+from fastq_broker.cluster.directories import DirectoryAssignments
+from fastq_broker.cluster.lifecycle import BrokerLifecycle, BrokerState
 from fastq_broker.controller.brokers import Sessions
 from fastq_broker.controller.controller import Controller
 from fastq_broker.controller.elections import PartitionChange
@@ -28,15 +30,24 @@ from fastq_broker.replication.isr import Follower
 from fastq_broker.replication.partition import Advanced, Partition
 from fastq_broker.replication.shared import SharedPartition
 
+from fastq._native.records import read_header
+from fastq.errors import CorruptMessage
+from fastq.producer.transaction_calls import TransactionOperations
+
+LAST_MOMENT_S = 2.8
+"""Shorter than a session."""
+
 
 class Mutation(NamedTuple):
-    """`change(original)` makes what `owner` has under `name` instead; `seed` finds it, and says so with `words`, a regular expression."""
+    """`change(original)` makes what `owner` has under `name` instead; `seed` finds it, and says so with `words`, a regular expression.
+    Where there is a `trouble` that the seed has, it finds nothing without that."""
 
     owner: Any
     name: str
     change: Callable[[Any], Any]
     seed: int
     words: str
+    trouble: str = ""
 
 
 def _watermark_of_the_leader(original: Any) -> Any:
@@ -137,6 +148,32 @@ def _sleeps_through_records(original: Any) -> Any:
     return wake
 
 
+# -- mistakes that one kind of trouble alone finds
+
+
+def _beats_at_the_last_moment(original: Any) -> Any:
+    """Heartbeats come in time, by the clock of who sends them."""
+
+    def answered(self: BrokerLifecycle, response: Any, now: float) -> None:
+        original(self, response, now)
+        if self.state is BrokerState.RUNNING:
+            self._next(LAST_MOMENT_S, now)
+
+    return answered
+
+
+def _takes_a_gap_for_a_loss(original: Any) -> Any:
+    """A follower that a compacted log is behind of never has what comes after what was taken."""
+
+    def make_room(log: Any, records: memoryview, leader_start: int) -> None:
+        first, end = read_header(records), log.log_end_offset
+        if first.base_offset > end:
+            raise CorruptMessage(f"the log ends at {end}, and what comes next begins at {first.base_offset}")
+        original(log, records, leader_start)
+
+    return staticmethod(make_room)
+
+
 # -- mistakes that Apache Kafka's own code had. Of its others that are known, KAFKA-14154 and KAFKA-15353 have a world of their own
 # (tests/unit/replication/test_partition_simulation.py): here the next look at the in-sync replicas asks again. KAFKA-18723, -15021 and
 # -16157 have rules (raft/test_raft_rules.py, replication/test_partition_rules.py, faults/test_missing_directory.py).
@@ -214,13 +251,13 @@ MUTATIONS = {
         Partition, "count", _watermark_of_the_leader, 0, "is committed up to"
     ),
     "acks=all is answered at the append": Mutation(
-        Partition, "acknowledgement", _answered_at_the_append, 2, "OUT_OF_ORDER_SEQUENCE_NUMBER|has the acknowledgement"
+        Partition, "acknowledgement", _answered_at_the_append, 0, "OUT_OF_ORDER_SEQUENCE_NUMBER|has the acknowledgement"
     ),
     "a follower counts before its write": Mutation(
         Follower, "fetched", _counts_what_is_on_its_way, 0, "is committed up to"
     ),
     "a follower does not truncate at a new epoch": Mutation(
-        ReplicaFetcher, "_truncate_to", _does_nothing, 1, "not well|not alike"
+        ReplicaFetcher, "_truncate_to", _does_nothing, 0, "not well|not alike"
     ),
     "a follower takes its log's end for committed": Mutation(
         Visibility, "advance_as_follower", _takes_its_end_for_committed, 5, "was committed"
@@ -235,7 +272,7 @@ MUTATIONS = {
         ProducerState, "check", _takes_duplicates, 1, "has the acknowledgement"
     ),
     "a controller votes twice in an epoch": Mutation(
-        Answers, "_grants", _votes_for_everybody, 7, "both lead the metadata quorum"
+        Answers, "_grants", _votes_for_everybody, 10, "both lead the metadata quorum"
     ),
     "a controller votes for who has less": Mutation(Answers, "_grants", _votes_for_who_has_less, 1, "was committed"),
     "metadata is committed without a majority": Mutation(
@@ -255,7 +292,7 @@ MUTATIONS = {
         RaftMachine, "_quorum_due", _never_resigns, 15, "no majority has reached it"
     ),
     "an answer of before counts (KAFKA-18991)": Mutation(
-        ReplicaFetcher, "fetched", _takes_answers_of_before, 2, "still wait"
+        ReplicaFetcher, "fetched", _takes_answers_of_before, 2, "still wait|not alike"
     ),
     "the metadata log goes beyond its snapshots (KAFKA-14238)": Mutation(
         SnapshotKeeper, "_clean", _trims_to_the_end, 0, "begins at offset"
@@ -268,6 +305,18 @@ MUTATIONS = {
     ),
     "a marker that comes again is refused (KAFKA-19999)": Mutation(
         ProducerState, "check_marker", _refuses_markers_again, 12, "still waits"
+    ),
+    "a heartbeat comes at the last moment": Mutation(
+        BrokerLifecycle, "_heartbeat_answered", _beats_at_the_last_moment, 4, "not well|not alike|idle time", "drift"
+    ),
+    "nobody is told where a replica lies": Mutation(
+        DirectoryAssignments, "note", _does_nothing, 2, "is in logs-., id", "directories"
+    ),
+    "a follower takes a gap for a loss": Mutation(
+        ReplicaFetcher, "_make_room", _takes_a_gap_for_a_loss, 0, "not well|not alike", "cleaning"
+    ),
+    "a transaction commits no offsets": Mutation(
+        TransactionOperations, "_send_offsets", _does_nothing, 12, "as its copy", "own copiers"
     ),
 }
 

@@ -80,7 +80,7 @@ class Network:
                     end.release()
                     if not power:  # what it has sent still comes
                         at, error = end.arrives_at, ConnectionResetError("its process has ended")
-                        end.peer.host.loop.call_at(at, end.peer.lost, error)
+                        end.peer.host.at(at, end.peer.lost, error)
         self.links = [link for link in self.links if not all(end.closed for end in link.ends)]
 
     # -- listeners
@@ -324,7 +324,7 @@ class End(asyncio.Transport):
             delay = network._delay(self.host, target.ip, self._random)
             self.arrives_at = max(self.arrives_at, self._world.now + delay)
             self._outgoing.append((self.arrives_at, piece))
-            target.loop.call_at(self.arrives_at, self._arrived)
+            target.at(self.arrives_at, self._arrived)
 
     def push(self) -> None:
         """Try again what was held up."""

@@ -11,6 +11,7 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -21,6 +22,8 @@ from fastq_broker.config import BrokerConfig
 from fastq_broker.controller.formatting import one_voter, write_founders
 from fastq_broker.controller.storage import METADATA_DIRECTORY, MetaProperties
 from fastq_broker.descriptors import DescriptorPlan
+from fastq_broker.log.cleaner import Failure
+from fastq_broker.log.cleaner_job import CleaningJob, CleaningResult, Throttle, UncleanableLog, clean
 from fastq_broker.log.files import FileHandle, Space
 from fastq_broker.log.flusher import Done, ManualFlusher
 from fastq_broker.raft.voters import VoterSet
@@ -33,6 +36,8 @@ from simulation.world import FIRST_MS, Host, World
 
 CLUSTER = "c" * 22
 PORT, CONTROLLER_PORT = 9092, 9093
+COMPACTION_S = 1.0
+"""How long a round of the cleaner may take."""
 PAGE_BYTES = 4096
 """What a disk writes at once."""
 SETTINGS = {
@@ -65,15 +70,17 @@ def ip_of(node_id: int) -> str:
 class Disk(ForgetfulFiles):
     """The files of one process, on a disk that the process before it has used. One that has ended reaches them no more.
 
-    A disk that is full takes no bytes and no names. What a sync fails for is gone, and a later sync of it says that all is well: the
-    system has dropped the pages. What was not synced may be there after a loss of power all the same: whole, up to a byte, or, but in
-    the metadata log, in part of its pages; the names of a directory are all there or none.
+    A disk that is full takes no bytes and no names. What `fails(operation, path)` says fails. What a sync fails for is gone, and a
+    later sync of it says that all is well: the system has dropped the pages. What was not synced may be there after a loss of power all
+    the same: whole, up to a byte, or, but in the metadata log, in part of its pages; the names of a directory are all there or none.
     """
 
-    def __init__(self, before: Disk | None, is_full: Callable[[], bool]) -> None:
+    def __init__(
+        self, before: Disk | None, is_full: Callable[[], bool], fails: Callable[[str, str], bool] = lambda *what: False
+    ) -> None:
         super().__init__()
         self.gone = False
-        self._is_full = is_full
+        self._is_full, self._fails = is_full, fails
         self.room = Space(1 << 40, 1 << 41)  # what the machine has is nothing to a seed
         self._dropped: dict[int, list[tuple[int, int]]] = {}
         self._random: Random | None = None
@@ -84,7 +91,12 @@ class Disk(ForgetfulFiles):
         self._check_there()
         if operation == "write" and self._is_full():
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+        self._check_works(operation, path)
         return super()._strike(operation, path)
+
+    def _check_works(self, operation: str, path: str) -> None:
+        if self._fails(operation, path):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
 
     def _check_there(self) -> None:
         if self.gone:
@@ -101,11 +113,13 @@ class Disk(ForgetfulFiles):
 
     def mkdir(self, path: str) -> None:  # type: ignore[override]
         self._check_there()
+        self._check_works("mkdir", path)
         self._check_room(path)
         super().mkdir(path)
 
     def rmdir(self, path: str) -> None:  # type: ignore[override]
         self._check_there()
+        self._check_works("rmdir", path)
         super().rmdir(path)
 
     def sync_data(self, fd: int) -> None:
@@ -125,8 +139,10 @@ class Disk(ForgetfulFiles):
         """All that is in the directory of this file is on disk."""
         self._check("sync", self._paths.get(fd, ""))
         dropped = {inode: self._data[inode] for inode in self._dropped}
+        data, names = dict(self._data), dict(self._names)
         self.all_on_disk(Path(os.readlink(f"/proc/self/fd/{fd}")).parent)
-        self._data.update(dropped)
+        self._data = data | self._data | dropped
+        self._names = names | self._names
 
     def end(self, root: Path) -> None:
         """The process has ended: what its syncs have failed for is gone."""
@@ -213,6 +229,26 @@ class SlowFlusher(ManualFlusher):
             self._jobs = others
 
 
+class Compaction:
+    """A round of the cleaner, which takes a while and is then done at once, in this process."""
+
+    def __init__(self, host: Host, files: Disk, delay_s: float, job: CleaningJob) -> None:
+        self._world, self._files, self._job = host.world, files, job
+        self._done_at = host.world.now + delay_s
+
+    def poll(self) -> CleaningResult | Failure | None:
+        if self._world.now < self._done_at:
+            return None
+        throttle = Throttle(self._job.bytes_per_second_max, lambda seconds: None, lambda: self._world.now)
+        try:
+            return replace(clean(self._job, self._files, throttle=throttle), seconds=0.0)
+        except (UncleanableLog, OSError) as error:
+            return Failure(str(error), isinstance(error, UncleanableLog))
+
+    def close(self) -> None:
+        """It does nothing by itself."""
+
+
 class AtOnce(Executor):
     """Does what it is given, before anything else happens."""
 
@@ -230,10 +266,20 @@ class AtOnce(Executor):
 
 class Node:
     """One node of the cluster, through all its lives; the first `count` of them are controllers too. `founded`: they are the first voters
-    of a quorum that says in its log who they are, else all have it from their settings."""
+    of a quorum that says in its log who they are, else all have it from their settings. `directories`: how many it has for its logs, in
+    the first of which the metadata is. The last of several fails until `fails_until`."""
 
     def __init__(
-        self, world: World, network: Network, node_id: int, count: int, root: Path, *, founded: bool, **settings: str
+        self,
+        world: World,
+        network: Network,
+        node_id: int,
+        count: int,
+        root: Path,
+        *,
+        founded: bool,
+        directories: int = 1,
+        **settings: str,
     ) -> None:
         self.world, self.network, self.node_id = world, network, node_id
         self.path = root / f"node-{node_id}"
@@ -242,18 +288,22 @@ class Node:
         self.sync_s = (0.0001, 0.002)
         self.host: Host
         self.disk: Disk | None = None
-        self.full_until = 0.0
+        self.full_until = self.fails_until = 0.0
         self.broker: Broker | None = None
         self.stopping = False
         self.ended = ""
         """Why it does not run."""
+        self.directories = (
+            [self.path / f"logs-{each}" for each in range(directories)] if directories > 1 else [self.path]
+        )
+        self._syncs_fail = settings.get("durability") == "fsync"
         controllers = range(1, count + 1)
         ids = {each: random_uuid(world.random_of(f"directory {each}")) for each in (*controllers, node_id)}
         self._settings = {
             **SETTINGS,
             **settings,
             "node.id": str(node_id),
-            "log.dirs": str(self.path),
+            "log.dirs": ",".join(map(str, self.directories)),
             "listeners": f"PLAINTEXT://{ip_of(node_id)}:{PORT}",
         }
         places = [f"{ip_of(each)}:{CONTROLLER_PORT}" for each in controllers]
@@ -266,12 +316,16 @@ class Node:
             self._settings["listeners"] += f",CONTROLLER://{ip_of(node_id)}:{CONTROLLER_PORT}"
         else:
             self._settings["process.roles"] = "broker"
-        self.path.mkdir()
+        for directory in self.directories:
+            directory.mkdir(parents=True)
+            is_first = directory == self.directories[0]
+            own = ids[node_id] if is_first else random_uuid(world.random_of(f"directory {directory.name} {node_id}"))
+            MetaProperties(CLUSTER, node_id, own).write(directory)
         if founded and node_id <= count:
-            (self.path / METADATA_DIRECTORY).mkdir()
+            metadata = self.directories[0] / METADATA_DIRECTORY
+            metadata.mkdir()
             first = (one_voter(each, ids[each], "CONTROLLER", ip_of(each), CONTROLLER_PORT) for each in controllers)
-            write_founders(self.path / METADATA_DIRECTORY, VoterSet(first), FIRST_MS)
-        MetaProperties(CLUSTER, node_id, ids[node_id]).write(self.path)
+            write_founders(metadata, VoterSet(first), FIRST_MS)
 
     def __str__(self) -> str:
         return f"node-{self.node_id}"
@@ -282,12 +336,12 @@ class Node:
         self.lives += 1
         self.host = host = Host(world, str(self), ip_of(self.node_id))
         self.network.add(host)
-        before, self.disk = self.disk, Disk(self.disk, lambda: world.now < self.full_until)
+        before, self.disk = self.disk, Disk(self.disk, lambda: world.now < self.full_until, self.fails)
         if before is None:
             self.disk.all_on_disk(self.path)
         random = world.random_of(f"{self} {self.lives}")
         here = Surroundings(
-            clock=lambda: FIRST_MS + self.skew_ms + int(world.now * 1000),
+            clock=lambda: FIRST_MS + self.skew_ms + int(host.uptime_s * 1000),
             monotonic_s=host.loop.time,
             random=random,
             new_id=lambda: random_uuid(random),
@@ -300,11 +354,25 @@ class Node:
         self.broker = broker = Broker(
             config, host.loop, surroundings=here, descriptors=DescriptorPlan(1000, 200, 200, 400, 50)
         )
+        broker.cleaner._start_worker = partial(
+            Compaction, host, self.disk, world.random_of(f"cleaner of {self}").uniform(0.0, COMPACTION_S)
+        )
         broker.on_halt(partial(self._halted, host))
         self.ended, self.stopping = "", False
         world.tell(self, f"starts, the {self.lives}. time")
         task = host.loop.create_task(broker.start())
         task.add_done_callback(partial(self._started, host))
+
+    def fails(self, operation: str, path: str) -> bool:
+        """What a sync fails for is gone: nothing that was acknowledged, only where that waits for syncs."""
+        if self.world.now >= self.fails_until or len(self.directories) == 1:
+            return False
+        return path.startswith(str(self.directories[-1])) and (operation != "sync" or self._syncs_fail)
+
+    @property
+    def has_failed_directory(self) -> bool:
+        """Whether one of its directories is out of use, until it is started again."""
+        return self.broker is not None and any(each.offline is not None for each in self.broker.logs.dirs)
 
     def _started(self, host: Host, task: Any) -> None:
         if host.dead or task.cancelled():

@@ -36,11 +36,12 @@ COMMON = {
 
 @contextmanager
 def lent(world: World) -> Iterator[None]:
-    """What the client has of modules, for one seed: the time and the dice."""
+    """What the client has of modules, for one seed: the time of its host, and the dice."""
     dice = world.random_of("what the client takes of modules")
 
     def clock() -> float:
-        return world.now
+        loop = asyncio._get_running_loop()
+        return world.now if loop is None else loop.time()
 
     with (
         mock.patch.object(time, "monotonic", clock),

@@ -2,35 +2,42 @@
 
 from __future__ import annotations
 
-import errno
 import gc
 import logging
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from math import inf
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from fastq_broker.controller.image import PartitionImage
-from faulty_files import Fault as DiskFault
-from faulty_files import Operation
 
 from fastq.protocol.messages import CreateTopicsRequest
+from simulation import cleaning, elector
 from simulation.checks import Checks
+from simulation.cleaning import KeyedProducer, TrimmedProducer, Trimmer
 from simulation.client import Client, Producer, Reader, Unreachable
 from simulation.consumer_group import ConsumerWorker
-from simulation.faults import FAULTS_S, NODES, Fault, Moment, faults_of, vote_of, watermarks_of
+from simulation.elector import CarelessProducer, Elector
+from simulation.faults import FAULTS_S, NODES, Fault, faults_of
+from simulation.mover import Mover
 from simulation.network import Network
 from simulation.node import Node, ip_of
 from simulation.operator import Operator, Places
 from simulation.own_client import OwnConsumer, OwnProducer, lent
-from simulation.renewer import Renewer
+from simulation.own_copier import COPY, CopyReader, OwnCopier
+from simulation.renewer import TOPIC, Renewer
 from simulation.story import surroundings
 from simulation.transactions import CommittedReader, Ledger, Worker
+from simulation.trouble import Trouble
 from simulation.world import Violation, World
 
+P = TypeVar("P", bound=Producer)
+
 WORKERS = 2
+PROTOCOLS = "classic", "consumer"
+"""Of groups."""
 LOOK_S = 0.02
 """How often the checks look."""
 UP_S, WELL_S = 30.0, 60.0
@@ -52,7 +59,7 @@ IDLE_DELAY_S = 0.05
 def _is_whole(partition: PartitionImage) -> bool:
     """Whether it has all its replicas in sync, one that leads, and stays where it is."""
     moves = partition.adding_replicas or partition.removing_replicas
-    return len(partition.replicas) == len(partition.isr) == NODES and partition.leader >= 0 and not moves
+    return len(partition.replicas) == len(partition.isr) and partition.leader >= 0 and not moves
 
 
 class Outcome(NamedTuple):
@@ -86,8 +93,12 @@ class Cluster:
         self._founded = more.random() < 0.5
         if more.random() < 0.5:
             settings |= SHORT
+        self.cleaning = world.has("cleaning")
+        if self.cleaning:
+            settings |= cleaning.SETTINGS
+        self.directories = 2 if world.has("directories") else 1
         self.nodes = [self._node(number) for number in range(1, NODES + 1)]
-        self.checks = Checks(world, self.nodes)
+        self.checks = Checks(world, self.nodes, cleaning=self.cleaning)
         self.clients: list[Client] = []
         self.producers: list[Producer] = []
         self.operator: Operator | None = None
@@ -96,9 +107,11 @@ class Cluster:
         self.outputs: list[CommittedReader] = []
         self.own: tuple[OwnProducer, OwnConsumer] | None = None
         self.renewer: Renewer | None = None
+        self.copiers: list[OwnCopier] = []
+        self.copy: CopyReader | None = None
+        self.askers: list[Elector | Mover] = []
         self._look_at = 0.0
-        self._armed: list[Callable[[], bool]] = []
-        """What befalls the cluster once something happens: asked after each step until it says that it has."""
+        self.trouble = Trouble(self)
         world.after_step = self._stepped
         self.transactional = random.random() < 0.5
         self.network.delay_s = 0.0001, random.choice((0.001, 0.005, 0.05))
@@ -108,15 +121,23 @@ class Cluster:
             node.sync_s = self._sync_s
 
     def _node(self, number: int) -> Node:
-        return Node(self.world, self.network, number, NODES, self._root, founded=self._founded, **self._settings)
+        return Node(
+            self.world,
+            self.network,
+            number,
+            NODES,
+            self._root,
+            founded=self._founded,
+            directories=self.directories,
+            **self._settings,
+        )
 
     def _stepped(self, host: Any) -> None:
         self.network.sweep()
         if self.world.now >= self._look_at:
             self._look_at = self.world.now + LOOK_S
             self.checks.look()
-        if self._armed:
-            self._armed = [each for each in self._armed if not each()]
+        self.trouble.stepped()
 
     def client(self) -> Client:
         made = Client(self.world, self.network, len(self.clients) + 1, [node.node_id for node in self.nodes])
@@ -138,11 +159,17 @@ class Cluster:
         if not self.world.run(seconds, true):
             raise Violation(f"{what}, {seconds} s later")
 
-    def make_topic(self, name: str, partitions: int) -> None:
+    def make_topic(
+        self, name: str, partitions: int, *, replicas: int = NODES, configs: Mapping[str, str] | None = None
+    ) -> None:
+        asked = {"min.insync.replicas": "2", **(configs or {})}
+
         async def make() -> None:
-            configs = [CreateTopicsRequest.CreatableTopicConfig(name="min.insync.replicas", value="2")]
             topic = CreateTopicsRequest.CreatableTopic(
-                name=name, num_partitions=partitions, replication_factor=NODES, configs=configs
+                name=name,
+                num_partitions=partitions,
+                replication_factor=replicas,
+                configs=[CreateTopicsRequest.CreatableTopicConfig(name=each, value=asked[each]) for each in asked],
             )
             while True:
                 try:
@@ -157,9 +184,9 @@ class Cluster:
         task = self.go(client, make())
         self.until(20.0, task.done, f"topic {name} is not made")
 
-    def produce(self, topic: str, partition: int, most: float = inf) -> Producer:
+    def produce(self, topic: str, partition: int, most: float = inf, kind: type[P] = Producer) -> P:  # type: ignore[assignment]
         client = self.client()
-        producer = Producer(client, f"p{len(self.producers)}", topic, partition, most)
+        producer = kind(client, f"p{len(self.producers)}", topic, partition, most)
         self.producers.append(producer)
         self.go(client, producer.run())
         return producer
@@ -174,6 +201,40 @@ class Cluster:
         self.own = producer, OwnConsumer(self.client(), producer)
         for each in self.own:
             self.go(each.client, each.run())
+
+    def copy_own(self, topic: str) -> None:
+        """Have members of a group that are fastq's copy what its producer sends."""
+        assert self.own is not None
+        changes = self.moving  # of group.version too: without it there is no protocol but the classic one
+        protocol = "classic" if changes else self.world.random_of("protocol of the copiers").choice(PROTOCOLS)
+        self.copiers = [
+            OwnCopier(self.client(), number, topic, protocol, lambda: any(node.skew_ms for node in self.nodes))
+            for number in range(WORKERS)
+        ]
+        self.copy = CopyReader(self.client(), self.own[0])
+        for each in (self.copy, *self.copiers):
+            self.go(each.client, each.run())
+
+    def clean(self) -> None:
+        """Have logs compacted and trimmed."""
+        for topic in (cleaning.KEYED, cleaning.TRIMMED):
+            self.make_topic(topic, 1, configs=cleaning.CONFIGS[topic])
+        self.produce(cleaning.KEYED, 0, kind=KeyedProducer)
+        trimmer = Trimmer(self.client(), self.produce(cleaning.TRIMMED, 0, kind=TrimmedProducer))
+        self.go(trimmer.client, trimmer.run())
+
+    def elect(self, topics: dict[str, int]) -> None:
+        """Have elections asked for."""
+        self.make_topic(elector.RISKY, 1, replicas=elector.REPLICAS, configs=elector.CONFIGS)
+        self._ask(Elector(self.client(), topics, self.produce(elector.RISKY, 0, kind=CarelessProducer)))
+
+    def move_within(self, topics: dict[str, int]) -> None:
+        """Have replicas moved to other directories."""
+        self._ask(Mover(self.client(), topics, lambda: self.nodes))
+
+    def _ask(self, asker: Elector | Mover) -> None:
+        self.askers.append(asker)
+        self.go(asker.client, asker.run())
 
     def process(self, source: str, target: str) -> None:
         """Members of a group read one topic and write another, in transactions."""
@@ -247,121 +308,35 @@ class Cluster:
             if node_id in partition.replicas
         }
 
-    # -- faults
-
-    def befall(self, fault: Fault) -> None:
-        world, network = self.world, self.network
-        node, other = self.nodes[fault.first - 1], self.nodes[fault.second - 1]
-        if len(self.nodes) > NODES and fault.first == fault.second:
-            node = self.nodes[-1]
-        client = self.clients[fault.second]
-        here, there = ip_of(node.node_id), ip_of(other.node_id)
-        kind = fault.kind
-        world.tell("FAULT", str(fault))
-        if kind == "kill":
-            node.kill()
-        elif kind == "power":
-            node.kill(power=self.durable)
-        elif kind == "kill all":
-            self._kill_all()
-        elif kind == "stand still" and node.broker is not None:
-            node.host.stands_until = max(node.host.stands_until, world.now + fault.seconds)
-        elif kind == "isolate":
-            others = [each for each in network.hosts if each != here]
-            network.cut |= {(here, each) for each in others} | {(each, here) for each in others}
-        elif kind == "isolate from nodes":
-            others = [ip_of(each.node_id) for each in self.nodes if each is not node]
-            network.cut |= {(here, each) for each in others} | {(each, here) for each in others}
-        elif kind == "one way" and here != there:
-            network.cut.add((here, there))
-        elif kind == "part":
-            network.cut |= {(here, there), (there, here)} if here != there else set()
-        elif kind == "slow":
-            network.slow[here, there] = fault.seconds / 10
-        elif kind == "resets":
-            for link in network.links:
-                if world.random_of(f"{fault} {link.number}").random() < 0.5:
-                    network.reset(link)
-        elif kind == "clock":
-            # Up to two hours apart; who is an hour behind its clients refuses their records (message.timestamp.after.max.ms).
-            node.skew_ms = int((fault.seconds - 2.0) * 1_700_000)
-        elif kind == "client away":
-            network.cut |= {(here, client.host.ip), (client.host.ip, here)}
-        elif kind == "disk error" and node.disk is not None:
-            # What a sync fails for is gone: nothing that was acknowledged, only where that waits for syncs.
-            operation: Operation = ("sync" if self.durable else "write", "write", "truncate")[fault.second - 1]
-            node.disk.plan(DiskFault(operation, errno.EIO, passes=int(fault.seconds * 5), repeat=False))
-        elif kind == "disk full":
-            node.full_until = max(node.full_until, world.now + fault.seconds)
-        elif kind == "restart":
-            node.restart()
-        elif kind == "restart at a vote":
-            one, two = [ip_of(each.node_id) for each in self.nodes[:NODES] if each is not node][:2]
-            network.cut |= {(one, two), (two, one)}  # both may ask it alone
-            node.restart()
-            self._armed.append(
-                partial(self._restarts_after, Moment(partial(vote_of, node), fault.seconds / 10_000), node)
-            )
-        elif kind == "power at a commit":
-            self._armed.append(partial(self._power_goes_at, Moment(partial(watermarks_of, node), fault.seconds / 1000)))
-        elif kind == "power of one":
-            self._armed.append(partial(self._power_of_one_goes, node))
-        elif kind == "stop" and node.ready:
-            node.stop()
-        elif kind == "mend":
-            network.mend()
-        elif kind == "start":
-            self.revive()
-
-    def _restarts_after(self, moment: Moment, node: Node) -> bool:
-        if moment.has_come(self.world.now):
-            self.world.tell("FAULT", f"{node} has voted, and is killed")
-            node.restart()
-            return True
-        return False
-
-    def _power_goes_at(self, moment: Moment) -> bool:
-        if moment.has_come(self.world.now):
-            self.world.tell("FAULT", "something was committed, and power goes")
-            self._kill_all()
-            return True
-        return False
-
-    def _power_of_one_goes(self, node: Node) -> bool:
-        if node.broker is not None and not self.is_well():
-            return False
-        self.world.tell("FAULT", f"{node} has no power, and the others have all that was acknowledged")
-        node.kill(power=True)
-        return True
-
-    def _kill_all(self) -> None:
-        for each in self.nodes:
-            each.kill(power=self.durable)
+    # -- the end
 
     def revive(self) -> None:
         for node in self.nodes:
+            if node.has_failed_directory and self.world.now >= node.fails_until:
+                node.kill()
             if node.broker is None:
                 node.start()
-
-    # -- the end
 
     def _end_own_client(self, producer: OwnProducer, consumer: OwnConsumer) -> None:
         producer.stopping = True
         self.until(WELL_S, lambda: producer.ended, "fastq's producer still waits for an answer")
         self.until(WELL_S, consumer.has_all, "fastq's consumer has not read all that was acknowledged")
+        if self.copy is not None:
+            self.until(WELL_S, self.copy.has_all, "not all is copied, or read of the copy")
+            others = (self.copy, *self.copiers)
+            for each in others:
+                each.stopping = True
+            self.until(WELL_S, lambda: all(each.ended for each in others), "a copier does not end")
         consumer.stopping = True
         self.until(WELL_S, lambda: consumer.ended, "fastq's consumer does not end")
 
     def rest(self) -> None:
         """No more faults: all comes back, what is on its way ends, and everything is accounted for."""
         self.world.tell("FAULT", "no more: all is mended")
-        self.network.mend()
-        self._armed.clear()
-        for node in self.nodes:
-            node.full_until = 0.0
-            if node.disk is not None:
-                node.disk.heal()
+        self.trouble.mend()
         end = self.world.now + WELL_S
+        for asker in self.askers:
+            asker.stopping = True
         while True:
             self.revive()
             if self.world.run(1.0, self.is_well):
@@ -389,12 +364,13 @@ class Cluster:
             worker.stopping = True
         self.until(WELL_S, lambda: all(worker.ended for worker in self.workers), "a worker still waits for an answer")
         if not self.world.run(WELL_S, self.is_even):
-            raise Violation(f"replicas are not alike, {WELL_S} s after the last write: {self._uneven()}")
+            wrong = self._what_is_wrong() or self._uneven() or self._misplaced()[:TOLD_MAX]
+            raise Violation(f"replicas are not alike, {WELL_S} s after the last write: {wrong}")
         self.checks.at_rest(self.producers, self.outputs)
 
     def _idle(self) -> None:
         """Who has had nothing to fetch for long is in sync all the same, when there is something again."""
-        places = sorted({(producer.topic, producer.partition) for producer in self.producers})
+        places = sorted({(each.topic, each.partition) for each in self.producers if type(each) is Producer})
         self.world.run(IDLE_S)
         ips = [ip_of(node.node_id) for node in self.nodes]
         self.network.slow = {(here, there): IDLE_DELAY_S for here in ips for there in ips}
@@ -452,9 +428,21 @@ class Cluster:
 
     def is_even(self) -> bool:
         """Whether every replica of every partition ends alike."""
-        if not self.is_well():
-            return False
-        return not self._uneven()
+        return self.is_well() and not self._uneven() and not self._misplaced()
+
+    def _misplaced(self) -> list[str]:
+        """Replicas that are on their way to another directory, or in another than the metadata has them in."""
+        found = []
+        for node in self.nodes:
+            broker = node.broker
+            for replica in [] if broker is None else broker.replicas:
+                image = broker.image.partition(replica.topic, replica.partition)
+                here = broker.controller.directory_ids[broker.logs.dirs.index(replica.log.dir)]
+                known = None if image is None else image.directory_of(node.node_id)
+                if replica.log.future is not None or known != here:
+                    place = f"{replica.topic}-{replica.partition} on {node} is in {Path(replica.log.dir.path).name}"
+                    found.append(f"{place}, id {here.hex()}, not {known and known.hex()}")
+        return found
 
     def _uneven(self) -> dict[Any, Any]:
         """Partitions whose replicas differ: log end and high watermark on each node."""
@@ -472,9 +460,9 @@ def _raise(client: Client, task: Any) -> None:
         raise error if isinstance(error, Violation) else Violation(f"{client}: {error!r}") from error
 
 
-def simulate(seed: int, play: Callable[[Cluster], None]) -> Outcome:
+def simulate(seed: int, play: Callable[[Cluster], None], without: Collection[str] = ()) -> Outcome:
     """One seed, played; what a step of it raises is its problem."""
-    world = World(seed)
+    world = World(seed, without)
     problem: str | None = None
     with surroundings(world) as (root, log), lent(world):
         cluster = Cluster(world, root)
@@ -514,16 +502,28 @@ def live_through(faults: list[Fault], cluster: Cluster) -> None:
     """Clients at work while faults befall the cluster; then none any more, and all is accounted for."""
     cluster.start()
     cluster.make_topic("t", 2)
-    if cluster.world.random_of("own client").random() < 0.5:
+    copied = cluster.world.has("own copiers")
+    if copied or cluster.world.random_of("own client").random() < 0.4:
         cluster.make_topic("own", 2)
         cluster.use_own_client("own")
+    if copied:
+        cluster.make_topic(COPY, 2)
+        cluster.copy_own("own")
     if cluster.transactional:
         cluster.make_topic("out", 2)
         cluster.process("t", "out")
     if cluster.world.random_of("renewer").random() < 0.4:
         cluster.renew()
+    topics = {"t": 2, "out": 2} if cluster.transactional else {"t": 2}
     if cluster.moving:
-        cluster.operate({"t": 2, "out": 2} if cluster.transactional else {"t": 2})
+        cluster.operate(topics)
+    if cluster.cleaning:
+        cluster.clean()
+        topics = {**topics, cleaning.KEYED: 1, cleaning.TRIMMED: 1}
+    if cluster.world.has("elections"):
+        cluster.elect(topics)
+    if cluster.directories > 1:
+        cluster.move_within({**topics, "__consumer_offsets": 1, TOPIC: 1})
     for partition in (0, 0, 1):
         cluster.produce("t", partition)
     for partition in (0, 1):
@@ -531,14 +531,14 @@ def live_through(faults: list[Fault], cluster: Cluster) -> None:
     begun = cluster.world.now
     for fault in faults:
         cluster.world.run(begun + fault.at - cluster.world.now)
-        cluster.befall(fault)
+        cluster.trouble.befall(fault)
     cluster.world.run(max(0.0, begun + FAULTS_S - cluster.world.now))
     cluster.rest()
 
 
-def run_seed(seed: int, faults: list[Fault] | None = None) -> Outcome:
-    """A seed, with its faults or others."""
-    return simulate(seed, partial(live_through, faults_of(seed) if faults is None else faults))
+def run_seed(seed: int, faults: list[Fault] | None = None, without: Collection[str] = ()) -> Outcome:
+    """A seed, with its faults or others; `without` kinds of trouble that last all its time."""
+    return simulate(seed, partial(live_through, faults_of(seed) if faults is None else faults), without)
 
 
 def shrink(seed: int, faults: list[Fault], tries: int = 60) -> tuple[list[Fault], Outcome]:

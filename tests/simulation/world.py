@@ -5,6 +5,7 @@ Rules
 - Time passes between callbacks only. A host that stands still runs nothing; what was due is run when it goes on. One that is dead runs
   nothing any more, as a process that was killed.
 - Randomness comes from `World.random_of`, by name, so that one part's draws change no other's.
+- `World.now` is nobody's clock: where clocks drift, each host's begins anywhere and runs at a pace of its own.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import asyncio
 import heapq
 import itertools
 import zlib
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from random import Random
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,12 @@ TICK_S = 1e-6
 """What a clock counts in: who waits for the rest of a float's rounding waits that long."""
 ASKED_S = 0.005
 STEPS_AT_ONCE_MAX = 200_000
-
+DRIFT = 0.1
+"""How much faster or slower than the world's time a clock may be."""
+BOOTED_S = 100_000.0
+"""How long ago a host may have begun to count."""
+SHARES = {"drift": 0.5, "cleaning": 0.3, "directories": 0.3, "elections": 0.3, "own copiers": 0.25}
+"""Kinds of trouble that last all the time of a seed, and how many of the seeds have them."""
 
 ENDS_MAX = 20
 """How often a coroutine that is closed may wait for something once more."""
@@ -37,10 +43,14 @@ class Violation(Exception):
 
 
 class World:
-    """Everything that happens. `story` has a line for what a reader wants to know; `print` changes with each byte that is sent."""
+    """Everything that happens. `story` has a line for what a reader wants to know; `print` changes with each byte that is sent.
 
-    def __init__(self, seed: int) -> None:
+    `without`: kinds of trouble that this seed is not to have.
+    """
+
+    def __init__(self, seed: int, without: Collection[str] = ()) -> None:
         self.seed = seed
+        self._without = without
         self.now = 0.0
         self.steps = 0
         self.story: list[str] = []
@@ -54,6 +64,10 @@ class World:
 
     def random_of(self, name: object) -> Random:
         return Random(f"{self.seed} {name}")
+
+    def has(self, trouble: str) -> bool:
+        """Whether this seed has a kind of trouble."""
+        return self.random_of(trouble).random() < SHARES[trouble] and trouble not in self._without
 
     def tell(self, who: object, what: str) -> None:
         self.story.append(f"{self.now:10.4f} {who!s:>8} {what}")
@@ -95,17 +109,31 @@ class World:
 
 
 class Host:
-    """A machine with one process. `ip` is its address."""
+    """A machine with one process. `ip` is its address; the clock of that machine counts `pace` seconds in one of the world's, and was at
+    `booted_s` when that began."""
 
     def __init__(self, world: World, name: str, ip: str) -> None:
         self.world, self.name, self.ip = world, name, ip
         self.dead = False
         self.stands_until = 0.0
+        self.pace, self.booted_s = 1.0, 0.0
+        if world.has("drift"):
+            random = world.random_of(f"clock of {ip}")
+            self.pace, self.booted_s = random.uniform(1 - DRIFT, 1 + DRIFT), random.uniform(0.0, BOOTED_S)
         self.loop = HostLoop(self)
         world.hosts.append(self)
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def uptime_s(self) -> float:
+        """What its clock has counted since the world began."""
+        return self.pace * self.world.now
+
+    def at(self, when: float, callback: Callable[..., object], *args: Any) -> None:
+        """Call back at a time of the world."""
+        self.world.put(when, self, asyncio.Handle(callback, args, self.loop))
 
 
 class HostLoop(asyncio.AbstractEventLoop):
@@ -118,7 +146,7 @@ class HostLoop(asyncio.AbstractEventLoop):
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def time(self) -> float:
-        return self._world.now
+        return self.host.booted_s + self.host.uptime_s
 
     def is_running(self) -> bool:
         return True
@@ -138,11 +166,13 @@ class HostLoop(asyncio.AbstractEventLoop):
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
         handle = asyncio.TimerHandle(when, callback, args, self, context)
-        self._world.put(when, self.host, handle)
+        host = self.host
+        at = (when - host.booted_s) / host.pace
+        self._world.put(at if host.pace == 1.0 else at + TICK_S, host, handle)  # not before its time by rounding
         return handle
 
     def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
-        when = self._world.now if delay <= 0 else self._world.now + max(delay, TICK_S)
+        when = self.time() if delay <= 0 else self.time() + max(delay, TICK_S)
         return self.call_at(when, callback, *args, context=context)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
