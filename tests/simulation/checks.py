@@ -258,7 +258,7 @@ class Checks:
             image = node.broker.image
             other, known = images.setdefault(image.offset, (node, image))
             for name in image._fields:
-                here, there = _counting(image, name), _counting(known, name)
+                here, there = getattr(image, name), getattr(known, name)
                 if name != "timestamp_ms" and here != there:
                     raise Violation(
                         f"{name} of the metadata up to offset {image.offset} is {here} on {node} and {there} on {other}"
@@ -277,20 +277,6 @@ class Checks:
                 f"{reader.topic}-{reader.partition} has {len(reader.values)} committed records of {len(expected)} of {reader.source}, and "
                 f"differs at {at}: {reader.values[at : at + 3]} in place of {expected[at : at + 3]}"
             )
-
-
-def _counting(image: Any, name: str) -> Any:
-    """A field of an image, without what does not count: eligible replicas while there are none by the features' levels, which snapshots
-    leave out then, as Apache Kafka's do."""
-    found = getattr(image, name)
-    if not name.startswith("topics_by") or image.features.get("eligible.leader.replicas.version"):
-        return found
-    return {
-        key: topic._replace(
-            partitions=tuple(each._replace(eligible_leader_replicas=(), last_known_elr=()) for each in topic.partitions)
-        )
-        for key, topic in found.items()
-    }
 
 
 def _batches(log: Any, start: int, end: int) -> Iterator[tuple[int, Batch]]:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from fastq.errors import FastqError
 from fastq_broker.config_keys import ResourceType
+from fastq_broker.controller.features import ELIGIBLE_LEADER_REPLICAS
 
 # A decoded metadata record: a generated message of `fastq.protocol.messages`.
 Record = Any
@@ -400,7 +401,11 @@ class MetadataDelta:
         self._brokers[record.broker_id] = broker
 
     def _feature(self, record: Record) -> None:
+        """Without a level, eligible replicas are gone on every node: snapshots leave them out, and who has followed the records must not
+        find them again at the next level. No partition's epoch counts it: Apache Kafka's nodes do not."""
         self._features[record.name] = record.feature_level
+        if record.name == ELIGIBLE_LEADER_REPLICAS and not record.feature_level:
+            self._drop_eligible("", lambda found: found._replace(eligible_leader_replicas=(), last_known_elr=()))
 
     def _producer_ids(self, record: Record) -> None:
         self._next_producer_id = record.next_producer_id
@@ -410,17 +415,21 @@ class MetadataDelta:
         """NoOp, the record of the migration from ZooKeeper, and the ends of a transaction that is taken as a whole."""
 
     def _clear_elr(self, record: Record) -> None:
-        """Counts as a change of each partition that has such replicas. Topics that this delta makes are among them."""
+        """Counts as a change of each partition that has such replicas."""
+        self._drop_eligible(record.topic_name, _without_elr)
+
+    def _drop_eligible(self, topic_name: str, without: Callable[[PartitionImage], PartitionImage]) -> None:
+        """Of a topic, or of all (no name): topics that this delta makes are among them."""
         names = {topic.topic_id: topic.name for topic in self.image.topics_by_name.values()}
         names |= {topic_id: draft.name for topic_id, draft in self._drafts.items()}
         for topic_id, name in names.items():
-            if topic_id in self._deleted or record.topic_name not in ("", name):
+            if topic_id in self._deleted or topic_name not in ("", name):
                 continue
             drafted = self._drafts.get(topic_id)
             partitions = drafted.partitions.values() if drafted else self.image.topics_by_id[topic_id].partitions
             if any(partition.eligible_leader_replicas or partition.last_known_elr for partition in partitions):
                 draft = self._draft(topic_id)
-                draft.partitions = {number: _without_elr(found) for number, found in draft.partitions.items()}
+                draft.partitions = {number: without(found) for number, found in draft.partitions.items()}
 
     def keep(self, key: Hashable, record: Record | None) -> None:
         """Keep a record as it came under `key`, or forget it."""

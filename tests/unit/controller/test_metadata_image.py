@@ -222,6 +222,18 @@ def test_clear_elr_of_one_topic_and_of_all() -> None:
     assert [item.partitions[0].eligible_leader_replicas for item in every.topics_by_name.values()] == [(), ()]
 
 
+def test_eligible_replicas_are_gone_once_their_level_is_taken_away() -> None:
+    """Snapshots leave them out: who had them still would count on them at the next level. Epochs are as Apache Kafka's nodes count them."""
+    image, _ = after(MetadataImage(), *topic("x", A))
+    change = messages.PartitionChangeRecord(partition_id=0, topic_id=A, eligible_leader_replicas=[2])
+    level = messages.FeatureLevelRecord(name="eligible.leader.replicas.version", feature_level=1)
+    image, _ = after(image, level, change)
+    known = image.topics_by_name["x"].partitions[0]
+    assert known.eligible_leader_replicas == (2,)
+    image, _ = after(image, messages.FeatureLevelRecord(name=level.name, feature_level=0))
+    assert image.topics_by_name["x"].partitions[0] == known._replace(eligible_leader_replicas=())
+
+
 def test_clear_elr_is_a_change_of_the_partitions_that_have_such_replicas() -> None:
     """Everybody counts the same epochs, or AlterPartition is refused for good."""
     image, _ = after(MetadataImage(), *topic("x", A, 2))
