@@ -274,7 +274,7 @@ MUTATIONS = {
     "a controller votes twice in an epoch": Mutation(
         Answers, "_grants", _votes_for_everybody, 10, "both lead the metadata quorum"
     ),
-    "a controller votes for who has less": Mutation(Answers, "_grants", _votes_for_who_has_less, 1, "was committed"),
+    "a controller votes for who has less": Mutation(Answers, "_grants", _votes_for_who_has_less, 8, "was committed"),
     "metadata is committed without a majority": Mutation(
         Leadership, "majority_has", _commits_alone, 0, "was committed"
     ),
@@ -298,16 +298,16 @@ MUTATIONS = {
         SnapshotKeeper, "_clean", _trims_to_the_end, 0, "begins at offset"
     ),
     "what was never committed stays planned (KAFKA-17608)": Mutation(
-        Controller, "_news", _keeps_what_was_planned, 1, "not well"
+        Controller, "_news", _keeps_what_was_planned, 4, "not well|has committed"
     ),
     "who died while controllers changed is not fenced (KAFKA-18138)": Mutation(
         Sessions, "follow", _never_waits_for_the_silent, 55, "has not fenced it"
     ),
     "a marker that comes again is refused (KAFKA-19999)": Mutation(
-        ProducerState, "check_marker", _refuses_markers_again, 12, "still waits"
+        ProducerState, "check_marker", _refuses_markers_again, 17, "still waits"
     ),
     "a heartbeat comes at the last moment": Mutation(
-        BrokerLifecycle, "_heartbeat_answered", _beats_at_the_last_moment, 4, "not well|not alike|idle time", "drift"
+        BrokerLifecycle, "_heartbeat_answered", _beats_at_the_last_moment, 9, "not well|not alike|idle time", "drift"
     ),
     "nobody is told where a replica lies": Mutation(
         DirectoryAssignments, "note", _does_nothing, 2, "is in logs-., id", "directories"
