@@ -72,7 +72,7 @@ class MetadataUpdater:
         self._topics.update(dict.fromkeys(new))
         if any(self._core.metadata.topic(name) is None for name in new):
             self._failures_in_row, self._not_before = 0, 0.0
-            self.request("new topics")
+            self._want("new topics")
 
     def unwatch(self, names: Iterable[str]) -> None:
         """Forget topics."""
@@ -89,10 +89,16 @@ class MetadataUpdater:
         """Ask for all topics from now on."""
         if not self._all_topics:
             self._all_topics = True
-            self.request("all topics")
+            self._want("all topics")
 
     def request(self, reason: str) -> None:
-        """Metadata is needed."""
+        """Metadata is needed. Who asks again changes nothing about the time of the request, which `tick` has set: a sender asks in each of
+        its turns, and would have the driver turn without an end while no broker can be asked."""
+        if self._wanted is None:
+            self._want(reason)
+
+    def _want(self, reason: str) -> None:
+        """The same, and `tick` is to look at once when that may be."""
         if self._wanted is None:
             logger.debug("metadata wanted: %s", reason)
         self._wanted = reason
@@ -195,7 +201,7 @@ class MetadataUpdater:
             if any(core.metadata.topic(name) is None for name in self._topics):
                 self._not_before = now  # watched while the request was out
             if self._wanted is not None:
-                self.request(self._wanted)
+                self._want(self._wanted)
         core.deadline = min(core.deadline, now)
 
     def _is_unsettled(self, name: str) -> bool:
@@ -212,4 +218,4 @@ class MetadataUpdater:
         self._not_before = now + backoff_s(
             config.retry_backoff_ms, config.retry_backoff_max_ms, self._failures_in_row, self._core.random
         )
-        self.request(reason)
+        self._want(reason)

@@ -322,6 +322,23 @@ def test_who_leads_in_place_of_a_broker_that_is_away_is_asked_often_at_first() -
     assert 20 < len(pauses) < 60
 
 
+def test_who_asks_for_metadata_again_and_again_has_no_turn_for_each() -> None:
+    """A sender asks in each of its turns for whom nobody leads, and a driver takes a turn when the core is behind: while no broker can be
+    asked that was a loop without an end."""
+    network = SimulatedNetwork(5, mischief=0.0)
+    network.run(until=1001.0)
+    for node in range(NODES):
+        network.toggle(node)
+    core, behind = network.core, 0
+    for look in range(500):
+        network.run(until=1001.0 + 0.02 * look)
+        for _ in range(3):
+            core.request_metadata_update("nobody leads")
+            behind += core.deadline <= network.now
+            network.settle()
+    assert behind < 20, "asked for once, and then it is on its way"
+
+
 def test_closing_completes_what_waits() -> None:
     network = SimulatedNetwork(5, mischief=0.0)
     requests = Requests(network)
