@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import apache_kafka
@@ -103,6 +107,30 @@ def go(nodes: Nodes, servers: str) -> None:
             )
 
 
+def look_at_marks(nodes: Nodes, servers: str) -> None:
+    """Every replica tells its high watermark and last stable offset, leaders and followers of both kinds."""
+    for _ in range(300):
+        command = [
+            sys.executable,
+            "-m",
+            "fastq",
+            "topics",
+            "describe",
+            "to",
+            "--states",
+            "--json",
+            "--bootstrap",
+            servers,
+        ]
+        rows = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout)
+        if all(None not in (row["hw"], row["lso"]) and row["hw"] == row["lso"] == row["leo"] for row in rows):
+            break
+        time.sleep(0.1)  # followers hear of marks with their next fetch
+    else:
+        raise AssertionError(rows)
+    assert len(rows) == sum(map(len, PLACES)) and {row["replica"] for row in rows} == {"OnlineReplica"}
+
+
 def test_transactions_over_brokers_of_both_kinds(tmp_path: Path) -> None:
     data, port = tmp_path / "ours", free_ports(2 * COUNT)
     with running(data, port, session_ms=20_000) as nodes:
@@ -111,6 +139,7 @@ def test_transactions_over_brokers_of_both_kinds(tmp_path: Path) -> None:
         try:
             theirs.start()
             go(nodes, f"{nodes.servers},{theirs.bootstrap_servers}")
+            look_at_marks(nodes, nodes.servers)
         except BaseException:
             print(theirs.log_text()[-6000:], *nodes.log[-60:])
             raise

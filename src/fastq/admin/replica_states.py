@@ -1,9 +1,9 @@
 """What state partitions and their replicas are in, and how far each replica's log reaches: as the operators of Kafka know it.
 
 Rules: the states are those of Kafka's state machines (PartitionStateMachine, ReplicaStateMachine), derived from what the brokers tell of
-the metadata. Offsets of a replica are asked of its own node, all of a node in one request, in the name of no replica (-2), which
-followers answer too; what only the leader knows (the high watermark, the last stable offset) is asked of the leader. An offset that nobody
-told is None: its node is not there, or does not answer for followers.
+the metadata. Offsets of a replica are asked of its own node, all of a node in one request: where its log begins and ends in the name of
+no replica (-2), the high watermark and the last stable offset by a fetch of nothing, as consumers may fetch from followers (KIP-392). An
+offset that nobody told is None: its node is not there, or does not answer for followers.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from fastq.admin.replica_comparison import FETCH_VERSIONS
 from fastq.admin.types import PartitionDescription
 from fastq.errors import FastqError
 from fastq.metadata import TopicPartition
@@ -18,15 +19,15 @@ from fastq.net.operations import Broker, Call, Operation
 from fastq.protocol import messages as m
 
 ANY_REPLICA = -2
-CONSUMER = -1
 EARLIEST, LATEST = -2, -1
 READ_COMMITTED = 1
 VERSIONS = (4, 32767)
-"""From 4 on a request has the isolation level and the leader epoch; Kafka 4 serves no older one that would do."""
+"""From 4 on a request has the leader epoch; Kafka 4 serves no older one that would do."""
 
 
 class ReplicaStatus(NamedTuple):
-    """One replica. `log_start` and `log_end` are LW and LEO; `high_watermark` and `last_stable` are told of the leader alone."""
+    """One replica. `log_start` and `log_end` are LW and LEO; `high_watermark` and `last_stable` are as this replica knows them, which of a
+    follower may be some fetches old."""
 
     node_id: int
     state: str
@@ -65,17 +66,13 @@ def replica_states(
 ) -> Operation[dict[TopicPartition, PartitionStatus]]:
     """The status of these partitions. `adding`: the replicas that are to come, of those that are reassigned."""
     hosted: dict[int, list[TopicPartition]] = {}
-    led: dict[int, list[TopicPartition]] = {}
     for tp, partition in partitions.items():
         for node in partition.replicas:
             if node not in partition.offline_replicas:
                 hosted.setdefault(node, []).append(tp)
-        if partition.leader is not None:
-            led.setdefault(partition.leader.node_id, []).append(tp)
-    starts = yield from _offsets(hosted, ANY_REPLICA, EARLIEST)
-    ends = yield from _offsets(hosted, ANY_REPLICA, LATEST)
-    high = yield from _offsets(led, CONSUMER, LATEST)
-    stable = yield from _offsets(led, CONSUMER, LATEST, READ_COMMITTED)
+    starts = yield from _offsets(hosted, EARLIEST)
+    ends = yield from _offsets(hosted, LATEST)
+    marks = yield from _marks(ends)
     found: dict[TopicPartition, PartitionStatus] = {}
     for tp, partition in partitions.items():
         leader = None if partition.leader is None else partition.leader.node_id
@@ -88,8 +85,7 @@ def replica_states(
                 node in (partition.elr or ()),
                 starts.get((node, tp)),
                 ends.get((node, tp)),
-                high.get((node, tp)),
-                stable.get((node, tp)),
+                *marks.get((node, tp), (None, None)),
             )
             for node in partition.replicas
         )
@@ -98,7 +94,7 @@ def replica_states(
 
 
 def _offsets(
-    wanted: Mapping[int, Sequence[TopicPartition]], replica_id: int, timestamp: int, isolation: int = 0
+    wanted: Mapping[int, Sequence[TopicPartition]], timestamp: int
 ) -> Operation[dict[tuple[int, TopicPartition], int]]:
     """ListOffsets of each node for its partitions; who does not answer, or not for a partition, is left out."""
     calls = []
@@ -108,8 +104,7 @@ def _offsets(
             asked = m.ListOffsetsRequest.ListOffsetsPartition(partition_index=tp.partition, timestamp=timestamp)
             topics.setdefault(tp.topic, []).append(asked)
         request = m.ListOffsetsRequest(
-            replica_id=replica_id,
-            isolation_level=isolation,
+            replica_id=ANY_REPLICA,
             topics=[m.ListOffsetsRequest.ListOffsetsTopic(name=name, partitions=of) for name, of in topics.items()],
         )
         calls.append(Call(Broker(node), request, VERSIONS))
@@ -121,4 +116,33 @@ def _offsets(
         for topic in answer.topics
         for partition in topic.partitions
         if partition.error_code == 0
+    }
+
+
+def _marks(
+    ends: Mapping[tuple[int, TopicPartition], int],
+) -> Operation[dict[tuple[int, TopicPartition], tuple[int, int]]]:
+    """The high watermark and the last stable offset of each replica, by a fetch from its end, where nothing is."""
+    wanted: dict[int, dict[str, list[m.FetchRequest.FetchPartition]]] = {}
+    for (node, tp), end in ends.items():
+        asked = m.FetchRequest.FetchPartition(partition=tp.partition, fetch_offset=end, partition_max_bytes=1)
+        wanted.setdefault(node, {}).setdefault(tp.topic, []).append(asked)
+    calls = []
+    for node, topics in wanted.items():
+        request = m.FetchRequest(
+            max_wait_ms=0,
+            min_bytes=0,
+            max_bytes=1,
+            isolation_level=READ_COMMITTED,
+            topics=[m.FetchRequest.FetchTopic(topic=name, partitions=of) for name, of in topics.items()],
+        )
+        calls.append(Call(Broker(node), request, FETCH_VERSIONS))
+    answers = (yield calls) if calls else []
+    return {
+        (node, TopicPartition(topic.topic, data.partition_index)): (data.high_watermark, data.last_stable_offset)
+        for node, answer in zip(wanted, answers, strict=True)
+        if not isinstance(answer, FastqError)
+        for topic in answer.responses
+        for data in topic.partitions
+        if data.error_code == 0
     }

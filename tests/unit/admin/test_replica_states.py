@@ -30,26 +30,43 @@ def answer(request: m.ListOffsetsRequest, offset: int, error: int = 0) -> m.List
     )
 
 
+def marked(high: int, stable: int, error: int = 0) -> m.FetchResponse:
+    told = m.FetchResponse.PartitionData(
+        partition_index=0, error_code=error, high_watermark=high, last_stable_offset=stable
+    )
+    return m.FetchResponse(responses=[m.FetchResponse.FetchableTopicResponse(topic="t", partitions=[told])])
+
+
+def test_who_does_not_answer_for_followers_is_left_out() -> None:
+    tp = TopicPartition("t", 0)
+    operation = replica_states({tp: described(NODE, 3, (1, 2), (3,))}, {})
+    calls = next(operation)
+    calls = operation.send([answer(calls[0].request, 5), answer(calls[1].request, 0, error=6)])
+    calls = operation.send([answer(calls[0].request, 9), answer(calls[1].request, 9)])
+    try:
+        operation.send([marked(9, 9), marked(-1, -1, error=6)])
+    except StopIteration as done:
+        _, follower, _ = done.value[tp].replicas
+    assert follower == (2, "OnlineReplica", False, True, True, None, 9, None, None)
+
+
 def test_of_nodes_that_answer_and_others() -> None:
     tp = TopicPartition("t", 0)
     operation = replica_states({tp: described(NODE, 3, (1,), (3,))}, {tp: [2]})
     calls = next(operation)  # the starts, of the nodes that are there
     assert [(call.route.node_id, call.request.replica_id) for call in calls] == [(1, -2), (2, -2)]
     calls = operation.send([answer(calls[0].request, 5), KafkaError(ErrorCode.REQUEST_TIMED_OUT)])
-    calls = operation.send([answer(calls[0].request, 9), answer(calls[1].request, 0, error=6)])
-    assert [(call.route.node_id, call.request.replica_id, call.request.isolation_level) for call in calls] == [
-        (1, -1, 0)
-    ]
-    calls = operation.send([answer(calls[0].request, 8)])
-    assert [call.request.isolation_level for call in calls] == [1]
+    calls = operation.send([answer(calls[0].request, 9), answer(calls[1].request, 7)])
+    assert [(call.route.node_id, call.request.isolation_level) for call in calls] == [(1, 1), (2, 1)]
+    assert [call.request.topics[0].partitions[0].fetch_offset for call in calls] == [9, 7]
     try:
-        operation.send([answer(calls[0].request, 7)])
+        operation.send([marked(8, 7), marked(6, 5)])
     except StopIteration as done:
         status = done.value[tp]
     assert status.state == "OnlinePartition"
     leader, follower, gone = status.replicas
     assert leader == (1, "OnlineReplica", True, True, False, 5, 9, 8, 7)
-    assert follower == (2, "NewReplica", False, False, True, None, None, None, None)
+    assert follower == (2, "NewReplica", False, False, True, None, 7, 6, 5)
     assert gone == (3, "OfflineReplica", False, False, False, None, None, None, None)
 
 
