@@ -396,6 +396,11 @@ class BrokerMetrics:
         few = self._told_apart()
         for name, meaning, attribute in (
             ("fastq_partition_high_watermark", "The offset before which records can be read.", "high_watermark"),
+            (
+                "fastq_partition_last_stable_offset",
+                "The offset before which no transaction is open.",
+                "last_stable_offset",
+            ),
             ("fastq_partition_log_start_offset", "The first offset that is still there.", "log_start_offset"),
             ("fastq_partition_log_bytes", "Bytes of a partition's records on disk.", "size_bytes"),
         ):

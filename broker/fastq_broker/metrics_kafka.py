@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -51,7 +51,7 @@ def tell_all(
     broker: Broker,
     stats: Mapping[int, ApiStats],
     traffic: TopicTraffic,
-    replicas: Iterable[Replica],
+    replicas: Sequence[Replica],
 ) -> None:
     """All of them; `replicas` are those that are told one by one, and `traffic` is brought up to date."""
     _process(out, broker)
@@ -67,6 +67,31 @@ def tell_all(
         ("kafka_log_log_logstartoffset", "The first offset that is still there.", "log_start_offset"),
     ):
         out.family(name, "gauge", meaning, [(each, getattr(log, attribute)) for each, log in labels])
+    _partitions(out, broker, [replica for replica in replicas if replica.leader_id == broker.node_id])
+
+
+def _partitions(out: Exposition, broker: Broker, led: Sequence[Replica]) -> None:
+    """What the leader of a partition tells of its replicas."""
+    image = broker.controller.image
+    found = [
+        ({"topic": replica.topic, "partition": replica.partition}, replica, partition)
+        for replica in led
+        if (partition := image.partition(replica.topic, replica.partition)) is not None
+    ]
+    for name, meaning, attribute in (
+        ("kafka_cluster_partition_replicascount", "Replicas of a partition, by its leader.", "replicas"),
+        ("kafka_cluster_partition_insyncreplicascount", "Those of them that are in sync.", "isr"),
+        (
+            "fastq_partition_eligible_replicas",
+            "Those out of sync that may still lead, as they have all that is committed.",
+            "eligible_leader_replicas",
+        ),
+    ):
+        samples = [(labels, len(getattr(partition, attribute))) for labels, _, partition in found]
+        out.family(name, "gauge", meaning, samples)
+    lags = [(labels, replica.log.high_watermark - replica.log.last_stable_offset) for labels, replica, _ in found]
+    meaning = "Records that readers of what is committed cannot have yet, as a transaction is open."
+    out.family("kafka_cluster_partition_laststableoffsetlag", "gauge", meaning, lags)
 
 
 def _process(out: Exposition, broker: Broker) -> None:

@@ -44,6 +44,7 @@ KAFKA = {
         "messagesin_total bytesin_total bytesout_total totalproducerequests_total failedproducerequests_total "
         "failedfetchrequests_total replicationbytesin_total bytesrejected_total"
     ),
+    "kafka_cluster_partition": "replicascount insyncreplicascount laststableoffsetlag",
     "kafka_network_requestmetrics": (
         "requests_total errors_total totaltimems totaltimems_count localtimems remotetimems"
     ),
