@@ -43,6 +43,7 @@ logger = logging.getLogger(__name__)
 
 NEVER = float("inf")
 NO_EPOCH = -1
+HEARD_INTERVALS = 1.5
 STARTING_INTERVAL_S = 0.01
 """Between heartbeats until the metadata is caught up: with nothing to recover, a start is quicker by it."""
 FIRST_SHUTDOWN_INTERVAL_S = 0.05
@@ -168,6 +169,8 @@ class BrokerLifecycle:
         self._said: type[FastqError] | None = None
         """Why the last question failed, as the log has it; said again from `_say_at` on."""
         self._say_at = NEVER
+        self._heard_at = -NEVER
+        """When a controller last answered a heartbeat as that of its broker."""
         self._effects: list[Effect] = []
 
     # -- what happens
@@ -393,7 +396,12 @@ class BrokerLifecycle:
         logger.info("broker %d is registered with epoch %d", self.config.node_id, epoch)
         self._next(0.0, now)
 
+    def is_heard(self, now: float) -> bool:
+        """Whether a controller has answered lately: else others may have been given what this broker thinks is its own."""
+        return now - self._heard_at <= HEARD_INTERVALS * self.config.heartbeat_interval_s
+
     def _heartbeat_answered(self, response: BrokerHeartbeatResponse, now: float) -> None:
+        self._heard_at = now
         interval_s = self.config.heartbeat_interval_s
         if self.state is BrokerState.STARTING:
             interval_s = STARTING_INTERVAL_S

@@ -476,6 +476,11 @@ class ClusterNode:
     def _count_elections(self, image: MetadataImage, delta: MetadataDelta) -> None:
         self.unclean_elections += unclean_elections(delta.changed_topics)
 
+    @property
+    def is_heard(self) -> bool:
+        """Whether the controller has answered this broker lately; while it has not, another one may have its leaderships."""
+        return self.life is not None and self.life.machine.is_heard(self.life.now())
+
     # -- whom to follow
 
     @property

@@ -5,6 +5,8 @@ Rules
 - A producer id is given away only once its block is on disk in the metadata log: a few are kept at hand, so that the end of a
   transaction need not wait for one.
 - A method that answers `Transaction | Awaitable` answers at once whenever nothing has to be waited for.
+- What ends a producer for good is said by who still coordinates: a node that was cut off goes by states of before, where a transaction of
+  now has never begun, or its producer is another. While no controller has heard it, such an answer is COORDINATOR_NOT_AVAILABLE.
 """
 
 from __future__ import annotations
@@ -40,6 +42,14 @@ logger = logging.getLogger(__name__)
 
 PRODUCER_IDS_AT_HAND: Final = 8
 FEATURE: Final = "transaction.version"
+ENDS_A_PRODUCER: Final = frozenset(
+    {
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.PRODUCER_FENCED,
+    }
+)
 
 
 class TransactionCoordinator:
@@ -160,10 +170,31 @@ class TransactionCoordinator:
         shard = self.runtime.shard_for(transactional_id)
         done: asyncio.Future[Transaction] = self._ports.loop.create_future()
         try:
-            request(shard, partial(_settle, done))
+            request(shard, partial(self._settle, done))
         except NoProducerId:
             return self._ask_with_ids(transactional_id, request)
+        except KafkaError as error:
+            raise self._as_is_known(error) from None
         return done.result() if done.done() else done
+
+    def _as_is_known(self, error: KafkaError) -> KafkaError:
+        """A refusal, of which a node that no controller hears does not know whether it holds."""
+        cluster = self._ports.cluster
+        if cluster is None or cluster.is_heard or error.code not in ENDS_A_PRODUCER:
+            return error
+        return error_for_code(
+            ErrorCode.COORDINATOR_NOT_AVAILABLE, f"no controller hears this node, which would say: {error}"
+        )
+
+    def _settle(self, done: asyncio.Future[Transaction], txn: Transaction | None, error: KafkaError | None) -> None:
+        if done.done():  # the client is gone
+            return
+        if error is not None:
+            done.set_exception(self._as_is_known(error))
+        elif txn is None:
+            done.set_exception(error_for_code(-1, "the transaction coordinator gave no answer"))
+        else:
+            done.set_result(txn)
 
     async def _ask_with_ids(
         self, transactional_id: str, request: Callable[[TransactionShard, Reply], None]
@@ -217,17 +248,6 @@ class TransactionCoordinator:
             for error in refused.values():
                 raise error
             return
-
-
-def _settle(done: asyncio.Future[Transaction], txn: Transaction | None, error: KafkaError | None) -> None:
-    if done.done():  # the client is gone
-        return
-    if error is not None:
-        done.set_exception(error)
-    elif txn is None:
-        done.set_exception(error_for_code(-1, "the transaction coordinator gave no answer"))
-    else:
-        done.set_result(txn)
 
 
 def _wake(waiting: asyncio.Future[Answer | None], answer: Answer | None) -> None:

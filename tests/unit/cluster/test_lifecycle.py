@@ -451,6 +451,20 @@ def test_a_broker_whose_epoch_is_stale_has_nothing_to_hand_over() -> None:
     assert broker.life.state is BrokerState.SHUTTING_DOWN
 
 
+def test_who_has_not_been_answered_lately_is_not_heard() -> None:
+    broker = Broker()
+    assert not broker.life.is_heard(0.0)
+    broker.running()
+    last = 0.01
+    assert broker.life.is_heard(last + 2.9) and not broker.life.is_heard(last + 3.1)
+    request = broker.poll(last + 2.0)
+    broker.life.answered(request, None, ConnectionClosed(), last + 2.5)
+    assert not broker.life.is_heard(last + 3.1), "a question that failed was heard by nobody"
+    request = broker.poll(last + 4.5)
+    broker.answer(request, last + 4.6)
+    assert broker.life.is_heard(last + 7.0)
+
+
 def test_an_answer_to_an_older_question_is_dropped() -> None:
     broker = Broker()
     broker.registered()

@@ -21,8 +21,11 @@ from fastq.errors import (
     CoordinatorLoadInProgress,
     CoordinatorNotAvailable,
     InvalidProducerEpoch,
+    InvalidProducerIdMapping,
+    InvalidTxnState,
     NotCoordinator,
     NotEnoughReplicas,
+    ProducerFenced,
     TransactionAbortable,
 )
 
@@ -64,6 +67,29 @@ async def opened(broker: Broker) -> Transaction:
         lambda: broker.transactions.add_partitions("id", txn.producer_id, txn.producer_epoch, frozenset({PLACE}), 2)
     )
     return txn
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_a_node_that_no_controller_hears_ends_no_producer(tmp_path: Path, heard: bool) -> None:
+    """Another node may coordinate by now, with a transaction that this one knows nothing of: its refusal was the producer's end."""
+
+    async def test(broker: Broker) -> None:
+        transactions = broker.transactions
+        txn: Transaction = await patiently(lambda: transactions.initialize("id", 60_000, None))
+        broker.cluster = SimpleNamespace(is_heard=heard)  # type: ignore[assignment]
+        asks: list[tuple[int, int, type[Exception]]] = [
+            (txn.producer_id, txn.producer_epoch, InvalidTxnState),
+            (txn.producer_id, txn.producer_epoch + 3, ProducerFenced),
+            (txn.producer_id + 1, txn.producer_epoch, InvalidProducerIdMapping),
+        ]
+        try:
+            for producer_id, epoch, error in asks:
+                with pytest.raises(error if heard else CoordinatorNotAvailable):
+                    transactions.end("id", producer_id, epoch, True, 2)
+        finally:
+            broker.cluster = None
+
+    run(tmp_path, test)
 
 
 @pytest.mark.parametrize("durability", ["page-cache", "fsync"])
