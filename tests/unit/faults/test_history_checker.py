@@ -10,7 +10,7 @@ FINAL = [(0, 0, 1), (0, 1, 2), (0, 3, 3), (1, 0, 4)]
 
 def test_a_sound_history_has_none() -> None:
     history = History(
-        sends=[(1, ACKNOWLEDGED, (0, 0)), (9, UNKNOWN, None), (8, REFUSED, None)],
+        sends=[(1, ACKNOWLEDGED, (0, 0)), (2, ACKNOWLEDGED, (0, None)), (9, UNKNOWN, None), (8, REFUSED, None)],
         transactions=[((2, 3), COMMITTED), ((6, 7), ABORTED), ((4,), UNKNOWN), ((5,), UNKNOWN)],
         polls=[("a/1", 0, 0, 1), ("a/1", 0, 1, 2), ("a/1", 0, 3, 3), ("a/2", 0, 1, 2), ("a/1", 1, 0, 4)],
         final=FINAL,
@@ -24,6 +24,7 @@ def test_a_sound_history_has_none() -> None:
         (History(final=[*FINAL, (1, 1, 1)]), "2 times"),
         (History(sends=[(7, ACKNOWLEDGED, (0, 2))], final=FINAL), "lost write"),
         (History(sends=[(1, ACKNOWLEDGED, (0, 2))], final=FINAL), "lies at"),
+        (History(sends=[(1, ACKNOWLEDGED, (1, None))], final=FINAL), "lies at"),
         (History(sends=[(1, REFUSED, None)], final=FINAL), "refused"),
         (History(transactions=[((1, 7), COMMITTED)], final=FINAL), "lost write"),
         (History(transactions=[((1, 7), ABORTED)], final=FINAL), "G1a"),
