@@ -66,10 +66,12 @@ class Plan:
 @dataclass
 class Progress:
     """How far a scan is: `total` are the offsets that it would look at, `ended` why it has ended, empty until then. What it does not look
-    at: `before` are the offsets that lie before its places, `leaderless` the partitions that cannot be read."""
+    at: `before` are the offsets that lie before its places, `gone` those asked for that are no more, `leaderless` the partitions that cannot
+    be read."""
 
     total: int = 0
     before: int = 0
+    gone: int = 0
     leaderless: tuple[int, ...] = ()
     scanned: int = 0
     found: int = 0
@@ -119,10 +121,11 @@ async def offsets_of(cluster: Cluster, plan: Plan, *times: int) -> Asked:
 
 
 class Bounds(NamedTuple):
-    """The first and the end offset of each partition that has something to look at; `before` and `leaderless` as in `Progress`."""
+    """The first and the end offset of each partition that has something to look at; the others as in `Progress`."""
 
     places: dict[TopicPartition, tuple[int, int]]
     before: int
+    gone: int
     leaderless: tuple[int, ...]
 
 
@@ -130,17 +133,18 @@ async def bounds(cluster: Cluster, plan: Plan) -> Bounds:
     """What a scan looks at."""
     by_time = [plan.place] if plan.start == "time" else []
     (first, end, *found), leaderless = await offsets_of(cluster, plan, OffsetSpec.EARLIEST, OffsetSpec.LATEST, *by_time)
-    begin, before = first, 0
+    begin, before, gone = first, 0, 0
     if found:
         begin = {tp: end[tp] if offset < 0 else offset for tp, offset in found[0].items()}
     elif plan.start == "offset":
         begin = {tp: max(first[tp], plan.place) for tp in end}
+        gone = sum(max(0, first[tp] - plan.place) for tp in end)
     elif plan.start == "latest":
         wanted = min(plan.limit, plan.records_max) if plan.takes_all else plan.records_max
         each = _shares({tp: end[tp] - first[tp] for tp in end}, wanted)
         begin = {tp: end[tp] - each[tp] for tp in end}
         before = sum(begin.values()) - sum(first.values())
-    return Bounds({tp: (begin[tp], end[tp]) for tp in end if begin[tp] < end[tp]}, before, leaderless)
+    return Bounds({tp: (begin[tp], end[tp]) for tp in end if begin[tp] < end[tp]}, before, gone, leaderless)
 
 
 def _shares(sizes: Mapping[TopicPartition, int], wanted: int) -> dict[TopicPartition, int]:
@@ -159,7 +163,7 @@ async def scan(
     """Rows as they are found, and how far it is, several times a second; the last one has `ended`."""
     began = told = clock()
     progress = Progress()
-    places, progress.before, progress.leaderless = await bounds(cluster, plan)
+    places, progress.before, progress.gone, progress.leaderless = await bounds(cluster, plan)
     progress.total = sum(end - begin for begin, end in places.values())
     rows: list[Row] = []
     rows_bytes = 0
@@ -277,6 +281,8 @@ def _all(progress: Progress) -> str:
     not_seen = []
     if progress.before:
         not_seen.append(f"what lies before these last records, {counted(progress.before, 'offset')}")
+    if progress.gone:
+        not_seen.append(f"{counted(progress.gone, 'offset')} that retention or a deletion has taken")
     if progress.leaderless:
         not_seen.append(without_leader(progress.leaderless))
     return f"not looked at: {'; '.join(not_seen)}" if not_seen else "all was looked at"

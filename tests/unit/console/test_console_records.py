@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from console_served import Browser, Served, events, searched
 
-from fastq import Consumer, Producer
+from fastq import Admin, Consumer, Producer, TopicPartition
 from fastq._native.consume import Record
 from fastq.console import paths
 from fastq.console.decoding import HEX_BYTES_MAX, JSON_BYTES_MAX, Decoder, Registry, Row, decode
@@ -28,8 +28,6 @@ from fastq.testing import Broker
 @pytest.fixture(scope="module")
 def orders(shared_broker: Broker) -> str:
     """A topic of two partitions: 300 orders with keys and headers in the first, odd bytes in the second."""
-    from fastq import Admin
-
     servers, topic = shared_broker.bootstrap_servers, "console-orders"
     with Admin(bootstrap_servers=servers) as admin:
         admin.create_topic(topic, partitions=2, configs={"retention.ms": "-1"})
@@ -62,6 +60,23 @@ def test_a_search_is_bounded_and_says_how_it_ended(browser: Browser, orders: str
     assert end["ended"] == "stopped after 100 records" and end["scanned"] == len(rows) == 100
     rows, end = searched(browser, orders, **{"from": "offset", "at": 10_000})
     assert rows == [] and end["ended"] == "all was looked at"
+
+
+def test_offsets_that_are_no_more_are_not_said_to_be_looked_at(
+    browser: Browser, shared_broker: Broker, new_topic_name: Callable[[], str]
+) -> None:
+    servers, name = shared_broker.bootstrap_servers, new_topic_name()
+    with Admin(bootstrap_servers=servers) as admin, Producer(bootstrap_servers=servers) as producer:
+        admin.create_topic(name, partitions=1)
+        for n in range(10):
+            producer.send(name, b"%d" % n)
+        producer.flush()
+        admin.delete_records({TopicPartition(name, 0): 6}).results()
+    rows, end = searched(browser, name, **{"from": "offset", "at": 2})
+    assert [row["offset"] for row in rows] == [6, 7, 8, 9]
+    assert end["ended"] == "not looked at: 4 offsets that retention or a deletion has taken"
+    _, end = searched(browser, name, **{"from": "offset", "at": 6})
+    assert end["ended"] == "all was looked at"
 
 
 def test_from_the_end_a_search_shows_the_newest_that_fit(browser: Browser, orders: str) -> None:
