@@ -66,8 +66,8 @@ class Plan:
 @dataclass
 class Progress:
     """How far a scan is: `total` are the offsets that it would look at, `ended` why it has ended, empty until then. What it does not look
-    at: `before` are the offsets that lie before its places, `gone` those asked for that are no more, `leaderless` the partitions that cannot
-    be read."""
+    at: `before` are the offsets that lie before its places, `gone` those asked for that are no more, `leaderless` the partitions that
+    cannot be read."""
 
     total: int = 0
     before: int = 0
