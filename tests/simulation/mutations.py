@@ -281,7 +281,7 @@ MUTATIONS = {
     "who has less joins the in-sync replicas": Mutation(
         Partition, "_may_join", _joins_with_less, 0, "is committed up to"
     ),
-    "what is not synced counts as kept": Mutation(Visibility, "durable_end", _whole_log, 4, "not alike"),
+    "what is not synced counts as kept": Mutation(Visibility, "durable_end", _whole_log, 17, "was committed|not alike"),
     "the last stable offset ignores open transactions": Mutation(
         Visibility, "_stable_offset", _stable_is_committed, 0, "was committed by"
     ),
