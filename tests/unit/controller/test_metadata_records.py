@@ -218,6 +218,7 @@ def test_an_image_survives_a_snapshot(tmp_path: Path) -> None:
     names = ["feature", "config of all brokers", "register broker", "unfence", "cordoned directories", "topic"]
     names += ["config of a topic", "partition", "partition change", "producer ids"]
     records = [decode_record(bytes.fromhex(KAFKA_RECORDS[name])) for name in names]
+    records.append(messages.FeatureLevelRecord(name="eligible.leader.replicas.version", feature_level=1))
     records.append(messages.AccessControlEntryRecord(id=b"i" * 16, resource_name="x", principal="User:p", host="*"))
     image = image_of(records)
     path = tmp_path / SnapshotId(100, 4).file_name
