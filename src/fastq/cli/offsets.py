@@ -6,6 +6,7 @@ import argparse
 from typing import Any
 
 from fastq.cli.clients import add_client_options, opened_admin
+from fastq.cli.codes import code_of
 from fastq.cli.output import Subparsers, UsageError, add_json_option, complain, nonempty, print_records
 from fastq.cli.partition_names import HELP, PLACE, partitions_of
 from fastq.words import read_time_ms
@@ -59,4 +60,4 @@ def run(options: argparse.Namespace) -> int:
         outcomes.results()
     for error in outcomes.errors.values():
         complain(str(error))
-    return 1 if outcomes.errors else 0
+    return max(map(code_of, outcomes.errors.values()), default=0)
