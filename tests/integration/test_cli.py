@@ -108,7 +108,8 @@ def test_what_consume_prints_is_produced_again(fastq: Shell, new_topic_name: Cal
     told = ["produce", two, "--json", "--keep-partition", "--dead-letter", str(dead)]
     assert "line 4: no JSON" in _error(fastq, *told, stdin=(printed + bad).encode())
     assert "3 of 4 records were acknowledged; 1 line put into" in fastq.err and dead.read_text() == bad
-    assert _all(fastq, two, "--json") == printed.replace(one, two)
+    # Partitions that nodes of their own lead come in any order.
+    assert sorted(_all(fastq, two, "--json").splitlines()) == sorted(printed.replace(one, two).splitlines())
 
 
 def test_a_record_that_is_refused_is_told_once_and_kept(

@@ -45,7 +45,7 @@ def test_readers_see_what_was_committed(connection: RawConnection, topic: str, v
     kept: list[bytes] = []
     for number, committed in enumerate([True, False, True, False, False, True]):
         if version == 1:
-            assert producer.add(topic, 0, 1) == [0, 0]
+            assert wait_for(partial(producer.add, topic, 0, 1), lambda codes: CONCURRENT in codes) == [0, 0]
         for partition in (0, 1):
             answer = producer.send(topic, b"%d" % number, b"x%d" % number, partition=partition)
             assert answer.error_code == 0, answer
