@@ -119,6 +119,7 @@ class Changes:
         """Finalize other levels of features, all of them or none. Raises Refused; NotController, KafkaStorageError."""
         others = feature_changes.members(self.pending, self.quorum.voters.ids - {self.node_id})
         plan = feature_changes.plan_features(self.node_id, self.pending_features, updates, others)
+        feature_changes.check_eligible(self.pending, updates)
         if plan.raises_kraft_version:
             self._check_active()
             feature_changes.check_voters(self.quorum.finalize_kraft_version(validate_only=validate_only))

@@ -30,6 +30,7 @@ _NOT_SERVED: Final = {
 _ELR_NEEDS: Final = 23
 """Level of metadata.version (4.0-IV1) from which on partitions have eligible replicas."""
 _MIN_ISR: Final = "min.insync.replicas"
+NAMED_MAX: Final = 5
 
 
 class FeatureUpdate(NamedTuple):
@@ -113,6 +114,31 @@ def eligible_safety(
         for (resource_type, name), values in image.configs.items()
         if resource_type == kind and name and _MIN_ISR in values
     ]
+
+
+def check_eligible(image: MetadataImage, updates: Iterable[FeatureUpdate]) -> None:
+    """Refuse to forget who is eligible while partitions have nobody else: they could never be led again but by an unclean election.
+    Unlike Apache Kafka, which forgets; so does an unsafe downgrade here. Raises Refused."""
+    if not any(
+        update.name == features.ELIGIBLE_LEADER_REPLICAS
+        and not update.level
+        and update.upgrade_type != UNSAFE_DOWNGRADE
+        for update in updates
+    ):
+        return
+    alone = [
+        f"{topic.name}-{number}"
+        for topic in image.topics_by_name.values()
+        for number, partition in enumerate(topic.partitions)
+        if not partition.isr and (partition.eligible_leader_replicas or partition.last_known_elr)
+    ]
+    if alone:
+        named = ", ".join(alone[:NAMED_MAX]) + (f" and {len(alone) - NAMED_MAX} more" if len(alone) > NAMED_MAX else "")
+        raise _refused(
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f"Invalid update version 0 for feature {features.ELIGIBLE_LEADER_REPLICAS}. Nobody is in sync of {named}: without the "
+            "feature it would be forgotten who can lead without a loss. Start the brokers that are down first.",
+        )
 
 
 def check_voters(answer: VoterAnswer) -> None:
