@@ -46,7 +46,8 @@ class OwnCopier:
 
     async def _run(self) -> None:
         client, servers = self.client, _servers(self.client)
-        classic = {"session_timeout_ms": 3000, "heartbeat_interval_ms": 500} if self.protocol == "classic" else {}
+        # A JoinGroup is waited for as long as a rebalance may take, also of a node without power, which says nothing.
+        classic = {"session_timeout_ms": 3000, "heartbeat_interval_ms": 500, "max_poll_interval_ms": 20_000}
         producer = AsyncProducer(
             bootstrap_servers=servers,
             transactional_id=f"copier-{self.number}",
@@ -62,8 +63,7 @@ class OwnCopier:
             isolation_level="read_committed",
             auto_offset_reset="earliest",
             enable_auto_commit=False,
-            max_poll_interval_ms=FOREVER_MS,
-            **classic,
+            **(classic if self.protocol == "classic" else {"max_poll_interval_ms": FOREVER_MS}),
             **COMMON,
         )
         consumer.subscribe([self.source])

@@ -46,6 +46,9 @@ WINDOWS = sys.platform == "win32"
 SLICE_S = 0.05 if WINDOWS else 3600.0
 _IN_PROGRESS = (errno.EINPROGRESS, errno.EWOULDBLOCK, errno.EINTR, getattr(errno, "WSAEWOULDBLOCK", errno.EWOULDBLOCK))
 _HAS_SENDMSG = hasattr(socket.socket, "sendmsg")
+KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+"""Seconds and a count: a host that lost power says nothing, and some requests wait for long, as a JoinGroup does for a rebalance. The
+system would ask it after two hours."""
 
 
 class BlockingDriver:
@@ -443,6 +446,9 @@ def open_socket(endpoint: Endpoint, send_buffer_bytes: int, receive_buffer_bytes
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in KEEPALIVE:
+            if hasattr(socket, option):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
         if send_buffer_bytes >= 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
         if receive_buffer_bytes >= 0:

@@ -19,6 +19,8 @@ from typing_extensions import Buffer
 
 from fastq.config import ClientConfig
 from fastq.errors import ClientClosed, ForkedClient
+from fastq.net.addresses import Endpoint
+from fastq.net.blocking import KEEPALIVE, open_socket
 from fastq.net.client import AsyncClient, BlockingClient
 from fastq.net.operations import ANY, Broker
 from fastq.net.requests import EncodedRequest
@@ -377,3 +379,11 @@ def test_a_wakeup_while_others_are_drained_is_not_the_last_one() -> None:
     finally:
         driver._wake_receiver = receiver
         client.close()
+
+
+def test_a_host_that_says_nothing_is_asked_within_a_minute() -> None:
+    with open_socket(Endpoint(socket.AF_INET, ("127.0.0.1", 9)), -1, -1) as sock:
+        assert sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        if hasattr(socket, "TCP_KEEPIDLE"):
+            asked_s = [sock.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name, _ in KEEPALIVE]
+            assert asked_s[0] + asked_s[1] * asked_s[2] == 60
