@@ -28,13 +28,15 @@ def replicas(stage: Stage, theirs: Sequence[str], ours: Sequence[str]) -> tuple[
     lines: list[str] = []
     with java(CLASSES[theirs[0]], *words) as process:
         assert process.stdout is not None
-        for line in process.stdout:
-            lines.append(line)
-            if re.search(
-                rf"max lag is 0 for partition logs-\d at offset {RECORDS} among {PARTITIONS} partitions", line
-            ):
-                break
-        process.terminate()
+        try:
+            for line in process.stdout:
+                lines.append(line)
+                if re.search(
+                    rf"max lag is 0 for partition logs-\d at offset {RECORDS} among {PARTITIONS} partitions", line
+                ):
+                    break
+        finally:
+            process.terminate()
     shown = stage.ours(*ours)
     told = json.loads(stage.ours(*ours, "--json"))
     return (
@@ -169,10 +171,13 @@ def started(stage: Stage, theirs: Sequence[str], ours: Sequence[str]) -> tuple[S
     told = []
     for name, words in (("theirs", theirs), ("ours", ours)):
         process, path, printed = _started(stage, name, words)
-        with process, Admin(bootstrap_servers=_servers(path)) as admin:
-            cluster = admin.describe_cluster()
-            told.append(Said(printed, (cluster.cluster_id, [node.node_id for node in cluster.nodes])))
-            process.terminate()
+        with process:
+            try:
+                with Admin(bootstrap_servers=_servers(path)) as admin:
+                    cluster = admin.describe_cluster()
+                told.append(Said(printed, (cluster.cluster_id, [node.node_id for node in cluster.nodes])))
+            finally:
+                process.terminate()
     return told[0], told[1]
 
 
