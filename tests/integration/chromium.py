@@ -170,16 +170,29 @@ class Chromium:
         return str(self.run("document.body.innerText"))
 
     def click(self, selector: str) -> None:
-        """Click into the middle of an element."""
-        place = self.until(f"""(() => {{
+        """Click into the middle of an element: again where a page that was not yet painted swallowed it, and never twice."""
+        place = f"""(() => {{
             const found = document.querySelector({json.dumps(selector)});
             if (!found) return null;
             found.scrollIntoView({{block: "center", behavior: "instant"}});
-            const box = found.getBoundingClientRect();
-            return box.width ? [box.x + box.width / 2, box.y + box.height / 2] : null;
-        }})()""")
-        for kind in ("mousePressed", "mouseReleased"):
-            self.ask("Input.dispatchMouseEvent", type=kind, x=place[0], y=place[1], button="left", clickCount=1)
+            const box = found.getClientRects()[0]; // the first line of what is wrapped: the middle of the whole may be beside it
+            if (!box?.width) return null;
+            window.untouched = true;
+            addEventListener("mousedown", () => {{ window.untouched = false; }}, {{capture: true, once: true}});
+            return [box.x + box.width / 2, box.y + box.height / 2];
+        }})()"""
+        end = time.monotonic() + WAIT_S
+        while True:
+            x, y = self.until(place)
+            for kind in ("mousePressed", "mouseReleased"):
+                self.ask("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+            try:
+                if not self.run("window.untouched"):
+                    return
+            except PageError:
+                return  # the page that it led away from
+            if time.monotonic() > end:
+                raise PageError(f"no click reaches {selector} within {WAIT_S:.0f} s")
 
     def fill(self, selector: str, text: str) -> None:
         """Put a text in place of what a field has."""

@@ -188,10 +188,8 @@ def test_a_topic_costs_a_node_one_request_and_no_page_more_than_it_shows(tmp_pat
                 assert browser.get("/c/test/topics/orders/offsets").text.count('<td class="n">0 B</td>') == 12
                 states = browser.get("/c/test/topics/orders/replicas").text
                 assert states.count("OnlineReplica") == 24 and states.count(">leader<") == 12
-                assert (
-                    states.count('<td class="n">0</td><td class="n">0</td><td class="n">0</td><td class="n">0</td>')
-                    == 12
-                )
+                noughts = '<td class="n">0</td>' * 4  # a replica's first offset, end, high watermark, last stable offset
+                assert states.count(noughts) == 24
                 before = _asked(cluster)
                 browser.get("/c/test/topics/orders/ends", headers={"accept": "application/json"})
                 assert sum((_asked(cluster) - before).values()) == 4  # its chart
@@ -215,7 +213,7 @@ PAGES = {
     "/c/test/topics/orders/replicas": {
         "DescribeTopicPartitions": 1,
         "ListPartitionReassignments": 1,
-        "ListOffsets": 12,
+        "ListOffsets": 6,
     },
     "/c/test/topics/orders/settings": {"DescribeConfigs": 1},
     "/c/test/topics/orders/records": {"Metadata": 1},
@@ -228,7 +226,8 @@ PAGES = {
     "/c/test/partitions": {"Metadata": 1, "ListPartitionReassignments": 1},
     "/c/test/transactions": {"Metadata": 1, "ListTransactions": 3},
 }
-"""What a page asks, of all nodes together: of each leader once for each kind of offset, and once what there is."""
+"""What a page asks, of all nodes together: of each leader once for each kind of offset, and once what there is. Fetches are not counted, as
+followers send them too: `replicas` asks each node once more by one."""
 
 
 def _pages_cost(cluster: Cluster, admin: Admin, browser: Browser) -> None:

@@ -10,6 +10,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import pytest
 from fastq import Consumer, Producer
 from fastq.admin import Admin, ConfigResource, ConfigSource, NewTopic, ResourceType, TopicPartitionReplica
 from fastq.cli import main
-from fastq.errors import InvalidReplicaAssignment, InvalidReplicationFactor
+from fastq.errors import InvalidReplicaAssignment, InvalidReplicationFactor, UnknownTopicOrPartition
 from fastq.metadata import TopicPartition
 from fastq.testing import Cluster
 
@@ -42,8 +43,12 @@ def admin(cluster: Cluster) -> Iterator[Admin]:
 
 
 def until(happened: Callable[[], bool]) -> None:
+    """A node that has not heard of a topic yet is asked again."""
     deadline = time.monotonic() + 20
-    while not happened():
+    while True:
+        with suppress(UnknownTopicOrPartition):
+            if happened():
+                return
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
