@@ -188,7 +188,9 @@ def test_a_topic_costs_a_node_one_request_and_no_page_more_than_it_shows(tmp_pat
                 assert browser.get("/c/test/topics/orders/offsets").text.count('<td class="n">0 B</td>') == 12
                 states = browser.get("/c/test/topics/orders/replicas").text
                 assert states.count("OnlineReplica") == 24 and states.count(">leader<") == 12
-                noughts = '<td class="n">0</td>' * 4  # a replica's first offset, end, high watermark, last stable offset
+                noughts = (
+                    '<td class="n">0</td>' * 4
+                )  # a replica's first offset, end, high watermark, last stable offset
                 assert states.count(noughts) == 24
                 before = _asked(cluster)
                 browser.get("/c/test/topics/orders/ends", headers={"accept": "application/json"})
