@@ -89,8 +89,7 @@ def _codes(context: RequestContext, asked: Asked) -> Codes | Awaitable[Codes]:
     producer = asked.producer_id, asked.producer_epoch
     if asked.verify_only:
         try:
-            shard = transactions.shard(asked.transactional_id)
-            missing = shard.verify(asked.transactional_id, *producer, wanted)
+            missing = transactions.verify(asked.transactional_id, *producer, wanted)
         except KafkaError as error:
             return dict.fromkeys(wanted, fenced_code(error, version, FIRST_VERSION_WITH_FENCED))
         return {at: int(ErrorCode.TRANSACTION_ABORTABLE) if at in missing else 0 for at in wanted}

@@ -6,7 +6,8 @@ Rules
   transaction need not wait for one.
 - A method that answers `Transaction | Awaitable` answers at once whenever nothing has to be waited for.
 - What ends a producer for good is said by who still coordinates: a node that was cut off goes by states of before, where a transaction of
-  now has never begun, or its producer is another. While no controller has heard it, such an answer is COORDINATOR_NOT_AVAILABLE.
+  now has never begun, or its producer is another. While no controller has heard it, such an answer is COORDINATOR_NOT_AVAILABLE; so is one
+  that confirms what nothing is written for, as the end of the transaction before has the epoch of the one of now in version 1.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ ENDS_A_PRODUCER: Final = frozenset(
         ErrorCode.PRODUCER_FENCED,
     }
 )
+ENDS_A_TRANSACTION: Final = ENDS_A_PRODUCER | {ErrorCode.TRANSACTION_ABORTABLE}
 
 
 class TransactionCoordinator:
@@ -169,8 +171,9 @@ class TransactionCoordinator:
     def _ask(self, transactional_id: str, request: Callable[[TransactionShard, Reply], None]) -> Outcome:
         shard = self.runtime.shard_for(transactional_id)
         done: asyncio.Future[Transaction] = self._ports.loop.create_future()
+        before = shard.transactions.get(transactional_id)
         try:
-            request(shard, partial(self._settle, done))
+            request(shard, partial(self._settle, done, before))
         except NoProducerId:
             return self._ask_with_ids(transactional_id, request)
         except KafkaError as error:
@@ -179,20 +182,29 @@ class TransactionCoordinator:
 
     def _as_is_known(self, error: KafkaError) -> KafkaError:
         """A refusal, of which a node that no controller hears does not know whether it holds."""
-        cluster = self._ports.cluster
-        if cluster is None or cluster.is_heard or error.code not in ENDS_A_PRODUCER:
-            return error
-        return error_for_code(
-            ErrorCode.COORDINATOR_NOT_AVAILABLE, f"no controller hears this node, which would say: {error}"
-        )
+        return error if self._is_heard or error.code not in ENDS_A_PRODUCER else _unheard(str(error))
 
-    def _settle(self, done: asyncio.Future[Transaction], txn: Transaction | None, error: KafkaError | None) -> None:
+    @property
+    def _is_heard(self) -> bool:
+        """Whether nobody else can coordinate what this node thinks that it does."""
+        cluster = self._ports.cluster
+        return cluster is None or cluster.is_heard
+
+    def _settle(
+        self,
+        done: asyncio.Future[Transaction],
+        before: Transaction | None,
+        txn: Transaction | None,
+        error: KafkaError | None,
+    ) -> None:
         if done.done():  # the client is gone
             return
         if error is not None:
             done.set_exception(self._as_is_known(error))
         elif txn is None:
             done.set_exception(error_for_code(-1, "the transaction coordinator gave no answer"))
+        elif txn is before and not self._is_heard:
+            done.set_exception(_unheard("it is done already"))
         else:
             done.set_result(txn)
 
@@ -225,7 +237,26 @@ class TransactionCoordinator:
                 return dict.fromkeys(partitions, refusal_for(error, wanted))
             coordinator = partial(self._coordinator_of, transactional_id)
             return cluster.elsewhere.ask(coordinator, transactional_id, producer_id, epoch, partitions, wanted, retry)
-        return admit(shard, transactional_id, producer_id, epoch, partitions, wanted, partial(retry, None))
+        refused = admit(shard, transactional_id, producer_id, epoch, partitions, wanted, partial(retry, None))
+        if not refused or self._is_heard:
+            return refused
+        return {
+            at: refusal_for(_unheard(str(error)), wanted) if error.code in ENDS_A_TRANSACTION else error
+            for at, error in refused.items()
+        }
+
+    def verify(
+        self, transactional_id: str, producer_id: int, epoch: int, partitions: frozenset[Partition]
+    ) -> frozenset[Partition]:
+        """Those of `partitions` that are not in the producer's open transaction, for the node that leads them. Raises KafkaError."""
+        shard = self.runtime.shard_for(transactional_id)
+        try:
+            missing = shard.verify(transactional_id, producer_id, epoch, partitions)
+        except KafkaError as error:
+            raise self._as_is_known(error) from None
+        if missing and not self._is_heard:
+            raise _unheard("partitions are not in the transaction")
+        return missing
 
     def _coordinator_of(self, transactional_id: str) -> int:
         """The node that coordinates an id; -1 while none does."""
@@ -248,6 +279,12 @@ class TransactionCoordinator:
             for error in refused.values():
                 raise error
             return
+
+
+def _unheard(said: str) -> KafkaError:
+    return error_for_code(
+        ErrorCode.COORDINATOR_NOT_AVAILABLE, f"no controller hears this node, which would say: {said}"
+    )
 
 
 def _wake(waiting: asyncio.Future[Answer | None], answer: Answer | None) -> None:

@@ -92,6 +92,70 @@ def test_a_node_that_no_controller_hears_ends_no_producer(tmp_path: Path, heard:
     run(tmp_path, test)
 
 
+@pytest.mark.parametrize("heard", [True, False])
+def test_a_node_that_no_controller_hears_refuses_no_batch_for_good(tmp_path: Path, heard: bool) -> None:
+    """What may be appended goes by the same states: a transaction was aborted, and a producer ended, that only this node did not know."""
+
+    async def test(broker: Broker) -> None:
+        txn = await opened(broker)
+        producer_id, epoch = txn.producer_id, txn.producer_epoch
+        transactions = broker.transactions
+        asks: list[tuple[int, int, int, Operation, type[Exception], type[Exception]]] = [
+            (producer_id, epoch + 3, 0, Operation.ADD, InvalidProducerEpoch, ProducerFenced),
+            (producer_id, epoch + 3, 0, Operation.ABORTABLE, InvalidProducerEpoch, ProducerFenced),
+            (producer_id + 1, epoch, 0, Operation.ADD, InvalidProducerIdMapping, InvalidProducerIdMapping),
+            (producer_id, epoch, 1, Operation.ABORTABLE, TransactionAbortable, NotEnoughReplicas),
+            (producer_id, epoch, 1, Operation.INVALID_STATE, InvalidTxnState, NotEnoughReplicas),
+        ]
+        broker.cluster = SimpleNamespace(is_heard=heard)  # type: ignore[assignment]
+        try:
+            for asked_id, asked_epoch, index, wanted, refused, looked_up in asks:
+                with pytest.raises(refused if heard else NotEnoughReplicas):
+                    await transactions.check("id", asked_id, asked_epoch, "t", index, wanted)
+                place = frozenset({("t", index)})
+                if index and heard:
+                    assert transactions.verify("id", asked_id, asked_epoch, place) == place
+                else:
+                    with pytest.raises(looked_up if heard else CoordinatorNotAvailable):
+                        transactions.verify("id", asked_id, asked_epoch, place)
+            assert not transactions.verify("id", producer_id, epoch, frozenset({PLACE}))
+        finally:
+            broker.cluster = None
+
+    run(tmp_path, test)
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_a_node_that_no_controller_hears_confirms_nothing_that_it_does_not_write(tmp_path: Path, heard: bool) -> None:
+    """Transactions of version 1 keep their epoch: the end of the one before was taken for that of the one that another node has now, which
+    was counted as committed and then aborted for its time-out."""
+
+    async def test(broker: Broker) -> None:
+        txn = await opened(broker)
+        transactions = broker.transactions
+        producer = txn.producer_id, txn.producer_epoch
+
+        def asked_again(ask: Callable[[], Any]) -> None:
+            broker.cluster = SimpleNamespace(is_heard=heard)  # type: ignore[assignment]
+            try:
+                if heard:
+                    assert isinstance(ask(), Transaction), "it is known already"
+                else:
+                    with pytest.raises(CoordinatorNotAvailable):
+                        ask()
+            finally:
+                broker.cluster = None
+
+        asked_again(lambda: transactions.add_partitions("id", *producer, frozenset({PLACE}), 0))
+        await patiently(lambda: transactions.end("id", *producer, True, 0))
+        completed = asyncio.get_running_loop().create_future()
+        if transactions.shard("id").wait_settled("id", lambda: completed.set_result(None)):
+            await completed
+        asked_again(lambda: transactions.end("id", *producer, True, 0))
+
+    run(tmp_path, test)
+
+
 @pytest.mark.parametrize("durability", ["page-cache", "fsync"])
 def test_a_partition_that_moves_away_and_back_has_lost_nothing(tmp_path: Path, durability: str) -> None:
     async def test(broker: Broker) -> None:
