@@ -29,7 +29,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from fastq._native.records import read_header
-from fastq.errors import CorruptMessage, ErrorCode, InvalidRecord, KafkaError, error_for_code
+from fastq.errors import CorruptMessage, ErrorCode, InvalidRecord, KafkaError, ReplicaNotAvailable, error_for_code
 
 from .byte_rate import ByteRate
 from .checkpoints import TopicPartition
@@ -225,7 +225,8 @@ class LogMoves:
 
     def resume(self, log: PartitionLog) -> None:
         """Go on with the move of a log whose copy was found. What is wrong with a copy is said and costs that alone."""
-        for future in self.found.pop((log.topic, log.partition), ()):
+        key = log.topic, log.partition
+        for future in self.found.pop(key, ()):
             try:
                 belongs = future.dir is not log.dir and self._manager.id_of(future) == log.topic_id
                 if not belongs or log in self.moves:
@@ -236,6 +237,11 @@ class LogMoves:
                 future.share(True)
                 future.load()
                 self._agree(log, future)
+            except ReplicaNotAvailable:  # a thread reads one of them
+                if not self.found.setdefault(key, []):
+                    log.dir.soon(partial(self._resume_again, log))
+                self.found[key].append(future)
+                continue
             except (KafkaError, OSError) as error:
                 logger.warning("the move of %s to %s does not go on: %s", log.name, future.dir.path, error)
                 continue
@@ -248,6 +254,10 @@ class LogMoves:
                 log.log_end_offset,
             )
             self._start(log, future)
+
+    def _resume_again(self, log: PartitionLog) -> None:
+        if self._manager.get(log.topic, log.partition) is log:
+            self.resume(log)
 
     @staticmethod
     def _agree(log: PartitionLog, future: PartitionLog) -> None:

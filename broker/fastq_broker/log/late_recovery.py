@@ -124,6 +124,7 @@ class LateRecovery:
             progress.stop()
             if not future.cancel():
                 wait([future])
+                log.clean = False  # it may be half made anew
             log.recovering = None
 
     def close(self) -> None:
@@ -149,6 +150,7 @@ class LateRecovery:
             return  # it was stopped
         del self._under_way[log]
         log.recovering = None
+        log.clean = False  # what has failed may be half made anew
         try:
             future.result()
         except (RecoveryStopped, CancelledError):

@@ -320,9 +320,7 @@ class LogManager(LogIdentity):
                 continue
             try:
                 self.write_checkpoints(log_dir, wait=True)
-                if not whole or any(
-                    log.dir is log_dir and (log.failure or log.recovering) is not None for log in self.logs.values()
-                ):
+                if not whole or any(log.unchecked for _, log in self._logs_in(log_dir)):
                     continue  # a log is not whole, so the next start has to recover
                 marker = os.path.join(log_dir.path, CLEAN_SHUTDOWN)
                 self.files.write_file(

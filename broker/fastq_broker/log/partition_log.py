@@ -161,6 +161,11 @@ class PartitionLog(LogReads, LogAppends):
     def name(self) -> str:
         return f"{self.topic}-{self.partition}"
 
+    @property
+    def unchecked(self) -> bool:
+        """Whether its files may not be whole: a recovery of it has failed, goes on, or was never begun."""
+        return not self.loaded and (not self.clean or (self.failure or self.recovering) is not None)
+
     # -- loading and configuration
 
     def load(self) -> None:

@@ -17,7 +17,7 @@ from fastq_broker.log import LogConfig, LogManager, PartitionLog, partition_log,
 from fastq_broker.log.failures import failures
 from fastq_broker.log.recovery_progress import RecoveryProgress
 from faulty_files import Fault, FaultyFiles
-from log_support import START_MS, TOPIC_ID, one_batch, open_manager, records_of
+from log_support import START_MS, TOPIC_ID, crash, one_batch, open_manager, records_of
 
 from fastq.errors import KafkaStorageError, ReplicaNotAvailable
 
@@ -408,3 +408,86 @@ def test_who_looks_after_all_logs_passes_one_over(tmp_path: Path, caplog: pytest
     served.recover()
     assert served.log.epochs.latest == 7 and served.log.config.max_message_bytes == 100
     assert "is whole now: recovered in" in caplog.text
+
+
+def test_what_a_thread_has_left_undone_is_not_called_whole(tmp_path: Path) -> None:
+    """Its files may be half made anew: a stop before it was tried again had left them as those of a clean one."""
+    damaged(tmp_path / "data", "the tail is none")
+    files = FaultyFiles()
+    served = Served(tmp_path / "data", files)
+    with pytest.raises(ReplicaNotAvailable):
+        served.log.load()
+    files.plan(Fault("write", errno.ENOSPC, ".snapshot"))
+    served.recover()
+    files.heal()
+    assert not served.logs.close()
+    assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists()
+
+
+def test_the_move_of_a_log_goes_on_once_it_and_its_copy_are_whole(tmp_path: Path) -> None:
+    """Both were refused while a thread read them, and the move was forgotten."""
+    places = [tmp_path / "a", tmp_path / "b"]
+    manager = open_manager(places, CONFIG)
+    fill(manager)
+    manager.moves.may_swap = lambda log, log_dir: False
+    manager.moves.begin(manager.logs["t", 0], manager.dirs[1])
+    for _ in range(COUNT):
+        manager.tick()
+        manager.flusher.wait()
+    manager.close()
+    for place in places:
+        append(last(next(place.glob("t-0*")), ".log"), b"\x17" * 500)
+    loop, thread = Loop(), Later()
+    manager = open_manager(places, CONFIG)
+    manager.late.attach(manager.dirs, loop, lambda count, name: thread)
+    log = manager.create("t", 0, TOPIC_ID)
+    for _ in range(2):
+        manager.tick()
+        assert thread.jobs and not manager.moves.moves
+        thread.run()
+        loop.turn()
+    manager.tick()
+    assert log in manager.moves.moves
+    for _ in range(COUNT):
+        manager.tick()
+        manager.flusher.wait()
+    assert log.dir is manager.dirs[1] and log.log_end_offset == COUNT + COUNT // 10
+    assert not list(places[0].glob("t-0")) and not list(places[1].glob("*-future"))
+
+
+def test_a_copy_that_is_not_whole_is_not_called_so(tmp_path: Path) -> None:
+    places = [tmp_path / "a", tmp_path / "b"]
+    manager = open_manager(places, CONFIG)
+    fill(manager)
+    manager.moves.may_swap = lambda log, log_dir: False
+    manager.moves.begin(manager.logs["t", 0], manager.dirs[1])
+    for _ in range(COUNT):
+        manager.tick()
+        manager.flusher.wait()
+    manager.close()
+    append(last(next(places[1].glob("t-0*")), ".log"), b"\x17" * 500)
+    manager = open_manager(places, CONFIG)
+    thread = Later()
+    manager.late.attach(manager.dirs, Loop(), lambda count, name: thread)
+    manager.create("t", 0, TOPIC_ID)
+    manager.tick()
+    assert thread.jobs
+    assert not manager.close()
+    assert [(place / ".kafka_cleanshutdown").exists() for place in places] == [True, False]
+
+
+@pytest.mark.parametrize("touched", [True, False])
+def test_what_a_shortage_kept_from_recovery_is_not_called_whole(tmp_path: Path, touched: bool) -> None:
+    """Whoever stopped such a broker cleanly left a log as whole that nobody had checked."""
+    manager = open_manager(tmp_path, CONFIG)
+    fill(manager)
+    crash(manager)
+    files = FaultyFiles()
+    fault = files.plan(Fault("open", errno.EMFILE, ".log"))
+    manager = open_manager(tmp_path, CONFIG, files=files)
+    assert fault.struck and not manager.logs["t", 0].loaded and not manager.offline_dirs
+    files.heal()
+    if touched:
+        manager.logs["t", 0].load()
+    assert manager.close() is touched
+    assert (tmp_path / ".kafka_cleanshutdown").exists() is touched
