@@ -47,6 +47,7 @@ _RETRY_MS: Final = 1000
 _RETRY_MS_MAX: Final = 5 * 60 * 1000
 _END_S: Final = 5.0
 _NICENESS: Final = 10
+_NICENESS_MAX: Final = 19
 _START: Final = (
     "import sys; sys.path[:] = filter(None, sys.path); from fastq_broker.log.cleaner_worker import main; main()"
 )
@@ -127,7 +128,7 @@ def yield_processor(pid: int) -> None:
     And niceness is about shares: who wakes may wait for a tick of 4 ms. From an idle process the processor is taken at once.
     """
     with contextlib.suppress(OSError, AttributeError):
-        os.setpriority(os.PRIO_PROCESS, pid, _NICENESS)
+        os.setpriority(os.PRIO_PROCESS, pid, min(os.getpriority(os.PRIO_PROCESS, 0) + _NICENESS, _NICENESS_MAX))
     with contextlib.suppress(OSError, AttributeError):
         os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))
     with contextlib.suppress(OSError), open(f"/proc/{pid}/autogroup", "w") as file:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,10 +38,8 @@ from fastq.cli.output import (
 )
 
 if TYPE_CHECKING:
-    from fastq import Consumer, Record, TopicPartition
-
-STEP_S = 0.5
-"""How long to wait for records before looking where the partitions are: past offsets that have none, too."""
+    from fastq import Consumer, Record
+    from fastq.consumer.calls import Ends
 
 
 def register(commands: Any) -> None:
@@ -144,7 +141,7 @@ def run(options: argparse.Namespace) -> int:
         settings["group_id"] = options.group
     named = options.topics if options.partition is None and not placed and options.include is None else []
     with opened_consumer(options, named, **settings) as consumer:
-        stops: dict[TopicPartition, int] | None = None
+        stops: Ends | None = None
         if placed:
             stops = _place(consumer, options)
         elif options.partition is not None:
@@ -217,9 +214,10 @@ def _pattern(text: str) -> re.Pattern[str]:
         raise UsageError(f"--include {text!r} is no regular expression: {error}") from None
 
 
-def _place(consumer: Consumer, options: argparse.Namespace) -> dict[TopicPartition, int] | None:
+def _place(consumer: Consumer, options: argparse.Namespace) -> Ends | None:
     """Assign all partitions that are asked for, go to where they are to be read from, and answer up to where: None for on and on."""
     from fastq import TopicPartition
+    from fastq.consumer.calls import Ends
 
     start = None if options.start is None else milliseconds(options.start, "--from")
     stop = None if options.stop is None else milliseconds(options.stop, "--to")
@@ -239,7 +237,7 @@ def _place(consumer: Consumer, options: argparse.Namespace) -> dict[TopicPartiti
         if not places:
             raise UsageError(f"--partition {options.partition}: {options.topics[0]} has no such partition")
     consumer.assign(places)
-    ends = consumer.end_offsets(places)
+    ends = consumer._call(consumer._find_ends(None))
     if start is not None:
         for place, found in consumer.offsets_for_times(dict.fromkeys(places, start)).items():
             consumer.seek(place, ends[place] if found is None else found.offset)
@@ -256,7 +254,8 @@ def _place(consumer: Consumer, options: argparse.Namespace) -> dict[TopicPartiti
     if stop is None:
         return None
     found_stops = consumer.offsets_for_times(dict.fromkeys(places, stop))
-    return {place: ends[place] if (at := found_stops[place]) is None else at.offset for place in places}
+    stops = {place: ends[place] if (at := found_stops[place]) is None else at.offset for place in places}
+    return Ends(stops, ends.topic_ids, ends.epochs)
 
 
 def _filters(options: argparse.Namespace) -> Callable[[Record], bool]:
@@ -265,14 +264,11 @@ def _filters(options: argparse.Namespace) -> Callable[[Record], bool]:
 
 
 def _records(
-    consumer: Consumer, options: argparse.Namespace, stops: dict[TopicPartition, int] | None, left: _Left
+    consumer: Consumer, options: argparse.Namespace, stops: Ends | None, left: _Left
 ) -> Iterator[Iterable[Record]]:
     """What comes, some at a time, until it is to stop."""
-    if stops is not None:
-        yield from _up_to(consumer, stops, options)
-        return
-    if options.exit_at_end or options.last_of_each_key:
-        ends = consumer._call(consumer._find_ends(options.timeout))
+    if stops is not None or options.exit_at_end or options.last_of_each_key:
+        ends = consumer._call(consumer._find_ends(options.timeout)) if stops is None else stops
         to_end = consumer._iterate_before(ends, options.timeout)
         if options.group is None:
             yield to_end
@@ -288,29 +284,6 @@ def _records(
             check_served(consumer)
             return
         yield records
-
-
-def _up_to(
-    consumer: Consumer, stops: dict[TopicPartition, int], options: argparse.Namespace
-) -> Iterator[Iterable[Record]]:
-    from fastq import TopicPartition
-
-    left = dict(stops)
-    came = time.monotonic()
-    while True:
-        done = [place for place, stop in left.items() if consumer.position(place) >= stop]
-        for place in done:
-            del left[place]
-        consumer.pause(*done)
-        if not left:
-            return
-        records = consumer.poll(timeout=STEP_S)
-        if records:
-            came = time.monotonic()
-        elif options.timeout is not None and time.monotonic() - came >= options.timeout:
-            check_served(consumer)
-            return
-        yield [record for record in records if record.offset < stops[TopicPartition(record.topic, record.partition)]]
 
 
 def _last_of_each_key(records: Iterable[Iterable[Record]]) -> Iterator[Iterable[Record]]:

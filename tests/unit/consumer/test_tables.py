@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import datetime, timedelta, timezone
+from itertools import chain
+from types import SimpleNamespace
 from typing import Any
 
 import duckdb
@@ -18,6 +22,7 @@ from consumer_fakes import T0_MS, SocketCluster
 from fastq import AsyncConsumer, Consumer, TopicPartition, read_topic
 from fastq._native.batch_stream import make_stream
 from fastq._native.columns import ConsumerBatch
+from fastq.cli import consume
 from fastq.consumer.tables import BatchStream
 from fastq.errors import ClientClosed, ConfigError, OffsetOutOfRange, UnknownTopicId, UnknownTopicOrPartition
 
@@ -350,3 +355,24 @@ def test_the_consumers_of_a_table_are_closed(cluster: SocketCluster, monkeypatch
         use(table)
         assert len(closed) == count + 2
     assert TopicPartition("logs", 0) in table.ends
+
+
+def test_what_a_command_reads_up_to_a_time_is_one_history(
+    cluster: SocketCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`fastq consume --to` waited for an end that did not come, or printed records of another history before it."""
+    topic = SimpleNamespace(partitions=[SimpleNamespace(index=0)])
+    monkeypatch.setattr(consume, "opened_admin", lambda options: nullcontext())
+    monkeypatch.setattr(consume, "described", lambda admin, names: {"logs": topic})
+    asked: dict[str, Any] = dict.fromkeys(("start", "tail", "offset", "include", "partition", "timeout", "group"))
+    asked |= {"topics": ["logs"], "stop": "2100-01-01", "from_beginning": True, "last_of_each_key": False}
+    wanted = argparse.Namespace(exit_at_end=False, **asked)
+    with Consumer(**options(cluster, auto_offset_reset="earliest")) as consumer:
+        records = chain.from_iterable(
+            consume._records(consumer, wanted, consume._place(consumer, wanted), consume._Left(None))
+        )
+        seen = [next(records).value]
+        elect_without_all(cluster, 50, ROWS * 2)
+        with pytest.raises(OffsetOutOfRange, match=LESS):
+            seen += [record.value for record in records]
+    assert b"other" not in seen
