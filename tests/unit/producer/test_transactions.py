@@ -1,9 +1,10 @@
 """Transactions against a coordinator in memory: what is committed is seen once and in order, what is aborted is not."""
 
+from itertools import cycle
 from random import Random
 
 import pytest
-from fake_coordinator import CONCURRENT, NOT_COORDINATOR, TransactionCore, transactional_id_of
+from fake_coordinator import CONCURRENT, LOADING, NOT_AVAILABLE, NOT_COORDINATOR, TransactionCore, transactional_id_of
 from transaction_bench import ADD_PARTITIONS, END, GROUP, Bench, calls_since, visible
 
 from fastq.errors import (
@@ -244,6 +245,46 @@ def test_the_coordinator_moves_in_every_step(api, version):
     assert core.committed_offsets == {("group", "in", 0): (9, "member-1", "note")}
     used = version == 1 or api not in (ADD_PARTITIONS, ApiKey.ADD_OFFSETS_TO_TXN)
     assert bool(core.fail_next[api]) != used
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("step", ["init", "open", "commit", "abort"])
+def test_a_coordinator_that_is_none_for_a_minute_costs_nothing_but_the_minute(step, version):
+    """Asked as often as the back-off has it, whatever it says in turns; what was to be done is done once, and the producer goes on."""
+    core = TransactionCore(transaction_version=version, nodes=3)
+    bench = Bench(core)
+    sound, turns, told = core.trouble_for, cycle([LOADING, NOT_AVAILABLE, NOT_COORDINATOR]), []
+
+    def trouble_for(api, node):
+        told.append(api)
+        return next(turns)
+
+    def begins():
+        core.trouble_for = trouble_for
+        core.at(60, lambda: setattr(core, "trouble_for", sound))
+
+    if step == "init":
+        begins()
+    bench.begin()
+    if step == "open":
+        begins()
+    bench.send("t", b"x")
+    bench.transactions.add_offsets(GROUP, {TopicPartition("in", 0): OffsetAndMetadata(9, "note", 1)})
+    if step in ("commit", "abort"):
+        bench.deliver()
+        begins()
+    if step == "abort":
+        bench.abort()
+    else:
+        bench.commit()
+    assert 60 / 0.1 < len(told) < 60 / 0.025, "pauses of 50 ms, more or less"
+    assert not list(bench.transactions.troubles)
+    assert visible(core) == {0: [] if step == "abort" else [b"x"]}
+    assert core.committed_offsets == ({} if step == "abort" else {("group", "in", 0): (9, "member-1", "note")})
+    bench.begin()
+    bench.send("t", b"y")
+    bench.commit()
+    assert visible(core)[0][-1] == b"y"
 
 
 def test_the_coordinator_is_waited_for_until_there_is_one():
