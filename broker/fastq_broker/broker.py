@@ -358,8 +358,7 @@ class Broker(Ports):
         failures.attempt("following the partitions", partial(self.partitions.metadata_changed, image, delta))
         if any(kind == ResourceType.BROKER for kind, _ in delta.changed_configs):
             self._apply_config()
-        for coordinator in self.coordinators:
-            failures.attempt(f"following the leadership of {type(coordinator).__name__}", coordinator.follow)
+        self._coordinate()
 
     def _apply_config(self) -> None:
         """Heed the settings of the broker that may be altered while it runs, those that are no defaults of topics."""
@@ -382,6 +381,11 @@ class Broker(Ports):
         else:  # a change of the metadata is no time for the next one
             self.loop.call_soon(failures.attempt, "telling of cordoned log directories", self.controller.cordon)
 
+    def _coordinate(self) -> None:
+        """Have the coordinators see what this node leads now."""
+        for coordinator in self.coordinators:
+            failures.attempt(f"following the leadership of {type(coordinator).__name__}", coordinator.follow)
+
     # --- housekeeping ---
 
     def _housekeep(self) -> None:
@@ -396,7 +400,11 @@ class Broker(Ports):
         failures.attempt("housekeeping of the logs", self.logs.tick)
         failures.attempt("housekeeping of the cleaner", partial(self.cleaner.tick, now_ms))
         failures.attempt("housekeeping of the controller", partial(self.controller.tick, now_ms))
-        failures.attempt("opening logs again", self.partitions.open_again)
+        failures.attempt("opening logs again", self._open_again)
+
+    def _open_again(self) -> None:
+        if self.partitions.open_again():
+            self._coordinate()
 
 
 def _shown(host: str) -> str:

@@ -176,13 +176,14 @@ class Partitions:
         for name in self._altered(image, delta):
             failures.attempt(f"applying the settings of topic {name}", partial(self._apply_config, image, name))
 
-    def open_again(self) -> None:
-        """Open the logs that a shortage has kept shut, and lead what it kept from being led."""
+    def open_again(self) -> bool:
+        """Open the logs that a shortage has kept shut, and lead what it kept from being led; whether there were any."""
         names, self._kept_shut = self._kept_shut, set()
         for name in names:
             topic = self._controller.image.topics_by_name.get(name)
             if topic is not None:
                 self._follow_topic(self._controller.image, topic)
+        return bool(names)
 
     def _altered(self, image: MetadataImage, delta: MetadataDelta) -> list[str]:
         """The topics whose settings a change may have altered."""

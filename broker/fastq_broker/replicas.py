@@ -10,15 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from fastq.errors import ErrorCode
+from fastq.errors import ErrorCode, KafkaError
 
 from .controller.image import MetadataImage
 from .controller.topics import INTERNAL_TOPICS
 from .replication.shared import Acknowledgement, Replication, SharedPartition
 
 if TYPE_CHECKING:
-    from fastq.errors import KafkaError
-
     from .controller.image import PartitionImage
     from .fetch_session import FetchSession
     from .log import LogConfig, PartitionLog
@@ -98,7 +96,8 @@ class Replica:
     def apply(self, image: PartitionImage) -> bool:
         """Follow the metadata; whether the leader epoch is another, so that who waits here has to look again.
 
-        Raises KafkaStorageError when the epoch cannot be written down, or a log with followers cannot be read.
+        Raises KafkaStorageError when the epoch cannot be written down, or a log with followers cannot be read. Where that is for now only
+        (ReplicaNotAvailable too) this is to be called again, and until then nobody is told that this node leads: it does not yet.
         """
         if image is not self._image:  # another partition of the topic has changed
             self.wake()
@@ -112,8 +111,14 @@ class Replica:
             self._in_sync = len(image.isr), len(image.replicas)
             self._judge_in_sync()
             return new_epoch
+        before = self.leader_epoch, self.leader_id
         self.leader_epoch, self.leader_id = image.leader_epoch, image.leader
-        self.shared.apply(image)
+        try:
+            self.shared.apply(image)
+        except KafkaError:
+            if self.log.failure is None and self.log.dir.offline is None:
+                self.leader_epoch, self.leader_id = before
+            raise
         return new_epoch
 
     def wake(self, _log: object = None) -> None:

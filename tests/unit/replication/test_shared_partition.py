@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from fastq_broker.handlers import delete_records as delete_records_handler
 from fastq_broker.log import LogConfig
-from fastq_broker.replication.partition import IsrAnswer
+from fastq_broker.replication.partition import Ends, IsrAnswer
+from fastq_broker.replication.shared import SharedPartition
 from shared_bench import LAG_MS, Bench
 
-from fastq.errors import ErrorCode
+from fastq.errors import ErrorCode, KafkaError, KafkaStorageError, ReplicaNotAvailable
 from fastq.protocol.messages import DeleteRecordsRequest
 
 FSYNC = LogConfig(durability="fsync")
@@ -343,3 +344,34 @@ def test_records_are_deleted_when_all_live_replicas_have_deleted_them(tmp_path: 
         assert await deletion == (6, -1)
 
     asyncio.run(run())
+
+
+@pytest.mark.parametrize("offline", [False, True])
+def test_who_cannot_lead_yet_for_want_of_its_log_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, offline: bool
+) -> None:
+    """While a thread recovers the log. It had said that it leads: what was written in between came into a log that still followed."""
+    bench = Bench(tmp_path)
+    bench.settle()
+    second = bench.nodes[2]
+    refused: KafkaError = KafkaStorageError("broken") if offline else ReplicaNotAvailable("being recovered")
+
+    def ends(partition: SharedPartition) -> Ends:
+        raise refused
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SharedPartition, "_ends", ends)
+        if offline:
+            second.log.dir.offline = second.log.dir.refusal = refused
+        with pytest.raises(type(refused)):
+            bench.elect(2, (1, 2))
+    answer = second.produce(b"x", acks=1)
+    assert answer.done
+    if offline:
+        assert answer.code == ErrorCode.KAFKA_STORAGE_ERROR, "which is not for now only"
+        return
+    assert answer.code == ErrorCode.NOT_LEADER_OR_FOLLOWER and second.log.log_end_offset == 0
+    assert second.replica.apply(bench.placed), "as if it were told first now"
+    assert second.produce(b"y", acks=1).code == 0
+    bench.settle()
+    assert [node.values() for node in bench.nodes.values()] == [[b"y"], [b"y"]]

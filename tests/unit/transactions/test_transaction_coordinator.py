@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from fastq_broker.broker import Broker
 from fastq_broker.config import BrokerConfig
-from fastq_broker.controller.topics import NewTopic
+from fastq_broker.controller.topics import TRANSACTIONS_TOPIC, NewTopic
 from fastq_broker.transactions import Operation
 from fastq_broker.transactions.markers import UNTOLD_MS, MarkerWriter
 from fastq_broker.transactions.transaction import Partition, Transaction
@@ -171,6 +171,23 @@ def test_a_partition_that_moves_away_and_back_has_lost_nothing(tmp_path: Path, d
         assert ended.next_producer == (txn.producer_id, txn.producer_epoch + 1)
 
     run(tmp_path, test, durability=durability)
+
+
+def test_what_a_shortage_has_kept_shut_is_coordinated_once_it_is_led(tmp_path: Path) -> None:
+    """No change of the metadata says so a second time."""
+
+    async def test(broker: Broker) -> None:
+        txn = await opened(broker)
+        transactions = broker.transactions
+        transactions.runtime.unload(transactions.runtime.partition_for("id"))
+        broker._open_again()
+        with pytest.raises(NotCoordinator):
+            transactions.end("id", txn.producer_id, txn.producer_epoch, True, 2)
+        broker.partitions._kept_shut.add(TRANSACTIONS_TOPIC)
+        broker._open_again()
+        await patiently(lambda: transactions.end("id", txn.producer_id, txn.producer_epoch, True, 2))
+
+    run(tmp_path, test)
 
 
 def test_who_waits_for_the_end_of_a_transaction_hears_that_its_coordinator_has_moved(tmp_path: Path) -> None:
