@@ -52,6 +52,7 @@ class Node:
                 "node.id": self.node_id,
                 "process.roles": "broker,controller",
                 "log.dirs": str(self.path),
+                "metadata.max.retention.bytes": 0,  # no more than the latest snapshot
                 "listeners": f"PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{port}",
                 "controller.quorum.voters": voters,
                 "controller.quorum.election.timeout.ms": 200,

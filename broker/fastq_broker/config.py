@@ -152,6 +152,8 @@ class BrokerConfig:
     metadata_log_max_snapshot_interval_ms: int
     metadata_log_segment_bytes: int
     metadata_log_segment_ms: int
+    metadata_max_retention_bytes: int
+    metadata_max_retention_ms: int
     controller_quorum_voters: Mapping[int, HostPort]
     controller_quorum_bootstrap_servers: Sequence[HostPort]
     controller_quorum_voter_addresses: Mapping[int, HostPort]

@@ -413,6 +413,20 @@ LOG_UPKEEP = (
     row("metadata.log.max.snapshot.interval.ms", LONG, 3600000, at_least(0), "Time between snapshots; 0: no limit."),
     row("metadata.log.segment.bytes", INT, 1073741824, at_least(8388608), "Segment size of the metadata log."),
     row("metadata.log.segment.ms", LONG, 604800000, at_least(1), "Segment age of the metadata log."),
+    row(
+        "metadata.max.retention.bytes",
+        LONG,
+        104857600,
+        at_least(-1),
+        "With more in the metadata log and its snapshots together, old ones go; the latest snapshot stays. -1: no limit.",
+    ),
+    row(
+        "metadata.max.retention.ms",
+        LONG,
+        604800000,
+        at_least(-1),
+        "Metadata snapshots that reach until longer ago go, and the log before them; the latest stays. -1: no limit.",
+    ),
 )
 
 

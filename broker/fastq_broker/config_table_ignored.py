@@ -319,12 +319,6 @@ CHECKPOINTS = ignored(
     row("log.flush.start.offset.checkpoint.interval.ms", INT, 60000, at_least(0)),
 )
 
-METADATA_RETENTION = ignored(
-    "the two latest snapshots are kept, and the metadata log from the older one on",
-    row("metadata.max.retention.bytes", LONG, 104857600, at_least(-1)),
-    row("metadata.max.retention.ms", LONG, 604800000, at_least(-1)),
-)
-
 OTHER = ignored(
     "this broker has no such mechanism",
     row("controller.performance.always.log.threshold.ms", LONG, 2000, at_least(0)),
@@ -350,6 +344,5 @@ IGNORED = (
     + THREADS
     + METRICS
     + CHECKPOINTS
-    + METADATA_RETENTION
     + OTHER
 )

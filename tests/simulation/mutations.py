@@ -15,7 +15,7 @@ from fastq_broker.cluster.directories import DirectoryAssignments
 from fastq_broker.cluster.lifecycle import BrokerLifecycle, BrokerState
 from fastq_broker.controller.brokers import Sessions
 from fastq_broker.controller.controller import Controller
-from fastq_broker.controller.elections import PartitionChange
+from fastq_broker.controller.elections import Election, PartitionChange
 from fastq_broker.controller.snapshots import SnapshotKeeper
 from fastq_broker.log.producer_state import ProducerState
 from fastq_broker.log.retention import apply_retention
@@ -174,9 +174,19 @@ def _takes_a_gap_for_a_loss(original: Any) -> Any:
     return staticmethod(make_room)
 
 
+def _elects_the_first(original: Any) -> Any:
+    """Who asks for a preferred leader gets it, in sync or not."""
+
+    def leader(self: PartitionChange) -> tuple[int, bool]:
+        first = self.replicas[0]
+        return (first, True) if self.election is Election.PREFERRED and self._is_there(first) else original(self)
+
+    return leader
+
+
 # -- mistakes that Apache Kafka's own code had. Of its others that are known, KAFKA-14154 and KAFKA-15353 have a world of their own
-# (tests/unit/replication/test_partition_simulation.py): here the next look at the in-sync replicas asks again. KAFKA-18723, -15021 and
-# -16157 have rules (raft/test_raft_rules.py, replication/test_partition_rules.py, faults/test_missing_directory.py).
+# (tests/unit/replication/test_partition_simulation.py). KAFKA-18723, -15021 and -16157 have rules (raft/test_raft_rules.py,
+# replication/test_partition_rules.py, faults/test_missing_directory.py).
 
 
 def _never_resigns(original: Any) -> Any:
@@ -281,7 +291,9 @@ MUTATIONS = {
     "who has less joins the in-sync replicas": Mutation(
         Partition, "_may_join", _joins_with_less, 0, "is committed up to"
     ),
-    "what is not synced counts as kept": Mutation(Visibility, "durable_end", _whole_log, 17, "was committed|not alike"),
+    "what is not synced counts as kept": Mutation(
+        Visibility, "durable_end", _whole_log, 105, "was committed|not alike"
+    ),
     "the last stable offset ignores open transactions": Mutation(
         Visibility, "_stable_offset", _stable_is_committed, 0, "was committed by"
     ),
@@ -305,6 +317,9 @@ MUTATIONS = {
     ),
     "a marker that comes again is refused (KAFKA-19999)": Mutation(
         ProducerState, "check_marker", _refuses_markers_again, 17, "still waits"
+    ),
+    "a preferred leader is elected that is not in sync": Mutation(
+        PartitionChange, "_leader", _elects_the_first, 20, "is committed up to|was committed", "elections"
     ),
     "a heartbeat comes at the last moment": Mutation(
         BrokerLifecycle, "_heartbeat_answered", _beats_at_the_last_moment, 9, "not well|not alike|idle time", "drift"

@@ -45,6 +45,7 @@ TOLD_MAX = 12
 SHORT = {
     "metadata.log.max.record.bytes.between.snapshots": "1500",
     "metadata.log.segment.ms": "700",
+    "metadata.max.retention.bytes": "4000",
     "log.roll.ms": "900",
 }
 """Settings by which logs have many segments, and the metadata log many snapshots and a start that moves."""

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastq._native.records import decode_records, iter_headers
+from fastq._native.wire import Reader
 from fastq.protocol.messages import (
     ConfigRecord,
     FeatureLevelRecord,
@@ -56,6 +57,8 @@ from fastq_broker.controller.storage import read_file, sync_directory
 from fastq_broker.raft.messages import SnapshotId
 
 _NAME = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
+_HEADER_BYTES_MAX = 1 << 16
+"""The control batch that a snapshot begins with has no more, whoever votes."""
 
 
 class Batch(NamedTuple):
@@ -150,6 +153,22 @@ def read_snapshot(path: Path) -> Iterator[Batch]:
         raise MetadataError(f"{path} cannot be read: {error.strerror}") from error
     if not footer:
         raise MetadataError(f"{path} is damaged: it ends without a snapshot footer")
+
+
+def reaches_until_ms(path: Path) -> int | None:
+    """The time of the last record of the log that a snapshot holds, as its header says, in ms since the epoch. 0 where the header is
+    damaged: nobody can begin with such a one. None where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            begin = file.read(_HEADER_BYTES_MAX)
+    except OSError:
+        return None
+    with suppress(ValueError):
+        for batch in decode_batches(begin):
+            for key, value in batch.controls:
+                if int.from_bytes(key[2:4], "big") == ControlType.SNAPSHOT_HEADER:
+                    return SnapshotHeaderRecord.decode(Reader(value), 0).last_contained_log_timestamp
+    return 0
 
 
 def write_snapshot(

@@ -1,7 +1,8 @@
 """Snapshots of the metadata: when one is due, who writes it, and what it makes superfluous.
 
-Rules: a snapshot holds what is committed, and no more. It is written in another thread, which reads an image that never changes. Two are
-kept, and the log from the older of them on, so that a damaged one can be stepped over. Source: SnapshotGenerator, KafkaMetadataLog.
+Rules: a snapshot holds what is committed, and no more. It is written in another thread, which reads an image that never changes. The
+latest stays, whatever its size and age, and the log from the oldest that is left on: one that is damaged can be stepped over where there
+is another. Source: SnapshotGenerator, KafkaRaftLog.maybeClean.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from fastq.errors import KafkaError
 from fastq_broker.config import BrokerConfig
 from fastq_broker.controller.image import MetadataImage
-from fastq_broker.controller.snapshot import image_records, list_snapshots, write_snapshot
+from fastq_broker.controller.snapshot import image_records, list_snapshots, reaches_until_ms, write_snapshot
 from fastq_broker.log.partition_log import PartitionLog
 from fastq_broker.log.retention import apply_retention
 from fastq_broker.raft.messages import SnapshotId
@@ -26,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 RETRY_MS = 10_000
 """A snapshot that a shortage of descriptors, memory or threads has prevented is tried again after this."""
+CLEAN_MS = 60_000
+"""How often it is looked whether old ones may go, besides after each new one."""
 
 
 class SnapshotKeeper:
@@ -55,6 +58,7 @@ class SnapshotKeeper:
         self._last_ms = monotonic_ms()
         self._last_offset = 0
         self._not_before_ms = 0
+        self._cleaned_ms = monotonic_ms()
         self._writer: Executor | None = None
         self._writing: Future[None] | None = None
 
@@ -76,13 +80,15 @@ class SnapshotKeeper:
         """Begin a snapshot of `image` when metadata.log.max.record.bytes.between.snapshots were written or
         metadata.log.max.snapshot.interval.ms went by since the last one, and something is new.
 
-        The tick after its end drops what it makes superfluous.
+        The tick after its end drops what metadata.max.retention.bytes and .ms do not keep, and so does one a minute.
         """
         if self._writing is not None:
             if self._writing.done():
                 self._end(now_ms)
         elif self._is_due(image):
             self._begin(image, now_ms)
+        elif self._monotonic_ms() - self._cleaned_ms >= CLEAN_MS and self._log.dir.offline is None:
+            self._clean(now_ms)
 
     def _is_due(self, image: MetadataImage) -> bool:
         if image.offset + 1 <= self._last_offset or not self._bytes or self._log.dir.offline is not None:
@@ -149,21 +155,49 @@ class SnapshotKeeper:
         return SnapshotId(image.offset + 1, image.epoch)
 
     def _clean(self, now_ms: int) -> None:
-        """Keep the two latest snapshots and the log from the older of them on."""
+        """Drop the oldest snapshot, and the log before the next one, while there is another and they have more bytes together than
+        metadata.max.retention.bytes, or it reaches until longer ago than metadata.max.retention.ms."""
+        self._cleaned_ms = self._monotonic_ms()
         directory = Path(self._log.path)
-        snapshots = list_snapshots(directory)
-        for old in snapshots[:-2]:
+        left = list_snapshots(directory)
+        sizes = {snapshot: _size(directory / snapshot.file_name) for snapshot in left}
+        while len(left) > 1:
+            oldest, following = left[:2]
+            path = directory / oldest.file_name
+            reason = self._goes(path, sum(sizes[snapshot] for snapshot in left), now_ms)
+            if reason is None or following.end_offset > self._log.high_watermark:
+                break  # what is committed may not be on this node's own disk yet
+            self._log.delete_records_before(following.end_offset)
+            apply_retention(self._log, now_ms)
             try:
-                (directory / old.file_name).unlink(missing_ok=True)
-            except OSError as error:  # it is in nobody's way; the next snapshot tries it again
-                logger.warning("%s cannot be removed: %s", directory / old.file_name, error.strerror or error)
+                path.unlink(missing_ok=True)
+                logger.info("%s: deleted, %d bytes, %s", path, sizes[oldest], reason)
+            except OSError as error:  # it is in nobody's way; the next time tries it again
+                logger.warning("%s cannot be removed: %s", path, error.strerror or error)
+            del left[0]
         self._changed()
-        begin = snapshots[-2:][0].end_offset
-        if begin <= self._log.high_watermark:  # what is committed may not be on this node's own disk yet
-            self._log.delete_records_before(begin)
-        apply_retention(self._log, now_ms)
+
+    def _goes(self, path: Path, snapshots_bytes: int, now_ms: int) -> str | None:
+        """Why the oldest snapshot need not be kept; None where it has to be."""
+        bytes_max, age_max_ms = self._config.metadata_max_retention_bytes, self._config.metadata_max_retention_ms
+        if 0 <= bytes_max < self._log.size_bytes + snapshots_bytes:
+            return f"beyond metadata.max.retention.bytes {bytes_max}"
+        if age_max_ms < 0:
+            return None
+        until_ms = reaches_until_ms(path)
+        if until_ms is not None and now_ms - until_ms > age_max_ms:
+            return f"older than metadata.max.retention.ms {age_max_ms}"
+        return None
 
     def close(self) -> None:
         """Wait for the one that is being written."""
         if self._writer is not None:
             self._writer.shutdown()
+
+
+def _size(path: Path) -> int:
+    """In bytes; 0 where that cannot be told."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

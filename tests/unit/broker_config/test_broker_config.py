@@ -43,15 +43,8 @@ def test_every_key_that_does_something_is_read_by_the_broker() -> None:
     assert unread == {"listener.security.protocol.map"}, "config.py checks"
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "log.flush.start.offset.checkpoint.interval.ms",
-        "metadata.max.retention.bytes",
-        "metadata.max.retention.ms",
-    ],
-)
-def test_upkeep_that_is_done_another_way_is_said(name: str) -> None:
+def test_upkeep_that_is_done_another_way_is_said() -> None:
+    name = "log.flush.start.offset.checkpoint.interval.ms"
     (warning,) = of((name, "7000")).warnings
     assert warning.startswith(f"{name} is ignored: ")
 
