@@ -6,7 +6,7 @@ more, as the code has changed, is replaced by another: `python -m simulation --m
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from math import inf
 from typing import Any, NamedTuple
@@ -25,14 +25,16 @@ from fastq_broker.raft.leader import Leadership
 from fastq_broker.raft.machine import RaftMachine
 from fastq_broker.raft.roles import Role
 from fastq_broker.replicas import Replica
+from fastq_broker.replication import alter_driver
 from fastq_broker.replication.fetcher import Phase, ReplicaFetcher
-from fastq_broker.replication.isr import Follower
+from fastq_broker.replication.isr import Follower, IsrChange
 from fastq_broker.replication.partition import Advanced, Partition
 from fastq_broker.replication.shared import SharedPartition
 
 from fastq._native.records import read_header
 from fastq.errors import CorruptMessage
 from fastq.producer.transaction_calls import TransactionOperations
+from fastq.protocol.messages import AlterPartitionRequest
 
 LAST_MOMENT_S = 2.8
 """Shorter than a session."""
@@ -184,7 +186,7 @@ def _elects_the_first(original: Any) -> Any:
     return leader
 
 
-# -- mistakes that Apache Kafka's own code had. Of its others that are known, KAFKA-14154 and KAFKA-15353 have a world of their own
+# -- mistakes that Apache Kafka's own code had. Of its others that are known, KAFKA-14154 has a world of its own
 # (tests/unit/replication/test_partition_simulation.py). KAFKA-18723, -15021 and -16157 have rules (raft/test_raft_rules.py,
 # replication/test_partition_rules.py, faults/test_missing_directory.py).
 
@@ -256,6 +258,21 @@ def _refuses_markers_again(original: Any) -> Any:
     return check
 
 
+def _sends_again_with_nobody(original: Any) -> Any:
+    """KAFKA-15353: what is sent again has lost its in-sync set with the first request that was built of it."""
+    built: list[IsrChange] = []
+
+    def build(changes: Mapping[Any, IsrChange], *args: Any) -> AlterPartitionRequest:
+        emptied = {
+            key: change._replace(isr=()) if any(change is one for one in built) else change
+            for key, change in changes.items()
+        }
+        built.extend(changes.values())
+        return original(emptied, *args)
+
+    return build
+
+
 MUTATIONS = {
     "the leader alone moves the high watermark": Mutation(
         Partition, "count", _watermark_of_the_leader, 0, "is committed up to"
@@ -317,6 +334,9 @@ MUTATIONS = {
     ),
     "a marker that comes again is refused (KAFKA-19999)": Mutation(
         ProducerState, "check_marker", _refuses_markers_again, 17, "still waits"
+    ),
+    "an ISR that is asked for again is empty (KAFKA-15353)": Mutation(
+        alter_driver, "build_request", _sends_again_with_nobody, 26, "not well"
     ),
     "a preferred leader is elected that is not in sync": Mutation(
         PartitionChange, "_leader", _elects_the_first, 20, "is committed up to|was committed", "elections"
