@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from fastq._native.flusher import sync_filesystem, write_range
+from fastq._native.flusher import reserve_range, sync_filesystem, write_range
 from fastq.errors import KafkaError, KafkaStorageError, ReplicaNotAvailable
 
 READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -31,6 +31,11 @@ READ_WRITE_CREATE = READ_WRITE | os.O_CREAT
 _RWF_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
 
 _sync_data = getattr(os, "fdatasync", os.fsync)
+
+BLOCK_BYTES = 512
+"""Of `st_blocks`, whatever the file system's are."""
+SLACK_BYTES = 1 << 18
+"""What a file may take beyond its size for its last block and the file system's own notes about it."""
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 """There is no room on the file system, or no more of it for this user."""
@@ -101,6 +106,15 @@ class Files:
             return os.stat(path).st_size
         except FileNotFoundError:
             return 0
+
+    def takes_more(self, path: str, size: int) -> bool:
+        """Whether a file is not of this size, or takes more room of the disk than it needs (see `reserve`). Where there is none, its size
+        is 0."""
+        try:
+            found = os.stat(path)
+        except FileNotFoundError:
+            return size != 0
+        return found.st_size != size or getattr(found, "st_blocks", 0) * BLOCK_BYTES - size > SLACK_BYTES
 
     def own_size_bytes(self, path: str) -> int:
         """Size of what lies there itself, not of what a link leads to; 0 when there is nothing."""
@@ -203,6 +217,11 @@ class Files:
     def write_range(self, fd: int, position: int, size: int, *, wait: bool = False) -> bool:
         """Begin to write a range of a file to the disk, or wait for what was begun; False where the system cannot. It is no sync."""
         return write_range(fd, position, size, wait)
+
+    def reserve(self, fd: int, position: int, size: int) -> bool:
+        """Take room of the disk for a range past a file's end, whose size stays; False where that cannot be done. A truncation gives it
+        back."""
+        return reserve_range(fd, position, size)
 
     def remove_if_exists(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError):

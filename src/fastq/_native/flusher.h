@@ -36,6 +36,10 @@ static inline int flush_range(int fd, int64_t position, int64_t size, int wait) 
     (void)fd; (void)position; (void)size; (void)wait;
     return -1;
 }
+static inline int flush_reserve(int fd, int64_t position, int64_t size) {
+    (void)fd; (void)position; (void)size;
+    return -1;
+}
 typedef struct flush_pool { int unused; } flush_pool;
 static inline flush_pool *pool_open(int threads) { (void)threads; return NULL; }
 static inline void pool_submit(flush_pool *pool, flush_job *job) { (void)pool; (void)job; }
@@ -107,6 +111,17 @@ static inline int flush_range(int fd, int64_t position, int64_t size, int wait) 
     return errno == ENOSYS || errno == ESPIPE || errno == EINVAL ? -1 : errno;
 #else
     (void)fd; (void)position; (void)size; (void)wait;
+    return -1;
+#endif
+}
+
+/* Take room of the disk for a range past a file's end, whose size stays: 0, -1 where the system or the file system cannot, or errno. */
+static inline int flush_reserve(int fd, int64_t position, int64_t size) {
+#if defined(FALLOC_FL_KEEP_SIZE)
+    if (fallocate(fd, FALLOC_FL_KEEP_SIZE, (off_t)position, (off_t)size) == 0) return 0;
+    return errno == ENOSYS || errno == EOPNOTSUPP || errno == ENODEV || errno == EINVAL ? -1 : errno;
+#else
+    (void)fd; (void)position; (void)size;
     return -1;
 #endif
 }

@@ -31,6 +31,7 @@ cdef extern from "flusher.h" nogil:
         pass
     int flush_filesystem(int fd) noexcept
     int flush_range(int fd, int64_t position, int64_t size, int wait) noexcept
+    int flush_reserve(int fd, int64_t position, int64_t size) noexcept
     flush_pool* pool_open(int threads) noexcept
     void pool_submit(flush_pool* pool, flush_job* job) noexcept
     flush_job* pool_take(flush_pool* pool) noexcept
@@ -71,6 +72,20 @@ def write_range(int fd, int64_t position, int64_t size, bint wait=False):
     cdef int code
     with nogil:
         code = flush_range(fd, position, size, wait)
+    if code > 0:
+        raise OSError(code, os.strerror(code))
+    return code == 0
+
+
+def reserve_range(int fd, int64_t position, int64_t size):
+    """Take room of the disk for a range past a file's end, whose size stays (fallocate with FALLOC_FL_KEEP_SIZE); False where the system
+    or the file system cannot.
+
+    A truncation to the file's own size gives it back. Raises OSError.
+    """
+    cdef int code
+    with nogil:
+        code = flush_reserve(fd, position, size)
     if code > 0:
         raise OSError(code, os.strerror(code))
     return code == 0

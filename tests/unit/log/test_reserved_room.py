@@ -1,0 +1,140 @@
+"""Room on the disk ahead of a log's end: for large appends only, a small part of the log, and given back."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from fastq_broker.log import LogConfig, PartitionLog
+from fastq_broker.log.files import SLACK_BYTES
+from fastq_broker.log.segment import RESERVED_BYTES_MAX, RESERVED_BYTES_MIN, RESERVED_SHARE
+from faulty_files import Fault, FaultyFiles
+from log_support import START_MS, crash, one_batch, open_manager, records_of
+
+from fastq._native.flusher import reserve_range
+from fastq.errors import KafkaError
+
+LARGE = 1_000_000
+ENOUGH = RESERVED_SHARE * RESERVED_BYTES_MIN // LARGE + 1
+"""Appends of LARGE after which there is something to reserve."""
+
+
+class ReservingFiles(FaultyFiles):
+    """Notes what is reserved and given back, of log files; `answer` is what a reservation comes to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reserved: list[tuple[int, int]] = []
+        self.truncated: list[int] = []
+        self.answer: bool | OSError = True
+
+    def reserve(self, fd: int, position: int, size: int) -> bool:
+        self.reserved.append((position, position + size))
+        if isinstance(self.answer, OSError):
+            raise self.answer
+        return self.answer
+
+    def truncate(self, fd: int, size: int) -> None:
+        self.truncated.append(size)
+        super().truncate(fd, size)
+
+
+def new_log(directory: Path, files: FaultyFiles, config: LogConfig | None = None) -> PartitionLog:
+    return open_manager(directory, config, files=files).create("t", 0, bytes(16))
+
+
+def append(log: PartitionLog, count: int, size: int = LARGE) -> None:
+    for _ in range(count):
+        log.append(one_batch([bytes(size)]), leader_epoch=0, now_ms=START_MS)
+
+
+def overhang(path: str) -> int:
+    found = os.stat(path)
+    return found.st_blocks * 512 - found.st_size
+
+
+def test_large_appends_have_room_ahead_of_them_once_the_log_is_much_larger(tmp_path: Path) -> None:
+    files = ReservingFiles()
+    log = new_log(tmp_path, files)
+    append(log, ENOUGH)
+    assert not files.reserved
+    append(log, 5 * ENOUGH)
+    size = log.size_bytes
+    assert len(files.reserved) < 5 * ENOUGH // 2
+    begun = 0
+    for begin, end in files.reserved:  # from an append's begin to its end, and some more
+        assert begun <= begin <= size
+        assert RESERVED_BYTES_MIN < end - begin <= min(begin // RESERVED_SHARE, RESERVED_BYTES_MAX) + LARGE + 100
+        begun = begin
+    assert files.reserved[-1][1] >= size
+
+
+def test_small_appends_reserve_nothing(tmp_path: Path) -> None:
+    files = ReservingFiles()
+    log = new_log(tmp_path, files)
+    append(log, ENOUGH)
+    append(log, 100, 10_000)
+    assert not files.reserved
+
+
+@pytest.mark.parametrize(
+    "answer", [False, OSError(errno.ENOSPC, "full"), OSError(errno.EDQUOT, "quota"), OSError(errno.EIO, "?")]
+)
+def test_what_cannot_be_reserved_costs_nothing_but_time(tmp_path: Path, answer: bool | OSError) -> None:
+    files = ReservingFiles()
+    log = new_log(tmp_path, files)
+    append(log, ENOUGH)
+    files.answer = answer
+    size = log.size_bytes
+    append(log, 3)
+    assert len(files.reserved) == 1
+    assert files.truncated[-1:] == ([size] if isinstance(answer, OSError) else [])  # what was had of it is given back
+    assert log.dir.offline is None
+    records = records_of(log.read(0, 64 << 20))
+    assert [record.offset for record in records] == list(range(ENOUGH + 3))
+
+
+def test_a_disk_that_was_full_is_asked_again_when_it_has_room(tmp_path: Path) -> None:
+    files = ReservingFiles()
+    log = new_log(tmp_path, files)
+    append(log, ENOUGH)
+    files.answer = OSError(errno.ENOSPC, "full")
+    files.plan(Fault("write", errno.ENOSPC, ".log"))
+    with pytest.raises(KafkaError):
+        append(log, 1)
+    files.heal()
+    files.answer = True
+    append(log, 1)
+    assert len(files.reserved) == 2
+    assert log.log_end_offset == ENOUGH + 1
+
+
+def test_a_roll_and_a_stop_give_back_what_was_reserved(tmp_path: Path) -> None:
+    with open(tmp_path / "probe", "wb") as probe:
+        able = reserve_range(probe.fileno(), 0, RESERVED_BYTES_MAX)
+        assert overhang(probe.name) >= (RESERVED_BYTES_MAX if able else 0)
+    manager = open_manager(tmp_path / "data", LogConfig(segment_bytes=(2 * ENOUGH) * (LARGE + 100)))
+    log = manager.create("t", 0, bytes(16))
+    append(log, ENOUGH + 1)
+    (first,) = log.segments
+    assert (overhang(first.log.path) > SLACK_BYTES) == able
+    append(log, 2 * ENOUGH)
+    second = list(log.segments)[1]
+    assert overhang(first.log.path) <= SLACK_BYTES
+    assert (overhang(second.log.path) > SLACK_BYTES) == able
+    manager.close()
+    assert overhang(second.log.path) <= SLACK_BYTES
+
+
+def test_what_a_crash_left_reserved_is_given_back_by_the_next_stop(tmp_path: Path) -> None:
+    manager = open_manager(tmp_path)
+    log = manager.create("t", 0, bytes(16))
+    append(log, ENOUGH + 1)
+    (segment,) = log.segments
+    crash(manager)
+    manager = open_manager(tmp_path)
+    assert records_of(manager.logs["t", 0].read(0, 64 << 20))[-1].offset == ENOUGH
+    manager.close()
+    assert overhang(segment.log.path) <= SLACK_BYTES
