@@ -424,8 +424,8 @@ def test_what_a_thread_has_left_undone_is_not_called_whole(tmp_path: Path) -> No
     assert not (tmp_path / "data" / ".kafka_cleanshutdown").exists()
 
 
-def test_the_move_of_a_log_goes_on_once_it_and_its_copy_are_whole(tmp_path: Path) -> None:
-    """Both were refused while a thread read them, and the move was forgotten."""
+def with_a_copy(tmp_path: Path) -> list[Path]:
+    """Two directories after a clean stop: the log in the first, and in the other its whole copy, which has not taken its place."""
     places = [tmp_path / "a", tmp_path / "b"]
     manager = open_manager(places, CONFIG)
     fill(manager)
@@ -435,6 +435,12 @@ def test_the_move_of_a_log_goes_on_once_it_and_its_copy_are_whole(tmp_path: Path
         manager.tick()
         manager.flusher.wait()
     manager.close()
+    return places
+
+
+def test_the_move_of_a_log_goes_on_once_it_and_its_copy_are_whole(tmp_path: Path) -> None:
+    """Both were refused while a thread read them, and the move was forgotten."""
+    places = with_a_copy(tmp_path)
     for place in places:
         append(last(next(place.glob("t-0*")), ".log"), b"\x17" * 500)
     loop, thread = Loop(), Later()
@@ -456,15 +462,7 @@ def test_the_move_of_a_log_goes_on_once_it_and_its_copy_are_whole(tmp_path: Path
 
 
 def test_a_copy_that_is_not_whole_is_not_called_so(tmp_path: Path) -> None:
-    places = [tmp_path / "a", tmp_path / "b"]
-    manager = open_manager(places, CONFIG)
-    fill(manager)
-    manager.moves.may_swap = lambda log, log_dir: False
-    manager.moves.begin(manager.logs["t", 0], manager.dirs[1])
-    for _ in range(COUNT):
-        manager.tick()
-        manager.flusher.wait()
-    manager.close()
+    places = with_a_copy(tmp_path)
     append(last(next(places[1].glob("t-0*")), ".log"), b"\x17" * 500)
     manager = open_manager(places, CONFIG)
     thread = Later()
