@@ -85,6 +85,7 @@ class Answers(Roles):
         if refusal is not None:
             return refusal
         self._follow(ask.epoch, ask.leader_id, ask.endpoints.get(self.config.listener), now)
+        self._ended, self._has_fetched = ask.epoch, False
         if self.role in (Role.FOLLOWER, Role.UNATTACHED):
             most, count = self.config.election_backoff_max_s, len(ask.successors)
             place = next((at for at, key in enumerate(ask.successors) if key.is_of(self.config.key)), None)

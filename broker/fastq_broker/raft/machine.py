@@ -362,8 +362,7 @@ class RaftMachine(Membership):
             return
         if answer.error != ErrorCode.NONE:
             return
-        self._deadline = now + self.config.fetch_timeout_s
-        self._has_fetched = True
+        self._heard_leader(now)
         if answer.diverging is not None:
             self._cut(link, answer.diverging, now)
         elif answer.snapshot is not None:
@@ -444,7 +443,7 @@ class RaftMachine(Membership):
         if answer.error != ErrorCode.NONE or answer.position != ask.position or answer.snapshot != ask.snapshot:
             link.failed, link.until = True, now + self.config.retry_backoff_s
             return
-        self._deadline = now + self.config.fetch_timeout_s
+        self._heard_leader(now)
         if not answer.data and ask.position < answer.size:  # or it would be asked for again without a pause
             link.failed, link.until = True, now + self.config.retry_backoff_s
             return

@@ -176,7 +176,8 @@ class Roles:
         self._deadline = NEVER  # of the election, the leader's silence or the resignation
         self._led_epoch = -1  # the last one in which this process led
         self._leader_endpoint: Endpoint | None = None
-        self._has_fetched = False  # from this leader, with success
+        self._has_fetched = False  # from this leader, with success, and it has not said that it goes
+        self._ended = -1  # the epoch whose leader has said that it goes
         self._receiving: tuple[SnapshotId, int] | None = None  # and the bytes that are here
         self._links: dict[int, Link] = {}
         self._fetching: int | None = None  # the link that a Fetch or FetchSnapshot is on
@@ -318,7 +319,15 @@ class Roles:
         self._keep(epoch, leader_id, voted)
         self.voted = voted
         self._leader_endpoint, self._has_fetched = endpoint, False
-        self._set(Role.FOLLOWER, epoch, leader_id, now + self.config.fetch_timeout_s)
+        # Who has lost an election after a leader that has gone is not to wait for that one again.
+        wait_s = self._election_s() if epoch == self._ended else self.config.fetch_timeout_s
+        self._set(Role.FOLLOWER, epoch, leader_id, now + wait_s)
+
+    def _heard_leader(self, now: float) -> None:
+        """It has its time again; but not where it has said that it goes, as what it had sent before comes after that."""
+        if self.epoch != self._ended:
+            self._deadline = now + self.config.fetch_timeout_s
+            self._has_fetched = True
 
     def _would_win(self, now: float) -> None:
         """Ask the others whether they would vote for this replica, before an epoch is spent on it."""
