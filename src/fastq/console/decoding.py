@@ -18,7 +18,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from fastq.console import paths
 from fastq.console.masking import MASKED, Mask
 from fastq.console.threads import Threads
 from fastq.errors import SchemaRegistryError, WaitTimeout
@@ -289,5 +288,5 @@ def _masked(field: Field, masks: Sequence[Mask]) -> Field:
         return Field("masked", MASKED)
     document = field.document
     for mask in masks:
-        document = paths.replaced(mask.path, document, MASKED)
+        document = mask.hide(document)
     return Field(field.kind, json.dumps(document, ensure_ascii=False), document, True, field.note)

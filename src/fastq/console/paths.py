@@ -56,21 +56,3 @@ def find(path: Path, document: Any) -> Iterator[Any]:
             yield from find(rest, document[step])
     elif isinstance(document, list) and step < len(document):
         yield from find(rest, document[step])
-
-
-def replaced(path: Path, document: Any, by: Any) -> Any:
-    """A copy of the document with `by` wherever the path leads to."""
-    if not path:
-        return by
-    step, rest = path[0], path[1:]
-    if isinstance(document, dict):
-        return {
-            name: replaced(rest, inner, by) if step is None or step == name else inner
-            for name, inner in document.items()
-        }
-    if isinstance(document, list):
-        return [
-            replaced(rest, inner, by) if step is None or step == index else inner
-            for index, inner in enumerate(document)
-        ]
-    return document

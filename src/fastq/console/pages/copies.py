@@ -1,7 +1,7 @@
 """Records copied to another topic: a form with a search, what it finds, and then just those.
 
-Rules: three steps, and only the last one writes: what to look for, the records that were found, the copies of those very records. Masked
-topics are not copied from: the copies would be without masks.
+Rules: three steps, and only the last one writes: what to look for, the records that were found, the copies of those very records. What is
+masked is copied only to where the same is masked: else the copy would show it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fastq.admin.core import look_up_topics
 from fastq.console.copying import COPY_MAX, copy
 from fastq.console.decoding import Row
 from fastq.console.filters import COMPARISONS, PARTS
-from fastq.console.masking import masks_of
+from fastq.console.masking import masks_of, not_masked_in
 from fastq.console.pages.records import decoder_of, plan_of
 from fastq.console.pages.routes import TOPIC, Routes
 from fastq.console.scan import STARTS, Progress, scan
@@ -25,19 +25,18 @@ from fastq.words import counted
 PLACES_LENGTH_MAX = 64_000
 
 
-def _source(visit: Visit) -> str:
-    topic = visit.topic
-    if masks_of(visit.console.config.masks, topic):
-        raise Refused(f"fields of {topic} are masked: its records cannot be copied")
-    return topic
-
-
 async def _target(visit: Visit, source: str) -> str:
     target = visit.seen(visit.text("target", 249).strip())
     if not target:
         raise BadValue("target is missing: the topic to copy to")
     if target == source:
         raise BadValue(f"{target} is the topic itself: records are copied to another one")
+    mask = not_masked_in(visit.console.config.masks, source, target)
+    if mask is not None:
+        raise Refused(
+            f"{mask} of {source} is masked, and would be seen in {target}: its records are copied only to topics of which "
+            "the same is masked, which the [[mask]] tables say that whoever runs this console has in its file"
+        )
     (await visit.cluster.run(look_up_topics([target])))[
         target
     ].result()  # which the producer would make, where brokers do so
@@ -46,7 +45,7 @@ async def _target(visit: Visit, source: str) -> str:
 
 async def form(visit: Visit) -> Response:
     """What to look for, as the records' page asked for it, and where to copy it."""
-    topic = _source(visit)
+    topic = visit.topic
     plan = plan_of(visit)
     (await visit.cluster.run(look_up_topics([topic])))[topic].result()
     return visit.page(
@@ -58,12 +57,13 @@ async def form(visit: Visit) -> Response:
         parts=PARTS,
         comparisons=COMPARISONS,
         most=COPY_MAX,
+        masked=bool(masks_of(visit.console.config.masks, topic)),
     )
 
 
 async def plan(visit: Visit) -> Response:
     """The dry run: the records that would be copied, with a form that copies those."""
-    topic = _source(visit)
+    topic = visit.topic
     target = await _target(visit, topic)
     rows: list[Row] = []
     progress = Progress()
@@ -87,7 +87,7 @@ async def plan(visit: Visit) -> Response:
 
 async def begin(visit: Visit) -> Response:
     """Copy the records of a plan."""
-    topic = _source(visit)
+    topic = visit.topic
     target = await _target(visit, topic)
     places: dict[int, list[int]] = {}
     lines = visit.text("places", PLACES_LENGTH_MAX).split()
