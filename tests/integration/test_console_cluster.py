@@ -113,7 +113,7 @@ def _moves(browser: Browser, admin: Admin) -> None:
     assert "nothing is to be moved" in unchanged.text and not MOVES.search(unchanged.text)
     shown = browser.submit(page, page + "/plan", moves="orders:0:3,2\norders:1:2,3\n")
     found = MOVES.search(shown.text)
-    assert found and found[1].split() == ["orders:0:3,2"] and "<td>1, 2</td><td>3, 2</td>" in shown.text
+    assert found and found[1].split() == ["orders:0:3,2:1,2"] and "<td>1, 2</td><td>3, 2</td>" in shown.text
     assert admin.describe_topic("orders").partitions[0].replicas == (1, 2)  # nothing has begun
     assert (
         shown.text.count('class="now"') == shown.text.count('class="then"') == 6

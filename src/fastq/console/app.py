@@ -35,6 +35,7 @@ from fastq.console.config import ConsoleConfig
 from fastq.console.decoding import Registry
 from fastq.console.mirrors import WatchedMirror
 from fastq.console.oidc_settings import CALLBACK
+from fastq.console.seen import Changed
 from fastq.console.sessions import SESSION_S, Sessions, Throttle
 from fastq.console.users import ANYBODY, Role, User, Users, stamp_of
 from fastq.console.visit import BadValue, Refused, Visit
@@ -353,7 +354,7 @@ def _told(error: Exception) -> tuple[int, str]:
         return 502, f"The cluster cannot be reached: {error}"
     if isinstance(error, WaitTimeout | SchemaRegistryTimeout):
         return 504, str(error)
-    if isinstance(error, FastqError):
+    if isinstance(error, FastqError | Changed):
         return 409, str(error)
     if isinstance(error, ValueError | TypeError) and _from_arguments(error):
         return 400, str(error)

@@ -77,14 +77,14 @@ def test_offsets_are_planned_then_reset_as_planned(
             shown = browser.submit(page, "/c/test/group/plan", id=group, topic=topics[0], to=to, value=value)
             assert shown.status_code == 200 and committed() == [4, 4]
             found = OFFSETS.search(shown.text)
-            assert found and found[1].split() == [f"{topics[0]}:{n}:{after}" for n in range(2)], to
+            assert found and found[1].split() == [f"{topics[0]}:{n}:{after}:4" for n in range(2)], to
         shown = browser.submit(
             page, "/c/test/group/plan", id=group, topic=topics[0], more=topics[1], to="offset", value="7"
         )
         found = OFFSETS.search(shown.text)
         assert found and browser.submit(page, "/c/test/group/reset", id=group, offsets=found[1]).status_code == 200
         assert committed() == [7, 7, 7, 7]
-        for wrong in ("x", f"{topics[0]}:0", f"{topics[0]}:0:-1", f"{topics[0]}:0:1:2"):
+        for wrong in ("x", f"{topics[0]}:0", f"{topics[0]}:0:-1", f"{topics[0]}:0:1:x", f"{topics[0]}:0:none"):
             assert browser.submit(page, "/c/test/group/reset", id=group, offsets=wrong).status_code == 400, wrong
         assert browser.submit(page, "/c/test/group/plan", id=group, to="latest").status_code == 400
         assert (

@@ -7,12 +7,14 @@ the offsets of those.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.responses import Response
 
 from fastq.console.pages.records import time_ms
 from fastq.console.pages.routes import CLUSTER, Routes
+from fastq.console.seen import check_same
 from fastq.console.users import Role
 from fastq.console.visit import PARTITIONS_PAGE, BadValue, Pager, Visit
 from fastq.errors import FastqError
@@ -84,7 +86,10 @@ async def plan(visit: Visit) -> Response:
         visit.seen(topic)
     changes = await visit.cluster.admin.reset_group_offsets(group_id, reset_of(visit), topics=topics, dry_run=True)
     visit.audit("plan reset", group=group_id, topics=topics)
-    offsets = "\n".join(f"{tp.topic}:{tp.partition}:{change.after}" for tp, change in changes.items())
+    offsets = "\n".join(
+        f"{tp.topic}:{tp.partition}:{change.after}:{'none' if change.before is None else change.before}"
+        for tp, change in changes.items()
+    )
     return visit.page("plan.html", group_id=group_id, changes=changes, offsets=offsets)
 
 
@@ -107,19 +112,33 @@ def reset_of(visit: Visit) -> Any:
 async def reset(visit: Visit) -> Response:
     """Commit the offsets of a plan."""
     group_id = visit.text("id", ID_MAX)
-    offsets = {}
+    offsets: dict[TopicPartition, int] = {}
+    before: dict[TopicPartition, int | None] = {}
     for line in visit.text("offsets", OFFSETS_LENGTH_MAX).split():
-        topic, *numbers = line.split(":")
-        if len(numbers) != 2 or not all(
+        topic, *rest = line.split(":")
+        numbers = [text for text in rest if text != "none" or len(rest) < 3]
+        if len(rest) not in (2, 3) or not all(
             number.isascii() and number.isdigit() and len(number) < 19 for number in numbers
         ):
-            raise BadValue(f"an offset is topic:partition:offset, not {line[:80]!r}")
-        offsets[TopicPartition(visit.seen(topic), int(numbers[0]))] = int(numbers[1])
+            raise BadValue(f"an offset is topic:partition:offset, or topic:partition:offset:before, not {line[:80]!r}")
+        tp = TopicPartition(visit.seen(topic), int(rest[0]))
+        offsets[tp] = int(rest[1])
+        if len(rest) == 3:
+            before[tp] = None if rest[2] == "none" else int(rest[2])
+    await check_committed(visit, group_id, before)
     outcomes = await visit.cluster.admin.alter_group_offsets(group_id, offsets)
     first: FastqError | None = next(iter(outcomes.errors.values()), None)
     visit.audit("reset offsets", first, group=group_id, offsets={str(tp): offset for tp, offset in offsets.items()})
     rows = [(f"{tp} to {offsets[tp]:,}", outcome.error) for tp, outcome in outcomes.items()]
     return visit.result(f"Reset offsets of {group_id}", rows, visit.group_url(group_id))
+
+
+async def check_committed(visit: Visit, group_id: str, before: Mapping[TopicPartition, int | None]) -> None:
+    """Raises Changed where a group has committed since a plan was made: its members, or somebody else's reset."""
+    committed = await visit.cluster.admin.list_group_offsets(group_id, list(before)) if before else {}
+    for tp, then in before.items():
+        found = committed[tp].result() if tp in committed else None
+        check_same(f"what {group_id} has committed of {tp}", then, None if found is None else found.offset)
 
 
 async def delete(visit: Visit) -> Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
@@ -12,6 +13,7 @@ from fastq.console.clusters import Cluster
 from fastq.console.pages.routes import CLUSTER, Routes
 from fastq.console.pages.topic_parts import default_of
 from fastq.console.picture import Disk, Picture, disks
+from fastq.console.seen import Settings, check_setting, set_here, written
 from fastq.console.users import Role
 from fastq.console.visit import BadValue, Visit
 from fastq.errors import FastqError
@@ -110,8 +112,23 @@ async def node(visit: Visit) -> Response:
     node_id = _node_id(visit)
     configs = sorted((await _settings(visit, node_id)).values(), key=lambda entry: (entry.is_default, entry.name))
     return visit.page(
-        "node.html", node_id=node_id, configs=configs, defaults={entry.name: default_of(entry) for entry in configs}
+        "node.html",
+        node_id=node_id,
+        configs=configs,
+        defaults={entry.name: default_of(entry) for entry in configs},
+        seen=written(_set(configs)),
     )
+
+
+def _set(configs: Iterable[ConfigEntry]) -> dict[str, Settings]:
+    """What is set while nodes run, of the node and of all of them."""
+    from fastq.admin import ConfigSource
+
+    entries = list(configs)
+    return {
+        "node": set_here(entries, ConfigSource.DYNAMIC_BROKER_CONFIG),
+        "all": set_here(entries, ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+    }
 
 
 async def set_config(visit: Visit) -> Response:
@@ -120,12 +137,14 @@ async def set_config(visit: Visit) -> Response:
 
     visit.check_everywhere("A node's setting")
     node_id, key, of = _node_id(visit), visit.text("key", 200).strip(), visit.choice("of", ("node", "all"), "node")
-    entry = (await _settings(visit, node_id)).get(key)
+    entries = await _settings(visit, node_id)
+    entry = entries.get(key)
     if entry is None:
         raise BadValue(f"key is one of the node's settings, not {key!r}")
     if entry.is_read_only:
         raise BadValue(f"{key} is fixed while a node runs: it is read at the start, from the node's file")
     value = None if visit.flag("default") else visit.text("value", 10_000)
+    check_setting(visit, of, key, _set(entries.values())[of])
     resource = ConfigResource.broker(node_id if of == "node" else None)
     await visit.cluster.admin.set_config(resource, key, value)
     whose = f"node {node_id}" if of == "node" else "all nodes"

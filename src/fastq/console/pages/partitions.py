@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
+from itertools import chain
 from typing import Any
 
 from starlette.responses import Response
@@ -18,6 +20,7 @@ from fastq.admin import ConfigResource
 from fastq.admin.throttles import Changes, alterations, broker, replication_throttles, throttles_of
 from fastq.console.pages.routes import CLUSTER, TOPIC, Routes
 from fastq.console.picture import replica_sizes
+from fastq.console.seen import check_same
 from fastq.console.users import Role
 from fastq.console.visit import BadValue, Refused, Visit
 from fastq.errors import ElectionNotNeeded, FastqError, UnsupportedVersion
@@ -129,7 +132,9 @@ def _shown(visit: Visit, moves: State, before: State, racks: dict[int, str | Non
         }
         for node in sorted(racks)
     ]
-    lines = "\n".join(f"{tp.topic}:{tp.partition}:{','.join(map(str, replicas))}" for tp, replicas in moves.items())
+    lines = "\n".join(
+        f"{tp.topic}:{tp.partition}:{_line(replicas)}:{_line(before[tp])}" for tp, replicas in moves.items()
+    )
     return visit.page(
         "proposal.html",
         moves=moves,
@@ -155,7 +160,7 @@ async def plan(visit: Visit) -> Response:
     """The dry run of moves that somebody has written: what nodes have before and after."""
     visit.check_everywhere("A reassignment")
     before, racks = await _at_rest(visit)
-    wanted = _moves(visit)
+    wanted, _ = _moves(visit)
     for tp, nodes in wanted.items():
         if tp not in before:
             raise BadValue(f"{tp}: there is no such partition, or none that has a leader")
@@ -181,9 +186,23 @@ def _led(replicas: State) -> Counter[int]:
 async def reassign(visit: Visit) -> Response:
     """Begin the moves of a proposal."""
     visit.check_everywhere("A reassignment")
-    moves = _moves(visit)
+    moves, planned = _moves(visit)
     mib = visit.number("throttle", 0, low=1, high=THROTTLE_MAX)
-    throttled = await _throttle(visit, moves, mib << 20) if mib else []
+    if not moves:
+        raise BadValue("there are no moves: one is topic:partition:node,node, a line each")
+    described = await visit.cluster.admin.describe_topics(sorted({tp.topic for tp in moves}), timeout=DESCRIBE_S)
+    before = {
+        TopicPartition(name, part.index): part.replicas
+        for name, topic in described.items()
+        if topic.value is not None
+        for part in topic.value.partitions
+    }
+    moving = await visit.cluster.admin.list_partition_reassignments()
+    for tp in moves:
+        check_same(f"the move of {tp}", None, _line(moving[tp].target) if tp in moving else None)
+    for tp, then in planned.items():
+        check_same(f"the list of replicas of {tp}", _line(then), _line(before[tp]) if tp in before else None)
+    throttled = await _throttle(visit, moves, before, mib << 20) if mib else []
     failed = next((outcome for _, outcome in throttled if isinstance(outcome, FastqError)), None)
     if failed is not None:
         visit.audit("reassign partitions", failed, throttle_mib=mib)
@@ -198,15 +217,9 @@ async def reassign(visit: Visit) -> Response:
     return visit.result("Reassign partitions", throttled + rows, visit.url("partitions"))
 
 
-async def _throttle(visit: Visit, moves: dict[TopicPartition, list[int]], bytes_per_s: int) -> list[tuple[str, Any]]:
+async def _throttle(visit: Visit, moves: Moves, before: State, bytes_per_s: int) -> list[tuple[str, Any]]:
     """Set throttles; what became of each, as they stay whatever becomes of the moves."""
     admin = visit.cluster.admin
-    described = await admin.describe_topics(sorted({tp.topic for tp in moves}))
-    before = {
-        TopicPartition(name, part.index): part.replicas
-        for name, topic in described.results().items()
-        for part in topic.partitions
-    }
     unknown = [str(tp) for tp in moves if tp not in before]
     if unknown:
         raise BadValue(f"{unknown[0]}: there is no such partition")
@@ -227,8 +240,7 @@ async def unthrottle(visit: Visit) -> Response:
     visit.check_everywhere("The throttles of moves")
     admin, found = visit.cluster.admin, Changes()
     rows: list[tuple[str, Any]] = []
-    if await admin.list_partition_reassignments():
-        raise Refused("Partitions move still: their throttles go once nothing moves.")
+    await _check_rest(visit)
     with visit.cluster.alone("a look for throttles"):
         names = sorted(await admin.list_topics(include_internal=True))
         running, gone = await _nodes(visit)
@@ -237,6 +249,7 @@ async def unthrottle(visit: Visit) -> Response:
             described = await admin.describe_configs(resources[place : place + DESCRIBED_AT_ONCE], timeout=DESCRIBE_S)
             found.update(throttles_of(described))
             rows += [(_told(one), error) for one, error in described.errors.items()]
+    await _check_rest(visit)  # looking has taken its time
     outcomes = (await admin.incremental_alter_configs(alterations(found))) if found else {}
     rows += [(_told(one), outcome.error) for one, outcome in outcomes.items()]
     failed = next((outcome for _, outcome in rows if outcome is not None), None)
@@ -244,6 +257,11 @@ async def unthrottle(visit: Visit) -> Response:
     words = "does not run: a throttle that it has stays; take it away once the node is back"
     rows += [(_told(broker(node)), words) for node in gone]
     return visit.result("Take throttles away", rows, visit.url("partitions"))
+
+
+async def _check_rest(visit: Visit) -> None:
+    if await visit.cluster.admin.list_partition_reassignments():
+        raise Refused("Partitions move still: their throttles go once nothing moves.")
 
 
 async def _nodes(visit: Visit) -> tuple[list[int], list[int]]:
@@ -256,21 +274,37 @@ async def _nodes(visit: Visit) -> tuple[list[int], list[int]]:
     return [node.node_id for node in described.nodes], [node.node_id for node in described.fenced_nodes]
 
 
-def _moves(visit: Visit) -> dict[TopicPartition, list[int]]:
-    """Of lines of topic:partition:node,node."""
-    moves: dict[TopicPartition, list[int]] = {}
+Moves = dict[TopicPartition, list[int]]
+
+
+def _line(nodes: Sequence[int]) -> str:
+    return ",".join(map(str, nodes))
+
+
+def _moves(visit: Visit) -> tuple[Moves, Moves]:
+    """Of lines of topic:partition:node,node, and of a plan's, where that and the nodes of before stand."""
+    moves: Moves = {}
+    planned: Moves = {}
     for line in visit.text("moves", MOVES_LENGTH_MAX).split():
         parts = line.split(":")
-        numbers = [parts[1], *parts[2].split(",")] if len(parts) == 3 else [""]
+        lists = [text.split(",") for text in parts[2:4]]
+        numbers = [parts[1], *chain(*lists)] if len(parts) in (3, 4) else [""]
         if not all(number.isascii() and number.isdigit() and len(number) < 10 for number in numbers):
             raise BadValue(f"a move is topic:partition:node,node, not {line[:80]!r}")
-        moves[TopicPartition(parts[0], int(numbers[0]))] = [int(number) for number in numbers[1:]]
-    return moves
+        tp = TopicPartition(parts[0], int(parts[1]))
+        moves[tp], *rest = [[int(number) for number in numbers] for numbers in lists]
+        if rest:
+            planned[tp] = rest[0]
+    return moves, planned
 
 
 async def cancel(visit: Visit) -> Response:
     """Stop a move: the partition goes back to where it was."""
     place = TopicPartition(visit.seen(visit.text("topic", 249)), visit.number("partition", high=2**31 - 1))
+    then = visit.text("seen")
+    if then:
+        move = (await visit.cluster.admin.list_partition_reassignments([place])).get(place)
+        check_same(f"the move of {place}", then, None if move is None else _line(move.target))
     (await visit.cluster.admin.alter_partition_reassignments({place: None})).results()
     visit.audit("cancel reassignment", topic=place.topic, partition=place.partition)
     return visit.result("Cancel reassignment", [(str(place), None)], visit.url("partitions"))

@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
-from fastq.console.pages.groups import ID_MAX, OFFSETS_LENGTH_MAX, RESETS, reset_of
+from fastq.console.pages.groups import ID_MAX, OFFSETS_LENGTH_MAX, RESETS, check_committed, reset_of
 from fastq.console.pages.routes import CLUSTER, Routes
+from fastq.console.seen import Changed
 from fastq.console.users import Role
 from fastq.console.visit import BadValue, Visit
 from fastq.errors import FastqError
@@ -98,35 +99,40 @@ async def _planned(visit: Visit, group_id: str, topics: list[str], to: Any) -> G
 
 
 def _written(plans: list[GroupPlan]) -> str:
-    """[[group, [[topic, [[partition, offset], ...]], ...]], ...]"""
+    """[[group, [[topic, [[partition, offset, before], ...]], ...]], ...]; `before` is null where there was none."""
     groups = []
     for found in plans:
-        topics: dict[str, list[tuple[int, int]]] = {}
+        topics: dict[str, list[tuple[int, int, int | None]]] = {}
         for tp, change in found.changes.items():
-            topics.setdefault(tp.topic, []).append((tp.partition, change.after))
+            topics.setdefault(tp.topic, []).append((tp.partition, change.after, change.before))
         if topics:
             groups.append([found.group_id, list(topics.items())])
     return json.dumps(groups, separators=(",", ":"))
 
 
-def _read(visit: Visit) -> dict[str, dict[TopicPartition, int]]:
+Planned = dict[TopicPartition, tuple[int, "int | None"] | tuple[int]]
+"""Where offsets go, and from where, if that is told."""
+
+
+def _read(visit: Visit) -> dict[str, Planned]:
     """What a plan's form has carried, which may have been changed on the way; raises BadValue."""
     wrong = BadValue("offsets are those of a plan: make it again, and send it as it is")
     try:
         document = json.loads(visit.text("offsets", OFFSETS_LENGTH_MAX))
-        found = {
-            group_id: {
-                TopicPartition(topic, partition): offset for topic, parts in topics for partition, offset in parts
-            }
+        found: dict[str, Planned] = {
+            group_id: {TopicPartition(topic, part[0]): tuple(part[1:]) for topic, parts in topics for part in parts}
             for group_id, topics in document
         }
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError, LookupError, RecursionError):
         raise wrong from None
     for group_id, offsets in found.items():
         if not isinstance(group_id, str) or len(group_id) > ID_MAX:
             raise wrong
-        for tp, offset in offsets.items():
-            if not isinstance(tp.topic, str) or not _is_number(tp.partition, 2**31) or not _is_number(offset, 2**63):
+        for tp, numbers in offsets.items():
+            if not isinstance(tp.topic, str) or not _is_number(tp.partition, 2**31):
+                raise wrong
+            known = numbers[:-1] if numbers[1:] == (None,) else numbers
+            if len(numbers) not in (1, 2) or not all(_is_number(number, 2**63) for number in known):
                 raise wrong
             visit.seen(tp.topic)
     if not found or len(found) > GROUPS_MAX or sum(map(len, found.values())) > CHANGES_MAX:
@@ -144,20 +150,28 @@ async def reset(visit: Visit) -> Response:
     slots = asyncio.Semaphore(GROUPS_AT_ONCE)
     rows: list[tuple[str, Any]] = []
 
-    async def one(group_id: str, offsets: dict[TopicPartition, int]) -> None:
+    async def one(group_id: str, planned: Planned) -> None:
+        offsets = {tp: numbers[0] for tp, numbers in planned.items()}
+        before = {tp: numbers[1] for tp, numbers in planned.items() if len(numbers) == 2}
         async with slots:
-            first: FastqError | None = None
+            first: FastqError | Changed | None = None
             try:
+                await check_committed(visit, group_id, before)
                 outcomes = await visit.cluster.admin.alter_group_offsets(group_id, offsets)
-            except FastqError as error:
+            except (FastqError, Changed) as error:
                 first = error
                 rows.append((group_id, error))
             else:
                 first = next(iter(outcomes.errors.values()), None)
                 rows.extend((f"{group_id}: {tp} to {offsets[tp]:,}", outcome.error) for tp, outcome in outcomes.items())
-            visit.audit("reset offsets", first, group=group_id, offsets={str(tp): at for tp, at in offsets.items()})
+            visit.audit(
+                "reset offsets",
+                None if first is None else str(first),
+                group=group_id,
+                offsets={str(tp): at for tp, at in offsets.items()},
+            )
 
-    await asyncio.gather(*(one(group_id, offsets) for group_id, offsets in groups.items()))
+    await asyncio.gather(*(one(group_id, planned) for group_id, planned in groups.items()))
     return visit.result(
         f"Reset offsets of {counted(len(groups), 'group')}", sorted(rows, key=lambda row: row[0]), visit.url("groups")
     )

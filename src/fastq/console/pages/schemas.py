@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from starlette.responses import Response
 
 from fastq.console.pages.routes import CLUSTER, Routes
+from fastq.console.seen import check_same
 from fastq.console.users import Role
 from fastq.console.visit import BadValue, Pager, Visit
 
@@ -127,7 +128,9 @@ def _compared(one: Schema, other: Schema) -> list[tuple[str, str]]:
 async def set_level(visit: Visit) -> Response:
     """Set the compatibility level of a subject."""
     registry, name = _needed(visit), _subject(visit)
-    level = visit.choice("level", LEVELS)
+    level, then = visit.choice("level", LEVELS), visit.text("seen")
+    if then:
+        check_same(f"the compatibility of {name}", then, await registry.ask(registry.client.compatibility, name))
     await registry.ask(registry.client.set_compatibility, level, name)
     visit.audit("set compatibility", subject=name, level=level)
     return visit.result("Set compatibility", [(f"{name}: {level}", None)], _url(visit, name))

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from fastq.admin.replica_states import replica_states
 from fastq.console.pages.routes import TOPIC, Routes
 from fastq.console.picture import NO_ENDS, ends_of, leaders_sizes, topic_at_a_glance
+from fastq.console.seen import set_here, written
 from fastq.console.users import Role
 from fastq.console.visit import PARTITIONS_PAGE, Pager, Visit
 from fastq.metadata import TopicPartition
@@ -68,7 +69,7 @@ async def replicas(visit: Visit) -> Response:
 
 async def settings(visit: Visit) -> Response:
     """Settings with where each comes from, and what it would be if nobody had set it."""
-    from fastq.admin import ConfigResource
+    from fastq.admin import ConfigResource, ConfigSource
 
     resource = ConfigResource.topic(visit.topic)
     outcomes = await visit.cluster.admin.describe_configs([resource], include_synonyms=True)
@@ -78,6 +79,7 @@ async def settings(visit: Visit) -> Response:
         name=visit.topic,
         configs=entries,
         defaults={entry.name: default_of(entry) for entry in entries},
+        seen=written({"topic": set_here(entries, ConfigSource.DYNAMIC_TOPIC_CONFIG)}),
     )
 
 

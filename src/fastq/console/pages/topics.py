@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from fastq.console.pages.routes import CLUSTER, TOPIC, Routes
 from fastq.console.picture import Sizes, TopicRow, ends_of, replica_sizes
+from fastq.console.seen import check_setting, check_topic, set_here
 from fastq.console.users import Role
 from fastq.console.visit import BadValue, Pager, Refused, Visit
 from fastq.errors import FastqError
@@ -168,6 +169,7 @@ async def clone(visit: Visit) -> Response:
 async def delete(visit: Visit) -> Response:
     """Delete a topic with its records."""
     name = _confirmed(visit)
+    await check_topic(visit, name)
     await visit.cluster.admin.delete_topic(name)
     visit.audit("delete topic", topic=name)
     visit.cluster.forget_picture()
@@ -185,6 +187,7 @@ def _confirmed(visit: Visit) -> str:
 async def purge(visit: Visit) -> Response:
     """Delete the records of a topic, or those before an offset of one partition."""
     name = _confirmed(visit)
+    await check_topic(visit, name)
     if visit.text("partition").strip():
         partition = visit.number("partition", high=2**31 - 1)
         offsets = {TopicPartition(name, partition): visit.number("before", -1, low=0)}
@@ -202,6 +205,7 @@ async def purge(visit: Visit) -> Response:
 async def add_partitions(visit: Visit) -> Response:
     """Raise the number of partitions."""
     name, total = visit.topic, visit.number("total", low=1, high=PARTITIONS_MAX)
+    await check_topic(visit, name)
     (await visit.cluster.admin.create_partitions({name: total})).results()
     visit.audit("add partitions", topic=name, total=total)
     visit.cluster.forget_picture()
@@ -210,13 +214,16 @@ async def add_partitions(visit: Visit) -> Response:
 
 async def set_config(visit: Visit) -> Response:
     """Set one setting, or take it back to its default."""
-    from fastq.admin import ConfigResource
+    from fastq.admin import ConfigResource, ConfigSource
 
     name, key = visit.topic, visit.text("key", 200).strip()
     if not key:
         raise BadValue("key is missing")
     value = None if visit.flag("default") else visit.text("value", 10_000)
-    await visit.cluster.admin.set_config(ConfigResource.topic(name), key, value)
+    resource = ConfigResource.topic(name)
+    entries = (await visit.cluster.admin.describe_configs([resource], include_synonyms=True))[resource].result()
+    check_setting(visit, "topic", key, set_here(entries.values(), ConfigSource.DYNAMIC_TOPIC_CONFIG))
+    await visit.cluster.admin.set_config(resource, key, value)
     visit.audit("set config", topic=name, key=key, default=value is None)
     return visit.result("Set config", [(f"{name}: {key}", None)], visit.url("topics", name, "settings"))
 

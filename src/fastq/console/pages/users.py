@@ -18,8 +18,9 @@ from fastq.admin import (
     UserScramCredentialUpsertion,
 )
 from fastq.console.pages.routes import CLUSTER, Routes
+from fastq.console.seen import check_same
 from fastq.console.users import Role
-from fastq.console.visit import BadValue, Pager, Visit
+from fastq.console.visit import BadValue, Pager, Refused, Visit
 from fastq.errors import FastqError, UnsupportedVersion
 
 NAME_MAX = 1_000
@@ -69,7 +70,7 @@ def _of_form(visit: Visit) -> tuple[str, ScramMechanism]:
 
 
 async def set_credential(visit: Visit) -> Response:
-    """Set a credential, instead of the one of its mechanism that there may be."""
+    """Set a credential; instead of the one of its mechanism that there may be, where the form says so."""
     visit.check_everywhere("A credential")
     user, mechanism = _of_form(visit)
     iterations = visit.number("iterations", ITERATIONS_DEFAULT, low=ITERATIONS_MIN, high=ITERATIONS_MAX)
@@ -80,7 +81,13 @@ async def set_credential(visit: Visit) -> Response:
         change = UserScramCredentialUpsertion(user, password, mechanism, iterations)
     except ValueError as error:
         raise BadValue(str(error)) from None
-    outcome = (await visit.cluster.admin.alter_user_scram_credentials([change]))[user]
+    admin = visit.cluster.admin
+    known = (await admin.describe_user_scram_credentials([user]))[user].value or ()
+    if not visit.flag("replace") and any(one.mechanism is mechanism for one in known):
+        raise Refused(
+            f"Nothing was done: {user} has a credential of {mechanism.name} already, and the box to replace it is empty."
+        )
+    outcome = (await admin.alter_user_scram_credentials([change]))[user]
     visit.audit("set credential", outcome.error, user=user, mechanism=mechanism.name, iterations=iterations)
     return visit.result("Set credential", [(f"{user}: {mechanism.name}", outcome.error)], visit.url("users"))
 
@@ -113,12 +120,16 @@ async def quotas(visit: Visit) -> Response:
     except UnsupportedVersion as error:
         told = f"This cluster tells of no quotas: {error}"
     rows = [
-        (of, key, f"{value:,.9f}".rstrip("0").rstrip("."))
+        (of, key, _shown(value))
         for of, values in found.items()
         for key, value in values.items()
         if query.lower() in str(of).lower()
     ]
     return visit.page("quotas.html", pager=Pager(visit, rows), q=query, told=told, kinds=KINDS, quotas=QUOTAS)
+
+
+def _shown(value: float | None) -> str:
+    return "none" if value is None else f"{value:,.9f}".rstrip("0").rstrip(".")
 
 
 def _entity(visit: Visit) -> ClientQuotaEntity:
@@ -142,11 +153,15 @@ async def set_quota(visit: Visit) -> Response:
     is_gone = visit.flag("gone")
     if not is_gone and not _VALUE.fullmatch(text):
         raise BadValue(f"value is a number such as 1048576 or 12.5, not {text!r}")
-    value = None if is_gone else float(text)
-    error: FastqError | None = (await visit.cluster.admin.alter_client_quotas({of: {key: value}}))[of].error
+    value, admin = None if is_gone else float(text), visit.cluster.admin
+    before = (await admin.describe_client_quotas()).get(of, {}).get(key)
+    if visit.text("seen", 40):
+        check_same(f"{key} of {of}", visit.text("seen", 40), None if before is None else _shown(before))
+    error: FastqError | None = (await admin.alter_client_quotas({of: {key: value}}))[of].error
     what = "Take quota away" if is_gone else "Set quota"
     visit.audit(what.lower(), error, entity=str(of), key=key, value=value)
-    return visit.result(what, [(f"{of}: {key}", error)], visit.url("quotas"))
+    done = f"done: {_shown(value)}, and was {_shown(before)}"  # whoever sets one sees whose it takes the place of
+    return visit.result(what, [(f"{of}: {key}", error or done)], visit.url("quotas"))
 
 
 ROUTES: Routes = [
