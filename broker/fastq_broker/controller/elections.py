@@ -12,15 +12,16 @@ Rules
 - A leader epoch grows with each record that names a leader: when another leads, or nobody, or when a replica leaves the partition. An ISR
   that grows or shrinks is no such thing from 3.6-IV0 on (KAFKA-15021).
 - A plan reads one view. It says records in the order of topics and partitions, a partition at most once.
-Two departures from Apache Kafka: the ELR keeps no broker that is no replica any more (Kafka's may, until the ISR is large enough; placed
-there again it would count as one that has everything), and an unregistered broker leaves it, which Kafka says and does not do.
+Three departures from Apache Kafka: the ELR keeps no broker that is no replica any more (Kafka's may, until the ISR is large enough; placed
+there again it would count as one that has everything), an unregistered broker leaves it, which Kafka says and does not do, and another
+min.insync.replicas leaves it to a partition with an empty ISR, which in Kafka has nobody left then but by an unclean election.
 Source: PartitionChangeBuilder, PartitionReassignmentReplicas, ReplicationControlManager.generateLeaderAndIsrUpdates.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from enum import Enum
 from typing import Final
 
@@ -407,11 +408,28 @@ def plan_unclean_leaders(view: ControlView, limit: int = ELECTIONS_PER_ROUND_MAX
 
 
 def clear_elr(view: ControlView, changes: Iterable[Record]) -> list[Record]:
-    """What a change of configuration adds: who was eligible under another min.insync.replicas may lack what is now committed."""
+    """What a change of configuration adds: who was eligible under another min.insync.replicas may lack what is now committed.
+
+    Not where nobody is in sync: nothing was committed since, so that who was eligible still has everything, and is all there is.
+    """
     if not view.elr:
         return []
-    return [
-        ClearElrRecord(topic_name=record.resource_name if record.resource_type == ResourceType.TOPIC else "")
+    cleared = [
+        record.resource_name if record.resource_type == ResourceType.TOPIC else ""
         for record in changes
         if isinstance(record, ConfigRecord) and record.name == "min.insync.replicas"
     ]
+    return [*(ClearElrRecord(topic_name=name) for name in cleared), *_kept_eligible(view, set(cleared))]
+
+
+def _kept_eligible(view: ControlView, cleared: Set[str]) -> Iterator[Record]:
+    if not cleared:
+        return
+    for found in view.where(lambda partition: partition.has_eligible_alone):
+        if "" in cleared or found.topic.name in cleared:
+            yield PartitionChangeRecord(
+                partition_id=found.number,
+                topic_id=found.topic.topic_id,
+                eligible_leader_replicas=list(found.partition.eligible_leader_replicas) or None,
+                last_known_elr=list(found.partition.last_known_elr) or None,
+            )

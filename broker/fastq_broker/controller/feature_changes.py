@@ -130,7 +130,7 @@ def check_eligible(image: MetadataImage, updates: Iterable[FeatureUpdate]) -> No
         f"{topic.name}-{number}"
         for topic in image.topics_by_name.values()
         for number, partition in enumerate(topic.partitions)
-        if not partition.isr and (partition.eligible_leader_replicas or partition.last_known_elr)
+        if partition.has_eligible_alone
     ]
     if alone:
         named = ", ".join(alone[:NAMED_MAX]) + (f" and {len(alone) - NAMED_MAX} more" if len(alone) > NAMED_MAX else "")

@@ -96,6 +96,11 @@ class PartitionImage(NamedTuple):
     last_known_elr: tuple[int, ...] = ()
     leader_recovery_state: int = 0
 
+    @property
+    def has_eligible_alone(self) -> bool:
+        """Whether nobody is in sync, and the metadata still says who can lead it next."""
+        return not self.isr and bool(self.eligible_leader_replicas or self.last_known_elr)
+
     def directory_of(self, broker_id: int) -> bytes:
         """The directory of a broker's replica; UNASSIGNED where it has none."""
         return dict(zip(self.replicas, self.directories, strict=False)).get(broker_id, UNASSIGNED_DIRECTORY)

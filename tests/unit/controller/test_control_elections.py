@@ -574,15 +574,6 @@ def test_unclean_leaders_only_where_the_topic_allows_them() -> None:
     assert elections.plan_unclean_leaders(cluster.view, limit=1)[0]
 
 
-def test_another_least_isr_forgets_who_is_eligible() -> None:
-    def changed(kind: int, name: str, key: str = "min.insync.replicas") -> m.ConfigRecord:
-        return m.ConfigRecord(resource_type=kind, resource_name=name, name=key, value="2")
-
-    changes = [changed(2, "t"), changed(4, ""), changed(2, "t", "retention.ms"), m.NoOpRecord()]
-    assert elections.clear_elr(Cluster().view, changes) == [m.ClearElrRecord(topic_name="t"), m.ClearElrRecord()]
-    assert elections.clear_elr(Cluster(elr=False).view, changes) == []
-
-
 def test_recovered_is_what_a_leader_may_become() -> None:
     cluster = Cluster()
     cluster.brokers(1)
