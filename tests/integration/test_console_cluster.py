@@ -14,6 +14,7 @@ import pytest
 
 from fastq import Admin, Producer, TopicPartition
 from fastq.admin import ConfigSource, NewPartitions, throttles
+from fastq.cli import main
 from fastq.testing import Broker, Cluster
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "unit" / "console"))
@@ -44,6 +45,84 @@ def test_moves_leaders_and_a_node_that_is_gone(tmp_path: Path) -> None:
                 assert browser.get("/c/test/topics/orders").status_code == 200
         finally:
             console.close()
+
+
+def test_throttles_go_whatever_becomes_of_a_move_or_it_is_told_where_they_stay(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A move that is cancelled, whose node is killed and whose console begins anew in the middle: by the console, and by the command."""
+    with Cluster(3, tmp_path) as cluster, Admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        servers = cluster.bootstrap_servers
+        admin.create_topic("large", replica_assignments={0: [1]})
+        cluster.wait_in_sync()
+        with Producer(bootstrap_servers=servers) as producer:
+            for _ in range(60):  # a minute at 1 MiB a second
+                producer.send("large", bytes(1_000_000))
+        config = ConsoleConfig((ClusterConfig("test", {"bootstrap.servers": servers}),), port=0, picture_s=0.0)
+        page, throttled = "/c/test/partitions", {("1", "1048576"), ("3", "1048576")}
+        first = Served(config)
+        try:
+            with Browser(first.url) as browser:
+                begun = browser.submit(page, f"{page}/reassign", moves="large:0:3:1", throttle="1")
+                assert begun.text.count("throttled, until") == 3 and "begun" in begun.text
+        finally:
+            first.close()
+        console = Served(config)
+        try:
+            with Browser(console.url) as browser:
+                assert becomes(lambda: _throttles(admin) == throttled)
+                assert "large-0" in browser.get(page).text
+                assert browser.submit(page, f"{page}/unthrottle").status_code == 403  # it moves
+                cluster.node(3).kill()
+                cancelled = browser.submit(page, f"{page}/cancel", topic="large", partition="0", seen="3")
+                assert "topic large</td><td>throttled still" in cancelled.text, cancelled.text
+                assert becomes(lambda: len(admin.describe_cluster().nodes) == 2)
+                freed = browser.submit(page, f"{page}/unthrottle").text
+                assert "topic large</td><td>done" in freed and "broker 1</td><td>done" in freed
+                assert "broker 3</td><td>does not run: a throttle that it has stays" in freed
+                cluster.node(3).start()
+                cluster.wait_in_sync()
+                assert _throttles(admin) == {("3", "1048576")}
+                assert "broker 3</td><td>done" in browser.submit(page, f"{page}/unthrottle").text
+                assert becomes(lambda: _throttles(admin) == set())
+        finally:
+            console.close()
+        _throttled_by_command(cluster, admin, tmp_path / "moves.json", capfd)
+
+
+def _throttled_by_command(cluster: Cluster, admin: Admin, file: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def fastq(*arguments: str, code: int = 0) -> tuple[str, str]:
+        capfd.readouterr()
+        options = ["--bootstrap", cluster.bootstrap_servers]
+        assert main(["partitions", "reassign", *arguments, *options]) == code
+        return capfd.readouterr()
+
+    file.write_text('{"partitions": [{"topic": "large", "partition": 0, "replicas": [3]}]}')
+    fastq("--execute", str(file), "--throttle", "1048576")
+    assert becomes(lambda: _throttles(admin) == {("1", "1048576"), ("3", "1048576")})
+    out, err = fastq("--verify", str(file), code=1)
+    assert "1 under way" in out and not err and len(_throttles(admin)) == 2
+    cluster.node(3).kill()
+    assert becomes(lambda: len(admin.describe_cluster().nodes) == 2)
+    out, err = fastq("--cancel", str(file))
+    assert "cancelled 1 move" in out and "throttles were taken away" in out
+    assert err == "fastq: broker 3 does not run, and keeps a throttle if it has one: --verify again once it is back\n"
+    cluster.node(3).start()
+    cluster.wait_in_sync()
+    assert _throttles(admin) == {("3", "1048576")}
+    out, err = fastq("--verify", str(file), code=1)
+    assert "1 failed" in out and "throttles were taken away" in out and not err
+    assert becomes(lambda: _throttles(admin) == set())
+    # Of two moves only one is cancelled: the other one keeps its throttle.
+    admin.create_topic("other", replica_assignments={0: [1]})
+    cluster.wait_in_sync()
+    both = '{"topic": "other", "partition": 0, "replicas": [1, 2]}, {"topic": "large", "partition": 0, "replicas": [3]}'
+    file.write_text(f'{{"partitions": [{both}]}}')
+    fastq("--execute", str(file), "--throttle", "1048576")
+    file.write_text('{"partitions": [{"topic": "other", "partition": 0, "replicas": [1, 2]}]}')
+    assert becomes(lambda: TopicPartition("other", 0) not in admin.list_partition_reassignments())
+    out, err = fastq("--verify", str(file))
+    assert "1 done" in out and "taken away" not in out and err.startswith("fastq: 1 partition moves, so throttles stay")
 
 
 def test_what_has_no_leader_is_told_and_followed_once_it_has_one(

@@ -165,15 +165,18 @@ def _verify_moves(options: argparse.Namespace) -> int:
     with opened_admin(options) as admin:
         topics = described(admin, options.topic or None)
         moving = sorted(tp for tp in admin.list_partition_reassignments() if tp.topic in topics)
-        freed = not moving and reassign_throttles.unthrottle(admin, sorted(topics))
+        freed = None if moving else reassign_throttles.unthrottle(admin, sorted(topics))
+    taken = freed is not None and freed.taken
     if options.json:
-        print_json({"moving": list(map(str, moving)), "throttles_taken_away": freed})
+        print_json({"moving": list(map(str, moving)), "throttles_taken_away": taken})
     elif moving:
         print(
-            f"{counted(len(moving), 'partition')} {'moves' if len(moving) == 1 else 'move'}; {reassign.LIST} shows how far"
+            f"{counted(len(moving), 'partition')} {'moves' if len(moving) == 1 else 'move'}; {reassign_throttles.LIST} shows how far"
         )
     else:
-        print(f"no partition moves{'; throttles were taken away' if freed else ''}")
+        print(f"no partition moves{'; throttles were taken away' if taken else ''}")
+    if freed is not None:
+        freed.tell()
     return 1 if moving else 0
 
 

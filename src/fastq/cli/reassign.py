@@ -28,7 +28,6 @@ LOG_DIRS_TIMEOUT_S = 10.0
 NOT_THROTTLED = "the copying is not throttled"
 THROTTLE_HELP = "with --execute: bytes a second that each broker sends, and takes, of what moves between brokers (default: no bound)"
 THROTTLED = "throttled until --verify finds it done"
-LIST = "fastq partitions reassign --list"
 
 
 def register(kinds: Any) -> argparse.ArgumentParser:
@@ -211,7 +210,9 @@ def check_nothing_moves(admin: Admin, hint: str) -> None:
     moving = len(admin.list_partition_reassignments())
     if moving:
         verb, them = ("moves", "it") if moving == 1 else ("move", "them")
-        raise ValueError(f"{counted(moving, 'partition')} {verb} already: {LIST} shows {them}, {hint}")
+        raise ValueError(
+            f"{counted(moving, 'partition')} {verb} already: {reassign_throttles.LIST} shows {them}, {hint}"
+        )
 
 
 def _present(admin: Admin, wanted: Mapping[TopicPartition, Placement]) -> dict[TopicPartition, tuple[int, ...]]:
@@ -307,12 +308,12 @@ def _verify(options: argparse.Namespace) -> int:
                 }
             )
         counts = Counter(row["state"] for row in rows)
-        freed = not counts["under way"] and not options.preserve_throttles and _unthrottle(admin, wanted)
+        keeps = options.preserve_throttles or counts["under way"] > 0
+        freed = None if keeps else _unthrottle(admin, wanted)
     print_records(["topic", "partition", "replicas", "state", "detail"], rows, options.json)
     if not options.json:
         print(f"\n{counts['done']} done, {counts['under way']} under way, {counts['failed']} failed")
-        if freed:
-            print("throttles were taken away")
+    _tell_freed(freed, options)
     return 0 if counts["done"] == len(rows) else 1
 
 
@@ -382,7 +383,7 @@ def _cancel(options: argparse.Namespace) -> int:
     with opened_admin(options) as admin:
         outcomes = admin.alter_partition_reassignments(dict.fromkeys(wanted))
         stayed = _stay(admin, wanted)
-        freed = not options.preserve_throttles and _unthrottle(admin, wanted)
+        freed = None if options.preserve_throttles else _unthrottle(admin, wanted)
     idle = [tp for tp, error in outcomes.errors.items() if isinstance(error, NoReassignmentInProgress)]
     failed = {tp: error for tp, error in outcomes.errors.items() if tp not in idle} | stayed
     cancelled = [tp for tp in wanted if tp not in outcomes.errors]
@@ -396,15 +397,21 @@ def _cancel(options: argparse.Namespace) -> int:
         print(f"cancelled {moves}")
         if idle:
             print(f"{counted(len(idle), 'partition')} did not move: {', '.join(map(str, idle))}")
-        if freed:
-            print("throttles were taken away")
+    _tell_freed(freed, options)
     for error in failed.values():
         complain(str(error))
     return 1 if failed else 0
 
 
-def _unthrottle(admin: Admin, wanted: Iterable[TopicPartition]) -> bool:
+def _unthrottle(admin: Admin, wanted: Iterable[TopicPartition]) -> reassign_throttles.Freed:
     return reassign_throttles.unthrottle(admin, sorted({tp.topic for tp in wanted}))
+
+
+def _tell_freed(freed: reassign_throttles.Freed | None, options: argparse.Namespace) -> None:
+    if freed is not None:
+        if freed.taken and not options.json:
+            print("throttles were taken away")
+        freed.tell()
 
 
 def _stay(admin: Admin, wanted: Mapping[TopicPartition, Placement]) -> dict[TopicPartition, FastqError]:

@@ -1,19 +1,38 @@
 """Throttles of `fastq partitions reassign` and `rebalance`: which settings they are, `fastq.admin.throttles` says.
 
-Rules: they are set before anything moves, and taken away once nothing does, from all brokers that run and from the topics of the file.
+Rules: they are set before anything moves, and taken away once nothing does, from all brokers that run and from the topics of the file. What
+stays, or may, is told with why.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from fastq.cli.output import complain
 from fastq.cli.reassignment_files import Placement
+from fastq.errors import UnknownTopicOrPartition, UnsupportedVersion
 from fastq.metadata import TopicPartition
+from fastq.words import counted
 
 if TYPE_CHECKING:
     from fastq import Admin
     from fastq.admin.throttles import Changes
+
+
+LIST = "fastq partitions reassign --list"
+
+
+class Freed(NamedTuple):
+    """Whether throttles were taken away, and sentences about those that stay."""
+
+    taken: bool
+    stay: tuple[str, ...] = ()
+
+    def tell(self) -> None:
+        """Complain of what stays."""
+        for sentence in self.stay:
+            complain(sentence)
 
 
 def throttle(
@@ -39,18 +58,42 @@ def throttle_log_dirs(admin: Admin, wanted: Mapping[TopicPartition, Placement], 
         _alter(admin, {broker(node): {LOG_DIRS_RATE: str(bytes_per_s)} for node in nodes})
 
 
-def unthrottle(admin: Admin, topics: Iterable[str]) -> bool:
-    """Take the throttles away, unless partitions move; whether there were any."""
+def unthrottle(admin: Admin, topics: Iterable[str]) -> Freed:
+    """Take the throttles away, unless partitions move."""
     from fastq.admin import ConfigResource
-    from fastq.admin.throttles import broker, throttles_of
+    from fastq.admin.throttles import alterations, broker, throttles_of
 
-    if admin.list_partition_reassignments():
-        return False
-    resources = [broker(node.node_id) for node in admin.describe_cluster().nodes]
-    resources += [ConfigResource.topic(topic) for topic in topics]
-    changes = throttles_of(admin.describe_configs(resources))
-    _alter(admin, changes)
-    return bool(changes)
+    moving = len(admin.list_partition_reassignments())
+    if moving:
+        verb = "moves" if moving == 1 else "move"
+        return Freed(
+            False, (f"{counted(moving, 'partition')} {verb}, so throttles stay if there are any; {LIST} shows how far",)
+        )
+    running, gone = _brokers(admin)
+    resources = [*map(broker, running), *map(ConfigResource.topic, topics)]
+    described = admin.describe_configs(resources)
+    changes = throttles_of(described)
+    altered = admin.incremental_alter_configs(alterations(changes)) if changes else None
+    errors = {**described.errors, **(altered.errors if altered is not None else {})}
+    failed = [
+        f"{resource.type.name.lower()} {resource.name} has its throttles still, if there are any: {error}"
+        for resource, error in errors.items()
+        if not isinstance(error, UnknownTopicOrPartition)
+    ]
+    gone_ones = [
+        f"broker {node} does not run, and keeps a throttle if it has one: --verify again once it is back"
+        for node in gone
+    ]
+    return Freed(any(resource not in errors for resource in changes), (*failed, *gone_ones))
+
+
+def _brokers(admin: Admin) -> tuple[list[int], list[int]]:
+    """Those that run, and those that are registered and do not, where the cluster tells (Kafka 4.0)."""
+    try:
+        found = admin.describe_cluster(include_fenced=True)
+    except UnsupportedVersion:
+        found = admin.describe_cluster()
+    return [node.node_id for node in found.nodes], [node.node_id for node in found.fenced_nodes]
 
 
 def _alter(admin: Admin, changes: Changes) -> None:

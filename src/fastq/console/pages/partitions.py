@@ -305,9 +305,13 @@ async def cancel(visit: Visit) -> Response:
     if then:
         move = (await visit.cluster.admin.list_partition_reassignments([place])).get(place)
         check_same(f"the move of {place}", then, None if move is None else _line(move.target))
-    (await visit.cluster.admin.alter_partition_reassignments({place: None})).results()
+    admin, topic = visit.cluster.admin, ConfigResource.topic(place.topic)
+    (await admin.alter_partition_reassignments({place: None})).results()
     visit.audit("cancel reassignment", topic=place.topic, partition=place.partition)
-    return visit.result("Cancel reassignment", [(str(place), None)], visit.url("partitions"))
+    rows: list[tuple[str, Any]] = [(str(place), None)]
+    if throttles_of(await admin.describe_configs([topic])):
+        rows.append((_told(topic), "throttled still, as its nodes are: take the throttles away once nothing moves"))
+    return visit.result("Cancel reassignment", rows, visit.url("partitions"))
 
 
 ROUTES: Routes = [
