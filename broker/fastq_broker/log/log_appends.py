@@ -35,7 +35,7 @@ from .admission import Admission
 from .files import is_shortage
 from .log_segments import LogSegments
 from .producer_state import BatchMetadata
-from .segment import INT32_MAX, TXN_INDEX_SUFFIX, Segment
+from .segment import INT32_MAX, RESERVE_FROM_BYTES, TXN_INDEX_SUFFIX, Segment
 
 logger = logging.getLogger(__name__)
 
@@ -118,6 +118,8 @@ class LogAppends(LogSegments):
         stamp(batch, 0, base_offset, leader_epoch)
         position = active.log.size
         try:
+            if size >= RESERVE_FROM_BYTES:
+                self._reserve(active, position + size)
             active.append(batch, size, last_offset, max_timestamp)
         except OSError as error:
             raise self._append_failed(active, position, error) from error
@@ -246,6 +248,8 @@ class LogAppends(LogSegments):
                 self.leader_epoch = header.partition_leader_epoch
         start = active.log.size
         try:
+            if len(data) >= RESERVE_FROM_BYTES:
+                self._reserve(active, start + len(data))
             active.append_run(data, headers)
         except OSError as error:
             raise self._append_failed(active, start, error) from error
@@ -293,6 +297,11 @@ class LogAppends(LogSegments):
             except OSError as error:
                 path = self._active.path_of(TXN_INDEX_SUFFIX)
                 raise self.dir.fail("writing the transaction index", path, error) from error
+
+    def _reserve(self, segment: Segment, end: int) -> None:
+        """Have room on the disk for a large append that ends there, and for some more, where there is room to spare. Raises OSError."""
+        if end > segment.log.reserved and self.dir.reserves:
+            segment.log.reserve(end)
 
     def _append_failed(self, segment: Segment, position: int, error: OSError) -> KafkaError:
         """Cut a batch that is not wholly written off again, and take the directory offline, unless it was for a shortage."""

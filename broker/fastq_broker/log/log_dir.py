@@ -102,7 +102,11 @@ class LogDir:
         self.refusal: KafkaError | None = None
         self.refused_for_room = 0
         """How many operations have met a full disk."""
+        self.reserves = True
+        """Whether logs may have room on the disk ahead of their ends: not while the disk is short of it."""
         self.on_offline: Callable[[LogDir], None] | None = None
+        self.on_short: Callable[[LogDir], None] | None = None
+        """Hears that logs are to give back the room ahead of their ends."""
         self.on_recovery_read: Callable[[int], None] | None = None
         """Hears of each piece of a log that a recovery has read."""
         self.late_recovery: Callable[[PartitionLog], KafkaError] | None = None
@@ -136,6 +140,7 @@ class LogDir:
             return self.fail(action, path, error)
         if is_full(error):
             self.refused_for_room += 1
+            self.give_back_room()
         refusal = self._error(action, path, error, "nothing of this was acknowledged; try it again")
         now_ms = self.monotonic_ms()
         if now_ms < self._next_line_ms:
@@ -163,6 +168,13 @@ class LogDir:
     def open_to_clients(self) -> None:
         """Take the records of clients again."""
         self.refusal = self.offline
+
+    def give_back_room(self) -> None:
+        """The disk is short of room: no log is to have some ahead of its end, until somebody has found that there is enough."""
+        if self.reserves:
+            self.reserves = False
+            if self.on_short is not None:
+                self.on_short(self)
 
     def check_append(self, from_client: bool) -> None:
         """Raise why an append is refused. Only where there is a `refusal`."""

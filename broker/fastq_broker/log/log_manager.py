@@ -126,6 +126,7 @@ class LogManager(LogIdentity):
     def _make_dir(self, path: str) -> LogDir:
         log_dir = LogDir(path, self.files, self.budget, self.flusher, monotonic_ms=self.monotonic_ms)
         log_dir.on_offline = self._dir_went_offline
+        log_dir.on_short = self._give_back_room
         return log_dir
 
     def _dir_went_offline(self, log_dir: LogDir) -> None:
@@ -133,6 +134,10 @@ class LogManager(LogIdentity):
         self.offline_dirs[log_dir.path] = log_dir.offline
         if self.on_dir_offline is not None:
             self.on_dir_offline(log_dir)
+
+    def _give_back_room(self, log_dir: LogDir) -> None:
+        for _, log in self._logs_in(log_dir):
+            log.give_back_room()
 
     # -- start and stop
 

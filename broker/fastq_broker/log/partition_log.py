@@ -9,6 +9,7 @@ Source: UnifiedLog, LocalLog.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 import threading
@@ -322,6 +323,12 @@ class PartitionLog(LogReads, LogAppends):
             self.flush()
 
     # -- truncation and closing
+
+    def give_back_room(self) -> None:
+        """Have no room on the disk ahead of the log's end. What cannot be given back now is when the segment is closed."""
+        if self.loaded and self._active.log.is_ahead:
+            with contextlib.suppress(OSError):
+                self._active.log.give_back()
 
     def truncate_to(self, offset: int) -> bool:
         """Remove all records at and above `offset`; False when there are none. Raises KafkaStorageError: nothing was changed where the

@@ -178,6 +178,7 @@ def load_log(log: PartitionLog, bytes_max: int | None = None) -> RecoveryReport:
     if log.clean:
         log.recovery_point = log.durability.on_disk_offset = end
         return report
+    segments[-1].log.give_back()  # a crash has left what was reserved ahead of it
     log.recovery_point = min(log.recovery_point, end)
     log.durability.on_disk_offset = log.recovery_point
     if log.config.synchronous:

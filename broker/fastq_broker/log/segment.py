@@ -44,8 +44,8 @@ RESERVED_BYTES_MIN: Final = 1 << 20
 RESERVED_BYTES_MAX: Final = 4 << 20
 RESERVED_SHARE: Final = 32
 """A segment that gets appends of RESERVE_FROM_BYTES or more has room on the disk ahead of its end: the file system then need not find a
-place for each block as it is written, which is a third of what a write costs. It is so much of what the segment has at most, so that many
-partitions take no room that would be missed."""
+place for each block as it is written, which is a third of what a write costs. It is so much of what the segment has at most, and given back
+where the disk is short of room, so that many partitions take none that would be missed."""
 
 
 def offset_file_name(offset: int, suffix: str) -> str:
@@ -103,6 +103,18 @@ class LogFile:
             with contextlib.suppress(OSError):
                 self._files.truncate(fd, self.size)
         self.reserved = end + ahead if able else NEVER
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether it has reserved room that is not written to yet."""
+        return self.size < self.reserved < NEVER
+
+    def give_back(self) -> None:
+        """Take no more room of the disk than the file needs: what was reserved, and what a process before this one has left behind its
+        end. Where the file takes less than its size (a file system that compresses, a sparse copy) only `reserved` tells. Raises OSError.
+        """
+        if self.is_ahead or self._files.takes_more(self.path, self.size):
+            self.truncate(self.size)
 
 
 class Segment:
@@ -207,6 +219,7 @@ class Segment:
             self.log.truncate(0)
         if preallocate_bytes and hasattr(os, "posix_fallocate"):  # where there is none, the setting has no effect
             os.posix_fallocate(self.log.handle().fd, 0, preallocate_bytes)
+            self.log.reserved = NEVER  # it has its room, which what fails to get more would give back
         self.index.trim()
         self.time_index.trim()
         self._timestamps_known = True
@@ -225,8 +238,6 @@ class Segment:
         if handle is None:
             handle = log.handle()
         log.recently_used = True
-        if size >= RESERVE_FROM_BYTES and position + size > log.reserved:
-            log.reserve(position + size)
         self._files.write_all(handle.fd, data, position)
         log.size = position + size
         self.note_batch(position, size, last_offset, max_timestamp)
@@ -236,8 +247,6 @@ class Segment:
         """Write whole batches that follow each other at the end, as one. Raises OSError, as `append` does. See `index_room`."""
         log = self.log
         position = log.size
-        if len(data) >= RESERVE_FROM_BYTES and position + len(data) > log.reserved:
-            log.reserve(position + len(data))
         self._files.write_all(log.handle().fd, data, position)
         log.size = position + len(data)
         for header in headers:
@@ -402,8 +411,7 @@ class Segment:
         self.index.trim()
         self.time_index.trim()
         self.write_aborts()
-        if self._files.takes_more(self.log.path, self.log.size):
-            self.log.truncate(self.log.size)
+        self.log.give_back()
 
     def release(self) -> None:
         self.log.release()

@@ -1,7 +1,7 @@
 """How much room the disks of a node have, and what follows from it before they are full.
 
     OK         nothing
-    LOW        below disk.warn.free.bytes: one line, and the metrics tell
+    LOW        below disk.warn.free.bytes: one line, the metrics tell, and logs give back the room ahead of their ends
     REFUSING   below disk.refuse.free.bytes: records of clients are refused, and the ballast is given up
 
 Rules
@@ -229,6 +229,10 @@ class SpaceGuard:
 
     def _follow(self, log_dir: LogDir, before: Level, look: Look) -> None:
         free, marks, level = look.space.free_bytes, look.marks, look.level
+        if level is Level.OK:
+            log_dir.reserves = True
+        else:
+            log_dir.give_back_room()
         if level is Level.REFUSING:
             if before is not level:
                 log_dir.close_to_clients(

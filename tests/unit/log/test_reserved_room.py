@@ -96,6 +96,53 @@ def test_what_cannot_be_reserved_costs_nothing_but_time(tmp_path: Path, answer: 
     assert [record.offset for record in records] == list(range(ENOUGH + 3))
 
 
+def test_a_preallocated_segment_has_its_room_and_keeps_it(tmp_path: Path) -> None:
+    """What fails to get more, past the segment's end, gave back what was to be written to."""
+    files = ReservingFiles()
+    config = LogConfig(preallocate=True, segment_bytes=(ENOUGH + 9) * LARGE)
+    log = new_log(tmp_path, files, config)
+    files.answer = OSError(errno.ENOSPC, "full")
+    append(log, ENOUGH + 8)
+    (segment,) = log.segments
+    assert not files.reserved
+    assert os.stat(segment.log.path).st_size == config.segment_bytes
+    append(log, 1)  # which rolls
+    assert os.stat(segment.log.path).st_size == segment.size < config.segment_bytes
+
+
+def test_a_full_disk_has_back_what_the_logs_of_the_directory_have_ahead(tmp_path: Path) -> None:
+    files = ReservingFiles()
+    manager = open_manager([tmp_path / "a", tmp_path / "b"], files=files)
+    idle, elsewhere, writer = (manager.create(name, 0, bytes(16)) for name in ("idle", "elsewhere", "t"))
+    assert writer.dir is idle.dir is not elsewhere.dir
+    for log in (idle, elsewhere):
+        append(log, ENOUGH + 1)
+        assert log.active_segment.log.is_ahead
+    idle.active_segment.release()  # as who keeps the number of open files does
+    files.plan(Fault("write", errno.EDQUOT, "t-0"))
+    with pytest.raises(KafkaError):
+        append(writer, 1, 100)
+    files.heal()
+    assert not idle.active_segment.log.is_ahead
+    assert files.truncated == [idle.size_bytes, 0]  # and the batch that is not whole
+    assert elsewhere.active_segment.log.is_ahead
+    asked = len(files.reserved)
+    append(idle, 5)
+    assert len(files.reserved) == asked, "before somebody has found that there is room"
+    assert [record.offset for record in records_of(idle.read(0, 64 << 20))] == list(range(ENOUGH + 6))
+
+
+def test_what_a_file_takes_less_than_its_size_does_not_hide_what_it_has_ahead(tmp_path: Path) -> None:
+    """Compressed by its file system, or a copy that leaves zeros out."""
+    files = ReservingFiles()  # which answers, and takes nothing: as what is hidden
+    manager = open_manager(tmp_path, files=files)
+    log = manager.create("t", 0, bytes(16))
+    append(log, ENOUGH + 1)
+    assert log.active_segment.log.is_ahead and not files.takes_more(log.active_segment.log.path, log.size_bytes)
+    manager.close()
+    assert files.truncated == [log.size_bytes]
+
+
 def test_a_disk_that_was_full_is_asked_again_when_it_has_room(tmp_path: Path) -> None:
     files = ReservingFiles()
     log = new_log(tmp_path, files)
@@ -106,6 +153,7 @@ def test_a_disk_that_was_full_is_asked_again_when_it_has_room(tmp_path: Path) ->
         append(log, 1)
     files.heal()
     files.answer = True
+    log.dir.reserves = True  # as who looks at the disk says
     append(log, 1)
     assert len(files.reserved) == 2
     assert log.log_end_offset == ENOUGH + 1
@@ -128,13 +176,12 @@ def test_a_roll_and_a_stop_give_back_what_was_reserved(tmp_path: Path) -> None:
     assert overhang(second.log.path) <= SLACK_BYTES
 
 
-def test_what_a_crash_left_reserved_is_given_back_by_the_next_stop(tmp_path: Path) -> None:
+def test_what_a_crash_left_reserved_is_given_back_by_the_next_start(tmp_path: Path) -> None:
     manager = open_manager(tmp_path)
     log = manager.create("t", 0, bytes(16))
     append(log, ENOUGH + 1)
     (segment,) = log.segments
     crash(manager)
     manager = open_manager(tmp_path)
-    assert records_of(manager.logs["t", 0].read(0, 64 << 20))[-1].offset == ENOUGH
-    manager.close()
     assert overhang(segment.log.path) <= SLACK_BYTES
+    assert records_of(manager.logs["t", 0].read(0, 64 << 20))[-1].offset == ENOUGH

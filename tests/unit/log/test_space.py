@@ -167,6 +167,23 @@ def test_clients_are_refused_before_the_disk_is_full_and_the_broker_is_not(
     assert not one.manager.offline_dirs
 
 
+def test_logs_have_no_room_ahead_of_them_where_there_is_little(tmp_path: Path) -> None:
+    one = Guarded(tmp_path, Marks(2 * GIB, GIB))
+    short: list[str] = []
+    (log_dir,) = one.manager.dirs
+    log_dir.on_short = lambda found: short.append(found.path)
+    for free, reserves, told in [
+        (50, True, 0),
+        (1, False, 1),
+        (0, False, 1),
+        (1, False, 1),
+        (50, True, 1),
+        (0, False, 2),
+    ]:
+        one.free(free * GIB)
+        assert (log_dir.reserves, len(short)) == (reserves, told)
+
+
 def test_settings_count_at_the_next_look(tmp_path: Path) -> None:
     one = Guarded(tmp_path, Marks(0, GIB))
     assert one.free(GIB - 1) is Level.REFUSING
