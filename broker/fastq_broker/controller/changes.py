@@ -64,6 +64,9 @@ class Changes:
     def view(self) -> ControlView:
         raise NotImplementedError
 
+    def view_of(self, image: MetadataImage) -> ControlView:
+        raise NotImplementedError
+
     async def flushed(self) -> None:
         raise NotImplementedError
 
@@ -110,7 +113,7 @@ class Changes:
         that a client asked has judged what only it can."""
         layers = self._layers_of(self.pending)
         results, records = config_changes.plan_changes(self.pending, wanted, layers, forwarded=forwarded)
-        records += elections.clear_elr(self.view, records)
+        records += elections.clear_elr(self.view_of(self.view.after(records).image), records)
         return self._commit_whole(validate_only, results, records)
 
     incremental_alter_configs = alter_configs

@@ -442,7 +442,11 @@ class Controller(Changes):
     @property
     def view(self) -> ControlView:
         """What is written, as the plans of elections and placements see it."""
-        return ControlView(self.pending, self._defaults_of(self.pending))
+        return self.view_of(self.pending)
+
+    def view_of(self, image: MetadataImage) -> ControlView:
+        """What plans see of an image, with the settings that it makes."""
+        return ControlView(image, self._defaults_of(image))
 
     @property
     def layers(self) -> BrokerLayers:

@@ -407,29 +407,34 @@ def plan_unclean_leaders(view: ControlView, limit: int = ELECTIONS_PER_ROUND_MAX
     return len(records) == limit, records
 
 
-def clear_elr(view: ControlView, changes: Iterable[Record]) -> list[Record]:
+def clear_elr(after: ControlView, changes: Iterable[Record]) -> list[Record]:
     """What a change of configuration adds: who was eligible under another min.insync.replicas may lack what is now committed.
 
-    Not where nobody is in sync: nothing was committed since, so that who was eligible still has everything, and is all there is.
+    Not where nobody is in sync: nothing was committed since, so that who was eligible still has everything, and is all there is. `after`:
+    the view with the change made.
     """
-    if not view.elr:
+    if not after.elr:
         return []
     cleared = [
         record.resource_name if record.resource_type == ResourceType.TOPIC else ""
         for record in changes
         if isinstance(record, ConfigRecord) and record.name == "min.insync.replicas"
     ]
-    return [*(ClearElrRecord(topic_name=name) for name in cleared), *_kept_eligible(view, set(cleared))]
+    return [*(ClearElrRecord(topic_name=name) for name in cleared), *_kept_eligible(after, set(cleared))]
 
 
-def _kept_eligible(view: ControlView, cleared: Set[str]) -> Iterator[Record]:
+def _kept_eligible(after: ControlView, cleared: Set[str]) -> Iterator[Record]:
+    """One alone where one commits by itself: whoever is elected is in sync alone, and the others would not count as passed by."""
     if not cleared:
         return
-    for found in view.where(lambda partition: partition.has_eligible_alone):
+    for found in after.where(lambda partition: partition.has_eligible_alone):
         if "" in cleared or found.topic.name in cleared:
+            elr, last = list(found.partition.eligible_leader_replicas), list(found.partition.last_known_elr)
+            if after.min_isr(found.topic) <= 1:
+                elr = [replica for replica in last if replica in elr] or elr[:1]
             yield PartitionChangeRecord(
                 partition_id=found.number,
                 topic_id=found.topic.topic_id,
-                eligible_leader_replicas=list(found.partition.eligible_leader_replicas) or None,
-                last_known_elr=list(found.partition.last_known_elr) or None,
+                eligible_leader_replicas=elr or None,
+                last_known_elr=last or None,
             )

@@ -115,7 +115,14 @@ class Walk:
         """One partition, before and after: epochs, leaders, and what is lost."""
         cleared = old._replace(eligible_leader_replicas=(), last_known_elr=(), partition_epoch=old.partition_epoch + 1)
         if changes == 0:
-            assert new in (old, cleared)
+            assert new == old or (new == cleared and old.isr)
+            return
+        kept = new.eligible_leader_replicas
+        if old.has_eligible_alone and new == old._replace(
+            eligible_leader_replicas=kept, partition_epoch=old.partition_epoch + 2
+        ):
+            assert bool(kept) == bool(old.eligible_leader_replicas)  # another least ISR: cleared, and said again
+            assert set(kept) <= set(old.eligible_leader_replicas)
             return
         assert new.partition_epoch == old.partition_epoch + changes
         left = set(old.replicas) - set(new.replicas)
@@ -342,7 +349,7 @@ class Walk:
         if self.cluster.image.topic(name) is None:
             return
         record = m.ConfigRecord(resource_type=2, resource_name=name, name=key, value=value)
-        self.write(f"{name} {key}={value}", [record, *elections.clear_elr(self.cluster.view, [record])])
+        self.write(f"{name} {key}={value}", [record, *elections.clear_elr(self.cluster.view.after([record]), [record])])
 
     def configure(self) -> None:
         self.set_config(self.rng.choice(["t", "u"]), "min.insync.replicas", str(self.rng.randint(1, 3)))
